@@ -33,7 +33,7 @@ SETTINGS = {
     "qrun.native.machine.memory.MANY": 8,
     "qrun.native.plan.chains._STEPS": 8,
     "qrun.ops.lowering.pointwise.JOINED": 8,
-    "qrun.passes._qdq_others.JOINED": 8,
+    "qrun.passes._qdq.JOINED": 8,
 }
 """No repetitions that depend on the time; large models are large from here on;
 objects are made in one way from the first on."""

@@ -31,7 +31,7 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """``qrun/ops/slice.py:88``: the innermost line of qrun in the traceback."""
+    """``qrun/ops/concat.py:88``: the innermost line of qrun in the traceback."""
     root = Path(__file__).resolve().parents[2]
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

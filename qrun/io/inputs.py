@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -19,10 +19,10 @@ from qrun.declare import Later
 from qrun.declare.frozen import changeable
 from qrun.errors import CallError, some
 from qrun.io.feeds import check_feeds, unknown_input
-from qrun.io.parts import Parts
 from qrun.io.sizes import fixed_sizes
 from qrun.io.storable import restored
 from qrun.ir import Array, Model, TensorType
+from qrun.ir.compound import joined
 from qrun.ir.types import describe
 from qrun.memory import Budget, available
 
@@ -35,6 +35,8 @@ else:
 
 _ROW = re.compile(r"(.+\.np[yz])\[(\d{1,18})\]", re.S)
 """A file and the row of it that is one sample."""
+_PART = re.compile(r"(.+?)(\[\d{0,9}\]|\.keys|\.values)", re.S)
+"""A tensor in a sequence or a map, as `qrun.ir.compound.tensors` names it."""
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
 
@@ -56,6 +58,33 @@ class Feeds:
     assumed: tuple[str, ...] = ()
     fits: bool = True
     written: set[str] = field(default_factory=set)
+
+
+@changeable
+class Parts:
+    """The tensors read so far, by input and by ending (``[0]``, ``.keys``), and each input's source."""
+
+    found: dict[str, dict[str, Array]] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def add(self, known: Mapping[str, TensorType], name: str, array: Array, source: str) -> bool:
+        """Keep the array if its name is that of a tensor in a known input; returns whether it is."""
+        place = None if name in known else _PART.fullmatch(name)
+        if place is None or place[1] not in known or known[place[1]].kind == "tensor":
+            return False
+        self.found.setdefault(place[1], {})[place[2]] = array
+        self.sources.setdefault(place[1], source)
+        return True
+
+    def values(self) -> Iterator[tuple[str, Array, str]]:
+        """Name, value and source of each input. Raises CallError where its tensors are not all there, or do not fit."""
+        for name, parts in self.found.items():
+            value, source = joined(parts), self.sources[name]
+            if value is None:
+                got = ", ".join(f"{name}{part}" for part in list(parts)[:6])
+                expected = f"{name}[0], {name}[1], ... of one type, or {name}.keys and {name}.values"
+                raise arrays.bad_file(source, got, expected)
+            yield name, value, source
 
 
 @changeable
@@ -93,7 +122,7 @@ class _Reader:
             raise inputerrors.no_file(self.model, name, spec)
         if name:
             self.named(name, rest)
-        elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
+        elif "=" in spec and not os.path.exists(spec) and not (spec[-1] == "/" or "/" in spec.partition("=")[0]):
             wrong, _, rest = spec.partition("=")
             raise (
                 unknown_input(self.model, wrong, rest) if wrong else inputerrors.no_name(self.model, spec, self.free())
@@ -308,7 +337,3 @@ def split_name(model: Model, spec: str) -> tuple[str, str]:
 
 def _known(model: Model) -> dict[str, TensorType]:
     return {v.name: v for v in (*model.inputs, *model.defaults)}
-
-
-def _is_folder_path(spec: str) -> bool:
-    return spec.endswith("/") or "/" in spec.partition("=")[0]

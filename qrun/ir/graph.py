@@ -13,8 +13,7 @@ from qrun.ir.context import GraphContext, invalid, label
 from qrun.ir.messages import AttributeProto
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
 from qrun.ir.order import Names, execution_order
-from qrun.ir.sparse import to_dense
-from qrun.ir.tensors import to_array
+from qrun.ir.tensors import to_array, to_dense
 from qrun.ir.types import DTYPES, describe
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from qrun.declare.digest import Content
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, some
 from qrun.ir import schema
 from qrun.ir.context import GraphContext
-from qrun.ir.external import External
+from qrun.ir.external import External, open_regular
 from qrun.ir.graph import build_graph, refuse_bytes
 from qrun.ir.localfunctions import inlined
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
-from qrun.ir.regular import open_regular
 from qrun.ir.wire import Lifted, lift
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qrun.errors import CallError, ModelError
 from qrun.ir.compound import Compound, absent, sequence, wrapped
-from qrun.ir.external import External
+from qrun.ir.external import External, read_regular
 from qrun.ir.messages import TensorProto
 from qrun.ir.model import Array, TensorType
-from qrun.ir.regular import read_regular
 from qrun.ir.tensors import to_array
 from qrun.ir.types import MAP, NUMBERS, SEQUENCE
 from qrun.memory import Budget

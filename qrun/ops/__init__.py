@@ -8,7 +8,6 @@ May be imported by `passes` and everything above it. Knows no graph: a kernel se
 from qrun.ir.schema import standard_operators
 from qrun.ops._context import Arith, Body, Observation
 from qrun.ops._op import REGISTRY, RUNNER, Context, OpDef, find, op, runs
-from qrun.ops._promises import MASK, Granularity, Whole
 from qrun.ops._quantized import (
     Bias,
     Facts,
@@ -26,27 +25,12 @@ from qrun.ops._quantized import (
     unsigned,
     written,
 )
+from qrun.ops._signature import MASK, Granularity, Whole
 
 __all__ = ["MASK", "REGISTRY", "RUNNER", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find"]
 __all__ += ["near_operators", "op", "operators"]
-__all__ += [
-    "Bias",
-    "Facts",
-    "Granularity",
-    "Quantizer",
-    "Slot",
-    "bias",
-    "channel_axis",
-    "expansion",
-    "facts",
-    "operands",
-    "parameter_axis",
-    "quantized_operators",
-    "quantizers",
-    "real_operator",
-    "unsigned",
-    "written",
-]
+__all__ += ["Bias", "Facts", "Granularity", "Quantizer", "Slot", "bias", "channel_axis", "expansion", "facts"]
+__all__ += ["operands", "parameter_axis", "quantized_operators", "quantizers", "real_operator", "unsigned", "written"]
 
 
 def operators() -> list[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""What to do about a node that its operator refuses: the words that an error of a run and a finding of check share."""
+"""What to do about a node that its operator refuses, or that has no operator here: the words that an error of a run
+and a finding of check share."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array, Node
-from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
+from qrun.ir.foreign import foreign_domain
+from qrun.ir.schema import ASSUMED, DOMAINS, MS, OPSETS, schema
 from qrun.ir.types import is_extension, shape_text, type_name
 
 PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
@@ -71,3 +73,25 @@ def attribute_fix(node: Node, name: str) -> str:
         return f"import opset {having[-1]} or earlier, which has {name}"
     who = "the operator" if node.domain in ("", MS) else f"{node.op_type} of {node.domain}"
     return f"no version of {who} has {name}: export without it, if the model means the same then"
+
+
+def instead(node: Node) -> str:
+    """What to do where a model has this node, or "" where nothing is known."""
+    foreign = foreign_domain(node.domain)
+    return "" if foreign is None else foreign.instead
+
+
+def why_without(node: Node) -> str:
+    """Why qrun does not run this node."""
+    foreign = foreign_domain(node.domain)
+    if foreign is not None:
+        return foreign.why(node.domain)
+    if node.domain not in {*DOMAINS, *ASSUMED}:
+        return f"domain {node.domain!r} is not one that qrun knows."
+    return ""
+
+
+def runs_in_ort(node: Node) -> bool:
+    """Whether onnxruntime itself has the operators of a domain that is not of ONNX."""
+    foreign = foreign_domain(node.domain)
+    return foreign is not None and foreign.with_ort

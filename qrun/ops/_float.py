@@ -86,6 +86,20 @@ def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], items
     return shape
 
 
+def binary(
+    function: Callable[[Array, Array], Any],
+    a: Array,
+    b: Array,
+    ctx: Context,
+    names: Sequence[str] = ("A", "B"),
+    itemsize: int = 0,
+) -> Array:
+    """function(a, b) with numpy's broadcasting; itemsize: of the result, if not the inputs'."""
+    broadcast(ctx, (a, b), names, itemsize)
+    with np.errstate(all="ignore"):
+        return np.asarray(function(a, b))
+
+
 def axis_in(axis: int, rank: int, name: str = "axis") -> int:
     """The axis counted from the front; refuses one outside [-rank, rank-1]."""
     if not -rank <= axis < rank:

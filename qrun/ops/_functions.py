@@ -1,22 +1,92 @@
-"""Functions in float64, or with as many digits as it takes."""
+"""Functions of arrays: those of qrun/formulas, of float32 and of float64, as docs/numerics.md (F41) defines them;
+others in float64, or with as many digits as it takes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.formulas import single
+from qrun.formulas import single, wide
+from qrun.formulas.lanes import Lanes
 from qrun.ir import Array
-from qrun.ops import _polynomials
+from qrun.ops._float import narrow, rounded, widen
 from qrun.ops._float import single as attribute
+from qrun.ops._rounding import fma32
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
 _BLOCK = 1 << 14
+"""Elements that stay in the cache from step to step."""
+_FLOAT = np.dtype(np.float32)
+
+
+def _by_blocks(function: Callable[[Array], Array], x: Array) -> Array:
+    flat = np.ascontiguousarray(x).reshape(-1)
+    made = np.empty(flat.shape, flat.dtype)
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _BLOCK):
+            made[start : start + _BLOCK] = function(flat[start : start + _BLOCK])
+    return made.reshape(x.shape)
+
+
+def _made(function: Callable[..., Any], x: Array, *others: Any) -> Array:
+    made = _by_blocks(lambda part: np.asarray(function(Lanes(part), *others).x), x)
+    made[np.isnan(made)] = np.nan
+    return made
+
+
+def _fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    return Lanes(fma32(a.x, b.x, c.x))
+
+
+def in_single(function: Callable[..., Any], x: Array, *constants: float) -> Array:
+    """A float32 function of every element, of float32."""
+    return _made(partial(function, fma=_fma), x, *_as_lanes(constants, _FLOAT))
+
+
+def rounded_single(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
+    """A float32 function of every element, rounded to x's type; `double` of float64."""
+    if x.dtype == np.float64:
+        return _plain(double, x)
+    with np.errstate(all="ignore"):
+        return rounded(in_single(function, x.astype(_FLOAT), *constants), x.dtype)
+
+
+def rounded_double(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
+    """A float64 function of every element, rounded once to x's type; `double` of float64."""
+    if x.dtype == np.float64:
+        return _plain(double, x)
+    with np.errstate(all="ignore"):
+        return narrow(in_lanes(function, widen(x), *constants), x.dtype)
+
+
+def in_lanes(function: Callable[..., Any], x: Array, *constants: float) -> Array:
+    """A float64 function of every element, of float64."""
+    return _made(function, x, *_as_lanes(constants, np.dtype(np.float64)))
+
+
+def _plain(double: Callable[[Array], Any], x: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(double(widen(x)))
+
+
+def _as_lanes(constants: Sequence[float], dtype: np.dtype[Any]) -> list[Lanes]:
+    return [Lanes(np.array(number, dtype)) for number in constants]
+
+
+exp, share = partial(in_single, single.exp), partial(in_single, single.share)
+
+
+def log(x: Array) -> Array:
+    """log(x) of float64."""
+    return _made(wide.log, x)
+
+
 _NEAR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(19))
 """erf(x) / x in powers of x**2, for |x| < 1."""
 _SHIFT = 3.0
@@ -35,7 +105,7 @@ def exponentials(x: Array) -> Array:
     """exp(x) for x up to 0, as rows add them: of float32 0 below SHARE_LEAST."""
     if x.dtype == np.float64:
         return np.asarray(np.exp(x))
-    return _polynomials.share(x)
+    return share(x)
 
 
 def erf(x: Array) -> Array:
@@ -46,15 +116,6 @@ def erf(x: Array) -> Array:
 def erfc(x: Array) -> Array:
     """1 - erf(x) of float64 without cancellation, relative error below 1e-15 + x**2 * 3e-16 where not subnormal."""
     return _by_blocks(_erfc, x)
-
-
-def _by_blocks(function: Callable[[Array], Array], x: Array) -> Array:
-    flat = x.reshape(-1)
-    made = np.empty(flat.shape)
-    with np.errstate(all="ignore"):
-        for start in range(0, flat.size, _BLOCK):
-            made[start : start + _BLOCK] = function(flat[start : start + _BLOCK])
-    return made.reshape(x.shape)
 
 
 def _erf(x: Array) -> Array:
@@ -89,7 +150,7 @@ def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
 
 def gelu(x: Array) -> Array:
     """x / 2 * (1 + erf(x / sqrt(2))), without cancellation; NaN at -inf."""
-    return _polynomials.rounded_single(single.gelu, lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
+    return rounded_single(single.gelu, lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
 
 
 def gelu_by_tanh(x: Array) -> Array:
@@ -98,7 +159,7 @@ def gelu_by_tanh(x: Array) -> Array:
     def double(v: Array) -> Array:
         return np.asarray(v / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (v + 0.044715 * v * v * v))))
 
-    return _polynomials.rounded_single(single.gelu_by_tanh, double, x)
+    return rounded_single(single.gelu_by_tanh, double, x)
 
 
 def logistic(x: Array) -> Array:
@@ -111,7 +172,7 @@ def logistic(x: Array) -> Array:
 def swish(x: Array, alpha: float) -> Array:
     """x / (1 + exp(-alpha * x)), alpha as float32 holds it."""
     slope = attribute(alpha)
-    return _polynomials.rounded_single(single.swish, lambda v: v / (1.0 + np.exp(-slope * v)), x, slope)
+    return rounded_single(single.swish, lambda v: v / (1.0 + np.exp(-slope * v)), x, slope)
 
 
 def nearest_share(terms: Mapping[int, int], step: float, scale: float, estimate: float) -> int:

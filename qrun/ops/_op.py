@@ -28,13 +28,16 @@ from qrun.ops._context import (
     require_count,
     with_shape,
 )
-from qrun.ops._promises import Compounds, Form, Real, Whole
 from qrun.ops._signature import (
     Attributes,
     AttributeSpec,
+    Compounds,
+    Form,
     InputRecord,
     Param,
+    Real,
     Types,
+    Whole,
     attributes_given,
     attributes_of,
     check_places,
@@ -48,12 +51,11 @@ from qrun.ops._signature import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+    from qrun.ops.lowering.kernel import Lowering
 
 Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
-Lowering = Callable[["LoweringContext"], "NativeKernel"]
 
 _ACCEPTED = 256
 """Kinds of nodes of one operator, told apart by their attributes, that are remembered."""
@@ -71,7 +73,7 @@ class OpDef:
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. A zero
            point that is not named has the type of its tensor (input or output); a scale not named is float32.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
-    form:  see Form (ops/_promises.py).
+    form:  see Form (ops/_signature.py).
     compounds: see Compounds.
     computes: of a quantized operator: the operator that it computes with real numbers.
     draws: whether it draws random numbers; a node without a seed then gets one from its label.

@@ -19,7 +19,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ir.schema import MS, QONNX, home
 from qrun.ops._op import REGISTRY, OpDef, find
-from qrun.ops._promises import Granularity, Real
+from qrun.ops._signature import Granularity, Real
 
 _UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_scale reduced_zero_point"}
 """Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
@@ -174,11 +174,6 @@ def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[i
     return known.real.op_type, operands, scales.get(-1)
 
 
-def _repeated(known: Facts, place: int) -> str:
-    number, which = divmod(place - len(known.names), len(_GROUP))
-    return f"{_GROUP[which]}[{number}]"
-
-
 def quantizers(node: Node) -> tuple[Quantizer, ...]:
     """The scales and zero points of a node, each with its tensor."""
     return _quantizers(node.domain, node.op_type, node.inputs, node.outputs[:1])
@@ -198,7 +193,8 @@ def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tup
             )
     if known.repeats:
         for start in range(len(known.names), len(inputs) - len(_GROUP) + 1, len(_GROUP)):
-            slots = [Slot(_repeated(known, p), p, inputs[p]) for p in range(start, start + len(_GROUP))]
+            number = (start - len(known.names)) // len(_GROUP)
+            slots = [Slot(f"{name}[{number}]", p, inputs[p]) for p, name in enumerate(_GROUP, start)]
             found.append(Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor"))
     return tuple(found)
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._float import bounds, is_integer, narrow, single, widen, with_zeros
-from qrun.ops._functions import exponentials
-from qrun.ops._polynomials import log
+from qrun.ops._functions import exponentials, log
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:

@@ -1,22 +1,35 @@
-"""Elementwise functions of one tensor: Relu and its relatives, Clip, Sigmoid, Gelu, Swish, Softplus ..., Tanh,
-Exp, Sqrt."""
+"""Elementwise functions of one tensor: Relu and its relatives, Clip, Sigmoid, Gelu, Swish, Softplus, Tanh, Exp, Sqrt,
+Abs, Neg, Sign, Floor, Ceil, Round, Reciprocal, Log, Erf and trigonometry; Gelu, BiasGelu, FastGelu and QuickGelu of
+com.microsoft."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from qrun.formulas import single as formulas
 from qrun.formulas import wide
 from qrun.ops import _functions
-from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
-from qrun.ops._op import Array, bad_attribute, op
-from qrun.ops._polynomials import rounded_double, rounded_single
+from qrun.ops._complete import ALWAYS
+from qrun.ops._float import binary, bounds, is_integer, narrow, single, unary, widen
+from qrun.ops._functions import rounded_double, rounded_single
+from qrun.ops._op import Array, Context, OpDef, bad_attribute, contrib_op, misfit, op
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.float32 import function, function_kernel, pointwise, pointwise_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import (
+    FLOAT,
+    Lowering,
+    LoweringContext,
+    NativeKernel,
+    Stage,
+    declined,
+    elementwise_of,
+    require_type,
+    staged_kernel,
+)
 
 FLOAT_MAX = 3.4028234663852886e38
 
@@ -215,3 +228,150 @@ def sqrt(X: Array) -> Array:
     """The square root, correctly rounded; NaN below 0."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(X))
+
+
+def _exact(op_type: str, compute: Callable[[Array], Any], says: str, *, since: int, native: Lowering) -> OpDef:
+    """Declare a function that numpy computes in the type of its operand, rounded right."""
+
+    def made(X: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(X))
+
+    made.__doc__ = says
+    return op(op_type, since=since, form="pointwise", native=native)(made)
+
+
+abs_ = _exact("Abs", np.abs, "|X|, exact; the smallest signed integer stays itself.", since=6, native=pointwise("abs"))
+neg = _exact("Neg", np.negative, "-X, exact; the smallest integer stays itself.", since=6, native=pointwise("neg"))
+floor = _exact("Floor", np.floor, "The largest integer not above X, exact.", since=6, native=function("floor"))
+ceil = _exact("Ceil", np.ceil, "The smallest integer not below X, exact.", since=6, native=function("ceil"))
+round_ = _exact("Round", np.rint, "The nearest integer, halves to even, exact.", since=11, native=function("round"))
+reciprocal = _exact(
+    "Reciprocal",
+    lambda x: np.divide(x.dtype.type(1), x),
+    "1 / X, correctly rounded; infinity at 0.",
+    since=6,
+    native=function("reciprocal"),
+)
+
+
+@op("Sign", since=9, form="pointwise", native=pointwise("sign"))
+def sign(input: Array) -> Array:
+    """1 above 0, -1 below, 0 at 0; NaN stays NaN."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.sign(input) + input.dtype.type(0))
+
+
+@op("Log", since=6, form="pointwise", native=function("log"))
+def log(input: Array) -> Array:
+    """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0."""
+    return rounded_double(wide.log, np.log, input)
+
+
+@op("Erf", since=9, form="pointwise", native=function("erf"))
+def erf(input: Array) -> Array:
+    """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, as polynomials in float32; float64 stays float64.
+
+    Integers, in version 9 only: toward zero, so 0.
+    """
+    return np.zeros_like(input) if is_integer(input.dtype) else rounded_single(formulas.erf, _functions.erf, input)
+
+
+def _angle(op_type: str, double: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
+    """Declare a function of angles, or of those of hyperbolas. Of angles beyond WIDEST it is that of float64."""
+    name = op_type.lower()
+
+    def made(input: Array) -> Array:
+        y = rounded_double(getattr(wide, name), double, input)
+        with np.errstate(all="ignore"):
+            far = (np.abs(input) > wide.WIDEST) & (input.dtype != np.float64)
+            if name in ("sin", "cos", "tan") and far.any():
+                y = np.where(far, unary(double, input), y)
+        return y
+
+    made.__doc__ = f"{says} In float64 and rounded once; float64 stays float64."
+    return op(op_type, since=since, form="pointwise", native=function(name))(made)
+
+
+sin = _angle("Sin", np.sin, "The sine of radians; NaN at infinities.", since=7)
+cos = _angle("Cos", np.cos, "The cosine of radians; NaN at infinities.", since=7)
+tan = _angle("Tan", np.tan, "The tangent of radians; NaN at infinities.", since=7)
+asin = _angle("Asin", np.arcsin, "The angle in [-pi/2, pi/2] with this sine; NaN outside [-1, 1].", since=7)
+acos = _angle("Acos", np.arccos, "The angle in [0, pi] with this cosine; NaN outside [-1, 1].", since=7)
+atan = _angle("Atan", np.arctan, "The angle in [-pi/2, pi/2] with this tangent.", since=7)
+sinh = _angle("Sinh", np.sinh, "(e**x - e**-x) / 2.", since=9)
+cosh = _angle("Cosh", np.cosh, "(e**x + e**-x) / 2.", since=9)
+asinh = _angle("Asinh", np.arcsinh, "The number with this Sinh.", since=9)
+acosh = _angle("Acosh", np.arccosh, "The number >= 0 with this Cosh; NaN below 1.", since=9)
+atanh = _angle("Atanh", np.arctanh, "The number with this Tanh; NaN outside [-1, 1].", since=9)
+
+
+_FLOATS = "float16 float double bfloat16"
+
+
+@contrib_op("Gelu", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("gelu"))
+def gelu_1(X: Array) -> Array:
+    """Gelu of ai.onnx without approximation."""
+    return _functions.gelu(X)
+
+
+@contrib_op("QuickGelu", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("swish", "alpha"))
+def quick_gelu(X: Array, *, alpha: float = 1.7020000219345093) -> Array:
+    """X * Sigmoid(alpha * X) in float32; float64 stays float64."""
+    return _functions.swish(X, alpha)
+
+
+@contrib_op("BiasGelu", types={"T": (_FLOATS, "A B")})
+def bias_gelu(A: Array, B: Array, *, ctx: Context) -> Array:
+    """Gelu(A + B): A [...,n], B [n], floating point of one type.
+
+    The same bits as Add, then Gelu, each rounded once. Raises OperatorError for another shape of B.
+    """
+    return _functions.gelu(_biased(A, B, "B", ctx))
+
+
+@bias_gelu.native
+def _lower_bias_gelu(site: LoweringContext) -> NativeKernel:
+    return _gelu_of_sum(site, "gelu", "B")
+
+
+def _gelu_of_sum(site: LoweringContext, name: str, bias: str) -> NativeKernel:
+    """The kernel of Add, then a function; name: of native/emit/functions.py;
+    bias: how the operator names the second input."""
+    a, b = site.inputs
+    _check_bias(a, b, bias, site.ctx)
+    require_type(a.dtype == FLOAT, a.dtype)
+    first, last = elementwise_of(site, "add", a, b), elementwise_of(site, name, a)
+    return staged_kernel(site, [Stage(first, (0, 1), "sum"), Stage(last, ("sum",))], [first, last], ALWAYS)
+
+
+@contrib_op("FastGelu", types={"T": (_FLOATS, "X bias")})
+def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context) -> Array:
+    """Gelu(X + bias) approximated by tanh: X [...,n], bias [n], floating point of one type.
+
+    The same bits as Add, then Gelu of ai.onnx with approximate = "tanh", each rounded once, whose sqrt(2 / pi) the
+    page of this operator gives as 0.797885. Raises OperatorError for another shape of bias.
+    """
+    if bias is None:
+        ctx.claim(X.shape, X.itemsize)
+    return _functions.gelu_by_tanh(X if bias is None else _biased(X, bias, "bias", ctx))
+
+
+@fast_gelu.native
+def _lower_fast_gelu(site: LoweringContext) -> NativeKernel:
+    if site.inputs[1] is None:
+        return function_kernel(site, "gelu_by_tanh")
+    return _gelu_of_sum(site, "gelu_by_tanh", "bias")
+
+
+def _biased(x: Array, bias: Array, name: str, ctx: Context) -> Array:
+    _check_bias(x, bias, name, ctx)
+    return binary(np.add, x, bias, ctx)
+
+
+def _check_bias(x: Array, bias: Array, name: str, ctx: Context) -> None:
+    """Refuse a bias that is not one number for each place along the last axis; claim the sum and the result."""
+    if bias.shape != x.shape[-1:] or not x.ndim:
+        expected = f"[{x.shape[-1]}]" if x.ndim else "a first input of rank 1 or more"
+        raise misfit(f"{name} does not fit the input", name, expected, bias)
+    ctx.claim(x.shape, 2 * x.itemsize)

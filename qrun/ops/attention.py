@@ -23,8 +23,7 @@ from qrun.ops._attention import (
 from qrun.ops._body import node
 from qrun.ops._float import single
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, misfit, one_of, op, refuse, require, with_shape
-from qrun.ops._promises import MASK, Whole
-from qrun.ops._signature import Attributes, InputRecord
+from qrun.ops._signature import MASK, Attributes, InputRecord, Whole
 from qrun.shapes import broadcasts_to
 
 _SOFTMAX_TYPES = (1, 10, 11, 16)

@@ -1,21 +1,49 @@
-"""GroupQueryAttention of com.microsoft: decoders whose keys and values have fewer heads than the queries."""
+"""Decoders: GroupQueryAttention of com.microsoft, whose keys and values have fewer heads than the queries;
+LinearAttention of com.microsoft; RotaryEmbedding of ai.onnx and of com.microsoft."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qrun.ops._attention import attend, check_bias, default_scale, hidden, merged_heads
+from qrun.ops._attention import (
+    Places,
+    angles,
+    attend,
+    check_bias,
+    default_scale,
+    hidden,
+    keep,
+    merged_heads,
+    number,
+    places_of,
+    positive,
+    rotary_width,
+    rotated,
+    seen_places,
+    split_heads,
+)
 from qrun.ops._body import node
 from qrun.ops._context import Given
-from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
-from qrun.ops._float import single
+from qrun.ops._float import narrow, single, widen
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, codes_of, heads_of
-from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse, with_shape
-from qrun.ops._promises import Whole
-from qrun.ops._signature import FLOATS
+from qrun.ops._op import (
+    Array,
+    Context,
+    Shape,
+    bad_shape,
+    both_or_none,
+    contrib_op,
+    one_of,
+    op,
+    refuse,
+    require,
+    with_shape,
+)
+from qrun.ops._signature import FLOATS, Whole
 from qrun.ops.lowering.groupquery import GroupQuery, group_query_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type
 from qrun.shapes import broadcasts_to
@@ -257,3 +285,195 @@ def _bias_of(bias: Array | None, number: int, rows: int, step: Places, columns: 
         return None
     own = number if bias.shape[0] > 1 else 0
     return bias[own : own + 1, :, :rows, step.total - columns : step.total]
+
+
+@op("RotaryEmbedding", since=23)
+def rotary_embedding(
+    X: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    position_ids: Array | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+    ctx: Context,
+) -> Array:
+    """Pairs of elements turned by the angles of their position, in each head: (cos*a - sin*b, sin*a + cos*b).
+
+    X [B,N,S,H], or [B,S,N*H] with num_heads. The first rotary_embedding_dim elements of a head turn, all if that is 0:
+    element i of the first half with element i of the second, or interleaved neighbours. cos_cache and sin_cache
+    [positions,dim/2] with position_ids int64 [B,S], or [B,S,dim/2] without. All floating point of one type.
+    As the nodes Mul, Mul, Sub and Mul, Mul, Add, each rounded.
+    Raises OperatorError for shapes and positions that do not fit.
+    """
+    if X.ndim == 3 and num_heads is None:
+        raise refuse("num_heads is left out", "num_heads", "num_heads, as X has three axes", "nothing", code="QR204")
+    x = _by_head(X, "X", num_heads or 0)
+    width = rotary_width(x.shape[3], rotary_embedding_dim)
+    length = (*x.shape[:1], x.shape[2])
+    if position_ids is not None:
+        positions = with_shape(position_ids, "position_ids", length)
+        cos, sin = angles(cos_cache, sin_cache, positions, width, ctx)
+    else:
+        cos, sin = (
+            with_shape(c, name, (*length, width // 2))[:, None]
+            for name, c in (("cos_cache", cos_cache), ("sin_cache", sin_cache))
+        )
+    return _as(rotated(x, cos, sin, width, bool(interleaved), ctx), X)
+
+
+@contrib_op("RotaryEmbedding", types={"T": (FLOATS, "input cos_cache sin_cache"), "M": ("int64", "position_ids")})
+def rotary_embedding_1(
+    input: Array,
+    position_ids: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+    ctx: Context,
+) -> Array:
+    """RotaryEmbedding of ai.onnx, with position_ids [B,S],
+    or [1] for the position of the first element of all sequences.
+
+    input [B,N,S,H] or [B,S,N*H]; without num_heads the width of a head of three axes is twice that of the caches.
+    cos_cache and sin_cache [positions,H/2], or [positions,rotary_embedding_dim/2]. is_packed_batching and scale change
+    nothing, as in onnxruntime, whose page does not say what they do. Raises OperatorError for shapes and positions that
+    do not fit.
+    """
+    heads = num_heads
+    if input.ndim == 3 and not heads:
+        size = 2 * cos_cache.shape[-1] if cos_cache.ndim else 0
+        if rotary_embedding_dim or not size or input.shape[2] % size:
+            raise refuse(
+                "num_heads is left out", "num_heads", "num_heads, as heads turn in part", "nothing", code="QR204"
+            )
+        heads = input.shape[2] // size
+    x = _by_head(input, "input", heads)
+    width = rotary_width(x.shape[3], rotary_embedding_dim)
+    length = (x.shape[0], x.shape[2])
+    positions = with_shape(position_ids, "position_ids", length, (1,))
+    if positions.ndim == 1:
+        positions = np.broadcast_to(position_ids + np.arange(length[1]), length)
+    cos, sin = angles(cos_cache, sin_cache, positions, width, ctx)
+    return _as(rotated(x, cos, sin, width, bool(interleaved), ctx), input)
+
+
+def _by_head(x: Array, name: str, heads: int) -> Array:
+    if x.ndim == 4:
+        return x
+    if x.ndim != 3:
+        raise bad_shape(name, "rank 3 or 4", x)
+    return split_heads(x, positive("num_heads", heads, x.shape[2]))
+
+
+def _as(made: Array, x: Array) -> Array:
+    """[B,N,S,H] in the shape of the input."""
+    return made if x.ndim == 4 else made.transpose(0, 2, 1, 3).reshape(x.shape)
+
+
+_FLOATS = "float float16 bfloat16"
+_RULES = ("linear", "gated", "delta", "gated_delta")
+
+
+@contrib_op("LinearAttention", types={"T": (_FLOATS, "query key value decay beta"), "S": (_FLOATS, "past_state")})
+def linear_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    past_state: Array | None = None,
+    decay: Array | None = None,
+    beta: Array | None = None,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int,
+    q_num_heads: int,
+    scale: float = 0.0,
+    state_window: int = 0,
+    update_rule: str = "gated_delta",
+    ctx: Context,
+) -> tuple[Array, Array]:
+    """What queries find in a state that each token changes: output [B,T,H*dv] and present_state [B,Hk,dk,dv].
+
+    query [B,T,Hq*dk], key [B,T,Hk*dk], value [B,T,Hk*dv], past_state as present_state, zeros if left out. H is the
+    larger of Hq and Hk, which the smaller one divides: neighbouring heads share.
+    For each token, where update_rule names them:
+
+        S = exp(decay) * S                      gated: decay [B,T,Hk] or [B,T,Hk*dk], one for each row of S
+        v = beta * (value - S' key)             delta: beta [B,T,Hk] or [B,T,1]; else v = value
+        S = S + key v'
+        output = scale * S' query               scale 0 stands for 1 / sqrt(dk)
+
+    In float64 for all tokens; output is then rounded once to its type, present_state to past_state's (query's, if left
+    out). chunk_size changes nothing. Limits: state_window 0.
+    Raises OperatorError for shapes and attributes that do not fit.
+    """
+    one_of("update_rule", update_rule, _RULES)
+    one_of("state_window", state_window, (0,))
+    tokens, state_shape = _check_tokens(query, key, value, q_num_heads, kv_num_heads)
+    (batch, _, depth, width), heads = state_shape, max(q_num_heads, kv_num_heads)
+    with_shape(past_state, "past_state", state_shape)
+    gated, delta = update_rule.startswith("gated"), update_rule.endswith("delta")
+    each = batch, tokens, kv_num_heads
+    _check_rule("decay", decay, update_rule if gated else "", each, (batch, tokens, kv_num_heads * depth))
+    _check_rule("beta", beta, update_rule if delta else "", each, (batch, tokens, 1))
+    ctx.claim((batch, tokens, heads, 2 * width + 2 * depth), 8)
+    ctx.claim((batch, heads, depth, width), 24)
+    state = np.zeros(state_shape) if past_state is None else widen(past_state).copy()
+    q, k, v = _linear_heads(query, q_num_heads), _linear_heads(key, kv_num_heads), _linear_heads(value, kv_num_heads)
+    with np.errstate(all="ignore"):
+        fades = np.exp(_linear_heads(decay, kv_num_heads)) if gated and decay is not None else None
+        made = _attended_linear(q, k, v, state, fades, widen(beta) if delta and beta is not None else None)
+        made *= single(scale) or 1 / math.sqrt(depth)
+    present = narrow(state, (query if past_state is None else past_state).dtype)
+    return narrow(made.reshape(batch, tokens, heads * width), query.dtype), present
+
+
+def _check_rule(name: str, given: Array | None, rule: str, *shapes: tuple[int, ...]) -> None:
+    """Refuse an input that is missing, or has none of these shapes, where a rule takes it;
+    rule: "" for one that does not."""
+    if rule and given is None:
+        raise refuse(f"{name} is missing", name, f"{name}, for update_rule {rule}", "nothing", code="QR205")
+    with_shape(given if rule else None, name, *shapes)
+
+
+def _attended_linear(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:
+    """Of each token [B,T,H,dv] what it finds in the state [B,Hk,dk,dv], which is changed in place;
+    all float64, heads apart.
+
+    fades: factors of the state's rows, [B,T,Hk,dk] or [B,T,Hk,1]; rates: beta."""
+    heads, stored = max(q.shape[2], k.shape[2]), k.shape[2]
+    made = np.empty((*v.shape[:2], heads, v.shape[3]))
+    for t in range(v.shape[1]):
+        if fades is not None:
+            state *= fades[:, t, :, :, None]
+        new = v[:, t]
+        if rates is not None:
+            new = rates[:, t, :, None] * (new - np.matmul(k[:, t, :, None], state)[:, :, 0])
+        state += k[:, t, :, :, None] * new[:, :, None]
+        seen = np.repeat(state, heads // stored, axis=1)
+        asked = np.repeat(q[:, t], heads // q.shape[2], axis=1)
+        made[:, t] = np.matmul(asked[:, :, None], seen)[:, :, 0]
+    return made
+
+
+def _linear_heads(x: Array, count: int) -> Array:
+    """[B,T,count*d] in float64, as [B,T,count,d]."""
+    return widen(x).reshape(*x.shape[:2], count, x.shape[2] // count)
+
+
+def _check_tokens(query: Array, key: Array, value: Array, q_heads: int, kv_heads: int) -> tuple[int, Shape]:
+    """How many tokens there are, and the shape of the state; refuses what does not fit."""
+    most, least = max(q_heads, kv_heads), min(q_heads, kv_heads)
+    require("q_num_heads", least > 0 and most % least == 0, f"a divisor or multiple of {kv_heads}", q_heads)
+    if query.ndim != 3 or query.shape[2] % q_heads or not query.shape[2]:
+        raise bad_shape("query", f"[B,T,{q_heads}*dk]", query)
+    batch, tokens, size = query.shape
+    with_shape(key, "key", (batch, tokens, size // q_heads * kv_heads))
+    if value.shape[:-1] != (batch, tokens) or value.shape[2] % kv_heads:
+        raise bad_shape("value", f"[{batch},{tokens},{kv_heads}*dv]", value)
+    return tokens, (batch, kv_heads, size // q_heads, value.shape[2] // kv_heads)

@@ -1,16 +1,37 @@
-"""Normalization by the statistics of the input itself: Layer-, RMS-, MeanVariance-, LpNormalization."""
+"""Normalization of rows by their own statistics: Layer-, RMS-, MeanVariance-, LpNormalization; and
+SkipLayerNormalization, SkipSimplifiedLayerNormalization, EmbedLayerNormalization, QEmbedLayerNormalization of
+com.microsoft."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
+from qrun.ops._body import InnerNode, dequantized, node, nodes_kernel, run_nodes
+from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
-from qrun.ops._op import Array, Context, misfit, one_of, op, require
+from qrun.ops._op import (
+    Array,
+    Context,
+    bad_attribute,
+    bad_shape,
+    both_or_none,
+    check_range,
+    contrib_op,
+    misfit,
+    one_of,
+    op,
+    refuse,
+    require,
+    with_shape,
+)
 from qrun.ops._reduce import affine, inverse_rms, mean_over, standardized, sum_over
+from qrun.ops._signature import FLOATS, MASK, InputRecord
 from qrun.ops.lowering.float32 import rms_kernel, standardize_kernel
 from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined
 from qrun.shapes import broadcasts_to
@@ -173,3 +194,252 @@ def _fitting(p: Array, x: Array, name: str) -> Array:
 def _stash(stash_type: int) -> Any:
     require("stash_type", stash_type in _STASH, "1 float32, 16 bfloat16", stash_type)
     return np.dtype(_STASH[stash_type])
+
+
+_EPSILON = 9.999999960041972e-13
+Made = tuple[Array, Array, Array, Array]
+
+
+@contrib_op("SkipLayerNormalization", types={"T": (FLOATS, "input skip gamma beta bias")})
+def skip_layer_normalization(
+    input: Array,
+    skip: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
+    *,
+    epsilon: float = _EPSILON,
+    ctx: Context,
+) -> Made:
+    """LayerNormalization of input + skip + bias over the last axis: output, mean, inv_std_var, input_skip_bias_sum.
+
+    input [...,n]; skip broadcasts to it; gamma, beta and bias [n]; of one type. Mean and 1 / sqrt(var + epsilon) are
+    float32, with 1 in place of the last axis. As the nodes of ai.onnx: two Add from left to right, each rounded, whose
+    result is input_skip_bias_sum, then LayerNormalization with scale gamma and bias beta.
+    Raises OperatorError for shapes that do not fit.
+    """
+    _check_skip(input, skip, gamma=gamma, beta=beta, bias=bias)
+    made = run_nodes(_skip_nodes(bias, "LayerNormalization", (2, 3), 4, epsilon), (input, skip, gamma, beta, bias), ctx)
+    y, mean, inverse = made[""]
+    return y, mean, inverse, made["sum"]
+
+
+@skip_layer_normalization.native
+def _lower_skip(site: LoweringContext) -> NativeKernel:
+    x, skip, gamma, beta, bias = site.inputs
+    _check_skip(x, skip, gamma=gamma, beta=beta, bias=bias)
+    return _skip_kernel(site, _skip_nodes(bias, "LayerNormalization", (2, 3), 4, site.attributes["epsilon"]))
+
+
+def _skip_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
+    """The kernel of a checked node that stands for these nodes; what they call ``sum`` is its last output."""
+    if site.ctx.wants(1) or site.ctx.wants(2):
+        raise declined("its mean or deviation is asked for")
+    return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
+
+
+@contrib_op("SkipSimplifiedLayerNormalization", types={"T": (FLOATS, "input skip gamma bias")})
+def skip_simplified_layer_normalization(
+    input: Array,
+    skip: Array,
+    gamma: Array,
+    bias: Array | None = None,
+    *,
+    epsilon: float = _EPSILON,
+    ctx: Context,
+) -> Made:
+    """RMSNormalization of input + skip + bias over the last axis: output, mean, inv_std_var, input_skip_bias_sum.
+
+    As SkipLayerNormalization, but RMSNormalization with scale gamma follows the additions: inv_std_var is
+    1 / sqrt(mean of the squares + epsilon), float32, and there is no mean. Raises OperatorError for shapes that do not
+    fit, and where the mean is asked for.
+    """
+    _check_skip(input, skip, gamma=gamma, bias=bias)
+    if ctx.wants(1):
+        raise refuse("there is no mean", "mean", "output 1 left out: squares are not centred", "output 1")
+    made = run_nodes(_skip_nodes(bias, "RMSNormalization", (2,), 3, epsilon), (input, skip, gamma, bias), ctx)
+    none = np.empty(0, np.float32)
+    inverse = inverse_rms(made["sum"], (input.ndim - 1,), epsilon).astype(np.float32) if ctx.wants(2) else none
+    return made[""], none, inverse, made["sum"]
+
+
+@skip_simplified_layer_normalization.native
+def _lower_skip_simplified(site: LoweringContext) -> NativeKernel:
+    x, skip, gamma, bias = site.inputs
+    _check_skip(x, skip, gamma=gamma, bias=bias)
+    return _skip_kernel(site, _skip_nodes(bias, "RMSNormalization", (2,), 3, site.attributes["epsilon"]))
+
+
+def _skip_nodes(
+    bias: Array | None, normalization: str, weights: Sequence[int], place: int, epsilon: float
+) -> list[InnerNode]:
+    """The nodes for which the operator stands. weights: inputs of the normalization besides the sum;
+    place: of the bias."""
+    first = InnerNode("Add", (0, 1), {}, "sum" if bias is None else "skipped")
+    then = [] if bias is None else [InnerNode("Add", ("skipped", place), {}, "sum")]
+    return [first, *then, InnerNode(normalization, ("sum", *weights), {"epsilon": epsilon})]
+
+
+def _check_skip(x: Array, skip: Array, **weights: Array | None) -> None:
+    """Refuse a scalar x, a skip that does not broadcast to x,
+    and weights that are not one number for each element of a row."""
+    if not x.ndim:
+        raise misfit("the input is a scalar", "input", "rank 1 or more", x)
+    if not broadcasts_to(skip.shape, x.shape):
+        expected = f"a shape that broadcasts to {shape_text(x.shape)}"
+        raise misfit("skip does not fit the input", "skip", expected, skip)
+    for name, weight in weights.items():
+        if weight is not None and weight.shape != x.shape[-1:]:
+            raise misfit(f"{name} does not fit the input", name, shape_text(x.shape[-1:]), weight)
+
+
+@contrib_op(
+    "EmbedLayerNormalization",
+    types={
+        "T1": ("int32", "input_ids segment_ids mask position_ids"),
+        "T": ("float float16", "word_embedding position_embedding segment_embedding gamma beta"),
+    },
+    wholes={"mask": MASK},
+)
+def embed_layer_normalization(
+    input_ids: Array,
+    segment_ids: Array | None,
+    word_embedding: Array,
+    position_embedding: Array,
+    segment_embedding: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None = None,
+    position_ids: Array | None = None,
+    *,
+    epsilon: float = _EPSILON,
+    mask_index_type: int | None = None,
+    ctx: Context,
+) -> tuple[Array, Array, Array]:
+    """LayerNormalization of the sum of a word's, its position's and its segment's embeddings:
+    output, mask_index, embedding_sum.
+
+    input_ids, segment_ids and mask int32 [B,S]; position_ids [B,S] or [1,S], 0 to S-1 where they are left out;
+    embeddings [rows,n], gamma and beta [n]. mask_index int32 [B]: how many elements of each line of the mask are 1, 0
+    without a mask. As the nodes of ai.onnx: Gather, Add of the position's, Add of the segment's, each rounded, which is
+    embedding_sum, then LayerNormalization. Raises OperatorError for shapes, numbers and attributes that do not fit.
+    """
+    tables = (word_embedding, position_embedding, segment_embedding)
+    check_tables(tables, gamma, beta)
+    total = embedded(input_ids, segment_ids, position_ids, tables, ctx)
+    y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
+    return y, counted(mask, input_ids, mask_index_type), total
+
+
+_Q_EMBED = "QEmbedLayerNormalization"
+_TABLES = ("word_embedding", "position_embedding", "segment_embedding", "gamma", "beta")
+_TABLE_CODES = ("word_embedding_quant", "position_embedding_quant", "segment_embedding", "gamma_quant", "beta_quant")
+
+
+@frozen
+class QEmbedInputs(InputRecord):
+    input_ids: Array
+    segment_ids: Array | None
+    word_embedding_quant: Array
+    position_embedding_quant: Array
+    segment_embedding: Array | None
+    gamma_quant: Array
+    beta_quant: Array
+    mask: Array | None
+    word_embedding_scale: Array
+    position_embedding_scale: Array
+    segment_embedding_scale: Array | None
+    gamma_scale: Array
+    beta_scale: Array
+    word_embedding_zero_point: Array
+    position_embedding_zero_point: Array
+    segment_embedding_zero_point: Array | None
+    gamma_zero_point: Array
+    beta_zero_point: Array
+
+
+@contrib_op(
+    _Q_EMBED,
+    types={
+        "T1": ("int32", "input_ids segment_ids mask"),
+        "T2": ("int8 uint8", " ".join((*_TABLE_CODES, *(f"{name}_zero_point" for name in _TABLES)))),
+        "T": ("float", " ".join(f"{name}_scale" for name in _TABLES)),
+    },
+    wholes={"mask": MASK},
+)
+def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILON, ctx: Context) -> tuple[Array, Array]:
+    """EmbedLayerNormalization whose embeddings, gamma and beta are codes:
+    layernorm_out [B,S,n], mask_index_out int32 [B].
+
+        number = (code - zero_point) * scale            float32, as DequantizeLinear
+
+    Scales and zero points are scalars. All else as in EmbedLayerNormalization.
+    Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
+    """
+    segment = ("segment_ids", "segment_embedding", "segment_embedding_scale", "segment_embedding_zero_point")
+    both_or_none(**{name: getattr(given, name) for name in segment})
+    words, places = (_table_numbers(given, name, ctx) for name in _TABLES[:2])
+    kinds = None if given.segment_embedding is None else _table_numbers(given, "segment_embedding", ctx)
+    gamma, beta = (_table_numbers(given, name, ctx) for name in _TABLES[3:])
+    check_tables((words, places, kinds), gamma, beta)
+    total = embedded(given.input_ids, given.segment_ids, None, (words, places, kinds), ctx)
+    y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
+    return y, counted(given.mask, given.input_ids, None)
+
+
+def _table_numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
+    """What the codes of a table mean."""
+    codes = _TABLE_CODES[_TABLES.index(name)]
+    code, scale, zero = (getattr(given, part) for part in (codes, f"{name}_scale", f"{name}_zero_point"))
+    same_type(zero, code.dtype, f"{name}_zero_point", codes)
+    step, shift = scalar(scale, f"{name}_scale", _Q_EMBED), scalar(zero, f"{name}_zero_point", _Q_EMBED)
+    note_scale(ctx, step, f"{name}_scale")
+    ctx.claim(code.shape, 8)
+    return dequantized(code, step, shift, ctx)
+
+
+def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: Array) -> None:
+    """Refuse embeddings that are no matrices, or of several widths."""
+    names = _TABLES[:3]
+    if tables[0].ndim != 2:
+        raise bad_shape(names[0], "[words,n]", tables[0])
+    width = tables[0].shape[1]
+    for name, table in zip(names, tables, strict=True):
+        if table is not None and (table.ndim != 2 or table.shape[1] != width):
+            raise bad_shape(name, f"[rows,{width}]", table)
+    with_shape(gamma, "gamma", (width,))
+    with_shape(beta, "beta", (width,))
+
+
+def embedded(
+    ids: Array, segments: Array | None, positions: Array | None, tables: tuple[Array, Array, Array | None], ctx: Context
+) -> Array:
+    """The sum of the embeddings [B,S,n], each addition rounded."""
+    if ids.ndim != 2:
+        raise bad_shape("input_ids", "[batch,length]", ids)
+    words, places, kinds = tables
+    both_or_none(segment_ids=segments, segment_embedding=kinds)
+    total = _embedding_rows(words, ids, "input_ids", ctx)
+    if positions is None:
+        given = np.arange(ids.shape[1], dtype=np.int32)[None]
+    else:
+        given = with_shape(positions, "position_ids", ids.shape, (1, ids.shape[1]))
+    total = node("Add", [total, _embedding_rows(places, given, "position_ids", ctx)], ctx)
+    if segments is not None and kinds is not None:
+        with_shape(segments, "segment_ids", ids.shape)
+        total = node("Add", [total, _embedding_rows(kinds, segments, "segment_ids", ctx)], ctx)
+    return np.asarray(total)
+
+
+def _embedding_rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
+    check_range(ids, len(table), name, "row", "QR208")
+    return np.asarray(node("Gather", [table, ids], ctx, axis=0))
+
+
+def counted(mask: Array | None, ids: Array, mask_index_type: int | None) -> Array:
+    """How many elements of each line of the mask are 1: int32 [B]."""
+    if mask_index_type not in (None, 0, 1):
+        raise bad_attribute("mask_index_type", "0, 1", mask_index_type)
+    if mask is None:
+        return np.zeros(ids.shape[:1], np.int32)
+    return np.asarray(np.sum(with_shape(mask, "mask", ids.shape) == 1, axis=1, dtype=np.int32))

@@ -1,17 +1,20 @@
-"""MatMulNBits of com.microsoft."""
+"""Weights of few bits in com.microsoft: MatMulNBits, MatMulBnb4, GatherBlockQuantized; and MatMulInteger16."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from qrun.ir.types import shape_text, type_name
-from qrun.ops._blockweights import BlockWeights, dequantized_product
+from qrun.ir.types import FLOAT8, SMALL, shape_text, type_name
+from qrun.ops._blockweights import BlockWeights, dequantized_product, unpack
+from qrun.ops._chains import chained_products
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import note_scale
-from qrun.ops._matmul import matmul_macs
-from qrun.ops._op import Array, Context, Shape, contrib_op, misfit, one_of, refuse, require
+from qrun.ops._context import note_scale, same_type
+from qrun.ops._float import axis_in, narrow
+from qrun.ops._matmul import check_matmul, claim_product, matmul, matmul_macs, matmul_shape
+from qrun.ops._op import Array, Context, Shape, contrib_op, first_place, misfit, one_of, refuse, require
 from qrun.ops._signature import FLOATS
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops.lowering.products import matmul_kernel
@@ -157,3 +160,175 @@ def _shape(array: Array, name: str, allowed: Sequence[Shape], words: str, code: 
     if array.shape not in allowed:
         text = " or ".join(shape_text(shape) for shape in allowed)
         raise refuse(f"{name} has shape {shape_text(array.shape)}", name, f"{text} ({words})", array, code=code)
+
+
+_CODES = "int4 uint4 uint8 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float4e2m1"
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_MAPS = {0: np.array([*_FP4, *(-v for v in _FP4)], np.float32), 1: np.array(_NF4, np.float32)}
+
+
+@contrib_op(
+    "GatherBlockQuantized",
+    types={"T1": (_CODES, "data zero_points"), "Tind": ("int32 int64", "indices"), "T2": (FLOATS, "scales")},
+)
+def gather_block_quantized(
+    data: Array,
+    indices: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+    ctx: Context,
+) -> Array:
+    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; 0 where no index exists.
+
+    data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the
+    low bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4
+    other axes may have 1, and a block_size of 0 is the whole axis. zero_points are packed as data; if left out, they
+    are 0, or 2**(bits-1) of uint8.
+
+        y = (code - zero_point) * scale
+
+    In float32 steps, then of scales' type. Raises OperatorError for shapes and attributes that do not fit.
+    """
+    packed = data.dtype == np.uint8
+    floating = data.dtype in FLOAT8 or data.dtype in SMALL
+    width = bits if packed else 8
+    blocks_along = axis_in(quantize_axis, data.ndim, "quantize_axis")
+    along = axis_in(gather_axis, data.ndim, "gather_axis")
+    _check_blocks(packed, floating, bits, block_size, along, blocks_along)
+    size = [*data.shape[:-1], data.shape[-1] * 8 // width]
+    block = block_size or max(size[blocks_along], 1)
+    parameters = [-(-n // block) if axis == blocks_along else n for axis, n in enumerate(size)]
+    _check_scales(scales, parameters, blocks_along, floating)
+    zeros = None if zero_points is None else _zeros(zero_points, data, parameters, width)
+    known = (indices >= -size[along]) & (indices < size[along])
+    places = np.where(known, indices, 0).reshape(-1)
+    shape = (*size[:along], *indices.shape, *size[along + 1 :])
+    ctx.claim(shape, 12)
+    if not size[along]:
+        return np.zeros(shape, scales.dtype)
+    codes = _unpacked(np.take(data, places, axis=along), width).astype(np.float32)
+    spread = partial(_spread, places, along, np.arange(size[blocks_along]) // block, blocks_along)
+    with np.errstate(all="ignore"):
+        if zeros is not None:
+            codes -= spread(zeros)
+        elif packed:
+            codes -= np.float32(2 ** (bits - 1))
+        made = (codes * spread(scales)).astype(scales.dtype).reshape(shape)
+    beyond = ~known.reshape((1,) * along + indices.shape + (1,) * (len(size) - along - 1))
+    return np.asarray(np.where(beyond, np.zeros((), made.dtype), made)) if not known.all() else made
+
+
+def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array) -> Array:
+    """A parameter of each block, for each code at these places of an axis;
+    rows: the block of each code along the other."""
+    if blocks_along == along:
+        return np.take(x, rows[places], axis=along).astype(np.float32)
+    x = x if x.shape[along] == 1 else np.take(x, places, axis=along)
+    return np.take(x, rows, axis=blocks_along).astype(np.float32)
+
+
+def _unpacked(x: Array, width: int) -> Array:
+    """The codes in bytes along the last axis, the first in the low bits; other types as they are."""
+    return unpack(x, width) if x.dtype == np.uint8 else x
+
+
+def _check_blocks(packed: bool, floating: bool, bits: int, block: int, along: int, blocks_along: int) -> None:
+    require("bits", floating or bits in (2, 4, 8), "2, 4 or 8", bits)
+    require("bits", floating or packed or bits == 4, "4, as data has codes of 4 bits", bits)
+    fits = (block >= 16 and not block & (block - 1)) or (floating and not block)
+    require("block_size", fits, "a power of two, 16 or more" + (", or 0" if floating else ""), block)
+    require("gather_axis", not packed or not along, "0, as data is uint8", along)
+    apart = not packed or bits == 8 or along != blocks_along
+    require("quantize_axis", apart, "another than gather_axis", blocks_along)
+
+
+def _zeros(zero_points: Array, data: Array, size: Sequence[int], width: int) -> Array:
+    """Zero points [size], checked and unpacked; data has codes of `width` bits."""
+    same_type(zero_points, data.dtype, "zero_points", "data")
+    wanted = (*size[:-1], -(-size[-1] * width // 8))
+    floating = data.dtype in FLOAT8 or data.dtype in SMALL
+    if floating or zero_points.shape != wanted:
+        expected = "none, as data is floating point" if floating else shape_text(wanted)
+        raise refuse("zero_points do not fit data", "zero_points", expected, zero_points, code="QR302")
+    return _unpacked(zero_points, width)[..., : size[-1]]
+
+
+def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, floating: bool) -> None:
+    wanted = tuple(size)
+    ones = {axis for axis in range(len(size)) if floating and axis != blocks_along}
+    if scales.ndim != len(wanted) or any(
+        n != m and not (n == 1 and axis in ones) for axis, (n, m) in enumerate(zip(scales.shape, wanted, strict=True))
+    ):
+        raise refuse("scales do not fit data", "scales", shape_text(wanted), scales, code="QR301")
+
+
+@contrib_op("MatMulBnb4", cost=matmul_macs, types={"T1": (FLOATS, "A absmax"), "T2": ("uint8", "B")})
+def matmul_bnb4(
+    A: Array,
+    B: Array,
+    absmax: Array,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+    ctx: Context,
+) -> Array:
+    """A @ W', where W [N,K] is B, codes of 4 bits (the first in the high bits) for numbers of a table, times absmax.
+
+        W = table[code] * absmax                    float32, then of A's type
+
+    quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows,
+    has one absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W.
+    The product is that of MatMul. training_mode changes nothing.
+    Raises OperatorError for shapes and attributes that do not fit.
+    """
+    require("K", K > 0, "a positive number", K)
+    require("N", N > 0, "a positive number", N)
+    blocks = block_size >= 16 and not block_size & (block_size - 1)
+    require("block_size", blocks, "a power of two, 16 or more", block_size)
+    require("quant_type", quant_type in _MAPS, "0 (FP4), 1 (NF4)", quant_type)
+    depth = K if transB else N
+    if not A.ndim or A.shape[-1] != depth:
+        raise misfit("A does not fit B", "A", f"[...,{depth}]", A)
+    for name, array, wanted in (("B", B, -(-N * K // 2)), ("absmax", absmax, -(-N * K // block_size))):
+        if array.size != wanted or array.ndim not in (1, 2):
+            raise misfit(f"{name} has shape {shape_text(array.shape)}", name, f"[{wanted}]", array)
+    ctx.claim((N, K), 20, "weights")
+    ctx.claim((*A.shape[:-1], N if transB else K), 8)
+    codes = np.stack([B.reshape(-1) >> 4, B.reshape(-1) & 15], axis=1).reshape(-1)[: N * K]
+    with np.errstate(all="ignore"):
+        wide = _MAPS[quant_type][codes] * absmax.reshape(-1)[np.arange(N * K) // block_size].astype(np.float32)
+        weights = narrow(wide, A.dtype).reshape(N, K)
+    return chained_products(A, weights.T if transB else weights, A.dtype)
+
+
+@contrib_op("MatMulInteger16", cost=matmul_macs, types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")})
+def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
+    """Integer matrix product, shapes as numpy.matmul: int32, or uint32 of two uint16.
+
+        Y = sum over k of A * B            wrapping
+
+    Exact. Raises OperatorError for shapes that do not fit.
+    """
+    check_matmul(A, B, ("A", "B"))
+    left, right = claim_product(A, B, ctx)
+    made = matmul(left.astype(np.int64), right.astype(np.int64))
+    kind = np.uint32 if A.dtype == B.dtype == np.uint16 else np.int32
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    outside = (made < low) | (made > high)
+    if outside.any():
+        ctx.observe("accumulator-wrap", "Y", int(outside.sum()), made.size, first_place(outside))
+    return np.asarray(matmul_shape(made, A, B)).astype(kind)

@@ -1,26 +1,189 @@
-"""MoE of com.microsoft: mixtures of experts."""
+"""Mixtures of experts: MoE of com.microsoft, and QMoE, whose weights are codes of 2, 4 or 8 bits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
+from qrun.ops._blockweights import BlockWeights, dequantized_product, unpack
 from qrun.ops._body import node
-from qrun.ops._experts import (
-    ExpertAttributes,
-    check_biases,
-    chosen,
-    expert_macs,
-    gated,
-    mixture,
-    normalized,
-    projected,
-    routes_of,
-    tokens_of,
-)
-from qrun.ops._op import Array, Context, bad_shape, contrib_op, with_shape
-from qrun.ops._signature import FLOATS
+from qrun.ops._chains import chained_products
+from qrun.ops._float import single
+from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, one_of, refuse, require, with_shape
+from qrun.ops._signature import FLOATS, Attributes, InputRecord
+
+_ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
+_FUSED = "swiglu"
+"""The activation whose gate, and what it is multiplied by, one projection may make."""
+
+Project = Callable[[int, int, Array], Array]
+"""What projection 1, 2 or 3 of an expert makes of rows: (projection, expert, rows [count,width])."""
+
+
+@frozen
+class ExpertAttributes(Attributes):
+    activation_alpha: float = 1.0
+    activation_beta: float = 0.0
+    activation_type: str = "relu"
+    k: int = 1
+    normalize_routing_weights: int = 0
+    swiglu_fusion: int = 0
+    swiglu_limit: float | None = None
+    use_sparse_mixer: int = 0
+
+    @property
+    def parts(self) -> int:
+        """The output width of fc1 as a multiple of the input width of fc2."""
+        return 2 if self.activation_type == _FUSED and self.swiglu_fusion else 1
+
+
+@frozen
+class Routes:
+    """The chosen experts of each token [tokens,k], and their shares [tokens,k], of the tokens' type;
+    an expert of share 0 is not run."""
+
+    experts: Array
+    shares: Array
+
+
+def expert_macs(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any], places: tuple[int, int]
+) -> int:
+    """Multiply-adds of the chosen experts; places: the input numbers of the weights of fc1 and fc3,
+    whose axis 0 counts experts and axis 1 the outputs of the projection."""
+    fc1, fc3 = (inputs[place] if place < len(inputs) else () for place in places)
+    tokens, width = int(np.prod(inputs[0][:-1], dtype=np.int64)), inputs[0][-1]
+    fused = attributes.get("activation_type") == "swiglu" and attributes.get("swiglu_fusion")
+    inner = fc1[1] // 2 if fused else fc1[1]
+    return tokens * int(attributes.get("k", 1)) * width * (fc1[1] + inner + (inner if fc3 else 0))
+
+
+def tokens_of(x: Array, router_probs: Array, experts: int, attributes: ExpertAttributes) -> Array:
+    """The rows [tokens,width] of the input. Refuses attributes, and router_probs that are not [tokens,experts]."""
+    if x.ndim not in (2, 3):
+        raise bad_shape("input", "[tokens,width] or [batch,length,width]", x)
+    rows = x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
+    with_shape(router_probs, "router_probs", (len(rows), experts))
+    require("k", 1 <= attributes.k <= experts, f"1 to {experts}, the experts", attributes.k)
+    one_of("activation_type", attributes.activation_type, _ACTIVATIONS)
+    one_of("swiglu_fusion", attributes.swiglu_fusion, (0, 1, 2))
+    limit = attributes.swiglu_limit
+    require("swiglu_limit", limit is None or limit >= 0, "0 or more", limit)
+    if attributes.use_sparse_mixer:
+        raise refuse(
+            "use_sparse_mixer is 1",
+            "use_sparse_mixer",
+            "0",
+            "1",
+            why="no page says what the sparse mixer computes, and onnxruntime's CPU ignores it.",
+            fix="set it to 0 for what onnxruntime computes on a CPU",
+            code="QR204",
+        )
+    return rows
+
+
+def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
+    """Whether a third projection multiplies what is activated; refuses one that is missing, or one too many."""
+    needed = attributes.activation_type == _FUSED and not attributes.swiglu_fusion
+    if needed and not gate_given:
+        expected = "fc3_experts_weights, or swiglu_fusion = 1 or 2"
+        raise refuse("swiglu has no third projection", "fc3_experts_weights", expected, "nothing", code="QR205")
+    if gate_given and attributes.parts == 2:
+        expected = "nothing, as swiglu_fusion has it in fc1_experts_weights"
+        raise refuse("there are two third projections", "fc3_experts_weights", expected, "a tensor", code="QR205")
+    return gate_given
+
+
+def chosen(router_probs: Array, k: int) -> Array:
+    """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last,
+    NaN before all."""
+    tokens, experts = router_probs.shape
+    turned = np.asarray(router_probs, np.float64)[:, ::-1]
+    order = np.argsort(np.where(np.isnan(turned), -np.inf, -turned), axis=1, kind="stable")
+    unknown = np.argsort(~np.isnan(np.take_along_axis(turned, order, 1)), axis=1, kind="stable")
+    return np.asarray(experts - 1 - np.take_along_axis(order, unknown, 1)[:, :k]).reshape(tokens, k)
+
+
+def normalized(shares: Array, ctx: Context) -> Array:
+    """Shares divided by their sum, as ReduceSum and Div; those whose sum is 0 stay."""
+    total = node("ReduceSum", [shares, np.array([1])], ctx)
+    return np.asarray(np.where(total == 0, shares, node("Div", [shares, total], ctx)))
+
+
+def routes_of(experts: Array, shares: Array, least: float, ctx: Context) -> Routes:
+    """Routes with these shares; in ``ort`` arithmetic those up to `least`, and NaN, become 0."""
+    kept = shares > least if ctx.arith == "ort" else np.ones(shares.shape, bool)
+    return Routes(experts, np.where(kept, shares, np.zeros((), shares.dtype)))
+
+
+def mixture(
+    rows: Array, routes: Routes, project: Project, attributes: ExpertAttributes, gate: bool, ctx: Context
+) -> Array:
+    """[tokens,width]: a token's shares times what its experts make of it, as MatMul of [1,k] and [k,width].
+
+    An expert is fc2 of the activation of fc1, times fc3 where there is a gate.
+    """
+    (tokens, k), width = routes.experts.shape, rows.shape[1]
+    ctx.claim((tokens, k, width), rows.itemsize + 16, "what the experts make")
+    made = np.zeros((tokens, k, width), rows.dtype)
+    for number in np.unique(routes.experts[routes.shares != 0]).tolist():
+        token, place = np.nonzero((routes.experts == number) & (routes.shares != 0))
+        own = rows[token]
+        third = project(3, number, own) if gate else None
+        made[token, place] = project(2, number, activated(project(1, number, own), third, attributes, ctx))
+    return chained_products(routes.shares[:, None], made, rows.dtype)[:, 0]
+
+
+def activated(first: Array, third: Array | None, attributes: ExpertAttributes, ctx: Context) -> Array:
+    """As nodes of ai.onnx, each rounded to the type: Relu, Gelu (tanh), Swish or none; then Mul where there is a third.
+
+    swiglu: Clip both to the limit (the first from above only), Swish with alpha, Add of beta, Mul.
+    """
+    kind = attributes.activation_type
+    if kind == _FUSED:
+        return _swiglu(*_halves(first, third, attributes.swiglu_fusion), attributes, ctx)
+    steps: dict[str, tuple[str, dict[str, Any]]] = {
+        "relu": ("Relu", {}),
+        "gelu": ("Gelu", {"approximate": "tanh"}),
+        "silu": ("Swish", {}),
+    }
+    name, options = steps.get(kind, ("Identity", {}))
+    made = np.asarray(node(name, [first], ctx, **options))
+    return made if third is None else np.asarray(node("Mul", [made, third], ctx))
+
+
+def _halves(first: Array, third: Array | None, fusion: int) -> tuple[Array, Array]:
+    if third is not None:
+        return first, third
+    width = first.shape[1] // 2
+    return (first[:, ::2], first[:, 1::2]) if fusion == 1 else (first[:, :width], first[:, width:])
+
+
+def _swiglu(gate: Array, linear: Array, attributes: ExpertAttributes, ctx: Context) -> Array:
+    alpha, limit = attributes.activation_alpha, attributes.swiglu_limit
+    if limit is not None:
+        most = np.asarray(single(limit), gate.dtype)
+        gate = node("Clip", [gate, None, most], ctx)
+        linear = node("Clip", [linear, -most, most], ctx)
+    beta = np.asarray(single(attributes.activation_beta), gate.dtype)
+    shifted = node("Add", [linear, beta], ctx)
+    return np.asarray(node("Mul", [node("Swish", [gate], ctx, alpha=alpha), shifted], ctx))
+
+
+def projected(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> Array:
+    """rows @ weights' as MatMul, then + bias. weights [made,width]."""
+    ctx.claim((len(rows), len(weights)), 32, "a projection")
+    return chained_products(rows, weights.T, rows.dtype, bias=bias)
+
+
+def check_biases(biases: Sequence[Array | None], experts: int, widths: Sequence[int]) -> None:
+    """Refuse fc1_, fc2_ and fc3_experts_bias that are not [experts, width of what the projection makes]."""
+    for number, (bias, width) in enumerate(zip(biases, widths, strict=True), 1):
+        with_shape(bias, f"fc{number}_experts_bias", (experts, width))
 
 
 @contrib_op(
@@ -85,3 +248,176 @@ def moe(
     shares = normalized(shares, ctx) if attributes.normalize_routing_weights else shares
     y = mixture(rows, routes_of(own, shares, 0.0, ctx), project, attributes, gate, ctx)
     return y.reshape(input.shape)
+
+
+_BITS = (2, 4, 8)
+_NO_SHARE = 1e-8
+"""onnxruntime leaves out experts of shares up to this, in MoE those up to 0."""
+_OF_OTHER_TYPES = (
+    "fc1_global_scale",
+    "fc2_global_scale",
+    "fc1_act_scale",
+    "fc2_act_scale",
+    "fc1_act_block_scale",
+    "fc2_act_block_scale",
+)
+
+
+@frozen
+class CodedExperts(InputRecord):
+    input: Array
+    router_probs: Array
+    fc1_experts_weights: Array
+    fc1_scales: Array | None
+    fc1_experts_bias: Array | None
+    fc2_experts_weights: Array
+    fc2_scales: Array | None = None
+    fc2_experts_bias: Array | None = None
+    fc3_experts_weights: Array | None = None
+    fc3_scales: Array | None = None
+    fc3_experts_bias: Array | None = None
+    fc1_zero_points: Array | None = None
+    fc2_zero_points: Array | None = None
+    fc3_zero_points: Array | None = None
+    router_weights: Array | None = None
+    fc1_global_scale: Array | None = None
+    fc2_global_scale: Array | None = None
+    fc1_act_scale: Array | None = None
+    fc2_act_scale: Array | None = None
+    fc1_act_block_scale: Array | None = None
+    fc2_act_block_scale: Array | None = None
+
+
+@contrib_op(
+    "QMoE",
+    cost=partial(expert_macs, places=(2, 8)),
+    types={
+        "T": (FLOATS, "input router_probs fc1_experts_bias fc2_experts_bias fc3_experts_bias router_weights"),
+        "T1": (
+            "uint8",
+            "fc1_experts_weights fc2_experts_weights fc3_experts_weights"
+            " fc1_zero_points fc2_zero_points fc3_zero_points",
+        ),
+        "T2": (FLOATS, "fc1_scales fc2_scales fc3_scales fc1_act_block_scale fc2_act_block_scale"),
+        "T4": ("float", "fc1_global_scale fc2_global_scale fc1_act_scale fc2_act_scale"),
+    },
+)
+def qmoe(
+    given: CodedExperts,
+    *,
+    accuracy_level: int = 0,
+    block_size: int = 0,
+    expert_weight_bits: int = 4,
+    fc1_expert_weight_bits: int | None = None,
+    fc2_expert_weight_bits: int | None = None,
+    fc3_expert_weight_bits: int | None = None,
+    quant_type: str = "int",
+    weights_prepacked: int = -1,
+    attributes: ExpertAttributes,
+    ctx: Context,
+) -> Array:
+    """MoE with weights of 2, 4 or 8 bits: fc1, fc2 and fc3_experts_weights uint8, codes packed along the last axis.
+
+    The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
+    divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them
+    2**(bits - 1); the like of fc2 and fc3. fc*_expert_weight_bits, if given, stand for expert_weight_bits.
+
+        w[n,k] = (code - zero_point) * scale              in float32 steps, as MatMulNBits
+
+    Shares are Softmax of the k greatest of router_probs; or router_weights [tokens,E] of these experts, by their sum
+    with normalize_routing_weights unless it is 0. The rest is as in MoE. accuracy_level allows a runtime to round
+    activations; exact arithmetic does not. ``ort`` multiplies int8 where onnxruntime does: with block_size, of 8 bits,
+    of 4 with accuracy_level 4, of 2 in blocks of 32, 64 and 128; and leaves out shares up to 1e-8, and NaN.
+    Raises OperatorError for shapes and attributes that do not fit, for quant_type but int and for prepacked weights.
+    """
+    _check_kind(given, quant_type, weights_prepacked, block_size)
+    bits = [
+        expert_weight_bits if own is None else own
+        for own in (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    ]
+    experts = given.fc1_experts_weights.shape[0] if given.fc1_experts_weights.ndim == 3 else 0
+    rows = tokens_of(given.input, given.router_probs, experts, attributes)
+    gate = gated(attributes, given.fc3_experts_weights is not None)
+    weights = _weights_of(given, rows, attributes, bits, block_size)
+    biases = (given.fc1_experts_bias, given.fc2_experts_bias, given.fc3_experts_bias)
+    check_biases(biases, experts, [w.codes.shape[1] if w else 0 for w in weights])
+
+    def project(number: int, expert: int, x: Array) -> Array:
+        own, bias = weights[number - 1], biases[number - 1]
+        assert own is not None
+        level = (accuracy_level if own.bits == 4 else 4) if block_size else 0
+        return dequantized_product(x, own.part(expert), None if bias is None else bias[expert], level, ctx)
+
+    own = chosen(given.router_probs, attributes.k)
+    routes = routes_of(own, _shares(given, own, attributes, ctx), _NO_SHARE, ctx)
+    return mixture(rows, routes, project, attributes, gate, ctx).reshape(given.input.shape)
+
+
+def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, ctx: Context) -> Array:
+    if given.router_weights is None:
+        return np.asarray(node("Softmax", [np.take_along_axis(given.router_probs, experts, 1)], ctx))
+    with_shape(given.router_weights, "router_weights", given.router_probs.shape)
+    shares = np.take_along_axis(given.router_weights, experts, 1)
+    return normalized(shares, ctx) if attributes.normalize_routing_weights else shares
+
+
+def _weights_of(
+    given: CodedExperts, rows: Array, attributes: ExpertAttributes, bits: Sequence[int], block_size: int
+) -> list[BlockWeights | None]:
+    """The projections of all experts, checked; None for fc3 where there is none.
+    Without block_size the width is one block."""
+    for number, width in enumerate(bits, 1):
+        one_of(f"fc{number}_expert_weight_bits", width, _BITS)
+    codes = given.fc2_experts_weights
+    if codes.ndim != 3 or given.fc1_experts_weights.ndim != 3:
+        wrong = "fc2_experts_weights" if codes.ndim != 3 else "fc1_experts_weights"
+        raise bad_shape(wrong, "[experts,made,bytes of a row]", codes if codes.ndim != 3 else given.fc1_experts_weights)
+    experts, width, inner = len(given.fc1_experts_weights), rows.shape[1], codes.shape[2] * 8 // bits[1]
+    sizes = (inner * attributes.parts, width), (width, inner), (inner, width)
+    found: list[BlockWeights | None] = []
+    for number, (own, (made, depth)) in enumerate(zip(bits, sizes, strict=True), 1):
+        parts = [getattr(given, f"fc{number}_{what}") for what in ("experts_weights", "scales", "zero_points")]
+        if parts[0] is None:
+            found.append(None)
+        else:
+            form = (experts, made, depth, own, block_size)
+            found.append(_projection(f"fc{number}", parts, form))
+    return found
+
+
+def _projection(name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int]) -> BlockWeights:
+    """The weights of a projection, checked. parts: codes, scales, zero points.
+    form: experts, made, width, bits, block_size."""
+    codes, scales, zeros = parts
+    experts, made, depth, bits, block_size = form
+    assert codes is not None
+    if depth * bits % 8 or (block_size and depth % block_size):
+        expected = "a width of whole bytes and blocks"
+        raise misfit(f"{name} has rows of {depth} codes", f"{name}_experts_weights", expected, codes)
+    with_shape(codes, f"{name}_experts_weights", (experts, made, depth * bits // 8))
+    if scales is None:
+        expected = "a number for each row of the weights, or for each block"
+        raise refuse(f"{name}_scales is missing", f"{name}_scales", expected, "nothing", code="QR205")
+    blocks = depth // block_size if block_size else 1
+    with_shape(scales, f"{name}_scales", (experts, made, blocks) if block_size else (experts, made))
+    if zeros is not None:
+        shape = (experts, made, -(-blocks * bits // 8)) if block_size else (experts, -(-made * bits // 8))
+        with_shape(zeros, f"{name}_zero_points", shape)
+        if not block_size:
+            zeros = unpack(zeros, bits)[:, :made, None]
+    block = block_size or max(depth, 1)
+    return BlockWeights(codes, scales.reshape(experts, made, blocks), zeros, None, depth, bits, block)
+
+
+def _check_kind(given: CodedExperts, quant_type: str, weights_prepacked: int, block_size: int) -> None:
+    """Refuse what has no kernel on a CPU."""
+    one_of("quant_type", quant_type, ("int",))
+    require(
+        "weights_prepacked", weights_prepacked in (-1, 0), "-1 or 0: 1 is the layout of one device", weights_prepacked
+    )
+    fits = block_size == 0 or (block_size >= 16 and not block_size & (block_size - 1))
+    require("block_size", fits, "0, or a power of two, 16 or more", block_size)
+    for name in _OF_OTHER_TYPES:
+        if getattr(given, name) is not None:
+            expected = "nothing: it belongs to other quant_types"
+            raise refuse(f"{name} is given", name, expected, "a tensor", code="QR205")

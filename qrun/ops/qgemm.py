@@ -20,7 +20,7 @@ from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, qu
 from qrun.shapes import broadcasts_to
 
 if TYPE_CHECKING:
-    from qrun.ops.lowering.dynamic import DynamicProduct
+    from qrun.ops.lowering.integers import DynamicProduct
 
 _NAME = "QGemm"
 _SCALES = (1, 4, 7)
@@ -131,13 +131,13 @@ def _lower(site: LoweringContext) -> NativeKernel:
     bias = _row(C, c.b.shape[1])
     if all(site.fixed[1:]):
         return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
-    from qrun.ops.lowering.dynamic import quantized_kernel
+    from qrun.ops.lowering.integers import quantized_kernel
 
     return quantized_kernel(_product(site, c), target, 1)
 
 
 def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
-    from qrun.ops.lowering.floats import float_kernel, plain_scales
+    from qrun.ops.lowering.integers import float_kernel, plain_scales
 
     site.require_constant(6)
     with np.errstate(all="ignore"):
@@ -147,7 +147,7 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
 
 
 def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
-    from qrun.ops.lowering.dynamic import DynamicProduct
+    from qrun.ops.lowering.integers import DynamicProduct
 
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
     return DynamicProduct(site, c.a, c.b, (0, 3, 2, 5), turned, _row(site.inputs[6], c.b.shape[1]))

@@ -1,18 +1,37 @@
-"""Elementwise operators of quantized tensors: QLinearAdd, QLinearMul and QLinearWhere of com.microsoft."""
+"""Operators of com.microsoft on each element of quantized tensors: QLinearAdd, QLinearMul, QLinearWhere,
+QLinearSigmoid, QLinearLeakyRelu and QLinearConcat."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ops._codes import Rounded, all_codes, binary, common_shape, lookup, parameters, requantized, single
-from qrun.ops._op import Array, Context, Real, Shape, contrib_op
-from qrun.ops._rounding import decide, fma32, two_product, two_sum
+from qrun.ir.types import type_name
+from qrun.ops._codes import (
+    Rounded,
+    all_codes,
+    binary,
+    common_shape,
+    lookup,
+    parameters,
+    requantized,
+    scale_param,
+    single,
+    unary,
+    zero_param,
+)
+from qrun.ops._context import scalar
+from qrun.ops._float import axis_in
+from qrun.ops._op import Array, Context, Real, Shape, bad_shape, contrib_op, refuse
+from qrun.ops._rounding import REACH, decide, fma32, two_product, two_sum
+from qrun.ops._shape import same_but
 from qrun.ops._signature import InputRecord
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
-from qrun.ops.lowering.pointwise import binary_kernel
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.pointwise import binary_kernel, completeness, concat_kernel, note, unary_kernel
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
@@ -170,3 +189,206 @@ def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
     ctx.claim(shape, 3)
     index = np.where(condition, X.view(np.uint8), Y.view(np.uint8).astype(np.uint16) + np.uint16(256))
     return lookup((index,), shape, table, zz, ctx, "Z")
+
+
+_SIGMOID = "QLinearSigmoid"
+_DOUBT = 1e-9
+_ODD = (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01)
+_EVEN = (
+    6.10247389755681e-13,
+    5.76102136993427e-09,
+    6.29106785017040e-06,
+    1.70198817374094e-03,
+    1.16817656904453e-01,
+    9.93151921023180e-01,
+)
+
+
+@frozen
+class UnaryInputs(InputRecord):
+    X: Array
+    X_scale: Array
+    X_zero_point: Array | None
+    Y_scale: Array
+    Y_zero_point: Array | None = None
+
+
+@contrib_op(
+    _SIGMOID,
+    computes=Real("Sigmoid"),
+    form="pointwise",
+    native=partial(unary_kernel, zero=4),
+    types={"T": ("int8 uint8", "X Y")},
+)
+def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
+    """Logistic function of a quantized tensor, int8 or uint8, with scalar parameters.
+
+        Y = saturate(RNE(1 / (1 + exp(-(X - X_zero_point) * X_scale)) / Y_scale) + Y_zero_point)
+
+    Exact: the real value is rounded once; near a tie it is computed with as many digits as it takes.
+    ``ort``: float32 steps and the rational approximation that onnxruntime evaluates with fused multiply-adds on x86.
+    onnx.reference has no such operator: ``onnx-ref`` is exact.
+    """
+    (xs, ys), (xz, yz) = parameters(_SIGMOID, given, ctx)
+    centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)
+    return unary(given.X, (_sigmoid_ort if ctx.arith == "ort" else _sigmoid_exact)(centre, xs, ys), yz, ctx, "Y")
+
+
+def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
+    from qrun.ops._functions import nearest_share
+
+    with np.errstate(all="ignore"):
+        estimate = 1 / (1 + np.exp(-(centre * xs))) / ys
+        rounded = np.rint(estimate)
+        doubtful = np.abs(np.abs(estimate - rounded) - 0.5) <= _DOUBT
+        doubtful &= np.abs(rounded) <= REACH
+    for i in np.nonzero(doubtful)[0]:
+        terms = {0: 1, -int(centre[i]): 1} if centre[i] else {0: 2}
+        rounded[i] = nearest_share(terms, float(xs), float(ys), float(estimate[i]))
+    return np.asarray(rounded)
+
+
+def _sigmoid_ort(centre: Array, xs: Array, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        value = logistic32(centre.astype(np.float32) * single(xs))
+        return np.asarray(np.rint(value / single(ys)).astype(np.float64))
+
+
+def logistic32(x: Array, step: Callable[[Any, Any, Any], Array] = fma32) -> Array:
+    """The logistic function of float32 values as onnxruntime computes it on x86, bit for bit.
+
+    step: a * b + c in float32, with one rounding on CPUs with FMA.
+    """
+    with np.errstate(all="ignore"):
+        v = np.clip(x, np.float32(-18), np.float32(18))
+        square = v * v
+        p, q = np.full_like(v, _ODD[0]), np.full_like(v, _EVEN[0])
+        for c in _ODD[1:]:
+            p = step(p, square, np.float32(c))
+        for c in _EVEN[1:]:
+            q = step(q, square, np.float32(c))
+        return np.asarray(np.clip(p * v / q + np.float32(0.5), np.float32(0), np.float32(1)))
+
+
+_LEAKY_RELU = "QLinearLeakyRelu"
+
+
+@contrib_op(
+    _LEAKY_RELU,
+    computes=Real("LeakyRelu"),
+    form="pointwise",
+    native=partial(unary_kernel, zero=4),
+    types={"T": ("int8 uint8", "X Y")},
+)
+def qlinear_leaky_relu(given: UnaryInputs, *, alpha: float = 0.01, ctx: Context) -> Array:
+    """LeakyRelu of a quantized tensor, int8 or uint8, with scalar parameters; alpha is a float32 number.
+
+        v = (X - X_zero_point) * X_scale
+        Y = saturate(RNE((v if v >= 0 else alpha * v) / Y_scale) + Y_zero_point)
+
+    Exact: the quotient is rounded once, as a real number. ``ort``: float32 steps. onnx.reference has no such
+    operator: ``onnx-ref`` is exact.
+    """
+    (xs, ys), (xz, yz) = parameters(_LEAKY_RELU, given, ctx)
+    centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)
+    with np.errstate(all="ignore"):
+        slope = np.float64(np.float32(alpha))
+    return unary(given.X, (_leaky_ort if ctx.arith == "ort" else _leaky_exact)(centre, xs, slope, ys), yz, ctx, "Y")
+
+
+def _leaky_exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        factor = np.where(centre * xs < 0, slope * xs, xs)
+        return decide(centre * factor / ys, lambda at: (two_product(centre[at], factor[at]), ys))
+
+
+def _leaky_ort(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        value = centre.astype(np.float32) * single(xs)
+        value = np.where(value >= 0, value, np.float32(slope) * value)
+        return np.asarray(np.rint(value / single(ys)).astype(np.float64))
+
+
+_NAME = "QLinearConcat"
+
+
+@contrib_op(_NAME, computes=Real("Concat"), types={"T8": ("int8 uint8", "Y")})
+def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context) -> Array:
+    """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...
+
+    Each tensor is int8 or uint8 with scalar parameters of its own (an omitted zero point is 0); all have one shape
+    but for `axis`. Output: Y_zero_point's type.
+
+        Y = concatenation of saturate(RNE((x - x_zero_point) * x_scale / Y_scale) + Y_zero_point)
+
+    Exact: the quotient is rounded once, as a real number. ``ort``: float32 product and quotient; equal parameters
+    copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
+    """
+    if not inputs or len(inputs) % 3:
+        raise refuse(
+            f"{_NAME} has {len(inputs)} inputs after Y_zero_point",
+            "inputs",
+            "three for each tensor: tensor, scale, zero point",
+            len(inputs),
+            code="QR205",
+        )
+    ys = scale_param(Y_scale, "Y_scale", _NAME, ctx)
+    yz = scalar(Y_zero_point, "Y_zero_point", _NAME)
+    assert yz is not None
+    tensors = []
+    for place in range(0, len(inputs), 3):
+        x, scale, zero = inputs[place : place + 3]
+        _check_part(place, x, scale)
+        assert x is not None
+        assert scale is not None
+        xs = scale_param(scale, f"inputs[{place + 1}]", _NAME, ctx)
+        xz = zero_param(zero, x.dtype, f"inputs[{place + 2}] (zero_point)", f"inputs[{place}]", _NAME)
+        tensors.append((x, xs, xz))
+    places = _check_shapes([x for x, _, _ in tensors], axis)
+    ctx.claim((sum(x.size for x, _, _ in tensors),), 2, "parts and output")
+    parts = [
+        unary(x, requantized(all_codes(x.dtype), xz, xs, yz, ys, ctx), yz, ctx, f"inputs[{3 * i}]")
+        for i, (x, xs, xz) in enumerate(tensors)
+    ]
+    return np.concatenate(parts, axis=places)
+
+
+@qlinear_concat.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    scale, zero, *inputs = site.inputs
+    inputs = [] if len(inputs) == 1 and inputs[0] is None else inputs
+    codes = [
+        all_codes(x.dtype) if place % 3 == 0 and x is not None and x.dtype in EIGHT else x
+        for place, x in enumerate(inputs)
+    ]
+    seen = Context(site.ctx.arith, site.ctx.version)
+    tables = qlinear_concat(scale, zero, *codes, axis=0, ctx=seen).reshape(-1, 256)
+    note(site, seen)
+    complete = [completeness(seen, tables.dtype, zero, f"inputs[{3 * i}]") for i in range(len(tables))]
+    tensors = [x for x in inputs[::3] if x is not None]
+    axis = _check_shapes(tensors, site.attributes["axis"])
+    for place, fixed in enumerate(site.fixed):
+        if not fixed and (place < 2 or (place - 2) % 3):
+            raise declined(f"a parameter of inputs[{max(place - 2, 0) // 3 * 3}] is not constant")
+    return concat_kernel(site, range(2, len(site.inputs), 3), axis, list(tables), complete)
+
+
+def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
+    if x is None or scale is None or x.dtype not in EIGHT or scale.dtype != np.float32:
+        got = ", ".join("nothing" if a is None else type_name(a.dtype) for a in (x, scale))
+        raise refuse(
+            f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale",
+            "inputs",
+            "int8 or uint8, then float32",
+            got,
+            why=f"{_NAME}: inputs are tensor, scale, zero point, tensor, ...",
+            code="QR203",
+        )
+
+
+def _check_shapes(tensors: list[Array], axis: int) -> int:
+    place = axis_in(axis, tensors[0].ndim)
+    for i, x in enumerate(tensors):
+        if not same_but(x.shape, tensors[0].shape, place):
+            raise bad_shape(f"inputs[{3 * i}]", f"that of inputs[0], {list(tensors[0].shape)}, but for axis {place}", x)
+    return place

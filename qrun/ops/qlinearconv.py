@@ -10,11 +10,10 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._context import note_scale, per_channel, scalar
-from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._op import Array, Context, Real, contrib_op, op
 from qrun.ops._quantize import requantize
 from qrun.ops._signature import InputRecord
-from qrun.ops._window import SlidingWindow
+from qrun.ops._window import ConvGeometry, SlidingWindow, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops.lowering.integers import conv_kernel, native_target, planned_conv
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 

@@ -12,8 +12,7 @@ from qrun.ir.schema import QONNX
 from qrun.ops._float import broadcast
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined
-from qrun.ops.lowering.turned import preceded
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, elementwise_of, preceded
 
 _NUMBERS = "float int8 uint8 int32 int64"
 _NAMES = ("X", "scale", "zeropt", "bitwidth")
@@ -119,11 +118,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     kernel = elementwise_kernel(wide, f"fake_quantize_{way}", _NAMES[:3], ends)
     if site.inputs[2].dtype == np.float32:
         return kernel
-    from qrun.native.kernels.elementwise import Elementwise
-    from qrun.native.machine.operation import Operand
-
-    zero = site.inputs[2]
-    cast = Stage(Elementwise(site.engine, "cast", [Operand(zero.shape, zero.dtype)]), (2,), "zero")
+    cast = Stage(elementwise_of(site, "cast", site.inputs[2]), (2,), "zero")
     return preceded(site, kernel, (0, 1, 2), {2: cast})
 
 

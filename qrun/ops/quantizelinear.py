@@ -1,7 +1,8 @@
-"""QuantizeLinear of ai.onnx and com.microsoft."""
+"""QuantizeLinear and DequantizeLinear of ai.onnx and com.microsoft, and DynamicQuantizeLinear."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -10,17 +11,19 @@ import numpy as np
 from qrun.declare.frozen import frozen, replace
 from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
 from qrun.ops._cast import output_types
+from qrun.ops._complete import KnownScale
 from qrun.ops._context import assumed_axis, note_scale, same_type
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refuse
-from qrun.ops._quantize import BLOCK, largest, limits, narrow
+from qrun.ops._quantize import BLOCK, largest, limits, narrow, quantized
 from qrun.ops._signature import Attributes
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, require_type
-from qrun.ops.lowering.quantize import quantize_kernel
+from qrun.ops.lowering.integers import quantizing
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type, staged_kernel
+from qrun.ops.lowering.pointwise import dequantize_kernel, quantize_kernel
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_OP = "QuantizeLinear"
-_NAMES = ("y_scale", "y_zero_point")
+_QUANTIZE = "QuantizeLinear"
+_Y_NAMES = ("y_scale", "y_zero_point")
 _HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _SCALE8 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _PRECISIONS = (SINGLE, _HALF, _BRAIN, DOUBLE)
@@ -35,7 +38,7 @@ class QuantizeAttributes(Attributes):
     saturate: int = 1
 
 
-@op(_OP, since=10, form="pointwise", computes=Real("Identity", {"y": "axis"}))
+@op(_QUANTIZE, since=10, form="pointwise", computes=Real("Identity", {"y": "axis"}))
 def quantize_linear(
     x: Array,
     y_scale: Array,
@@ -65,7 +68,7 @@ def quantize_linear(
 
 
 @contrib_op(
-    _OP,
+    _QUANTIZE,
     computes=Real("Identity", {"y": "axis"}),
     form="pointwise",
     types={
@@ -120,7 +123,7 @@ def _check(
     """Refuse what does not fit, and observe scales: y's type, the division's, and how scales cover x."""
     target = output_type(zero, attributes.output_dtype, ctx)
     division = _division(x.dtype, scale.dtype, attributes.precision, ctx, contrib)
-    form = grain(x, scale, zero, attributes.axis, attributes.block_size, _OP, ctx.version, _NAMES)
+    form = grain(x, scale, zero, attributes.axis, attributes.block_size, _QUANTIZE, ctx.version, _Y_NAMES)
     if zero is not None and is_narrow(target):
         why = "implementations ignore or add it; no page says where it would be rounded."
         check_no_zero_point(zero, "y_zero_point", why)
@@ -145,7 +148,7 @@ ms_quantize_linear.native(_lower)
 def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype[Any]:
     """The type of y: the zero point's, else output_dtype, else uint8; refuses both when they differ."""
     given = DTYPES.get(output_dtype)
-    _, allowed = output_types(_OP, ctx)
+    _, allowed = output_types(_QUANTIZE, ctx)
     if output_dtype and (given is None or (allowed is not None and given not in allowed)):
         raise refuse(
             f"output_dtype {output_dtype} is not a type that QuantizeLinear writes",
@@ -256,3 +259,177 @@ class Counts:
 def _first(found: Array) -> tuple[int, ...]:
     """The index of the first element, if there is one."""
     return first_place(found) if found.any() else ()
+
+
+_DEQUANTIZE = "DequantizeLinear"
+_X_NAMES = ("x_scale", "x_zero_point")
+
+
+@frozen
+class DequantizeAttributes(Attributes):
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: int = 0
+
+
+@op(_DEQUANTIZE, since=10, form="pointwise", computes=Real("Identity", {"x": "axis"}))
+def dequantize_linear(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *,
+    attributes: DequantizeAttributes,
+    ctx: Context,
+) -> Array:
+    """Dequantize a tensor of any shape.
+
+    x 8-, 16-, 4- or 2-bit integers, int32, float8, float6 or float4; x_scale scalar, [n] along axis, or x's shape
+    with axis divided by block_size; x_zero_point of x's type and x_scale's shape. y: output_dtype, else x_scale's type.
+
+        y = (x - x_zero_point) * x_scale
+
+    The difference is exact, then float32; the product is float32; then it is converted to y's type. (The page asks
+    for a product in y's type, which in float16 would overflow where no implementation does.) Zero points of float8,
+    float6 and float4 must be 0.
+
+    Raises OperatorError for shapes, types and attributes that the page forbids.
+    """
+    return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
+
+
+@contrib_op(
+    _DEQUANTIZE,
+    computes=Real("Identity", {"x": "axis"}),
+    form="pointwise",
+    types={
+        "T1": ("int8 uint8 int16 uint16 int32 int4 uint4", "x"),
+        "T2": ("float16 float", "x_scale"),
+    },
+)
+def ms_dequantize_linear(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *,
+    axis: int | None = None,
+    ctx: Context,
+) -> Array:
+    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime;
+    this is observed."""
+    attributes = DequantizeAttributes(assumed_axis(axis, x_scale, "x_scale", ctx))
+    return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
+
+
+def _dequantize(x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context) -> Array:
+    target, form = _check_dequantize(x, scale, zero, attributes, ctx)
+    zero = None if is_narrow(x.dtype) else zero
+    ctx.claim(x.shape, target.itemsize)
+    y = np.empty(x.shape, target)
+    buffer = np.empty(0 if target == SINGLE else min(BLOCK, x.size), SINGLE)
+    zero = None if zero is None or not zero.any() else zero
+    with np.errstate(all="ignore"):
+        for part, out, s, z in form.views(np.ascontiguousarray(x).reshape(x.shape), y, scale.astype(SINGLE), zero):
+            product = out if target == SINGLE else buffer[: part.size].reshape(part.shape)
+            np.multiply(_difference(part, None if zero is None else z), s, out=product)
+            if product is not out:
+                out[...] = product.astype(target)
+    return y
+
+
+def _check_dequantize(
+    x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context
+) -> tuple[np.dtype[Any], Grain]:
+    """Refuse what does not fit, and observe scales: y's type, and how scales cover x."""
+    target = _output_type(scale.dtype, attributes.output_dtype, ctx)
+    same_type(zero, x.dtype, "x_zero_point", "x")
+    form = grain(
+        x,
+        scale,
+        zero,
+        attributes.axis,
+        attributes.block_size,
+        _DEQUANTIZE,
+        ctx.version,
+        _X_NAMES,
+    )
+    if zero is not None and is_narrow(x.dtype):
+        check_no_zero_point(zero, "x_zero_point", "the zero point of float8, float6 and float4 is not used.")
+    note_scale(ctx, scale, "x_scale")
+    return target, form
+
+
+def _lower_dequantize(site: LoweringContext) -> NativeKernel:
+    x, scale, zero = site.inputs
+    attributes = DequantizeAttributes.of(site.attributes)
+    attributes = replace(attributes, axis=assumed_axis(attributes.axis, scale, "x_scale", site.ctx))
+    target, form = _check_dequantize(x, scale, zero, attributes, site.ctx)
+    site.ctx.claim(x.shape, target.itemsize)
+    return dequantize_kernel(site, x, scale, zero, target, form)
+
+
+dequantize_linear.native(_lower_dequantize)
+ms_dequantize_linear.native(_lower_dequantize)
+
+
+def _difference(x: Array, zero: Array | None) -> Array:
+    """x - zero rounded once to float32."""
+    if x.dtype == np.int32:
+        return np.asarray((x if zero is None else x.astype(np.int64) - zero).astype(SINGLE))
+    values = x.astype(SINGLE) if x.dtype.kind != "V" else _float_table(x.dtype)[x.view(np.uint8)]
+    if zero is not None:
+        values -= zero.astype(SINGLE)
+    return values
+
+
+@cache
+def _float_table(dtype: np.dtype[Any]) -> Array:
+    """float32 of every byte of an 8-bit or narrower type."""
+    return np.arange(256, dtype=np.uint8).view(dtype).astype(SINGLE)
+
+
+def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dtype[Any]:
+    given = DTYPES.get(output_dtype) if output_dtype else scale
+    _, allowed = output_types(_DEQUANTIZE, ctx)
+    if given is None or (allowed is not None and given not in allowed):
+        missing = not output_dtype
+        raise refuse(
+            f"y cannot be {type_name(given)}" if given is not None else f"output_dtype {output_dtype} is not a type",
+            "x_scale" if missing else "output_dtype",
+            f"output_dtype, one of {_type_names(allowed)}" if missing else _type_names(allowed),
+            type_name(given) if given is not None else str(output_dtype),
+            why=f"{_QUANTIZE}: without output_dtype, y has x_scale's type." if missing else "",
+            code="QR204",
+        )
+    return given
+
+
+def _type_names(types: frozenset[np.dtype[Any]] | None) -> str:
+    return ", ".join(sorted(type_name(t) for t in types or ()))
+
+
+@op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Array]:
+    """Quantize float32 x to uint8 with parameters from its own range: y, y_scale (rank 0), y_zero_point (rank 0).
+
+        y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
+        y = saturate(RNE(x / y_scale) + y_zero_point)
+
+    Exact: each step is one float32 operation, as the page's function body says. Where y_scale comes out as 0, which
+    the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows.
+    NaN and -inf are refused; inf gives an infinite scale.
+    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
+    makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.
+    ``onnx-ref``: the same, but scale 1/255 for zeros only.
+    """
+    ctx.claim(x.shape)
+    made = quantized(x, ctx.arith)
+    note_scale(ctx, made[1], "y_scale")
+    return made
+
+
+@dynamic_quantize_linear.native
+def _lower_dynamic(site: LoweringContext) -> NativeKernel:
+    if site.ctx.arith == "onnx-ref":
+        raise declined("no native kernels for onnx-ref arithmetic")
+    stages = quantizing(site.engine, site.inputs[0], (0, 1, 2))
+    return staged_kernel(site, stages, [stages[place].operation for place in (0, -1)], KnownScale())

@@ -1,21 +1,25 @@
-"""Reductions: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin."""
+"""Along axes: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin; Softmax and
+LogSoftmax; CumSum and CumProd."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qrun.ops._cast import convert
-from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
-from qrun.ops._op import Array, Context, Lowering, misfit, op, refuse
-from qrun.ops._polynomials import exp, log
-from qrun.ops._reduce import extreme, left, product_over, sum_over
-from qrun.ops.lowering.float32 import reduction_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops._complete import ALWAYS
+from qrun.ops._float import axes_in, axis_in, is_integer, narrow, rounded, widen
+from qrun.ops._functions import exp, log
+from qrun.ops._op import Array, Context, misfit, op, refuse
+from qrun.ops._reduce import extreme, left, product_over, shares, sum_over
+from qrun.ops._shape import scalar
+from qrun.ops.lowering.float32 import reduction_kernel, shares_kernel
+from qrun.ops.lowering.kernel import FLOAT, Lowering, LoweringContext, NativeKernel, between_turns, kernel_of, operand
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
@@ -232,7 +236,7 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
 
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
-    from qrun.ops.lowering.top import arg_kernel
+    from qrun.ops.lowering.pool import arg_kernel
 
     return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
 
@@ -255,3 +259,123 @@ def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last
     with np.errstate(all="ignore"):
         found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)
+
+
+def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
+    """Softmax of x along an axis, or its logarithms."""
+    if not x.size:
+        return x
+    rows = np.moveaxis(x, axis, -1)  # so that the order of additions does not depend on the axis
+    matrix = np.ascontiguousarray(rows).reshape(-1, rows.shape[-1])
+    made = shares(matrix.astype(x.dtype if x.dtype == np.float64 else FLOAT), logarithms)
+    return np.ascontiguousarray(np.moveaxis(rounded(made, x.dtype).reshape(rows.shape), -1, axis))
+
+
+def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:
+    """The same over all axes from `axis` on."""
+    first = axis_in(axis, x.ndim)
+    matrix = x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))
+    return _shares(matrix, 1, logarithms).reshape(x.shape)
+
+
+def _softmax_lowering(rest: bool, logarithms: bool = False) -> Lowering:
+    """The lowering of Softmax or LogSoftmax along an axis, or over the rest of the axes from it on."""
+
+    def lower(site: LoweringContext) -> NativeKernel:
+        x = site.inputs[0]
+        axis = axis_in(site.attributes["axis"], x.ndim)
+        if rest or axis == x.ndim - 1 or x.shape[axis] == x.size:
+            return shares_kernel(site, axis, logarithms)
+        perm = [*(place for place in range(x.ndim) if place != axis), axis]
+        turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
+        return between_turns(site, shares_kernel(turned, x.ndim - 1, logarithms), perm)
+
+    return lower
+
+
+@op("Softmax", since=1, native=_softmax_lowering(rest=True))
+def softmax_1(input: Array, *, axis: int = 1) -> Array:
+    """exp(x) / sum(exp(x)) over all axes from `axis` on: the input is taken as a matrix [axes before, axes from axis].
+
+    In float64 and rounded once to the type; float64 stays float64.
+    Raises OperatorError for an axis outside [-r, r-1].
+    Source: ONNX operators, Softmax-1 and Softmax-11.
+    """
+    return _of_rest(input, axis)
+
+
+@op("Softmax", since=13, native=_softmax_lowering(rest=False))
+def softmax(input: Array, *, axis: int = -1) -> Array:
+    """exp(x) / sum(exp(x)) along one axis.
+
+    In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
+    Raises OperatorError for an axis outside [-r, r-1].
+    """
+    return _shares(input, axis_in(axis, input.ndim))
+
+
+@op("LogSoftmax", since=1, native=_softmax_lowering(rest=True, logarithms=True))
+def log_softmax_1(input: Array, *, axis: int = 1) -> Array:
+    """x - log(sum(exp(x))) over all axes from `axis` on, as in Softmax-1. Source: ONNX operators, LogSoftmax-11."""
+    return _of_rest(input, axis, logarithms=True)
+
+
+@op("LogSoftmax", since=13, native=_softmax_lowering(rest=False, logarithms=True))
+def log_softmax(input: Array, *, axis: int = -1) -> Array:
+    """x - log(sum(exp(x))) along one axis.
+
+    In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
+    Raises OperatorError for an axis outside [-r, r-1].
+    """
+    return _shares(input, axis_in(axis, input.ndim), logarithms=True)
+
+
+@op("CumSum", since=11)
+def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """y[i] = x[0] + ... + x[i] along `axis`, an integer scalar; exclusive: up to x[i-1]; reverse: from the end.
+
+    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
+    Raises OperatorError for an axis outside [-r, r-1].
+    """
+    return _running(np.add, x, axis, bool(exclusive), bool(reverse))
+
+
+@op("CumProd", since=26)
+def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """y[i] = x[0] * ... * x[i] along `axis`, an integer scalar; exclusive: up to x[i-1]; reverse: from the end.
+
+    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
+    Raises OperatorError for an axis outside [-r, r-1].
+    """
+    return _running(np.multiply, x, axis, bool(exclusive), bool(reverse))
+
+
+def _lower_running(site: LoweringContext, what: str) -> NativeKernel:
+    from qrun.native.kernels.reduce import Accumulated
+
+    x, axis = site.inputs
+    place = axis_in(scalar(axis, "axis"), x.ndim)
+    site.require_constant(1)
+    exclusive, reverse = (bool(site.attributes[name]) for name in ("exclusive", "reverse"))
+    made = Accumulated(site.engine, operand(x), place, what, exclusive, reverse)
+    return kernel_of(site, made, (0,), ALWAYS)
+
+
+cum_sum.native(partial(_lower_running, what="sum"))
+cum_prod.native(partial(_lower_running, what="product"))
+
+
+def _running(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
+    place = axis_in(scalar(axis, "axis"), x.ndim)
+    wide: np.dtype[Any] = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
+    source = np.moveaxis(np.flip(x, place) if reverse else x, place, 0)
+    made = np.empty(source.shape, wide)
+    with np.errstate(all="ignore"):
+        if exclusive:
+            made[:1] = function.identity
+            function.accumulate(source[:-1], axis=0, dtype=wide, out=made[1:])
+        else:
+            function.accumulate(source, axis=0, dtype=wide, out=made)
+    result = np.moveaxis(made, 0, place)
+    result = np.flip(result, place) if reverse else result
+    return result if wide == x.dtype else narrow(result, x.dtype)

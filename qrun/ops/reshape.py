@@ -1,19 +1,22 @@
-"""Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Identity: another view of the same elements;
-Expand and Tile repeat them."""
+"""Elements that stay or move: Reshape, Flatten, Squeeze, Unsqueeze, Transpose and Identity are another view of the
+same; Expand and Tile repeat them; CenterCropPad, Col2Im, ReverseSequence, TensorScatter, BitCast."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.declare import Later
-from qrun.ir.types import shape_text
-from qrun.ops._op import Array, Context, Shape, bad_attribute, misfit, op, refuse
+from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
+from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import checked, claim, ints, same_length
+from qrun.ops._signature import Whole
 from qrun.ops.lowering.copies import moving_kernel, view_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
@@ -205,3 +208,226 @@ def _lower_repeats(site: LoweringContext) -> NativeKernel:
     from qrun.ops.lowering.moves import repeat_kernel
 
     return repeat_kernel(site)
+
+
+@op("CenterCropPad", since=18)
+def center_crop_pad(input_data: Array, shape: Array, *, axes: tuple[int, ...] | None = None, ctx: Context) -> Array:
+    """The middle of an axis that is longer than `shape` says, and zeros around one that is shorter; exact.
+
+    Of what is cut the smaller half goes before, of zeros as well. axes: those that `shape` has numbers for, else all.
+    Raises OperatorError for axes and numbers that do not fit.
+    """
+    chosen = tuple(range(input_data.ndim)) if axes is None else _float.axes_in(axes, input_data.ndim)
+    wanted = ints(shape, "shape")
+    same_length(wanted, len(chosen), "shape", "one number for each axis")
+    if min(wanted, default=0) < 0:
+        raise misfit("a length is negative", "shape", "0 or more", shape_text(wanted))
+    dims = list(input_data.shape)
+    for axis, length in zip(chosen, wanted, strict=True):
+        dims[axis] = length
+    made = np.zeros(claim(ctx, dims, input_data.dtype, "shape"), input_data.dtype)
+    if made.dtype == object:
+        made[...] = ""
+    there, here = [], []
+    for old, new in zip(input_data.shape, dims, strict=True):
+        kept = min(old, new)
+        there.append(slice((old - kept) // 2, (old - kept) // 2 + kept))
+        here.append(slice((new - kept) // 2, (new - kept) // 2 + kept))
+    made[tuple(here)] = input_data[tuple(there)]
+    return made
+
+
+@op("Col2Im", since=18)
+def col2im(
+    input: Array,
+    image_shape: Array,
+    block_shape: Array,
+    *,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    ctx: Context,
+) -> Array:
+    """Columns of blocks added where they lie in an image: [N,C*block,L] to [N,C,image...].
+
+    L counts the places of a block in the image with its pads. Numbers of floating point are added in float64 and
+    rounded once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool.
+    """
+    image, block = ints(image_shape, "image_shape"), ints(block_shape, "block_shape")
+    rank = len(image)
+    step, gap, both = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * (2 * rank)
+    lengths = {2 * rank, *(2 * len(given) for given in (block, step, gap)), len(both)}
+    if not rank or len(lengths) > 1 or min((*step, *gap, *block)) < 1:
+        raise refuse(
+            "the geometry does not fit", "block_shape", f"{rank} positive numbers", shape_text(block), code="QR216"
+        )
+    full = [n + a + b for n, a, b in zip(image, both[:rank], both[rank:], strict=True)]
+    out = [(n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(full, block, gap, step, strict=True)]
+    taps = math.prod(block)
+    if input.ndim != 3 or input.shape[1] % taps or input.shape[2] != math.prod(max(n, 0) for n in out):
+        expected = f"[N,C*{taps},{math.prod(max(n, 0) for n in out)}]"
+        raise misfit("input does not fit the image", "input", expected, input)
+    if input.dtype == object or input.dtype == bool:
+        raise refuse("elements of this type cannot be added", "input", "numbers", type_name(input.dtype), code="QR203")
+    wide = np.dtype(input.dtype if _float.is_integer(input.dtype) or input.dtype.kind == "c" else np.float64)
+    channels = input.shape[1] // taps
+    made = np.zeros(claim(ctx, (input.shape[0], channels, *full), wide, "image_shape"), wide)
+    columns = input.reshape(input.shape[0], channels, *block, *out)
+    with np.errstate(all="ignore"):
+        for place in itertools.product(*map(range, block)):
+            spans = zip(place, gap, step, out, strict=True)
+            where = tuple(slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, s, n in spans)
+            within: tuple[Any, ...] = (..., *where)
+            taken: tuple[Any, ...] = (slice(None), slice(None), *place)
+            made[within] += columns[taken]
+    middle: tuple[Any, ...] = (..., *(slice(a, a + n) for a, n in zip(both[:rank], image, strict=True)))
+    inner = made[middle]
+    return np.ascontiguousarray(inner) if wide == input.dtype else _float.narrow(inner, input.dtype)
+
+
+@op("ReverseSequence", since=10, form="moves", wholes={"sequence_lens": Whole((("input", "time_axis"),))})
+def reverse_sequence(
+    input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0, ctx: Context
+) -> Array:
+    """The first sequence_lens[b] elements along time_axis in reverse order, for each b of batch_axis; exact.
+
+    sequence_lens int64 [batch], 0 to the time axis' length. Raises OperatorError for other lengths, and axes that are
+    not 0 and 1.
+    """
+    if {batch_axis, time_axis} != {0, 1} or input.ndim < 2:
+        got = f"time {time_axis}, batch {batch_axis}"
+        raise refuse("the axes are not 0 and 1", "time_axis", "0 and 1, of rank 2 or more", got, code="QR204")
+    ctx.claim(input.shape, input.itemsize)
+    batch, most = input.shape[batch_axis], input.shape[time_axis]
+    lengths = ints(sequence_lens, "sequence_lens") if sequence_lens.size <= 128 else tuple(sequence_lens.tolist())
+    same_length(lengths, batch, "sequence_lens", "one number for each sequence")
+    if lengths and (min(lengths) < 0 or max(lengths) > most):
+        bad = max(lengths) if max(lengths) > most else min(lengths)
+        raise refuse(f"a sequence has length {bad}", "sequence_lens", f"0 to {most}", str(bad), code="QR209")
+    made = np.array(input, order="C")
+    for number, length in enumerate(lengths):
+        line: tuple[slice | int, ...] = (slice(length), number) if batch_axis else (number, slice(length))
+        part = input[line]
+        made[line] = part[::-1]
+    return made
+
+
+@op("TensorScatter", since=24)
+def tensor_scatter(
+    past_cache: Array,
+    update: Array,
+    write_indices: Array | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+    ctx: Context,
+) -> Array:
+    """The cache with `update` [B,...,rows,...] in place of its rows from write_indices[b] on; exact.
+
+    past_cache [B,...,longest,...], the rows along `axis`, which is not 0. write_indices int64 [B], 0 where they are
+    left out. mode circular: after the last row comes the first.
+    Raises OperatorError for shapes, rows and modes that do not fit.
+    """
+    place = _float.axis_in(axis, past_cache.ndim)
+    fits = update.ndim == past_cache.ndim and all(
+        n == m or (a == place and n <= m) for a, (n, m) in enumerate(zip(update.shape, past_cache.shape, strict=True))
+    )
+    if not place or not fits:
+        expected = f"{shape_text(past_cache.shape)}, or fewer along an axis that is not 0"
+        raise misfit("update does not fit the cache", "update", expected, update)
+    one_of("mode", mode, ("linear", "circular"))
+    longest, rows = past_cache.shape[place], update.shape[place]
+    starts = np.zeros(past_cache.shape[0], np.int64) if write_indices is None else write_indices
+    if starts.shape != past_cache.shape[:1]:
+        raise misfit("write_indices do not fit", "write_indices", f"[{past_cache.shape[0]}]", starts)
+    most = longest - rows if mode == "linear" else longest - 1
+    if starts.size and rows and (starts.min() < 0 or starts.max() > most):
+        bad = int(starts.max() if starts.max() > most else starts.min())
+        raise refuse(f"write_indices has {bad}", "write_indices", f"0 to {most}", str(bad), code="QR209")
+    ctx.claim(past_cache.shape, past_cache.itemsize)
+    made = np.array(past_cache, order="C")
+    for number, start in enumerate(starts.tolist()):
+        if rows:
+            where = (start + np.arange(rows)) % longest
+            np.moveaxis(made[number], place - 1, 0)[where] = np.moveaxis(update[number], place - 1, 0)
+    return made
+
+
+@op("BitCast", since=26)
+def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
+    """The same bits as another element type of as many bits; exact. Source: ONNX operators, BitCast-26.
+
+    Raises OperatorError for a type with another number of bits, and strings.
+    """
+    kind = DTYPES.get(to)
+    bits = [_bits(input.dtype), _bits(kind)]
+    if kind is None or not bits[0] or bits[0] != bits[1]:
+        got = f"{to} {type_name(kind)}" if kind else str(to)
+        expected = f"a type of {bits[0]} bits, as {type_name(input.dtype)}"
+        raise refuse("the types have other bits", "to", expected, got, code="QR203")
+    ctx.claim(input.shape, input.itemsize)
+    if bits[0] < 8:
+        return (input.view(np.uint8) & np.uint8((1 << bits[0]) - 1)).view(kind)
+    truth = kind.kind == "b"
+    made = np.array(input, order="C").view(np.uint8 if truth else kind)
+    return np.asarray(made != 0) if truth else made
+
+
+def _bits(kind: np.dtype[Any] | None) -> int:
+    """The bits of an element; 0 for strings, and for what is no type."""
+    return 0 if kind is None or kind.kind == "O" else PACKED_BITS.get(NUMBERS[kind], 8 * kind.itemsize)
+
+
+@op("DepthToSpace", since=1, form="moves")
+def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context) -> Array:
+    """Channels to blocks of pixels: [N,C,H,W] to [N,C/b/b,H*b,W*b], b = blocksize.
+
+    mode: how the input's channels are counted: DCR by row in the block, column in the block, output channel;
+    CRD by output channel, row, column. Exact.
+    Raises OperatorError for another mode or rank, and for channels that b * b does not divide.
+    """
+    _check(input, blocksize, mode, ((1, "channels", blocksize * blocksize),))
+    ctx.claim(input.shape, input.itemsize)
+    n, c, h, w = input.shape
+    rest = c // (blocksize * blocksize)
+    if mode == "DCR":
+        blocks = input.reshape(n, blocksize, blocksize, rest, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = input.reshape(n, rest, blocksize, blocksize, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return blocks.reshape(n, rest, h * blocksize, w * blocksize)
+
+
+@op("SpaceToDepth", since=1, form="moves")
+def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context) -> Array:
+    """Blocks of pixels to channels: [N,C,H,W] to [N,C*b*b,H/b,W/b], b = blocksize; the inverse of DepthToSpace.
+
+    mode: how the output's channels are counted, as in DepthToSpace. Exact.
+    Raises OperatorError for another mode or rank, and for H or W that b does not divide.
+    """
+    _check(input, blocksize, mode, ((2, "rows", blocksize), (3, "columns", blocksize)))
+    ctx.claim(input.shape, input.itemsize)
+    n, c, h, w = input.shape
+    blocks = input.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return blocks.transpose(order).reshape(n, c * blocksize * blocksize, h // blocksize, w // blocksize)
+
+
+def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int], ...]) -> None:
+    one_of("mode", mode, ("DCR", "CRD"))
+    if not 1 <= block < 2**31:
+        raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, code="QR204")
+    if x.ndim != 4:
+        raise misfit("input is not [N,C,H,W]", "input", "rank 4", x)
+    for axis, what, divisor in divided:
+        if x.shape[axis] % divisor:
+            raise bad_shape("input", f"{what} in multiples of {divisor}, for blocksize {block}", x)
+
+
+def _lower(site: LoweringContext, gathered: bool) -> NativeKernel:
+    from qrun.ops.lowering.moves import spread_kernel
+
+    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=gathered)
+
+
+depth_to_space.native(partial(_lower, gathered=False))
+space_to_depth.native(partial(_lower, gathered=True))

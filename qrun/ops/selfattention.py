@@ -13,8 +13,7 @@ from qrun.ops._body import node
 from qrun.ops._context import same_type, scalar
 from qrun.ops._matmul import float_matmul
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib_op, refuse, with_shape
-from qrun.ops._promises import Whole
-from qrun.ops._signature import FLOATS
+from qrun.ops._signature import FLOATS, Whole
 
 _FILTER = -10000.0
 """What is added to the scores of keys that a mask hides, unless an attribute says else."""

@@ -69,7 +69,7 @@ def _lower_top_k(site: LoweringContext) -> NativeKernel:
 
 
 def _lowered(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
-    from qrun.ops.lowering.top import top_kernel
+    from qrun.ops.lowering.pool import top_kernel
 
     place = _ranked(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
     site.require_constants()

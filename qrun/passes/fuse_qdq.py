@@ -42,31 +42,13 @@ DequantizeLinear and QuantizeLinear stays in float.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable
 
-from qrun.ir import Model, Node
+from qrun.ir import Model
 from qrun.ops import Arith
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
 from qrun.passes._sides import has_quantized
 
-if TYPE_CHECKING:
-    from qrun.passes._qdq_output import IntegerOperator
-
-_FORMS = {
-    "Conv": "_qdq_products.conv",
-    "MatMul": "_qdq_products.matmul",
-    "Gemm": "_qdq_products.gemm",
-    "Add": "_qdq_others.binary",
-    "Mul": "_qdq_others.binary",
-    "Concat": "_qdq_others.concat",
-    "AveragePool": "_qdq_others.average_pool",
-    "GlobalAveragePool": "_qdq_others.global_average_pool",
-    "Softmax": "_qdq_others.softmax",
-}
-"""For each float operator the function that makes an integer one of it;
-its module is imported for the first such node."""
 _ELEMENTWISE = ("Add", "Mul")
 
 
@@ -77,14 +59,14 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
     """
     if not has_quantized(model):
         return unchanged(model)
+    from qrun.passes._qdq import FORMS, put
+
     draft = Draft(model, keep, arith)
     single: Container[str] | None = () if functions else None
     for node in model.nodes:
-        if not node.domain and node.op_type in _FORMS:
-            from qrun.passes._qdq_output import put
-
+        if not node.domain and node.op_type in FORMS:
             try:
-                form = _form(node.op_type)(draft, node)
+                form = FORMS[node.op_type](draft, node)
                 if single is None and node.op_type in _ELEMENTWISE:
                     from qrun.passes._chains import chains
 
@@ -95,9 +77,3 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
             except Refused as reason:
                 draft.refused[node.index] = str(reason)
     return draft.finish()
-
-
-def _form(op_type: str) -> Callable[[Draft, Node], IntegerOperator]:
-    module, _, name = _FORMS[op_type].partition(".")
-    form: Callable[[Draft, Node], IntegerOperator] = getattr(import_module(f"qrun.passes.{module}"), name)
-    return form

@@ -158,7 +158,7 @@ def _refuse_unsupported(model: Model) -> None:
     missing = grouped((node.op, (node, label)) for node, label in unknown)
     if not missing:
         return
-    from qrun.ops._without import why_without
+    from qrun.ops._advice import why_without
 
     count = len(missing)
     facts = [
@@ -182,7 +182,7 @@ def _refuse_unsupported(model: Model) -> None:
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
     """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at
     which qrun runs them, or another runtime if that knows them all."""
-    from qrun.ops._without import instead, runs_in_ort
+    from qrun.ops._advice import instead, runs_in_ort
 
     nodes = list(nodes)
     strange = [n for n in nodes if n.domain != MS and schema(n.domain, n.op_type, n.version) is None]

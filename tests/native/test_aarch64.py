@@ -48,8 +48,7 @@ from qrun.native.proof.epilogue import Target, prove
 from qrun.ops._chains import chained_products
 from qrun.ops.conv import conv, conv_integer
 from qrun.ops.layernorm import layer_normalization, rms_normalization
-from qrun.ops.reduce import reduce_max, reduce_mean, reduce_sum
-from qrun.ops.softmax import softmax
+from qrun.ops.reduce import reduce_max, reduce_mean, reduce_sum, softmax
 
 F = np.float32
 FORMS = ("y32", "x32", "f64", "ort", "table")

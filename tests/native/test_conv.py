@@ -17,8 +17,7 @@ from qrun.native.kernels.product import even_rows
 from qrun.native.machine.engine import stage
 from qrun.native.proof.epilogue import Target
 from qrun.ops.conv import conv_integer
-from qrun.ops.matmulinteger import matmul_integer
-from qrun.ops.qlinearmatmul import qlinear_matmul
+from qrun.ops.matmulinteger import matmul_integer, qlinear_matmul
 
 F = np.float32
 

@@ -26,7 +26,7 @@ from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.call import mark_of, undecided
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
-from qrun.ops.arithmetic import pow_
+from qrun.ops.elementwise import pow_
 
 F = np.float32
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}

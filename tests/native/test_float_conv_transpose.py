@@ -16,8 +16,8 @@ from helpers.widths import every_width, thin_width
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
-from qrun.ops._conv import ConvGeometry
-from qrun.ops.convtranspose import _placed, conv_transpose
+from qrun.ops._window import ConvGeometry
+from qrun.ops.conv import _placed, conv_transpose
 
 F = np.float32
 CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (

@@ -19,8 +19,7 @@ from qrun.native.kernels.normalize import LayerNorm
 from qrun.native.kernels.reduce import Reduction
 from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 from qrun.ops.layernorm import layer_normalization
-from qrun.ops.reduce import reduce_mean
-from qrun.ops.softmax import log_softmax, softmax
+from qrun.ops.reduce import log_softmax, reduce_mean, softmax
 
 F = np.float32
 Row = Callable[[Array], Array]

@@ -21,7 +21,7 @@ from qrun.native.kernels import point
 from qrun.native.kernels.point import Point
 from qrun.native.proof.fits import CodeProduct, CodeSum, fused
 from qrun.native.proof.lines import Expected, expected, fit_lines
-from qrun.ops.qlinearunary import qlinear_sigmoid
+from qrun.ops.qlinearbinary import qlinear_sigmoid
 
 F = np.float32
 

@@ -16,7 +16,7 @@ from oracle import polynomials as oracle
 
 import qrun
 from qrun.formulas import single
-from qrun.ops import _functions, _polynomials
+from qrun.ops import _functions
 
 F = np.float32
 WIDE: dict[str, Any] = {
@@ -26,7 +26,7 @@ WIDE: dict[str, Any] = {
     "Erf": _functions.erf,
     "Gelu": lambda x: 0.5 * x * _functions.erfc(x * -np.sqrt(0.5)),
 }
-MADE = {name: partial(_polynomials.in_single, getattr(single, name.lower())) for name in WIDE}
+MADE = {name: partial(_functions.in_single, getattr(single, name.lower())) for name in WIDE}
 MOST = {"Exp": 0.98, "Sigmoid": 1.73, "Tanh": 1.20, "Erf": 1.53, "Gelu": 6.3}
 """Units in the last place, over all float32 numbers."""
 EDGES = np.array([0, 2.0**-149, 2.0**-126, 0.3465735, 0.34657362, 0.625, 9.01, 10, 16.6, 40, 87.33655, 88.72284, 90, 103.97,

@@ -19,7 +19,7 @@ from qrun.native.kernels import recurrent as planned
 from qrun.native.kernels.recurrent import Recurrent
 from qrun.native.kernels.walks import CellForm, Walk
 from qrun.native.machine.engine import Engine
-from qrun.ops._activations import activations
+from qrun.ops._recurrent import activations
 
 F = np.float32
 KINDS = {"lstm": "LSTM", "gru": "GRU", "linear": "GRU", "rnn": "RNN"}

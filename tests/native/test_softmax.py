@@ -20,7 +20,7 @@ from qrun.native.kernels import point
 from qrun.native.kernels.softmax import Softmax
 from qrun.native.machine.engine import Engine
 from qrun.ops import Context
-from qrun.ops import qlinearsoftmax as softmax
+from qrun.ops import qlinearpool as softmax
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 F = np.float32
@@ -101,13 +101,13 @@ def test_axes_and_inputs_with_gaps(shape: tuple[int, ...], axis: int, opset: int
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every use of the reference kernel's arithmetic."""
     found: list[int] = []
-    kept = softmax._exact
+    kept = softmax._softmax_exact
 
     def counted(codes: Any, xs: float, ys: Any) -> Any:
         found.append(1)
         return kept(codes, xs, ys)
 
-    monkeypatch.setattr(softmax, "_exact", counted)
+    monkeypatch.setattr(softmax, "_softmax_exact", counted)
     return found
 
 

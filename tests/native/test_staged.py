@@ -21,7 +21,7 @@ from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.dynamic import Parameters, Quantized, Range
 from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.machine.operation import Operand
-from qrun.ops._dynamic import range_parameters
+from qrun.ops._quantize import range_parameters
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -16,8 +16,7 @@ from qrun.errors import MemoryLimitError, OperatorError
 from qrun.memory import Budget
 from qrun.ops import Context
 from qrun.ops import conv as conv_module
-from qrun.ops.conv import conv
-from qrun.ops.convtranspose import conv_transpose
+from qrun.ops.conv import conv, conv_transpose
 
 F = np.float32
 

@@ -15,7 +15,7 @@ from qrun.errors import MemoryLimitError, OperatorError
 from qrun.memory import Budget
 from qrun.ops import Context
 from qrun.ops._float import narrow
-from qrun.ops.arithmetic import add, div
+from qrun.ops.elementwise import add, div
 
 F, H, BF = np.float32, np.float16, ml_dtypes.bfloat16
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]

@@ -13,7 +13,7 @@ from oracle.ms_cases import codes, dtype_of, zero
 from qrun.errors import OperatorError
 from qrun.ops import Context, find
 from qrun.ops._functions import exp_sum_exceeds
-from qrun.ops.qlinearunary import logistic32
+from qrun.ops.qlinearbinary import logistic32
 
 F32 = np.float32
 OUTPUT_SCALES = (1 / 256, 1 / 255, 1 / 128, 0.0037, 0.004, 1.0, 2.0, 0.5, 1 / 3)

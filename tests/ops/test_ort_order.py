@@ -14,8 +14,7 @@ from onnx import helper, numpy_helper
 
 import qrun
 from qrun.comparing.sides import QrunSide, Unit
-from qrun.ops._chains import BLOCK
-from qrun.ops._ortorder import block_of
+from qrun.ops._chains import BLOCK, block_of
 from qrun.peers import Nodes, Peer
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

@@ -19,8 +19,7 @@ from qrun.checking.rules._words import listed
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, once_per_model
 from qrun.ops import Context, find, unsigned
-from qrun.ops._conv import ConvGeometry, conv_window
-from qrun.ops._window import padded, patches
+from qrun.ops._window import ConvGeometry, conv_window, padded, patches
 from qrun.shapes import broadcast_shapes
 
 LIMIT = 2**31

@@ -46,7 +46,7 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
-    from qrun.ops._without import why_without
+    from qrun.ops._advice import why_without
 
     for scope, node, count in _first_of_each(
         model, lambda node: find(node.domain, node.op_type, node.version) is None and not is_unknown(node)

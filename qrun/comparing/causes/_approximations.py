@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.ir import Array, Node
 from qrun.ops._rounding import fma32
-from qrun.ops.qlinearunary import logistic32
+from qrun.ops.qlinearbinary import logistic32
 
 Step = Callable[[Any, Any, Any], Array]
 """a * b + c in float32."""

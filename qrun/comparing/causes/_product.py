@@ -12,9 +12,8 @@ from qrun.comparing.causes._cause import Suspect
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
-from qrun.ops._conv import ConvGeometry, conv_window
 from qrun.ops._quantize import requantize
-from qrun.ops._window import padded, patches
+from qrun.ops._window import ConvGeometry, conv_window, padded, patches
 
 Where = tuple[Any, ...]
 

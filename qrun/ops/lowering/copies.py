@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, require_copied
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, operand, require_copied
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
@@ -68,13 +68,12 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
     """The kernel of an operator that takes elements of its first input by indices along the axes in `places`,
     and all elements along the other axes."""
     from qrun.native.kernels.indexed import Indexed
-    from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
     require_copied(x.dtype)
 
     def made(order: Order) -> Indexed:
-        return Indexed(site.engine, Operand(x.shape, x.dtype), [places.get(a) for a in range(x.ndim)], order)
+        return Indexed(site.engine, operand(x), [places.get(a) for a in range(x.ndim)], order)
 
     return kernel_of(site, tried(made), (0,), ALWAYS)
 

@@ -25,13 +25,14 @@ from qrun.ops.lowering.kernel import (
     OfShapes,
     Stage,
     declined,
+    elementwise_of,
     kernel_of,
     require_type,
     staged_kernel,
+    turned_kernel,
 )
 from qrun.ops.lowering.narrow import NARROW
 from qrun.ops.lowering.pointwise import unary_kernel
-from qrun.ops.lowering.turned import turned_kernel
 
 _CAST_TYPES = "float32 float64 int64 uint64 int32 uint32 int16 uint16 int8 uint8 bool"
 _CAST = (*map(np.dtype, _CAST_TYPES.split()), *NARROW)
@@ -50,17 +51,12 @@ def pointwise(name: str) -> Lowering:
 
 def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Sequence[float]] = tuple) -> NativeKernel:
     """The kernel of a function of the first input; the other inputs are parameters."""
-    from qrun.native.kernels.elementwise import Elementwise
-    from qrun.native.machine.operation import Operand
-
     x = site.inputs[0]
     _called(site, np.empty(0, x.dtype))
     site.require_constants()
     if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
         raise declined(f"no native kernel for {type_name(x.dtype)}")
-    operand = Operand(x.shape, x.dtype)
-    operation = Elementwise(site.engine, name, [operand], constants())
-    return kernel_of(site, operation, (0,), ALWAYS)
+    return kernel_of(site, elementwise_of(site, name, x, constants=constants()), (0,), ALWAYS)
 
 
 def pointwise_kernel(
@@ -83,13 +79,10 @@ def elementwise_kernel(
     site: LoweringContext, name: str, inputs: Sequence[str], constants: Sequence[float] = ()
 ) -> NativeKernel:
     """The kernel of such an operator, whose first inputs have these names."""
-    from qrun.native.kernels.elementwise import Elementwise
-    from qrun.native.machine.operation import Operand
-
     arrays = [x for x in site.inputs[: len(inputs)] if x is not None]
     broadcast(site.ctx, arrays, inputs)
-    operands = [Operand(x.shape, x.dtype) for x in arrays]
-    return kernel_of(site, Elementwise(site.engine, name, operands, constants), range(len(arrays)), ALWAYS)
+    operation = elementwise_of(site, name, *arrays, constants=constants)
+    return kernel_of(site, operation, range(len(arrays)), ALWAYS)
 
 
 def standardize_kernel(site: LoweringContext, axis: int, weights: Sequence[Array], epsilon: float) -> NativeKernel:

@@ -21,8 +21,9 @@ from qrun.ops._complete import Complete
 from qrun.ops._context import Context
 
 if TYPE_CHECKING:
+    from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.engine import Engine
-    from qrun.native.machine.operation import Operation
+    from qrun.native.machine.operation import Operand, Operation
 
 T = TypeVar("T")
 FLOAT = np.dtype(np.float32)
@@ -235,6 +236,20 @@ def staged_kernel(
     return NativeKernel(run, complete, tuple(shown), run.stages, plain, run.room)
 
 
+def operand(x: Array) -> Operand:
+    """An array as the engine's operations take it: its shape and type."""
+    from qrun.native.machine.operation import Operand
+
+    return Operand(x.shape, x.dtype)
+
+
+def elementwise_of(site: LoweringContext, name: str, *arrays: Array, constants: Sequence[float] = ()) -> Elementwise:
+    """A function of native/emit/functions.py of the elements of these arrays."""
+    from qrun.native.kernels.elementwise import Elementwise
+
+    return Elementwise(site.engine, name, [operand(x) for x in arrays], constants)
+
+
 def declined(reason: str) -> Exception:
     from qrun.native.errors import Declined
 
@@ -264,3 +279,38 @@ def require_shape(made: Sequence[int], expected: Sequence[int]) -> None:
 def quiet(site: LoweringContext) -> Context:
     """A context for checks of parameters that may be others in the next run: it observes nothing."""
     return replace(site.ctx, observing=False)
+
+
+def turned_kernel(
+    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
+) -> NativeKernel:
+    """The one-stage kernel, reading these operands; `turns` has the permutations of those to transpose first."""
+    return preceded(site, kernel, operands, {place: turning(site, place, perm) for place, perm in turns.items()})
+
+
+def preceded(
+    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], before: Mapping[int, Stage]
+) -> NativeKernel:
+    """The one-stage kernel, reading these operands; `before` has, by place, the stages that make some of them."""
+    names: dict[int, int | str] = {place: stage.output for place, stage in before.items()}
+    last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
+    return staged_kernel(site, [*before.values(), last], [last.operation], kernel.complete)
+
+
+def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[int]) -> NativeKernel:
+    """The one-stage kernel on the first input transposed by `perm`, with its result transposed back."""
+    from qrun.native.kernels.copy import transposed
+
+    (stage,), back = kernel.stages, [perm.index(axis) for axis in range(len(perm))]
+    made = stage.operation.result
+    last = Stage(transposed(site.engine, made.shape, made.dtype, back), ("made",))
+    stages = (turning(site, 0, perm), Stage(stage.operation, ("turned 0",), "made"), last)
+    return staged_kernel(site, stages, [stage.operation], kernel.complete)
+
+
+def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
+    """The stage that transposes the input of this number, which is a matrix unless `perm` is given."""
+    from qrun.native.kernels.copy import transposed
+
+    x = site.inputs[place]
+    return Stage(transposed(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")

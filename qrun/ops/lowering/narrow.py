@@ -18,8 +18,17 @@ from qrun.errors import QrunError
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._op import Array, Lowering
-from qrun.ops.lowering.kernel import FLOAT, Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._op import Array
+from qrun.ops.lowering.kernel import (
+    FLOAT,
+    Inputs,
+    Lowering,
+    LoweringContext,
+    NativeKernel,
+    Stage,
+    declined,
+    staged_kernel,
+)
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation

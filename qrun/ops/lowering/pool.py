@@ -1,4 +1,5 @@
-"""Native lowerings of pools: windows as tables, and means as functions of sums that the reference rounds."""
+"""Native lowerings of pools: windows as tables, and means as functions of sums that the reference rounds; and of TopK,
+ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -13,11 +14,21 @@ from qrun.ops._complete import ALWAYS, NEVER, FewEnds
 from qrun.ops._context import Context
 from qrun.ops._quantize import store
 from qrun.ops._window import SlidingWindow
-from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.kernel import (
+    EIGHT,
+    LoweringContext,
+    NativeKernel,
+    Stage,
+    declined,
+    kernel_of,
+    require_type,
+    staged_kernel,
+    turning,
+)
 
 if TYPE_CHECKING:
     from qrun.native.kernels.layout import Taps
-    from qrun.native.machine.operation import Order
+    from qrun.native.machine.operation import Operation, Order
 
 _ENTRIES = 1 << 26
 Rounding = Callable[[Array, Array], Array]
@@ -94,3 +105,52 @@ def mean_kernel(
     )
     pool = SumPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), rounded_means, order)
     return kernel_of(site, pool, (0,), complete)
+
+
+def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> NativeKernel:
+    """The kernel of the `count` greatest or least elements along an axis, counted from the front, and their places."""
+    from qrun.native.kernels.copy import transposed, view
+    from qrun.native.kernels.extremes import TOP_KINDS, Along, TopPlaces
+    from qrun.native.machine.operation import Operand
+
+    x, engine = site.inputs[0], site.engine
+    require_type(x.dtype.name in TOP_KINDS, x.dtype)
+    perm = [*(place for place in range(x.ndim) if place != axis), axis]
+    turned = axis != x.ndim - 1
+    back = [perm.index(place) for place in range(x.ndim)]
+    operand = Operand(tuple(x.shape[place] for place in perm), x.dtype)
+    stages = [turning(site, 0, perm)] if turned else []
+    source: int | str = "turned 0" if turned else 0
+    top = TopPlaces(engine, operand, count, "max" if largest else "min")
+
+    def ended(made: Operand) -> Operation:
+        if turned:
+            return transposed(engine, made.shape, made.dtype, back)
+        return view(engine, made.shape, made.shape, made.dtype)
+
+    stages.append(Stage(top, (source,), "places"))
+    if site.ctx.wants(0):
+        along = Along(engine, operand, top.result)
+        stages.append(Stage(along, (source, "places"), "values" if turned else 0))
+        if turned:
+            stages.append(Stage(ended(along.result), ("values",), 0))
+    if site.ctx.wants(1):
+        stages.append(Stage(ended(top.result), ("places",), 1))
+    return staged_kernel(site, stages, [top], ALWAYS)
+
+
+def arg_kernel(site: LoweringContext, what: str, axis: int) -> NativeKernel:
+    """The kernel of places along an axis, counted from the front, that has elements. what: ``max`` or ``min``."""
+    from qrun.native.kernels.copy import view
+    from qrun.native.kernels.extremes import ARG_KINDS, Arg
+    from qrun.native.machine.operation import Operand
+
+    x = site.inputs[0]
+    require_type(x.dtype.name in ARG_KINDS, x.dtype)
+    word = what + ("_last" if site.attributes["select_last_index"] else "")
+    made = Arg(site.engine, Operand(x.shape, x.dtype), axis, word, "any" if 2 < x.ndim <= 5 else "plain")
+    if site.attributes["keepdims"]:
+        return kernel_of(site, made, (0,), ALWAYS)
+    left = made.result.shape[:axis] + made.result.shape[axis + 1 :]
+    flat = view(site.engine, made.result.shape, left, made.result.dtype)
+    return staged_kernel(site, [Stage(made, (0,), "places"), Stage(flat, ("places",))], [made], ALWAYS)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ops._chains import SumOrder
 from qrun.ops._complete import ALWAYS
-from qrun.ops._ortorder import SumOrder
 from qrun.ops._window import SlidingWindow
 from qrun.ops.lowering.kernel import (
     FLOAT,
@@ -19,11 +19,12 @@ from qrun.ops.lowering.kernel import (
     Stage,
     declined,
     kernel_of,
+    preceded,
     require_shape,
     require_type,
     staged_kernel,
+    turning,
 )
-from qrun.ops.lowering.turned import preceded, turning
 
 
 def require_order(order: SumOrder, k: int) -> None:

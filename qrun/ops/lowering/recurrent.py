@@ -10,11 +10,9 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.ir import Array
-from qrun.ops._activations import Gates
 from qrun.ops._complete import Settled
-from qrun.ops._recurrent import Sequences, biases
-from qrun.ops.lowering.dynamic import DynamicProduct, Given
-from qrun.ops.lowering.floats import quantizing, scaled_stages
+from qrun.ops._recurrent import Gates, Sequences, biases
+from qrun.ops.lowering.integers import DynamicProduct, Given, quantizing, scaled_stages
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
 
 if TYPE_CHECKING:

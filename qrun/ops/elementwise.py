@@ -1,8 +1,10 @@
-"""Add, Sub, Mul, Div, Sum, Mean, Min, Max, Pow, Mod and PRelu."""
+"""Elementwise operators of two or more tensors: arithmetic, comparisons and logic, also of bits; Shrink, Hardmax and
+SwiGLU."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -11,13 +13,71 @@ import numpy as np
 
 from qrun.formulas import wide
 from qrun.ir.types import shape_text
+from qrun.ops._body import node
 from qrun.ops._cast import convert
-from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
-from qrun.ops._float import is_integer, narrow, single, widen, with_zeros
-from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
-from qrun.ops._polynomials import in_lanes
-from qrun.ops.lowering.float32 import elementwise_kernel, function_kernel
+from qrun.ops._float import axis_in, binary, bounds, broadcast, is_integer, narrow, single, widen, with_zeros
+from qrun.ops._functions import in_lanes
+from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, first_place, misfit, one_of, op, refuse
+from qrun.ops._signature import Form
+from qrun.ops.lowering.float32 import elementwise, elementwise_kernel, function, function_kernel
 from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, declined
+
+
+def binary_operator(
+    op_type: str,
+    function: Callable[[Array, Array], Any],
+    says: str,
+    *,
+    since: int,
+    form: Form = "",
+    native: bool = True,
+    compares: bool = False,
+) -> OpDef:
+    """Declare function(A, B) of tensors that broadcast.
+
+    says: what it is, for people. native: whether native/emit/functions.py has the function, under the operator's name.
+    compares: the result is bool.
+    """
+
+    def made(A: Array, B: Array, *, ctx: Context) -> Array:
+        return binary(function, A, B, ctx, itemsize=int(compares))
+
+    what, _, more = says.partition("; ")
+    made.__doc__ = f"""{what}, with numpy's broadcasting{"; " if more else ""}{more}.
+
+    Raises OperatorError for shapes that do not broadcast.
+    """
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
+    return op(op_type, since=since, form=form, native=elementwise(name) if native else None)(made)
+
+
+def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:
+    if ctx.observing:
+        zero = divisor == 0
+        count = int(np.count_nonzero(zero))
+        if count:
+            ctx.observe("division-by-zero", name, count, divisor.size, first_place(zero))
+
+
+def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: int = 0) -> Shape:
+    """The shape to which the inputs of Sum, Mean, Min and Max broadcast; before version 8 they have one shape."""
+    if not data_0 or any(x is None for x in data_0):
+        raise refuse(f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205")
+    for place, array in enumerate(data_0):
+        if ctx.version < 8 and array.shape != data_0[0].shape:
+            raise bad_shape(f"data_0[{place}]", f"one shape: {op_type} broadcasts since opset 8", array)
+    return broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], itemsize)
+
+
+def total(op_type: str, data_0: Sequence[Array], ctx: Context) -> Array:
+    """The sum of floating-point tensors in float64, from left to right."""
+    made = np.zeros(common_shape(op_type, data_0, ctx, 8))
+    with np.errstate(all="ignore"):
+        made += data_0[0]
+        for array in data_0[1:]:
+            made += array
+    return made
+
 
 add = binary_operator(
     "Add", np.add, "A + B of one type; floating point correctly rounded, integers wrap", since=7, form="broadcast"
@@ -241,3 +301,130 @@ def p_relu(X: Array, slope: Array, *, ctx: Context) -> Array:
     if made.shape != X.shape:
         raise bad_shape("slope", f"a shape that broadcasts to {shape_text(X.shape)}", slope)
     return made
+
+
+and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", since=7)
+or_ = binary_operator("Or", np.logical_or, "A or B of bool tensors", since=7)
+xor = binary_operator("Xor", np.logical_xor, "Either A or B of bool tensors", since=7)
+
+
+@op("Not", since=1, native=elementwise("not", "X"))
+def not_(X: Array) -> Array:
+    """The negation of a bool tensor."""
+    return np.asarray(np.logical_not(X))
+
+
+bitwise_and = binary_operator("BitwiseAnd", np.bitwise_and, "A & B of integers", since=18, native=False)
+bitwise_or = binary_operator("BitwiseOr", np.bitwise_or, "A | B of integers", since=18, native=False)
+bitwise_xor = binary_operator("BitwiseXor", np.bitwise_xor, "A ^ B of integers", since=18, native=False)
+
+
+@op("BitwiseNot", since=18)
+def bitwise_not(X: Array) -> Array:
+    """All bits of integers inverted."""
+    return np.asarray(np.invert(X))
+
+
+@op("BitShift", since=11)
+def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
+    """X with its bits moved by Y places to the LEFT or RIGHT, with numpy's broadcasting; signed since version 28.
+
+    RIGHT fills with the sign. By a negative or too large Y, all bits leave: -1 for a negative X to the RIGHT, else 0.
+    Raises OperatorError for another direction, and for shapes that do not broadcast.
+    """
+    one_of("direction", direction, ("LEFT", "RIGHT"))
+    return binary(np.left_shift if direction == "LEFT" else np.right_shift, X, Y, ctx, ("X", "Y"))
+
+
+equal = binary_operator(
+    "Equal", np.equal, "A = B; NaN equals nothing. Strings since version 19", since=7, compares=True
+)
+greater = binary_operator("Greater", np.greater, "A > B; False where one is NaN", since=7, compares=True)
+greater_or_equal = binary_operator(
+    "GreaterOrEqual", np.greater_equal, "A >= B; False where one is NaN", since=12, compares=True
+)
+less = binary_operator("Less", np.less, "A < B; False where one is NaN", since=7, compares=True)
+less_or_equal = binary_operator("LessOrEqual", np.less_equal, "A <= B; False where one is NaN", since=12, compares=True)
+
+
+@op("IsNaN", since=9, native=function("is_nan"))
+def is_nan(X: Array) -> Array:
+    """Whether X is NaN."""
+    return np.asarray(np.isnan(X))
+
+
+@op("IsInf", since=10)
+def is_inf(X: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
+    """Whether X is an infinity of a sign that is asked for. Types without infinities: False."""
+    infinite = np.asarray(np.isinf(X))
+    if not detect_negative:
+        infinite &= ~np.signbit(X)
+    if not detect_positive:
+        infinite &= np.signbit(X)
+    return infinite
+
+
+@is_inf.native
+def _lower_is_inf(site: LoweringContext) -> NativeKernel:
+    def looked_for() -> list[float]:
+        wanted = (site.attributes["detect_negative"], site.attributes["detect_positive"])
+        return [sign * math.inf if is_wanted else math.nan for sign, is_wanted in zip((-1, 1), wanted, strict=True)]
+
+    return function_kernel(site, "is_inf", looked_for)
+
+
+@op("Hardmax", since=1)
+def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
+    """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13.
+    Source: ONNX operators, Hardmax-11."""
+    first = axis_in(axis, input.ndim)
+    matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
+    return _hardmax(matrix, 1, ctx).reshape(input.shape)
+
+
+@op("Hardmax", since=13)
+def hardmax(input: Array, *, axis: int = -1, ctx: Context) -> Array:
+    """1 at the first greatest element along one axis, else 0; NaN is greater than all. Exact.
+
+    Raises OperatorError for an axis outside [-r, r-1].
+    """
+    return _hardmax(input, axis_in(axis, input.ndim), ctx)
+
+
+def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
+    ctx.claim(x.shape, x.itemsize + 4)
+    lines = np.moveaxis(x, axis, -1)
+    rows = widen(lines).reshape(-1, x.shape[axis]) if x.size else np.zeros((0, 0))
+    made = np.zeros(rows.shape, x.dtype)
+    if x.size:
+        made[np.arange(len(rows)), np.argmax(rows, axis=1)] = 1
+    return np.ascontiguousarray(np.moveaxis(made.reshape(lines.shape), -1, axis))
+
+
+@op("Shrink", since=9, native=function("shrink", "bias", "lambd"))
+def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context) -> Array:
+    """x + bias below -lambd, x - bias above lambd, else 0; NaN gives 0.
+
+    In float64 and rounded once; integers toward 0, saturating.
+    """
+    ctx.claim(input.shape, 8)
+    with np.errstate(all="ignore"):
+        wide, step, limit = widen(input), single(bias), single(lambd)
+        made = np.where(wide < -limit, wide + step, np.where(wide > limit, wide - step, 0.0))
+        if not is_integer(input.dtype):
+            return narrow(made, input.dtype)
+        low, high = bounds(input.dtype)
+        cut = np.trunc(np.nan_to_num(made, nan=0.0))
+        kept = np.where((cut > float(low)) & (cut < float(high)), cut, 0.0).astype(input.dtype)
+        return np.asarray(np.where(cut >= float(high), high, np.where(cut <= float(low), low, kept)))
+
+
+@op("SwiGLU", since=28)
+def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context) -> Array:
+    """Swish(A) * B, as the nodes Swish and Mul of ai.onnx, each rounded. A and B of one shape.
+
+    Raises OperatorError for shapes that differ.
+    """
+    if A.shape != B.shape:
+        raise misfit("B does not fit A", "B", "as A, " + str(list(A.shape)), B)
+    return np.asarray(node("Mul", [node("Swish", [A], ctx, alpha=alpha), B], ctx))
