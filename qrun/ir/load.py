@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -12,10 +12,9 @@ from google.protobuf.message import DecodeError
 from qrun.declare.digest import Content
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, some
 from qrun.ir import schema
-from qrun.ir.context import GraphContext
 from qrun.ir.external import External, open_regular
-from qrun.ir.graph import build_graph, refuse_bytes
-from qrun.ir.localfunctions import inlined
+from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
+from qrun.ir.localfunctions import all_nodes, inlined
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
 from qrun.ir.wire import Lifted, lift
@@ -211,16 +210,10 @@ def _build(
 
 def _alike(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
     """Whether all nodes of the domain mean the same in these versions of it, which onnx.defs must know."""
-
-    def names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-        for node in nodes:
-            if node.domain in ((domain,) if domain else ("", "ai.onnx")):
-                yield node.op_type
-            for graph in (g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)):
-                yield from names(graph.node)
-
     bodies = (proto.graph.node, *(function.node for function in proto.functions))
-    known = [[schema.schema(domain, name, opset) for opset in opsets] for name in {n for b in bodies for n in names(b)}]
+    own = (domain,) if domain else ("", "ai.onnx")
+    names = {node.op_type for body in bodies for node in all_nodes(body) if node.domain in own}
+    known = [[schema.schema(domain, name, opset) for opset in opsets] for name in names]
     return all(first is not None and first == second for first, second in known)
 
 

@@ -29,8 +29,8 @@ def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
             raise _error(f"there are two model-local functions {_name(key)}", (label,), fix="keep one of them")
         functions[key] = function
     calls: _Calls = {
-        None: [(_called(n), n) for n in _all_nodes(proto.graph.node)],
-        **{key: [(_called(n), n) for n in _all_nodes(f.node)] for key, f in functions.items()},
+        None: [(_called(n), n) for n in all_nodes(proto.graph.node)],
+        **{key: [(_called(n), n) for n in all_nodes(f.node)] for key, f in functions.items()},
     }
     _check_calls(functions, calls, label)
     _refuse_explosion(calls, label)
@@ -50,13 +50,14 @@ def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
     return made
 
 
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    """These nodes, and those of the graphs inside them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            yield from _all_nodes(attribute.g.node)
+            yield from all_nodes(attribute.g.node)
             for graph in attribute.graphs:
-                yield from _all_nodes(graph.node)
+                yield from all_nodes(graph.node)
 
 
 def _called(node: onnx.NodeProto) -> _Key:

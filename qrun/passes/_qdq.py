@@ -100,18 +100,15 @@ def _limits(draft: Draft, side: QuantizedTensor, clamps: Sequence[Node]) -> tupl
         if made is None:
             raise Refused(f"{node.op_type} refuses its parameters")
         values = made[0]
-    info = np.iinfo(side.dtype)
     low, high = (int(v) for v in values)
-    return None if (low, high) == (info.min, info.max) else (low, high)
+    return None if (low, high) == _range(side.dtype) else (low, high)
 
 
 def _nearest(value: float, side: QuantizedTensor) -> int:
     """The code of a number: the real quotient, rounded once. NaN has the smallest code."""
-    info = np.iinfo(side.dtype)
     if not math.isfinite(value):
-        return int(info.max if value > 0 else info.min)
-    quotient = Fraction(value) / Fraction(float(side.scale_value.reshape(())))
-    return min(max(round(quotient) + int(side.zero_value.reshape(())), int(info.min)), int(info.max))
+        return _range(side.dtype)[value > 0]
+    return _code(Fraction(value) / Fraction(float(side.scale_value.item())), side)
 
 
 def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
@@ -167,40 +164,38 @@ def concat(draft: Draft, node: Node) -> IntegerOperator:
     return IntegerOperator("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)
 
 
+def _only_input(draft: Draft, node: Node, name: str) -> tuple[QuantizedTensor, Output, tuple[str, ...]]:
+    """The node's one tensor, of the result's type; the result; and the inputs of an operator of com.microsoft."""
+    x, out = per_tensor(draft, node, 0), read_output(draft, node)
+    one_type(**{name: x, "the result": out.side})
+    return x, out, (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
+
+
 def average_pool(draft: Draft, node: Node) -> IntegerOperator:
     """AveragePool without dilations."""
-    x = per_tensor(draft, node, 0)
-    out = read_output(draft, node)
-    one_type(X=x, **{"the result": out.side})
+    x, out, inputs = _only_input(draft, node, "X")
     dilations = node.attributes.get("dilations", ())
     if isinstance(dilations, tuple) and any(d != 1 for d in dilations):
         raise Refused("it has dilations")
     if not windows_reach_input(node):
         raise Refused("a window may lie wholly in the padding")
     kept = {name: value for name, value in node.attributes.items() if name != "dilations"}
-    inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
     return IntegerOperator("QLinearAveragePool", inputs, out, (x.node.index,), kept)
 
 
 def global_average_pool(draft: Draft, node: Node) -> IntegerOperator:
     """GlobalAveragePool of a tensor that surely has spatial axes."""
-    x = per_tensor(draft, node, 0)
-    out = read_output(draft, node)
-    one_type(X=x, **{"the result": out.side})
+    x, out, inputs = _only_input(draft, node, "X")
     shape = draft.shapes.get(node.inputs[0]) or draft.shapes.get(x.tensor)
     if shape is None or len(shape) < 3:
         raise Refused("X is not known to have spatial axes")
-    inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
     return IntegerOperator("QLinearGlobalAveragePool", inputs, out, (x.node.index,))
 
 
 def softmax(draft: Draft, node: Node) -> IntegerOperator:
     """Softmax of a tensor whose codes have the result's type."""
-    x = per_tensor(draft, node, 0)
-    out = read_output(draft, node)
-    one_type(input=x, **{"the result": out.side})
+    x, out, inputs = _only_input(draft, node, "input")
     axis = node.attributes.get("axis", -1 if node.version >= _OVER_ONE_AXIS else 1)
-    inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
     return IntegerOperator("QLinearSoftmax", inputs, out, (x.node.index,), {"axis": axis, "opset": node.version})
 
 
