@@ -173,12 +173,9 @@ def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None,
     dtype, shape, fortran, used = read_header(stream, source, start)
     nbytes = math.prod(shape) * dtype.itemsize
     if size is not None and nbytes > size - used:
-        raise bad_file(
-            source,
-            f"{max(size - used, 0)} bytes after the header",
-            f"{nbytes} bytes for {dtype} {shape_text(shape)}",
-            fix="the file is cut off or damaged: write it again",
-        )
+        expected = f"{nbytes} bytes for {dtype} {shape_text(shape)}"
+        fix = "the file is cut off or damaged: write it again"
+        raise bad_file(source, f"{max(size - used, 0)} bytes after the header", expected, fix=fix)
     budget.claim(shape, dtype.itemsize, source)
     data = _exactly(stream, nbytes, source, f"{dtype} {shape_text(shape)}")
     try:
@@ -222,13 +219,9 @@ def read_header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[
             source, f"a damaged header: {error}"[:200], "a .npy file", fix="write it again with np.save"
         ) from None
     if dtype.hasobject:
-        raise bad_file(
-            source,
-            "pickled Python objects",
-            "an array of numbers or texts",
-            why="pickles run code when loaded, so qrun never loads them.",
-            fix="save x.astype(str) if they are texts, x.astype(np.float32) if numbers; ragged lists are neither",
-        )
+        why = "pickles run code when loaded, so qrun never loads them."
+        fix = "save x.astype(str) if they are texts, x.astype(np.float32) if numbers; ragged lists are neither"
+        raise bad_file(source, "pickled Python objects", "an array of numbers or texts", why=why, fix=fix)
     if dtype.kind not in "biufcUV" or dtype.names or dtype.subdtype or not dtype.itemsize:
         raise bad_file(source, f"elements of type {dtype}", "numbers, booleans or text")
     return dtype, shape, bool(fortran), 8 + digits + length

@@ -85,14 +85,10 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
     listing = "qrun inspect MODEL lists the inputs" if names else "qrun MODEL runs it without"
     spec = quote(f"{near[0]}={source or 'FILE'}") if near else ""
     fixes = [f"did you mean -i {spec}?"] if near else [model.filled(listing)]
-    return CallError(
-        "QR002",
-        f"the model has no input {name!r}" if name or names else "the model has no inputs",
-        where=[model.label],
-        facts=[("inputs", some(names, 12) or "none")],
-        fixes=fixes,
-        calls=[f"did you mean {near[0]!r}?"] if near else ["session.inputs lists the inputs"],
-    )
+    what = f"the model has no input {name!r}" if name or names else "the model has no inputs"
+    facts = [("inputs", some(names, 12) or "none")]
+    calls = [f"did you mean {near[0]!r}?"] if near else ["session.inputs lists the inputs"]
+    return CallError("QR002", what, where=[model.label], facts=facts, fixes=fixes, calls=calls)
 
 
 def missing_input(
@@ -159,13 +155,10 @@ def _told(array: Array, given: object) -> str:
 
 def _masked(model: Model, value: TensorType, source: str, array: Any) -> CallError:
     hidden = int(np.count_nonzero(array.mask))
-    return CallError(
-        "QR003",
-        f"{source} does not fit input {value.name!r}: {hidden} of its {array.size} elements are masked",
-        where=[model.label, f"input {value.name}"],
-        facts=[("expected", f"{value} without a mask"), ("got", f"a masked array {describe(array.data)}")],
-        fixes=["x.filled(0) puts a number in their place; x.data is what lies below the mask"],
-    )
+    what = f"{source} does not fit input {value.name!r}: {hidden} of its {array.size} elements are masked"
+    facts = [("expected", f"{value} without a mask"), ("got", f"a masked array {describe(array.data)}")]
+    fixes = ["x.filled(0) puts a number in their place; x.data is what lies below the mask"]
+    return CallError("QR003", what, where=[model.label, f"input {value.name}"], facts=facts, fixes=fixes)
 
 
 def _input_mismatch(
@@ -180,10 +173,6 @@ def _input_mismatch(
         fixes.append(fix)
     if value.dtype is not None and (array.dtype != value.dtype or odd_objects(array)):
         fixes += fitting.type_fixes(array, value.dtype)
-    return CallError(
-        "QR003",
-        f"{source} does not fit input {value.name!r}",
-        where=[model.label, f"input {value.name}"],
-        facts=[("expected", problem.expected), ("got", got)],
-        fixes=fixes[:2],
-    )
+    what = f"{source} does not fit input {value.name!r}"
+    facts = [("expected", problem.expected), ("got", got)]
+    return CallError("QR003", what, where=[model.label, f"input {value.name}"], facts=facts, fixes=fixes[:2])

@@ -127,13 +127,10 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
     except RecursionError:
         return to_array(model, value, _too_deep(), text)
     except _Unfit as error:
-        raise CallError(
-            "QR003",
-            f"{cut(text)} does not fit input {value.name!r}",
-            where=[model.label, f"input {value.name}"],
-            facts=[("expected", str(value)), ("got", error.got)],
-            fixes=error.fixes,
-        ) from None
+        what = f"{cut(text)} does not fit input {value.name!r}"
+        where = [model.label, f"input {value.name}"]
+        facts = [("expected", str(value)), ("got", error.got)]
+        raise CallError("QR003", what, where=where, facts=facts, fixes=error.fixes) from None
 
 
 def _flat_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:

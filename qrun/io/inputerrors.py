@@ -18,13 +18,10 @@ Shape = tuple[int | str | None, ...]
 
 
 def twice(model: Model, name: str, first: str, second: str) -> CallError:
-    return CallError(
-        "QR005",
-        f"input {name!r} is given twice",
-        where=[model.label, f"input {name}"],
-        facts=[("first", first), ("second", second)],
-        fixes=["-i NAME=FILE says which input a file is for"],
-    )
+    what = f"input {name!r} is given twice"
+    facts = [("first", first), ("second", second)]
+    fixes = ["-i NAME=FILE says which input a file is for"]
+    return CallError("QR005", what, where=[model.label, f"input {name}"], facts=facts, fixes=fixes)
 
 
 def no_file(model: Model, name: str, spec: str) -> CallError:

@@ -258,13 +258,9 @@ class _Reader:
             taken = [f"{n} ({s})" for n, s in self.feeds.sources.items()] or [source for _, source in self.nameless]
             names = some([v.name for v in self.model.inputs], 12)
             fix = "-i NAME=FILE says which input a file is for" if names else "qrun MODEL runs it without"
-            raise CallError(
-                "QR002",
-                f"no input is left for {source}",
-                where=[self.model.label],
-                facts=[("inputs", names or "none"), ("given", some(taken, 12))],
-                fixes=[self.model.filled(fix)],
-            )
+            what = f"no input is left for {source}"
+            facts = [("inputs", names or "none"), ("given", some(taken, 12))]
+            raise CallError("QR002", what, where=[self.model.label], facts=facts, fixes=[self.model.filled(fix)])
         for name, (array, source) in zip(free, self.nameless, strict=False):
             self.give(name, array, source)
 

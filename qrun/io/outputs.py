@@ -148,13 +148,10 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
     for kind, arrays in kinds.items():
         count = sum(1 for _ in numbered(folder, kind))
         if count > len(arrays):
-            raise CallError(
-                "QR008",
-                f"{folder} holds more {kind}s than this run has",
-                where=[str(folder)],
-                facts=[("expected", f"at most {len(arrays)} files {kind}_*.pb"), ("got", str(count))],
-                fixes=["name a new folder, or remove the old files"],
-            )
+            what = f"{folder} holds more {kind}s than this run has"
+            facts = [("expected", f"at most {len(arrays)} files {kind}_*.pb"), ("got", str(count))]
+            fixes = ["name a new folder, or remove the old files"]
+            raise CallError("QR008", what, where=[str(folder)], facts=facts, fixes=fixes)
     write_files(str(folder), _vectors(kinds))
 
 

@@ -54,12 +54,8 @@ class RowFile:
         while len(data) < wanted:
             part = os.pread(self._file, wanted - len(data), self._offset + start * self._row + len(data))
             if not part:
-                raise bad_file(
-                    self.source,
-                    f"it ends inside row {start + len(data) // self._row}",
-                    f"{len(self)} rows",
-                    fix="write it again",
-                )
+                got = f"it ends inside row {start + len(data) // self._row}"
+                raise bad_file(self.source, got, f"{len(self)} rows", fix="write it again")
             data += part
         rows = np.frombuffer(data, self._stored, wanted // self._stored.itemsize)
         shaped: Array = rows.reshape(stop - start, *self.shape[1:])
@@ -134,12 +130,8 @@ def _array(stream: IO[bytes], source: str, budget: Budget, size: int | None = No
     claimed = math.prod(shape) * dtype.itemsize
     if claimed != limit - used:
         wanted = f"{claimed} bytes for {dtype} {shape_text(shape)}"
-        raise bad_file(
-            source,
-            f"{max(limit - used, 0)} bytes after the header",
-            wanted,
-            fix="the file is cut off or damaged: write it again",
-        )
+        got = f"{max(limit - used, 0)} bytes after the header"
+        raise bad_file(source, got, wanted, fix="the file is cut off or damaged: write it again")
     if not shape:
         raise bad_file(
             source, "one number", "an array with a leading axis of samples", fix="np.save(path, [x, y, ...])"

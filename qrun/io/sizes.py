@@ -76,23 +76,14 @@ def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols
 
 
 def _bad_shape(model: Model, spec: str, expected: str, got: str, fix: str) -> CallError:
-    return CallError(
-        "QR003",
-        f"--shape {spec} does not fit the model",
-        where=[model.label],
-        facts=[("expected", expected), ("got", got)],
-        fixes=[fix],
-    )
+    what = f"--shape {spec} does not fit the model"
+    return CallError("QR003", what, where=[model.label], facts=[("expected", expected), ("got", got)], fixes=[fix])
 
 
 def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
-    return CallError(
-        "QR005",
-        f"--shape {spec} has no size that a tensor can have",
-        where=[model.label],
-        facts=[("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")],
-        fixes=[like],
-    )
+    what = f"--shape {spec} has no size that a tensor can have"
+    facts = [("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")]
+    return CallError("QR005", what, where=[model.label], facts=facts, fixes=[like])
 
 
 def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> CallError:

@@ -104,13 +104,10 @@ class External:
             raise _no_room(error, self._budget.live + length) if self._own else error from None
         except _Short as short:
             start, end, size = short.args
-            raise ModelError(
-                "QR104",
-                f"{location} is shorter than the model says",
-                where=[f"tensor {tensor}"],
-                facts=[("expected", f"bytes {start} to {end}"), ("got", f"{location}, {size} bytes")],
-                fixes=[f"copy {location} again; it belongs next to the model"],
-            ) from None
+            what = f"{location} is shorter than the model says"
+            facts = [("expected", f"bytes {start} to {end}"), ("got", f"{location}, {size} bytes")]
+            fixes = [f"copy {location} again; it belongs next to the model"]
+            raise ModelError("QR104", what, where=[f"tensor {tensor}"], facts=facts, fixes=fixes) from None
         except _Refused as reason:
             raise _external(tensor, location, str(reason)) from None
         except OSError as error:
@@ -242,11 +239,6 @@ def _room(nbytes: int) -> Bytes:
 
 
 def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:
-    return ModelError(
-        "QR104",
-        f"the data of tensor {tensor!r} cannot be read",
-        where=[f"tensor {tensor}"],
-        facts=[("expected", f"{repr(location)[1:-1] or 'a file'} in the folder of the model"), ("got", got)],
-        why=why,
-        fixes=[fix] if fix else [],
-    )
+    what = f"the data of tensor {tensor!r} cannot be read"
+    facts = [("expected", f"{repr(location)[1:-1] or 'a file'} in the folder of the model"), ("got", got)]
+    return ModelError("QR104", what, where=[f"tensor {tensor}"], facts=facts, why=why, fixes=[fix] if fix else [])

@@ -104,13 +104,8 @@ def _makers_read(
         if name in maker:
             found.append(maker[name])
         elif name and name not in given and name not in scope:
-            raise invalid(
-                scope,
-                f"tensor {name!r} is read but never made",
-                name,
-                label(proto, place),
-                facts=[("expected", "a graph input, an initializer or a node's output of that name")],
-            )
+            facts = [("expected", "a graph input, an initializer or a node's output of that name")]
+            raise invalid(scope, f"tensor {name!r} is read but never made", name, label(proto, place), facts=facts)
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
@@ -146,13 +141,8 @@ def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], sc
     name = next(name for name in nodes[maker].output if name in read)
     names = [label(nodes[p], p) for p in path[::-1][:_SHOWN]]
     more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
-    return invalid(
-        scope,
-        "the nodes depend on each other in a circle",
-        name,
-        label(nodes[place], place),
-        facts=[("circle", " to ".join(names) + more)],
-    )
+    what = "the nodes depend on each other in a circle"
+    return invalid(scope, what, name, label(nodes[place], place), facts=[("circle", " to ".join(names) + more)])
 
 
 def _captured(proto: onnx.NodeProto) -> set[str]:
@@ -244,14 +234,10 @@ def refuse_bytes(label: str, *names: object) -> None:
 
 
 def undecodable(label: str, name: bytes) -> ModelError:
-    return ModelError(
-        "QR102",
-        "a name is not UTF-8 text",
-        where=[label],
-        facts=[("got", repr(name[:60]))],
-        why="ONNX IR: names are UTF-8 strings.",
-        fixes=["export the model again; the file is damaged"],
-    )
+    what = "a name is not UTF-8 text"
+    why = "ONNX IR: names are UTF-8 strings."
+    fixes = ["export the model again; the file is damaged"]
+    return ModelError("QR102", what, where=[label], facts=[("got", repr(name[:60]))], why=why, fixes=fixes)
 
 
 def value_type(info: onnx.ValueInfoProto) -> TensorType:
@@ -288,12 +274,8 @@ def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Array) ->
         not isinstance(want, int) or want == got for want, got in zip(shape, stored.shape, strict=True)
     )
     if (value.dtype is not None and value.dtype != stored.dtype) or not fits:
-        raise invalid(
-            scope,
-            f"the initializer of graph input {value.name!r} does not fit it",
-            value.name,
-            facts=[("expected", str(value)), ("got", describe(stored))],
-        )
+        what = f"the initializer of graph input {value.name!r} does not fit it"
+        raise invalid(scope, what, value.name, facts=[("expected", str(value)), ("got", describe(stored))])
 
 
 def _refuse_duplicates(scope: GraphContext, what: str, names: list[str]) -> None:
@@ -392,12 +374,8 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
     kind = AttributeProto.AttributeType.Name(proto.type) if proto.type in AttributeProto.AttributeType.values() else ""
     if proto.type == AttributeProto.UNDEFINED or not kind:
         raise invalid(scope, f"{where} has no type", node, node)
-    raise UnsupportedError(
-        "QR203",
-        f"{where} is a {kind.lower()}, which qrun does not read",
-        where=[scope.label, f"node {node}"],
-        name="unsupported-type",
-    )
+    what = f"{where} is a {kind.lower()}, which qrun does not read"
+    raise UnsupportedError("QR203", what, where=[scope.label, f"node {node}"], name="unsupported-type")
 
 
 def subgraph(graph: onnx.GraphProto, scope: GraphContext) -> Model:

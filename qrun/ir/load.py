@@ -225,20 +225,14 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
         if found.get(domain, entry.version) != entry.version and not _alike(
             proto, domain, found[domain], entry.version
         ):
-            raise ModelError(
-                "QR106",
-                f"{label} imports domain {domain or 'ai.onnx'!r} twice",
-                where=[label],
-                facts=[("got", f"versions {found[domain]} and {entry.version}")],
-                fixes=["keep one opset_import entry for each domain"],
-            )
+            what = f"{label} imports domain {domain or 'ai.onnx'!r} twice"
+            facts = [("got", f"versions {found[domain]} and {entry.version}")]
+            fixes = ["keep one opset_import entry for each domain"]
+            raise ModelError("QR106", what, where=[label], facts=facts, fixes=fixes)
         found[domain] = max(entry.version, found.get(domain, entry.version))
     if "" in found and found[""] not in schema.OPSETS:
-        raise UnsupportedError(
-            "QR106",
-            f"{label} uses ai.onnx opset {found['']}",
-            where=[label],
-            facts=[("expected", f"opset {schema.OPSETS[0]} to {schema.OPSETS[-1]}"), ("got", str(found[""]))],
-            fixes=[f"export the model again for opset {schema.OPSETS[-1]} or lower"],
-        )
+        what = f"{label} uses ai.onnx opset {found['']}"
+        facts = [("expected", f"opset {schema.OPSETS[0]} to {schema.OPSETS[-1]}"), ("got", str(found[""]))]
+        fixes = [f"export the model again for opset {schema.OPSETS[-1]} or lower"]
+        raise UnsupportedError("QR106", what, where=[label], facts=facts, fixes=fixes)
     return found

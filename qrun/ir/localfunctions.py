@@ -40,13 +40,10 @@ def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
     try:
         made = onnx.inliner.inline_local_functions(proto)
     except Exception as error:
-        raise ModelError(
-            "QR107",
-            "a model-local function cannot be inlined",
-            where=[label],
-            facts=[("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)],
-            fixes=["onnx.inliner.inline_local_functions(model) shows the same error"],
-        ) from None
+        what = "a model-local function cannot be inlined"
+        facts = [("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)]
+        fixes = ["onnx.inliner.inline_local_functions(model) shows the same error"]
+        raise ModelError("QR107", what, where=[label], facts=facts, fixes=fixes) from None
     return made
 
 
@@ -108,13 +105,10 @@ def _refuse_explosion(calls: _Calls, label: str) -> None:
     try:
         order = list(TopologicalSorter({key: bodies.keys() & set(body) for key, body in bodies.items()}).static_order())
     except CycleError as error:
-        raise ModelError(
-            "QR107",
-            "model-local functions call each other in a circle",
-            where=[label],
-            facts=[("functions", ", ".join(name for _, name, _ in error.args[1][:12]))],
-            why="ONNX IR: functions must not be recursive.",
-        ) from None
+        what = "model-local functions call each other in a circle"
+        facts = [("functions", ", ".join(name for _, name, _ in error.args[1][:12]))]
+        why = "ONNX IR: functions must not be recursive."
+        raise ModelError("QR107", what, where=[label], facts=facts, why=why) from None
     sizes: dict[_Key | None, int] = {}
     for key in order:
         sizes[key] = min(sum(sizes.get(called, 1) for called in bodies[key]), MAX_INLINED + 1)

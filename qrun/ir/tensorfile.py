@@ -163,19 +163,12 @@ def tensor_bytes(array: Array, name: str) -> bytes:
             ).SerializeToString()
         return onnx.numpy_helper.from_array(np.asarray(array), name).SerializeToString()
     except (ValueError, TypeError, KeyError, DecodeError) as error:
-        raise CallError(
-            "QR008",
-            f"{name} is {array.dtype}, which cannot be stored as a TensorProto",
-            facts=[("got", f"{NUMBERS.get(array.dtype, '?')}: {error}"[:200])],
-            fixes=["-o out.npz"],
-        ) from None
+        what = f"{name} is {array.dtype}, which cannot be stored as a TensorProto"
+        facts = [("got", f"{NUMBERS.get(array.dtype, '?')}: {error}"[:200])]
+        raise CallError("QR008", what, facts=facts, fixes=["-o out.npz"]) from None
 
 
 def _not_a(kind: str, path: Path, got: str, expected: str = "a TensorProto") -> CallError:
-    return CallError(
-        "QR007",
-        f"cannot read {'an' if kind == 'optional' else 'a'} {kind} from {path}",
-        where=[str(path)],
-        facts=[("expected", expected), ("got", got)],
-        fixes=[f"onnx.numpy_helper.from_{_MAKERS[kind]}(x).SerializeToString() makes one"],
-    )
+    what = f"cannot read {'an' if kind == 'optional' else 'a'} {kind} from {path}"
+    fixes = [f"onnx.numpy_helper.from_{_MAKERS[kind]}(x).SerializeToString() makes one"]
+    return CallError("QR007", what, where=[str(path)], facts=[("expected", expected), ("got", got)], fixes=fixes)

@@ -31,13 +31,10 @@ _TYPED = tuple(dict.fromkeys(_FIELDS.values()))
 
 
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
-    return ModelError(
-        "QR103",
-        f"tensor {tensor!r} contradicts itself",
-        where=[f"tensor {tensor}"],
-        facts=[("expected", expected), ("got", got)],
-        fixes=["export the model again; the file is damaged or was written by hand"],
-    )
+    what = f"tensor {tensor!r} contradicts itself"
+    facts = [("expected", expected), ("got", got)]
+    fixes = ["export the model again; the file is damaged or was written by hand"]
+    return ModelError("QR103", what, where=[f"tensor {tensor}"], facts=facts, fixes=fixes)
 
 
 def stored_bytes(number: int, count: int) -> int:

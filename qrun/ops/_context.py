@@ -204,15 +204,8 @@ def scalar(array: Given, name: str, op_type: str) -> Given:
     if array is None:
         return None
     if array.ndim > 1 or array.size != 1:
-        raise refuse(
-            f"{name} has shape {shape_text(array.shape)}",
-            name,
-            "a scalar or [1] (one for the tensor)",
-            array,
-            why=f"{op_type}: {name} is per tensor.",
-            fix=f"export a single {_kind(name)}",
-            code="QR302" if "zero_point" in name else "QR301",
-        )
+        why, fix = f"{op_type}: {name} is per tensor.", f"export a single {parameter_kind(name)}"
+        raise bad_parameter(name, "a scalar or [1] (one for the tensor)", array, why=why, fix=fix)
     return array.reshape(())
 
 
@@ -221,20 +214,21 @@ def per_channel(array: Given, name: str, channels: int, op_type: str) -> Given:
     if array is None:
         return None
     if array.ndim > 1 or array.size not in (1, channels) or (array.ndim == 0 and array.size != 1):
-        raise refuse(
-            f"{name} has shape {shape_text(array.shape)}",
-            name,
-            f"a scalar, or [{channels}] (one per output channel)",
-            array,
-            why=f"{op_type}: a 1-D {name} has as many elements as output channels.",
-            fix=f"export one {_kind(name)} per output channel, or a single {_kind(name)}",
-            code="QR302" if "zero_point" in name else "QR301",
-        )
+        expected, kind = f"a scalar, or [{channels}] (one per output channel)", parameter_kind(name)
+        why = f"{op_type}: a 1-D {name} has as many elements as output channels."
+        fix = f"export one {kind} per output channel, or a single {kind}"
+        raise bad_parameter(name, expected, array, why=why, fix=fix)
     return array.reshape(()) if array.size == 1 and channels != 1 else array.reshape(-1)
 
 
-def _kind(name: str) -> str:
+def parameter_kind(name: str) -> str:
     return "zero point" if "zero_point" in name else "scale"
+
+
+def bad_parameter(name: str, expected: str, got: Array, **more: str) -> OperatorError:
+    """The error for a scale or a zero point whose shape does not fit."""
+    code = "QR302" if "zero_point" in name else "QR301"
+    return refuse(f"{name} has shape {shape_text(got.shape)}", name, expected, got, **more, code=code)
 
 
 def assumed_axis(axis: int | None, scale: Array, name: str, ctx: Context) -> int:
@@ -247,14 +241,9 @@ def assumed_axis(axis: int | None, scale: Array, name: str, ctx: Context) -> int
 def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor: str) -> None:
     """The zero point must have the element type of the tensor it belongs to."""
     if zero_point is not None and zero_point.dtype != dtype:
-        raise refuse(
-            f"{name} is {type_name(zero_point.dtype)}, but {tensor} is {type_name(dtype)}",
-            name,
-            type_name(dtype),
-            type_name(zero_point.dtype),
-            why="a zero point has the type of its tensor.",
-            code="QR303",
-        )
+        what = f"{name} is {type_name(zero_point.dtype)}, but {tensor} is {type_name(dtype)}"
+        why = "a zero point has the type of its tensor."
+        raise refuse(what, name, type_name(dtype), type_name(zero_point.dtype), why=why, code="QR303")
 
 
 def note_scale(ctx: Context, scale: Array, name: str, signed: bool = False) -> None:

@@ -75,13 +75,9 @@ def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], items
         try:
             shape = broadcast_shapes(shape, array.shape)
         except ValueError:
-            raise misfit(
-                "the inputs' shapes do not broadcast",
-                names[place],
-                f"a shape that broadcasts with {shape_text(shape)}",
-                array,
-                why="axes are matched from the last; each pair must be equal, or one of them 1.",
-            ) from None
+            expected = f"a shape that broadcasts with {shape_text(shape)}"
+            why = "axes are matched from the last; each pair must be equal, or one of them 1."
+            raise misfit("the inputs' shapes do not broadcast", names[place], expected, array, why=why) from None
     ctx.claim(shape, itemsize or max((a.itemsize for a in arrays), default=1))
     return shape
 
@@ -103,13 +99,8 @@ def binary(
 def axis_in(axis: int, rank: int, name: str = "axis") -> int:
     """The axis counted from the front; refuses one outside [-rank, rank-1]."""
     if not -rank <= axis < rank:
-        raise refuse(
-            f"{name} {axis} does not exist",
-            name,
-            f"-{rank} to {rank - 1}, for a tensor of rank {rank}" if rank else "a tensor of rank 1 or more",
-            str(axis) if rank else "a scalar",
-            code="QR204",
-        )
+        expected = f"-{rank} to {rank - 1}, for a tensor of rank {rank}" if rank else "a tensor of rank 1 or more"
+        raise refuse(f"{name} {axis} does not exist", name, expected, str(axis) if rank else "a scalar", code="QR204")
     return axis % rank
 
 

@@ -11,6 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text, type_name
+from qrun.ops._context import bad_parameter
 from qrun.ops._op import Array, Shape, refuse
 from qrun.ops._quantize import BLOCK
 from qrun.ops._quantized import PER_AXIS_SINCE
@@ -116,15 +117,10 @@ def grain(
     if zero is not None and zero.shape != scale.shape and not both_single:
         from qrun.ops._advice import zero_point_fix
 
-        raise refuse(
-            f"{names[1]} has shape {shape_text(zero.shape)}, {names[0]} {shape_text(scale.shape)}",
-            names[1],
-            f"{shape_text(scale.shape)}, as {names[0]}",
-            zero,
-            why=f"{op}: scale and zero point have the same shape.",
-            fix=zero_point_fix(zero, zero.dtype, scale.shape),
-            code="QR302",
-        )
+        what = f"{names[1]} has shape {shape_text(zero.shape)}, {names[0]} {shape_text(scale.shape)}"
+        why = f"{op}: scale and zero point have the same shape."
+        fix = zero_point_fix(zero, zero.dtype, scale.shape)
+        raise refuse(what, names[1], f"{shape_text(scale.shape)}, as {names[0]}", zero, why=why, fix=fix, code="QR302")
     return found
 
 
@@ -151,15 +147,11 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
 
 def _axis(x: Array, axis: int, op: str) -> int:
     if not -x.ndim <= axis < x.ndim:
-        raise refuse(
-            f"axis {axis} is out of range for a rank-{x.ndim} x",
-            "axis",
-            f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "a scalar scale: x has no axes",
-            str(axis),
-            why=f"{op}: axis is 1 unless given." if axis == 1 else "",
-            fix="write axis=0" if x.ndim == 1 else "",
-            code="QR204",
-        )
+        what = f"axis {axis} is out of range for a rank-{x.ndim} x"
+        expected = f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "a scalar scale: x has no axes"
+        why = f"{op}: axis is 1 unless given." if axis == 1 else ""
+        fix = "write axis=0" if x.ndim == 1 else ""
+        raise refuse(what, "axis", expected, str(axis), why=why, fix=fix, code="QR204")
     return axis % x.ndim
 
 
@@ -188,19 +180,12 @@ def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: 
 def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = "") -> OperatorError:
     from qrun.ops._advice import PER_AXIS
 
-    got = f"{name} has shape {shape_text(scale.shape)}"
-    return refuse(got, name, expected, scale, why=why, fix=fix or PER_AXIS, code="QR301")
+    return bad_parameter(name, expected, scale, why=why, fix=fix or PER_AXIS)
 
 
 def _bad_block(expected: str, got: int, op: str) -> OperatorError:
-    return refuse(
-        f"block_size is {got}",
-        "block_size",
-        expected,
-        str(got),
-        why=f"{op}: the scale's shape and block_size must agree.",
-        code="QR204",
-    )
+    why = f"{op}: the scale's shape and block_size must agree."
+    return refuse(f"block_size is {got}", "block_size", expected, str(got), why=why, code="QR204")
 
 
 def check_no_zero_point(zero: Array, name: str, why: str) -> None:

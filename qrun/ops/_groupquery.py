@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.ir.types import NUMBERS, shape_text, type_name
+from qrun.ir.types import NUMBERS, type_name
 from qrun.ops._attention import check_past, positive, split_heads
 from qrun.ops._blockweights import unpack
 from qrun.ops._body import node
-from qrun.ops._context import note_scale, refuse
+from qrun.ops._context import bad_parameter, note_scale, refuse
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, misfit, one_of, require, with_shape
 from qrun.ops._signature import Attributes, InputRecord
 
@@ -198,7 +198,7 @@ def codes_of(given: GroupQueryInputs, attributes: GroupQueryAttributes, k: Array
             fits = scale.shape in ((1, heads, 1, size), (heads, 1, size), (heads, size), (heads * size,))
             expected = f"[1,{heads},1,{size}]: one for each element of each head, as it is PER_CHANNEL"
         if not fits:
-            raise refuse(f"{name} has shape {shape_text(scale.shape)}", name, expected, scale, code="QR301")
+            raise bad_parameter(name, expected, scale)
         note_scale(ctx, scale, name)
         bits = attributes.kv_cache_bit_width
         past = given.past_key

@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._context import Given, note_scale, same_type
+from qrun.ops._context import Given, bad_parameter, note_scale, parameter_kind, same_type
 from qrun.ops._op import Array, Context, Shape, first_place, misfit, refuse
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import Attributes
@@ -134,12 +134,9 @@ def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> Non
         except ValueError:
             ok = False
     if not ok:
-        raise misfit(
-            f"{names[0]} and {names[1]} cannot be multiplied",
-            names[1],
-            f"[...,K,N] for {names[0]} [...,M,K], leading axes that broadcast",
-            f"{names[0]} {shape_text(a.shape)}, {names[1]} {shape_text(b.shape)}",
-        )
+        expected = f"[...,K,N] for {names[0]} [...,M,K], leading axes that broadcast"
+        got = f"{names[0]} {shape_text(a.shape)}, {names[1]} {shape_text(b.shape)}"
+        raise misfit(f"{names[0]} and {names[1]} cannot be multiplied", names[1], expected, got)
 
 
 def row_param(array: Given, name: str, a: Array, op_type: str) -> Given:
@@ -171,17 +168,9 @@ def _param(array: Given, name: str, matrix: Array, axis: int, op_type: str) -> G
     why = f"{op_type}: one value per {kind}, or a scalar."
     if array.ndim == 1 and array.shape[0] == inner:
         why = f"{op_type}'s text says K elements for b; that is a slip for N, one per column."
-    zero = "zero_point" in name
-    thing = "zero point" if zero else "scale"
-    raise refuse(
-        f"{name} has shape {shape_text(array.shape)}",
-        name,
-        f"a scalar{f', [{length}]' if matrix.ndim == 2 else ''} or {shape_text(tuple(full))} (one per {kind})",
-        array,
-        why=why,
-        fix=f"export one {thing} per {kind}, or a single {thing}",
-        code="QR302" if zero else "QR301",
-    )
+    expected = f"a scalar{f', [{length}]' if matrix.ndim == 2 else ''} or {shape_text(tuple(full))} (one per {kind})"
+    thing = parameter_kind(name)
+    raise bad_parameter(name, expected, array, why=why, fix=f"export one {thing} per {kind}, or a single {thing}")
 
 
 def integer_matmul(
@@ -273,14 +262,9 @@ def check_product(
     note_scale(ctx, bs, "b_scale")
     columns = b.shape[-1] if b.ndim > 1 else 1
     if bias is not None and bias.shape != (columns,):
-        raise refuse(
-            "the bias has the wrong shape",
-            "bias",
-            f"[{columns}] (one per column of B)",
-            bias,
-            why=f"{op_type}: bias is 1-D, as long as B's last dimension.",
-            code="QR305",
-        )
+        expected = f"[{columns}] (one per column of B)"
+        why = f"{op_type}: bias is 1-D, as long as B's last dimension."
+        raise refuse("the bias has the wrong shape", "bias", expected, bias, why=why, code="QR305")
     return bz, bs
 
 

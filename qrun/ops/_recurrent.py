@@ -73,13 +73,8 @@ def activations(
     wanted = len(defaults) * directions
     names = list(defaults) * directions if names is None else names
     if len(names) != wanted:
-        raise refuse(
-            f"{len(names)} activations",
-            "activations",
-            f"{wanted}: {len(defaults)} for each direction",
-            str(len(names)),
-            code="QR204",
-        )
+        expected = f"{wanted}: {len(defaults)} for each direction"
+        raise refuse(f"{len(names)} activations", "activations", expected, str(len(names)), code="QR204")
     rest = {_ALPHA: list(alphas or ()), _BETA: list(betas or ())}
     made = []
     for name in names:
@@ -107,13 +102,8 @@ def _taken(name: str, kind: str, rest: list[float], default: float | None) -> fl
     if rest:
         return single(rest.pop(0))
     if default is None:
-        raise refuse(
-            f"{name} has no {kind}",
-            f"activation_{kind}",
-            f"a number for {name}: it has no default",
-            "nothing",
-            code="QR204",
-        )
+        expected = f"a number for {name}: it has no default"
+        raise refuse(f"{name} has no {kind}", f"activation_{kind}", expected, "nothing", code="QR204")
     return single(default)
 
 

@@ -17,12 +17,8 @@ from qrun.shapes import MOST_AXES
 def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
     """The elements of a 1-D integer tensor (rank 0 too if `scalar`)."""
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 0 and not scalar):
-        raise misfit(
-            f"{name} is not a list of integers",
-            name,
-            "a 1-D int64 tensor",
-            f"{type_name(array.dtype)} {shape_text(array.shape)}",
-        )
+        got = f"{type_name(array.dtype)} {shape_text(array.shape)}"
+        raise misfit(f"{name} is not a list of integers", name, "a 1-D int64 tensor", got)
     if array.size > 2 * MOST_AXES:
         raise refuse(f"{name} has {array.size} numbers", name, f"at most {2 * MOST_AXES}", array)
     return tuple(int(v) for v in np.atleast_1d(array).tolist())

@@ -282,12 +282,7 @@ def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
     from qrun.ops._advice import attribute_fix
 
     near = get_close_matches(name, names, 1)
-    return refuse(
-        f"{node.op_type} has no attribute {name!r}",
-        "",
-        f"one of: {', '.join(names)}" if names else "no attributes",
-        name,
-        why=f"{node.op}-{node.version} does not define it.",
-        fix=f"did you mean {near[0]}?" if near else attribute_fix(node, name),
-        code="QR204",
-    )
+    expected = f"one of: {', '.join(names)}" if names else "no attributes"
+    why = f"{node.op}-{node.version} does not define it."
+    fix = f"did you mean {near[0]}?" if near else attribute_fix(node, name)
+    return refuse(f"{node.op_type} has no attribute {name!r}", "", expected, name, why=why, fix=fix, code="QR204")

@@ -101,13 +101,8 @@ def window(
     """
     rank = len(size)
     if len(kernel) != rank or any(k < 1 or k > INT32_MAX for k in kernel):
-        raise refuse(
-            "kernel_shape does not fit",
-            "kernel_shape",
-            f"{rank} positive numbers",
-            shape_text(tuple(kernel)),
-            code="QR216",
-        )
+        what = "kernel_shape does not fit"
+        raise refuse(what, "kernel_shape", f"{rank} positive numbers", shape_text(tuple(kernel)), code="QR216")
     step = _axes(strides, rank, "strides", 1, 1)
     dilation = _axes(dilations, rank, "dilations", 1, 1)
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -116,14 +111,10 @@ def window(
     out: list[int] = []
     for n, e, s, b, f in zip(size, extent, step, begin, end, strict=True):
         if n + b + f < e and not empty_ok and not same:
-            raise refuse(
-                "the kernel is larger than the padded input",
-                "kernel_shape",
-                f"at most {n + b + f} along this axis",
-                f"{e} (dilated)",
-                fix="check pads, dilations and the input's size",
-                code="QR206",
-            )
+            what = "the kernel is larger than the padded input"
+            expected = f"at most {n + b + f} along this axis"
+            fix = "check pads, dilations and the input's size"
+            raise refuse(what, "kernel_shape", expected, f"{e} (dilated)", fix=fix, code="QR206")
         out.append(-(-n // s) if same else _places(n, e, s, b, f, ceil_mode))
     return SlidingWindow(tuple(kernel), step, dilation, tuple(begin), tuple(end), tuple(out))
 
@@ -147,15 +138,10 @@ def _padding(
             f"auto_pad is {auto_pad!r}", "auto_pad", "NOTSET, SAME_UPPER, SAME_LOWER or VALID", auto_pad, code="QR216"
         )
     if pads and auto_pad != "NOTSET":
-        raise refuse(
-            "pads and auto_pad are both given",
-            "pads",
-            "one of them",
-            f"pads {shape_text(tuple(pads))}, auto_pad {auto_pad}",
-            why="the two cannot be used simultaneously.",
-            fix="remove auto_pad, or remove pads",
-            code="QR215",
-        )
+        what = "pads and auto_pad are both given"
+        got = f"pads {shape_text(tuple(pads))}, auto_pad {auto_pad}"
+        why = "the two cannot be used simultaneously."
+        raise refuse(what, "pads", "one of them", got, why=why, fix="remove auto_pad, or remove pads", code="QR215")
     if auto_pad in ("NOTSET", "VALID"):
         both = _axes(pads, 2 * rank, "pads", 0, 0)
         return list(both[:rank]), list(both[rank:])
@@ -291,23 +277,15 @@ def check_operands(
         )
     check_rank(x.ndim - 2, xn)
     if group < 1 or x.shape[1] != (w.shape[0] if transposed else w.shape[1] * group) or w.shape[0] % group:
-        raise refuse(
-            "channels do not fit the groups",
-            wn,
-            f"{wn} [{layout},...] with C = {x.shape[1]}, group = {group} and {layout[0]} a multiple of group",
-            f"{wn} {shape_text(w.shape)}",
-            fix=f"check group and the layout of {xn}: channels are axis 1",
-            code="QR207",
-        )
+        what = "channels do not fit the groups"
+        expected = f"{wn} [{layout},...] with C = {x.shape[1]}, group = {group} and {layout[0]} a multiple of group"
+        fix = f"check group and the layout of {xn}: channels are axis 1"
+        raise refuse(what, wn, expected, f"{wn} {shape_text(w.shape)}", fix=fix, code="QR207")
     if kernel_shape and tuple(kernel_shape) != w.shape[2:]:
-        raise refuse(
-            f"kernel_shape differs from {wn}",
-            "kernel_shape",
-            shape_text(w.shape[2:]),
-            shape_text(tuple(kernel_shape)),
-            fix=f"remove kernel_shape; {wn} gives it",
-            code="QR214",
-        )
+        what = f"kernel_shape differs from {wn}"
+        got = shape_text(tuple(kernel_shape))
+        fix = f"remove kernel_shape; {wn} gives it"
+        raise refuse(what, "kernel_shape", shape_text(w.shape[2:]), got, fix=fix, code="QR214")
 
 
 def check_bias(bias: Array | None, channels: int, why: str = "") -> None:

@@ -37,13 +37,10 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
             wanted = [*first.shape]
             if wanted and x.ndim == first.ndim:
                 wanted[place] = x.shape[place]
-            raise misfit(
-                f"inputs[{number}] does not fit inputs[1]",
-                f"inputs[{number}]",
-                f"{type_name(first.dtype)} {shape_text(tuple(wanted))}",
-                f"{type_name(x.dtype)} {shape_text(x.shape)}",
-                why=f"Concat: all dimensions except axis {axis} are equal.",
-            )
+            expected = f"{type_name(first.dtype)} {shape_text(tuple(wanted))}"
+            got = f"{type_name(x.dtype)} {shape_text(x.shape)}"
+            why = f"Concat: all dimensions except axis {axis} are equal."
+            raise misfit(f"inputs[{number}] does not fit inputs[1]", f"inputs[{number}]", expected, got, why=why)
     length = sum(x.shape[place] for x in inputs)
     claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")
     return place
@@ -124,12 +121,9 @@ def split(
     length = -(-size // num_outputs)
     last = size - length * (num_outputs - 1)
     if last < 0:
-        raise misfit(
-            f"{size} elements do not fill {num_outputs} parts of {length}",
-            "num_outputs",
-            f"parts of ceil({size} / {num_outputs}) = {length} elements, the last one of 0 or more",
-            num_outputs,
-        )
+        what = f"{size} elements do not fill {num_outputs} parts of {length}"
+        expected = f"parts of ceil({size} / {num_outputs}) = {length} elements, the last one of 0 or more"
+        raise misfit(what, "num_outputs", expected, num_outputs)
     return _cut(input, axis, [length] * (num_outputs - 1) + [last], ctx)
 
 

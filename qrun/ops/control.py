@@ -39,12 +39,9 @@ class ScanOutput:
         """Add elements, at least one, that lie along a first axis. Raises as `add`."""
         if self._parts and (elements.shape[1:], elements.dtype) != (self._parts[0].shape[1:], self._parts[0].dtype):
             first = self._parts[0]
-            raise misfit(
-                f"element {sum(map(len, self._parts))} of a scan output has another shape or type",
-                "body",
-                f"{type_name(first.dtype)} {shape_text(first.shape[1:])}, as the first",
-                f"{type_name(elements.dtype)} {shape_text(elements.shape[1:])}",
-            )
+            what = f"element {sum(map(len, self._parts))} of a scan output has another shape or type"
+            expected = f"{type_name(first.dtype)} {shape_text(first.shape[1:])}, as the first"
+            raise misfit(what, "body", expected, f"{type_name(elements.dtype)} {shape_text(elements.shape[1:])}")
         self.nbytes += elements.nbytes
         self._ctx.claim((2 * self.nbytes,), 1, "scan output")
         self._parts.append(elements)
@@ -240,12 +237,9 @@ def _of_batch(parts: Sequence[Array]) -> Array:
     first = parts[0]
     for number, part in enumerate(parts):
         if (part.shape, part.dtype) != (first.shape, first.dtype):
-            raise misfit(
-                f"element {number} of the batch makes another shape or type",
-                "body",
-                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
-                f"{type_name(part.dtype)} {shape_text(part.shape)}",
-            )
+            what = f"element {number} of the batch makes another shape or type"
+            expected = f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first"
+            raise misfit(what, "body", expected, f"{type_name(part.dtype)} {shape_text(part.shape)}")
     checked((len(parts), *first.shape), first.itemsize, "body")
     return np.stack(parts)
 

@@ -265,13 +265,8 @@ def _axis_numbers(values: Sequence[int], rank: int, name: str, below: Sequence[i
     if not values:
         return (0,) * rank
     if len(values) != rank or any(not 0 <= v < limit for v, limit in zip(values, below, strict=True)):
-        raise refuse(
-            f"{name} does not fit",
-            name,
-            f"{rank} numbers from 0 to {shape_text(tuple(b - 1 for b in below))}",
-            shape_text(tuple(values)),
-            code="QR216",
-        )
+        expected = f"{rank} numbers from 0 to {shape_text(tuple(b - 1 for b in below))}"
+        raise refuse(f"{name} does not fit", name, expected, shape_text(tuple(values)), code="QR216")
     return tuple(values)
 
 

@@ -273,14 +273,8 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
         observe_zeros(B, "B", ctx)
         return binary(function, A, B, ctx)
     if not fmod and ctx.version < 28:
-        raise refuse(
-            "floating point needs fmod",
-            "fmod",
-            "1 for floating point",
-            "0",
-            why=f"Mod-{ctx.version}: with fmod = 0 the inputs are integers; opset 28 lifts this.",
-            code="QR204",
-        )
+        why = f"Mod-{ctx.version}: with fmod = 0 the inputs are integers; opset 28 lifts this."
+        raise refuse("floating point needs fmod", "fmod", "1 for floating point", "0", why=why, code="QR204")
     return binary(lambda a, b: narrow(function(widen(a), widen(b)), A.dtype), A, B, ctx, itemsize=8)
 
 

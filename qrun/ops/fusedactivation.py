@@ -114,13 +114,8 @@ def _conv_nodes(
         raise refuse(f"there is no activation {name!r}", "activation", ", ".join(_OF_CONV), name, code="QR204")
     names = _OF_CONV.get(name, ())
     if name and len(params) != len(names):
-        raise refuse(
-            f"{name} has {len(params)} parameters",
-            "activation_params",
-            f"{len(names)}, for {name}",
-            len(params),
-            code="QR204",
-        )
+        what = f"{name} has {len(params)} parameters"
+        raise refuse(what, "activation_params", f"{len(names)}, for {name}", len(params), code="QR204")
     nodes = [InnerNode("Conv", (0, 1, 2), geometry.named(), "sums")]
     if z is not None:
         nodes.append(InnerNode("Add", ("sums", 3), {}, "total"))

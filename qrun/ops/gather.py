@@ -149,12 +149,8 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
     place = None if axis is None else axis_in(axis, input.ndim)
     length = input.size if place is None else input.shape[place]
     if condition.dtype != np.bool_ or condition.ndim != 1 or condition.size > length:
-        raise misfit(
-            "condition does not fit input",
-            "condition",
-            f"bool [n], n up to {length}",
-            f"{type_name(condition.dtype)} [{','.join(map(str, condition.shape))}]",
-        )
+        got = f"{type_name(condition.dtype)} [{','.join(map(str, condition.shape))}]"
+        raise misfit("condition does not fit input", "condition", f"bool [n], n up to {length}", got)
     chosen = np.flatnonzero(condition)
     ctx.claim((chosen.size, input.size // max(length, 1)), input.itemsize)
     return np.take(input.reshape(-1) if place is None else input, chosen, axis=place or 0)

@@ -105,13 +105,9 @@ def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ct
             raise misfit(f"{name} is not a matrix", name, "rank 2", matrix)
     left, right = a.T if attributes.transA else a, b.T if attributes.transB else b
     if left.shape[1] != right.shape[0]:
-        raise misfit(
-            "A and B cannot be multiplied",
-            "B",
-            f"K = {left.shape[1]} rows after transposition, as A has columns",
-            f"A' {shape_text(left.shape)}, B' {shape_text(right.shape)}",
-            fix="check transA and transB",
-        )
+        expected = f"K = {left.shape[1]} rows after transposition, as A has columns"
+        got = f"A' {shape_text(left.shape)}, B' {shape_text(right.shape)}"
+        raise misfit("A and B cannot be multiplied", "B", expected, got, fix="check transA and transB")
     shape = (left.shape[0], right.shape[1])
     if c is not None and not broadcasts_to(c.shape, shape):
         raise bad_shape("C", f"a shape that broadcasts to {shape_text(shape)}", c)
@@ -276,12 +272,8 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
     for place, (text, x) in enumerate(zip(texts, inputs, strict=True)):
         more = x.ndim - len(letters[place])
         if more < 0 or ("..." not in text and more):
-            raise misfit(
-                f"term {text!r} does not fit Inputs[{place}]",
-                f"Inputs[{place}]",
-                f"rank {len(letters[place])}" + (" or more" if "..." in text else ""),
-                x,
-            )
+            expected = f"rank {len(letters[place])}" + (" or more" if "..." in text else "")
+            raise misfit(f"term {text!r} does not fit Inputs[{place}]", f"Inputs[{place}]", expected, x)
         hidden = max(hidden, more)
     every = "".join(letters)
     if not arrow:
@@ -306,12 +298,8 @@ def _sizes(terms: Sequence[tuple[str, ...]], inputs: Sequence[Array]) -> dict[st
         for label, n in zip(labels, x.shape, strict=True):
             known = sizes.get(label, 1)
             if known != n and 1 not in (known, n):
-                raise misfit(
-                    f"index {label} has {known} places before, {n} in Inputs[{place}]",
-                    f"Inputs[{place}]",
-                    f"{known} or 1 places",
-                    f"{n}, in {shape_text(x.shape)}",
-                )
+                what = f"index {label} has {known} places before, {n} in Inputs[{place}]"
+                raise misfit(what, f"Inputs[{place}]", f"{known} or 1 places", f"{n}, in {shape_text(x.shape)}")
             sizes[label] = n if known == 1 else known
     return sizes
 

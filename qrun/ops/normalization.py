@@ -61,14 +61,10 @@ def batch_normalization(
     """
     further = any(ctx.wanted[1:])
     if further and not training_mode:
-        raise refuse(
-            "running statistics are asked for outside training mode",
-            "training_mode",
-            "1, or Y as the only output",
-            f"{training_mode} and {ctx.outputs} outputs",
-            why="BatchNormalization-15: when training_mode is 0, extra outputs are invalid.",
-            code="QR204",
-        )
+        what = "running statistics are asked for outside training mode"
+        got = f"{training_mode} and {ctx.outputs} outputs"
+        why = "BatchNormalization-15: when training_mode is 0, extra outputs are invalid."
+        raise refuse(what, "training_mode", "1, or Y as the only output", got, why=why, code="QR204")
     made = _normalize(X, (scale, B, input_mean, input_var), epsilon, momentum, True, bool(training_mode), ctx)
     return made[: 3 if further else 1]
 

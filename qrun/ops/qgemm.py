@@ -98,13 +98,8 @@ def _check(given: QGemmInputs, transposed: tuple[int, int], ctx: Context) -> _Ch
     sa, za = scalar(given.a_scale, "a_scale", _NAME), scalar(given.a_zero_point, "a_zero_point", _NAME)
     ys, yz = scalar(given.y_scale, "y_scale", _NAME), scalar(given.y_zero_point, "y_zero_point", _NAME)
     if yz is not None and ys is None:
-        raise refuse(
-            "y_zero_point is given without y_scale",
-            "y_scale",
-            "both, or neither for a float32 result",
-            "nothing",
-            code="QR205",
-        )
+        what = "y_zero_point is given without y_scale"
+        raise refuse(what, "y_scale", "both, or neither for a float32 result", "nothing", code="QR205")
     for name, scale in (("a_scale", sa), ("b_scale", bs), ("y_scale", ys)):
         if scale is not None:
             note_scale(ctx, scale, name)
@@ -173,22 +168,13 @@ def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Ar
         left, right = (a.T if trans_a else a), (b.T if trans_b else b)
         if left.shape[1] == right.shape[0]:
             return left, right
-    raise misfit(
-        "A and B cannot be multiplied",
-        "B",
-        f"A {'[K,M]' if trans_a else '[M,K]'} and B {'[N,K]' if trans_b else '[K,N]'}, matrices with one K",
-        f"A {shape_text(a.shape)}, B {shape_text(b.shape)}",
-        fix="check transA and transB",
-    )
+    expected = f"A {'[K,M]' if trans_a else '[M,K]'} and B {'[N,K]' if trans_b else '[K,N]'}, matrices with one K"
+    got = f"A {shape_text(a.shape)}, B {shape_text(b.shape)}"
+    raise misfit("A and B cannot be multiplied", "B", expected, got, fix="check transA and transB")
 
 
 def _check_bias(bias: Array | None, shape: tuple[int, int]) -> None:
     if bias is not None and not broadcasts_to(bias.shape, shape):
-        raise refuse(
-            "C does not broadcast to the product",
-            "C",
-            f"a shape that broadcasts to {shape_text(shape)}",
-            bias,
-            why=f"{_NAME}: C is unidirectionally broadcastable to (M, N).",
-            code="QR305",
-        )
+        expected = f"a shape that broadcasts to {shape_text(shape)}"
+        why = f"{_NAME}: C is unidirectionally broadcastable to (M, N)."
+        raise refuse("C does not broadcast to the product", "C", expected, bias, why=why, code="QR305")

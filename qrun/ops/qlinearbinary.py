@@ -328,13 +328,8 @@ def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, a
     copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
     """
     if not inputs or len(inputs) % 3:
-        raise refuse(
-            f"{_NAME} has {len(inputs)} inputs after Y_zero_point",
-            "inputs",
-            "three for each tensor: tensor, scale, zero point",
-            len(inputs),
-            code="QR205",
-        )
+        what = f"{_NAME} has {len(inputs)} inputs after Y_zero_point"
+        raise refuse(what, "inputs", "three for each tensor: tensor, scale, zero point", len(inputs), code="QR205")
     ys = scale_param(Y_scale, "Y_scale", _NAME, ctx)
     yz = scalar(Y_zero_point, "Y_zero_point", _NAME)
     assert yz is not None
@@ -379,14 +374,9 @@ def _lower(site: LoweringContext) -> NativeKernel:
 def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
     if x is None or scale is None or x.dtype not in EIGHT or scale.dtype != np.float32:
         got = ", ".join("nothing" if a is None else type_name(a.dtype) for a in (x, scale))
-        raise refuse(
-            f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale",
-            "inputs",
-            "int8 or uint8, then float32",
-            got,
-            why=f"{_NAME}: inputs are tensor, scale, zero point, tensor, ...",
-            code="QR203",
-        )
+        what = f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale"
+        why = f"{_NAME}: inputs are tensor, scale, zero point, tensor, ..."
+        raise refuse(what, "inputs", "int8 or uint8, then float32", got, why=why, code="QR203")
 
 
 def _check_shapes(tensors: list[Array], axis: int) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._context import note_scale, same_type
+from qrun.ops._context import bad_parameter, note_scale, same_type
 from qrun.ops._matmul import integer_matmul
-from qrun.ops._op import Array, Context, contrib_op, op, refuse
+from qrun.ops._op import Array, Context, contrib_op, op
 from qrun.ops._quantize import quantized
 from qrun.ops._recurrent import (
     Gates,
@@ -311,9 +311,7 @@ def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Conte
     allowed = (tensor.shape[:1], (tensor.shape[0], tensor.shape[2]))
     scale = name.endswith("scale")
     if array.shape not in allowed:
-        expected = " or ".join(shape_text(shape) for shape in allowed)
-        code = "QR301" if scale else "QR302"
-        raise refuse(f"{name} has shape {shape_text(array.shape)}", name, expected, array, code=code)
+        raise bad_parameter(name, " or ".join(map(shape_text, allowed)), array)
     if scale:
         note_scale(ctx, array, name)
     else:

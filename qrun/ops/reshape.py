@@ -58,13 +58,8 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
 
 def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
-    return misfit(
-        f"data {shape_text(data.shape)} does not reshape to {list(shape)}",
-        "shape",
-        expected,
-        str(list(shape)),
-        why="Reshape keeps the number of elements.",
-    )
+    what = f"data {shape_text(data.shape)} does not reshape to {list(shape)}"
+    return misfit(what, "shape", expected, str(list(shape)), why="Reshape keeps the number of elements.")
 
 
 @op("Flatten", since=1, form="moves", native=view_kernel)
@@ -88,13 +83,9 @@ def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
         gone = _float.axes_in(axes, data.ndim)
     for place in gone:
         if data.shape[place] != 1:
-            raise misfit(
-                f"axis {place} has {data.shape[place]} elements",
-                "axes",
-                "axes of length 1",
-                f"axis {place} of {shape_text(data.shape)}",
-                why="Squeeze removes axes of length 1 only.",
-            )
+            what = f"axis {place} has {data.shape[place]} elements"
+            got = f"axis {place} of {shape_text(data.shape)}"
+            raise misfit(what, "axes", "axes of length 1", got, why="Squeeze removes axes of length 1 only.")
     return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
 
 
@@ -176,13 +167,10 @@ def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
     dims = []
     for n, m in zip_longest(reversed(input.shape), reversed(wanted), fillvalue=1):
         if m < 0 or (n != m and 1 not in (n, m)):
-            raise misfit(
-                f"input {shape_text(input.shape)} does not expand to {shape_text(wanted)}",
-                "shape",
-                f"a shape that broadcasts with {shape_text(input.shape)}",
-                shape_text(wanted),
-                why="axes are matched from the last; each pair must be equal, or one of them 1.",
-            )
+            what = f"input {shape_text(input.shape)} does not expand to {shape_text(wanted)}"
+            expected = f"a shape that broadcasts with {shape_text(input.shape)}"
+            why = "axes are matched from the last; each pair must be equal, or one of them 1."
+            raise misfit(what, "shape", expected, shape_text(wanted), why=why)
         dims.append(m if n == 1 else n)
     made = claim(ctx, dims[::-1], input.dtype, "shape")
     return input if made == input.shape else np.array(np.broadcast_to(input, made))

@@ -175,13 +175,8 @@ def _self_attention(
     present = np.empty(0, q.dtype)
     if ctx.wants(1):
         if present_keys.shape != present_values.shape:
-            raise refuse(
-                "present has no shape",
-                "qkv_hidden_sizes",
-                "values as wide as keys, or present left out",
-                str(tuple(widths)),
-                code="QR204",
-            )
+            expected = "values as wide as keys, or present left out"
+            raise refuse("present has no shape", "qkv_hidden_sizes", expected, str(tuple(widths)), code="QR204")
         ctx.claim((2, *present_keys.shape), q.itemsize)
         present = np.stack([present_keys, present_values])
     return merged_heads(found.y, ctx), present
