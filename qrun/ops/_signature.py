@@ -235,13 +235,8 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
     """
     inputs = inputs if known is None else inputs[: len(known.inputs)]
     if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
-        raise refuse(
-            f"{node.op_type} has {len(node.inputs)} inputs",
-            "",
-            f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}",
-            len(node.inputs),
-            code="QR205",
-        )
+        expected = f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}"
+        raise refuse(f"{node.op_type} has {len(node.inputs)} inputs", "", expected, len(node.inputs), code="QR205")
     for place, p in enumerate(inputs):
         given = place < len(node.inputs) and bool(node.inputs[place])
         optional = p.optional if known is None else known.inputs[place].option == "Optional"
