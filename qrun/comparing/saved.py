@@ -16,8 +16,7 @@ from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, differing, lone, settings
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.answers import RunOutput
-from qrun.documents.item import Item, damaged, read_document
-from qrun.documents.record import decode
+from qrun.documents.record import Item, damaged, decode, read_document
 from qrun.errors import CallError
 
 KINDS = ("profile", "run", "check")

@@ -14,8 +14,7 @@ from qrun.comparing.settings import Setting, settings
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode, Samples
-from qrun.documents.item import Item, damaged
-from qrun.documents.record import decode
+from qrun.documents.record import Item, damaged, decode
 
 LEAST = 10
 """Runs of a profile from which its quartiles can be told apart from another's."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from qrun.declare.frozen import frozen
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 
 
 @frozen

@@ -23,8 +23,7 @@ from qrun.comparing.settings import text
 from qrun.comparing.sides import Values
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.documents.item import Item, damaged, read_document
-from qrun.documents.record import decode, encode
+from qrun.documents.record import Item, damaged, decode, encode, read_document
 from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.report.html.cells import COSINE, INDEX, MAX_ABS, SQNR, inner_cell, label_cell, number_cell, real, text_cell
 from qrun.report.html.collect import MOST
 from qrun.report.html.models import items

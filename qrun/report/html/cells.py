@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isfinite
 
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.report.html.tags import HtmlColumn
 from qrun.report.text import number
 

@@ -18,8 +18,7 @@ from qrun.documents.answers import (
     Samples,
     TensorCodes,
 )
-from qrun.documents.item import Item, damaged
-from qrun.documents.record import decode, encode
+from qrun.documents.record import Item, damaged, decode, encode
 from qrun.evaluating.evaluation import Evaluation
 from qrun.report.html.models import MEASURED, Document, items, of_model, page_model, records
 from qrun.running.machine import Machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.report.html.accuracy import accuracy_parts
 from qrun.report.html.cells import (
     INDEX,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from qrun.documents.answers import ModelFile
-from qrun.documents.item import Item
-from qrun.documents.record import decode
+from qrun.documents.record import Item, decode
 from qrun.errors import CallError
 
 Document = tuple[str, Item]

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, ProfileNode
-from qrun.documents.item import Item
-from qrun.documents.record import decode
+from qrun.documents.record import Item, decode
 from qrun.report.html.collect import PageContent
 from qrun.report.html.frame import section
 from qrun.report.html.models import items
