@@ -15,7 +15,7 @@ _COLLECT_EVERY = 500_000
 imported to run it, are many objects without circles: Python's own 700 would cost a quarter of a run;
 one search among 200,000 takes 50 ms."""
 _held: list[int] = []
-"""Ctrl-C that came while the command was being imported; see qrun.cli._interrupt."""
+"""Ctrl-C that came while the command was being imported; see qrun.cli._main."""
 
 
 def _hold(number: int, frame: object) -> None:

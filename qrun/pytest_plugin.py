@@ -39,7 +39,7 @@ def check_path(
     path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; ():
     none. The other parameters are the options of ``qrun check`` (select_ is --select).
     """
-    from qrun.checking.runners import runner_maker
+    from qrun.checking.check import runner_maker
 
     try:
         models = find_models([os.fspath(given) for given in (path, *more)])

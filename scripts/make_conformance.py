@@ -28,8 +28,12 @@ import _conformance_quantize  # noqa: E402, F401
 import _conformance_rejects  # noqa: E402, F401
 from _conformance_case import FAMILIES, clauses, drafts, frozen_case  # noqa: E402
 
-from qrun.conform.pack import write  # noqa: E402
-from qrun.conform.suite import ARCHIVE, PROFILES, Case  # noqa: E402
+from qrun.conform.suite import (  # noqa: E402
+    ARCHIVE,
+    PROFILES,
+    Case,
+    write,
+)
 
 
 def made(names: list[str] | None = None) -> list[Case]:

@@ -28,8 +28,7 @@ from qrun.documents.answers import (
     TensorCodes,
     TensorForm,
 )
-from qrun.documents.item import Item
-from qrun.documents.record import Signed, decode, encode, key_of, omitted, unwritten
+from qrun.documents.record import Item, Signed, decode, encode, key_of, omitted, unwritten
 from qrun.errors import CallError
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", tuple: "array", Mapping: "object"}

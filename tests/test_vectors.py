@@ -14,11 +14,8 @@ from helpers.cli import conv_model, quantize_model, save, sum_model
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
-from qrun.checking.check import Settings, check_model
-from qrun.checking.recorded import compare
-from qrun.checking.runners import runner_maker
-from qrun.checking.vectorfolders import vector_folders
-from qrun.checking.vectors import Vector, replay
+from qrun.checking.check import Settings, check_model, runner_maker
+from qrun.checking.vectors import Vector, compare, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.ties import before_rounding, ties
 from qrun.errors import CallError

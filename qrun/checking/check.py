@@ -1,4 +1,4 @@
-"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors.
+"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors, also in several processes.
 It stops for nothing that is in a file."""
 
 from __future__ import annotations
@@ -7,23 +7,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter_ns
 
-from qrun.checking.refusals import as_finding
-from qrun.checking.rules import LEVELS, RULES, Finding, Rule, inferring, once, order
+from qrun.checking.rules import LEVELS, RULES, Finding, Rule, inferring, nodes_before, once, order
 from qrun.checking.rules._foretold import foretold
+from qrun.checking.rules._rule import as_finding
 from qrun.checking.rules._scope import Shape
 from qrun.checking.targets import Integers, integers
-from qrun.checking.vectorfolders import vector_folders
-from qrun.checking.vectors import Executor, Vector, not_replayed, replay
+from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.declare.frozen import frozen, keys
-from qrun.errors import CallError, QrunError
+from qrun.errors import CallError, QrunError, RunError, UnsupportedError
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
-from qrun.running.session import RunResult
+from qrun.running.plan import BACKENDS
+from qrun.running.session import RunResult, Session
 
 MakeRunner = Callable[[Model, Path], Executor]
 """A backend ready to run this model. Raises UnsupportedError if it cannot."""
@@ -258,12 +258,7 @@ def _explain(model: Model, vectors: Sequence[Vector], known: Sequence[Finding]) 
 def _explained(model: Model, finding: Finding, wrong: Mapping[int | None, Finding]) -> Finding:
     if finding.index is None:
         return finding
-    before, rest = set[int](), [finding.index]
-    while rest:
-        index = rest.pop()
-        if index not in before:
-            before.add(index)
-            rest += [model.producers[name].index for name in model.nodes[index].inputs if name in model.producers]
+    before = nodes_before(model, finding.index)
     cause = next((wrong[index] for index in sorted(before) if index in wrong), None)
     if cause is None:
         return finding
@@ -292,3 +287,78 @@ def shown_path(path: Path) -> str:
         except (OSError, ValueError):
             return path.as_posix()
     return path.as_posix()
+
+
+def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_time: float | None = None) -> MakeRunner:
+    """How vectors are run: by qrun, the graph as written, or in another runtime.
+
+    Raises CallError if the two choices do not go together, UnsupportedError if the other runtime is not installed.
+    """
+    if backend not in BACKENDS:
+        _check_peer(backend, arith)
+
+    def make(model: Model, path: Path) -> Executor:
+        if backend not in BACKENDS:
+            from qrun.peers import Peer
+
+            return Peer(model, backend, max_memory=max_memory, max_time=max_time)
+        return Session(
+            model,
+            backend=backend,
+            arith=arith,  # type: ignore[arg-type]
+            fuse=False,
+            max_memory=max_memory,
+            max_time=max_time,
+        )
+
+    return make
+
+
+def check_in_processes(
+    paths: Sequence[Path],
+    settings: Settings,
+    backend: tuple[str, str, int | None, float | None],
+    jobs: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[Checked]:
+    """As `check_models`, in so many processes. backend: the arguments of `runner_maker`;
+    progress: told how many are done.
+
+    A model that ends its process three times has that as its finding.
+    """
+    from qrun.running.crew import crewed
+
+    found: dict[Path, Checked] = {}
+    for checked in crewed(partial(_checker, settings, backend), iter(paths), jobs, _lost):
+        found[checked.path] = checked
+        if progress is not None:
+            progress(len(found))
+    return [found[path] for path in paths]
+
+
+def _checker(
+    settings: Settings, backend: tuple[str, str, int | None, float | None], threads: int
+) -> Callable[[Path], Checked]:
+    make = runner_maker(*backend)
+    return lambda path: check_model(path, settings.of(path), make)
+
+
+def _lost(path: Path) -> Checked:
+    error = RunError("QR015", f"checking {str(path)!r} made its process die each time", where=[str(path)])
+    return Checked(path, (as_finding(error),))
+
+
+def _check_peer(backend: str, arith: str) -> None:
+    if arith != "exact":
+        raise CallError(
+            "QR005",
+            "--arith is for qrun's own backends; another runtime has its own arithmetic",
+            facts=[("got", f"--arith {arith} --backend {backend}")],
+            fixes=["leave one of them out"],
+        )
+    if backend == "ort":
+        from importlib.util import find_spec
+
+        if find_spec("onnxruntime") is None:
+            fixes = ["pip install 'onnx-qrun[ort]'"]
+            raise UnsupportedError("QR012", "--backend ort needs onnxruntime, which is not installed", fixes=fixes)

@@ -82,16 +82,9 @@ def _exact(flat: Array) -> Counted:
     inner = counts.copy()
     inner[[0, -1]] = 0
     edges = _edges(0, codes.size)
-    limits = float(codes[0]), float(codes[-1])
-    return Counted(
-        flat.size,
-        limits,
-        used,
-        int(counts[0]),
-        int(counts[-1]),
-        tuple(np.add.reduceat(inner, edges[:-1]).tolist()),
-        _widths(edges, 0, codes.size - 1),
-    )
+    limits, ends = (float(codes[0]), float(codes[-1])), (int(counts[0]), int(counts[-1]))
+    bins = np.add.reduceat(inner, edges[:-1])
+    return Counted(flat.size, limits, used, *ends, tuple(bins.tolist()), _widths(edges, 0, codes.size - 1))
 
 
 def _edges(low: int, stop: int) -> list[int]:
@@ -194,23 +187,10 @@ class CodeCounter:
         stored = place.tensor in self._stored
         kind = "bias" if stored and dtype == "int32" else "weight" if stored else "activation"
         scale, zero = (_range(self._parameters.get(name)) for name in (place.scale, place.zero_point))
-        return TensorCodes(
-            place.tensor,
-            place.node.index,
-            place.node.name,
-            kind,
-            dtype,
-            shape,
-            scale,
-            zero,
-            c.size,
-            _plain(c.limits),
-            _plain(c.used) if c.used else None,
-            c.at_low,
-            c.at_high,
-            c.bins,
-            c.codes,
-        )
+        form = place.tensor, place.node.index, place.node.name, kind, dtype, shape
+        used = _plain(c.used) if c.used else None
+        counts = c.at_low, c.at_high, c.bins, c.codes
+        return TensorCodes(*form, scale, zero, c.size, _plain(c.limits), used, *counts)
 
 
 def _range(values: Array | None) -> tuple[float, float] | None:

@@ -14,19 +14,21 @@ from shlex import quote
 from time import perf_counter_ns
 from typing import Any, Literal, Protocol
 
-from qrun.checking.recorded import ComparedOutput, Verdict, classified, compare
-from qrun.checking.refusals import as_finding
+import numpy as np
+
 from qrun.checking.rules import Finding, at
-from qrun.comparing.differences import Tolerance, integral
+from qrun.checking.rules._rule import as_finding
+from qrun.comparing.differences import Tolerance, difference, distances, integral, plain
+from qrun.comparing.ties import NEAR, before_rounding, ties
 from qrun.declare import grouped
-from qrun.declare.frozen import changeable, keys
-from qrun.errors import NAMES, CallError, LimitError, QrunError, UnsupportedError
+from qrun.declare.frozen import changeable, frozen, keys
+from qrun.errors import NAMES, CallError, LimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.compound import tensors
 from qrun.ir.types import describe
 from qrun.memory import Budget, default_limit
-from qrun.running.session import RunResult
+from qrun.running.session import RunResult, Session
 
 _SHOWN = 3
 """Tensors that a fix names."""
@@ -278,3 +280,100 @@ def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> s
     read = [name for name in node.inputs if name and name not in model.constants] if node else []
     shown = "".join(f" -t {quote(name)}" for name in read[:_SHOWN]) or " -t '*'"
     return f"{_run(model, vector)}{shown} shows what comes before; --rtol, --atol and --lsb allow more"
+
+
+def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
+    """The folders to replay: ``test_data_set_*`` beside the model, or those that `data` are or hold.
+
+    Raises CallError for a folder of `data` with no vectors.
+    """
+    if data is None:
+        return _sets(model.parent)
+    found = []
+    for folder in data:
+        why, _ = absent(str(folder))
+        sets = [] if why else [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
+        if not sets:
+            where = [str(folder)]
+            facts = [("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")]
+            fixes = ["--data none checks without vectors"]
+            raise CallError(
+                "QR004", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=where, facts=facts, fixes=fixes
+            )
+        found += sets
+    return found
+
+
+def _sets(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.glob("test_data_set_*") if p.is_dir()), key=lambda p: (len(p.name), p.name))
+
+
+Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
+
+
+@frozen
+class ComparedOutput:
+    """One output beside its record.
+
+    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got,
+    recorded: the first element that differs; exact: its value before rounding, if that is known.
+    verdict: ``equal``; ``differs`` (floats); for integers ``tie`` (every differing element is one step off, and within
+    1e-5 steps of a tie), ``error``, or ``unclassified``.
+    """
+
+    KEYS = keys("name file verdict total differing largest first=place got recorded exact")
+
+    name: str
+    file: str
+    total: int
+    differing: int = 0
+    largest: float = 0.0
+    first: tuple[int, ...] = ()
+    got: Any = None
+    recorded: Any = None
+    exact: float | None = None
+    verdict: Verdict = "equal"
+    why: str = ""
+
+    @property
+    def place(self) -> tuple[int, ...] | None:
+        """The index of the first element that differs."""
+        return self.first if self.differing else None
+
+
+def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> ComparedOutput:
+    """One output and its record, which have one type and shape."""
+    found = difference(got, want, tolerance)
+    if found.equal:
+        return ComparedOutput(name, file, found.total, largest=found.largest)
+    counts, first = (found.total, found.differing, found.largest), found.first
+    return ComparedOutput(name, file, *counts, first, plain(got[first]), plain(want[first]), verdict="differs")
+
+
+def classified(
+    c: ComparedOutput, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
+) -> ComparedOutput:
+    """With the verdict over the elements that differ, from the exact values that their node rounds."""
+    node = model.producers.get(c.name)
+    exact = _exact(model, node, feeds) if node is not None else None
+    if node is None or exact is None or exact.shape != got.shape:
+        why = f"not classified: the value before rounding is not known for {node.op}" if node else "not classified"
+        return replace(c, verdict="unclassified", why=f"{why}.")
+    bad = np.asarray(distances(got, want) > tolerance.lsb, bool)
+    near = ties(exact[bad], got[bad], want[bad])
+    share = f"{near} of {c.differing} differing elements"
+    if near == c.differing:
+        why = f"all {c.differing} differing elements are within {NEAR:g} LSB of a tie: an arithmetic choice."
+        return replace(c, exact=float(exact[c.first]), verdict="tie", why=why)
+    why = f"{share} are within {NEAR:g} LSB of a tie; the others are an error here, or of a node before {node.label}."
+    return replace(c, exact=float(exact[c.first]), verdict="error", why=why)
+
+
+def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
+    """The exact values that the node rounds; its inputs are computed by the reference kernels."""
+    names = [n for n in node.inputs if n]
+    try:
+        values = Session(model, backend="reference").values(feeds, names)
+    except QrunError:
+        return None
+    return before_rounding(node, [values[n] if n else None for n in node.inputs])

@@ -16,8 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Lock, RLock, Thread
 from typing import IO, Any
 
-from qrun.child.limit import out_of_memory
-from qrun.child.wire import read, write
+from qrun.child.serve import out_of_memory, read, write
 
 SERVER = "import sys; sys.path[:] = sys.argv[1:]; from qrun.child.serve import main; main()"
 """What the child executes; it finds modules where this process does."""

@@ -1,17 +1,85 @@
-"""The other side: requests come in on stdin, answers go out on what was stdout; nothing else ever does."""
+"""The other side: requests come in on stdin, answers go out on what was stdout; nothing else ever does.
+
+A message is how many parts, their lengths, then the parts: a pickle and the arrays' bytes, which it refers to.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import signal
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, BinaryIO
 
-from qrun.child.limit import limited
-from qrun.child.wire import read, write
 from qrun.declare.calls import Calls, timed_calls
+
+
+def write(stream: BinaryIO, message: object) -> None:
+    """Send a message of plain data and arrays. What cannot be pickled raises before anything is sent."""
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(message, 5, buffer_callback=buffers.append)
+    parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
+    stream.write(struct.pack(f"<{len(parts) + 1}Q", len(parts), *(part.nbytes for part in parts)))
+    for part in parts:
+        stream.write(part)
+    stream.flush()
+
+
+def read(stream: BinaryIO) -> Any:
+    """The next message; its arrays can be written to. EOFError if the other side has closed the pipe."""
+    (count,) = struct.unpack("<Q", _exactly(stream, 8))
+    lengths = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
+    body, *buffers = [_exactly(stream, length) for length in lengths]
+    return pickle.loads(body, buffers=buffers)
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytearray:
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    while done < length:
+        more = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not more:
+            raise EOFError
+        done += more
+    return data
+
+
+_WORDS = re.compile(
+    r"MemoryError|bad_alloc|bad allocation|failed to allocate memory|cannot allocate memory", re.IGNORECASE
+)
+
+
+@contextmanager
+def limited(nbytes: int | None) -> Iterator[None]:
+    """Let this process take no more than `nbytes` on top of what it has; None: as much as there is."""
+    if nbytes is None or sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    used = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
+    allowed = used + nbytes if before[1] == resource.RLIM_INFINITY else min(used + nbytes, before[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def out_of_memory(words: str) -> bool:
+    """Do these words say that there was no memory left?"""
+    return bool(_WORDS.search(words))
+
 
 RUNTIMES = {"ort": ("qrun.child.ort", "OrtSession"), "onnx-ref": ("qrun.child.reference", "ReferenceSession")}
 """The module of each runtime, which knows its VERSION, and the class in it that loads a model."""
@@ -66,13 +134,23 @@ class Server:
         return str(self._held[handle].finish())
 
 
-def main() -> None:
-    """Serve until the pipe is closed, as it is when the other process ends; then end at once, whatever is going on."""
+def pipes() -> tuple[BinaryIO, BinaryIO]:
+    """stdin and stdout for messages alone: what is printed goes to stderr. Ctrl-C is the other process' to heed, and a
+    crash leaves no file behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _no_core_files()
+    with suppress(ImportError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    return incoming, outgoing
+
+
+def main() -> None:
+    """Serve until the pipe is closed, as it is when the other process ends; then end at once, whatever is going on."""
+    incoming, outgoing = pipes()
     requests: SimpleQueue[tuple[int, list[int], str, tuple[Any, ...]]] = SimpleQueue()
     Thread(target=_listen, args=(incoming, requests), daemon=True).start()
     server = Server()
@@ -86,7 +164,8 @@ def main() -> None:
         del arguments
 
 
-def words(error: Exception) -> str:
+def words(error: BaseException) -> str:
+    """The exception as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -96,11 +175,3 @@ def _listen(stream: BinaryIO, requests: SimpleQueue[Any]) -> None:
             requests.put(read(stream))
     finally:
         os._exit(0)
-
-
-def _no_core_files() -> None:
-    try:
-        import resource
-    except ImportError:
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -35,11 +35,11 @@ COMMANDS = {
     "compare": ("qrun.cli.compare:command", "Find where two runtimes, models or runs differ, and why."),
     "eval": ("qrun.cli.eval:command", "Judge models over a data set: accuracy, agreement, errors."),
     "conform": ("qrun.cli.conform:command", "Judge a runtime by the conformance suite of the operators."),
-    "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
+    "inspect": ("qrun.cli.lookup:inspect", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
-    "cache": ("qrun.cli.cache:command", "Show, or clear, what is kept on disk of kernels and models."),
-    "ops": ("qrun.cli.ops:command", "List supported operators, versions and types."),
-    "explain": ("qrun.cli.explain:command", "Explain a rule, an operator or a topic, offline."),
+    "cache": ("qrun.cli.lookup:cache", "Show, or clear, what is kept on disk of kernels and models."),
+    "ops": ("qrun.cli.lookup:ops", "List supported operators, versions and types."),
+    "explain": ("qrun.cli.lookup:explain", "Explain a rule, an operator or a topic, offline."),
 }
 """The commands by name: where each is declared, and its line of the help."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
         from qrun.ir.wire import read_ahead
 
         read_ahead(options["model"])
-    _import_backend(options["backend"])
+    start_other(options["backend"])
+    import_module("qrun.running.session" if options["backend"] in OWN else "qrun.peers")  # before times are taken
     source = read_model(options["model"], options["inputs"])
     start = perf_counter_ns()
     model = _load(source, "stdin" if options["model"] == "-" else "", kept)
@@ -178,14 +180,6 @@ def start_other(name: str | None) -> None:
         from qrun.child import start
 
         start(runtime)
-
-
-def _import_backend(backend: str | None) -> None:
-    """So that the load time is the model's, not Python's."""
-    from importlib import import_module
-
-    start_other(backend)
-    import_module("qrun.running.session" if backend in OWN else "qrun.peers")
 
 
 def _session(

@@ -1,5 +1,9 @@
-"""The entry point: run the command, print what went wrong in one style,
-and give every kind of end its own exit code."""
+"""The entry point: run the command, print what went wrong in one style, and give every kind of end its own exit code.
+
+Ctrl-C of the command, from its first line to its last: `qrun` itself holds it until `heed`, after `finish` it ends the
+process at once. Only in a process of the command is anything changed; whoever calls `main` keeps their handler. `main`
+may be called again.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ import contextlib
 import errno
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
+import qrun
 from qrun.cli._base import COMMANDS, Call
-from qrun.cli._interrupt import finish, heed
 from qrun.errors import CallError, OperatorError, QrunError, used_up
 
 if TYPE_CHECKING:
@@ -81,6 +86,30 @@ def limit_blas_threads(arguments: Sequence[str]) -> None:
             os.environ[name] = given
         else:
             os.environ.setdefault(name, "1")
+
+
+def heed() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt; now, if it came before."""
+    if signal.getsignal(signal.SIGINT) in (qrun._hold, _end):
+        signal.signal(signal.SIGINT, _raise)
+        if qrun._held:
+            qrun._held.clear()
+            raise KeyboardInterrupt
+
+
+def finish() -> None:
+    """From here on Ctrl-C ends the process at once: all that is left is printing."""
+    if signal.getsignal(signal.SIGINT) is _raise:
+        signal.signal(signal.SIGINT, _end)
+
+
+def _raise(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end(number: int, frame: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def _run(call: Call) -> int:
@@ -206,7 +235,6 @@ def _print_json(call: Call, error: QrunError, code: int) -> None:
 
 def _bug(call: Call, error: Exception) -> int:
     finish()
-    from qrun.cli._crash import place, write_report
     from qrun.report.message import print_message
     from qrun.report.screen import Screen
 
@@ -224,6 +252,44 @@ def _bug(call: Call, error: Exception) -> int:
             _traceback(error)
     _print_json(call, QrunError("internal", message, where=where, fixes=fixes), BUG)
     return BUG
+
+
+def write_report(argv: Sequence[str], error: BaseException) -> str:
+    """Write ``qrun-crash-XXXX.txt``: what was called, with which versions, and the traceback. The file is in the
+    temporary folder, or the current one; its path, "" if neither takes it."""
+    import secrets
+    import shlex
+    import tempfile
+    import traceback
+    from pathlib import Path
+
+    from qrun.cli._group import versions
+    from qrun.io.files import replacing
+
+    text = "\n".join(
+        [versions(), "", f"qrun {shlex.join(argv)}", "", "".join(traceback.format_exception(error)).rstrip(), ""]
+    )
+    name = f"qrun-crash-{secrets.token_hex(4)}.txt"
+    for folder in (Path(tempfile.gettempdir()), Path()):
+        with contextlib.suppress(CallError):
+            with replacing(str(folder / name)) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+            return str(folder / name)
+    return ""
+
+
+def place(error: BaseException) -> str:
+    """``qrun/ops/slice.py:88``: the innermost line of qrun in the traceback."""
+    import traceback
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[2]
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        path = Path(frame.filename)
+        if path.is_relative_to(root / "qrun"):
+            return f"{path.relative_to(root).as_posix()}:{frame.lineno}"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
 
 
 def _traceback(error: BaseException) -> None:

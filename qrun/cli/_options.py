@@ -1,11 +1,11 @@
-"""Options that commands share: those that every command has, and those of commands that run a model."""
+"""Options that commands share: those of every command, those of commands that run a model, and reports in files."""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +27,7 @@ from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
+
 
 general, inputs, run, timing, output = map(heading, ("General", "Inputs", "Run", "Timing", "Output"))
 
@@ -226,3 +227,33 @@ def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
     if sys.stdin is None or sys.stdin.isatty():
         raise CallError("QR005", "- reads the model from stdin, but stdin is a terminal", fixes=["qrun - < model.onnx"])
     return sys.stdin.buffer.read()
+
+
+Target = tuple[str, str]
+"""Format and file."""
+
+
+def targets(specs: Sequence[str], suffixes: Mapping[str, str], read: Mapping[str, str]) -> list[Target]:
+    """What the options name. suffixes: of each format; read: files of the call that are no targets, and what they are.
+
+    Raises CallError, before the work, for a format that is not known, and for a report that cannot go where it should.
+    """
+    from qrun.io.outputs import check_trace
+    from qrun.report.formats import target
+
+    taken, found = dict(read), []
+    for spec in specs:
+        format, file = target(spec, suffixes)
+        check_trace(file, taken)
+        taken[file] = "another report of this call"
+        found.append((format, file))
+    return found
+
+
+def write_reports(found: Sequence[Target], text: Callable[[str], str]) -> None:
+    """text: of a report in this format."""
+    from qrun.io.files import replacing
+
+    for format, file in found:
+        with replacing(file) as stream:
+            stream.write(text(format).encode("utf-8", "backslashreplace"))

@@ -18,10 +18,11 @@ from qrun.cli._options import (
     general_options,
     memory_option,
     own_backends,
+    targets,
     time_option,
     tolerance_options,
+    write_reports,
 )
-from qrun.cli._targets import targets, write_reports
 from qrun.report.formats import suffixes
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: Any) -> int:
     """Check models against the operator specs; replay their test vectors."""
     start_other(options["backend"])
-    from qrun.checking.check import find_models
-    from qrun.checking.runners import runner_maker
+    from qrun.checking.check import find_models, runner_maker
     from qrun.report.formats import Asked, print_report, report_text
 
     models = find_models(paths)
@@ -101,7 +101,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
 def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
     """From the options, and for some models from [tool.qrun.check.per-file]."""
     from qrun.checking.check import Settings
-    from qrun.checking.vectorfolders import vector_folders
+    from qrun.checking.vectors import vector_folders
     from qrun.comparing.differences import Tolerance
     from qrun.report.catalog import named, select
 
@@ -125,8 +125,7 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
 def _checked(
     models: Sequence[Path], settings: Settings, make: MakeRunner, options: Mapping[str, Any], out: Out
 ) -> Report:
-    from qrun.checking.check import Report, check_models
-    from qrun.checking.runners import check_in_processes
+    from qrun.checking.check import Report, check_in_processes, check_models
     from qrun.report.progress import Progress
 
     jobs = min(options["jobs"], len(models))
@@ -148,7 +147,7 @@ def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str]
     from shlex import quote
 
     from qrun.checking.check import not_judged
-    from qrun.checking.rules._words import listed
+    from qrun.checking.rules._rule import listed
     from qrun.errors import CallError
 
     missing, alone = not_judged(report.models, settings)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, WholeNumber, argument, define, format_options, heading, print_json
-from qrun.cli._options import Distance, general_options
-from qrun.cli._targets import Target, targets, write_reports
+from qrun.cli._options import Distance, Target, general_options, targets, write_reports
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 def _judged(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
-    from qrun.conform.baseline import changed, check_runtimes, saved
-    from qrun.conform.results import Judgement
+    from qrun.conform.results import Judgement, changed, check_runtimes, saved
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
     from qrun.report.progress import Progress
@@ -142,7 +140,7 @@ def _told(
 
 
 def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
-    from qrun.conform.export import export
+    from qrun.conform.suite import export
     from qrun.report.progress import Progress
     from qrun.report.text import plural
 
@@ -155,7 +153,7 @@ def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: 
 
 
 def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> int:
-    from qrun.conform.baseline import saved
+    from qrun.conform.results import saved
     from qrun.report.conform.scoreboard import SCOREBOARDS, scoreboard_sheet
     from qrun.report.sheet import print_sheet
 

@@ -119,7 +119,7 @@ class Percent(RealNumber):
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     """Judge models over a data set: accuracy, agreement, errors, with intervals."""
     from qrun.evaluating.setup import evaluated
-    from qrun.evaluating.wishes import Wishes
+    from qrun.evaluating.work import Wishes
     from qrun.report.evaluation import csv_lines, evaluation_fields, evaluation_sheet, running
     from qrun.report.progress import Progress
     from qrun.report.sheet import print_sheet

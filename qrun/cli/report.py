@@ -49,6 +49,7 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:
     """Write one self-contained HTML page."""
+    from qrun.ir.load import load
     from qrun.report.html.collect import by_model, page_of
     from qrun.report.html.made import today
     from qrun.report.html.several import side_by_side
@@ -67,8 +68,9 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     if saved:
         groups = by_model(_read(sources, options))
         files = [", ".join(dict.fromkeys(item.source for _, item in group)) for group in groups]
-    for source in () if saved else sources[1:]:
-        _check_readable(source)
+    for source in () if saved else sources[1:]:  # before the first is measured, which takes long
+        if source != "-":
+            load(source)
     for source in () if saved else sources:
         documents, code = _measured(source, options, out, told)
         groups.append(documents)
@@ -78,14 +80,6 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     pages = [page_of(group, argv, date) for group in groups]
     _write(options["output"], side_by_side(pages, files), out)
     return code
-
-
-def _check_readable(source: str) -> None:
-    """Raise what reading this model raises, before those that come first are measured, which takes long."""
-    from qrun.ir.load import load
-
-    if source != "-":
-        load(source)
 
 
 def _is_saved(source: str) -> bool:
@@ -99,7 +93,7 @@ def _is_saved(source: str) -> bool:
 
 
 def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
-    from qrun.documents.item import read_document
+    from qrun.documents.record import read_document
     from qrun.io.outputs import check_trace
     from qrun.report.html.collect import KINDS
 

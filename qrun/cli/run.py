@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import define, format_options, heading, model_argument, print_json
@@ -51,7 +50,10 @@ def command(out: Out, **options: Any) -> int:
     result = run(ready.feeds.arrays, names)
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
-    _save(ready, result, options, out)
+    if options["output"]:
+        from qrun.io.outputs import save
+
+        out.notes(save(options["output"], ready.feeds.arrays, result.outputs, ready.extra))
     as_json = options["format"] == "json"
     told = as_json or options["trace"] or not (out.quiet or options["output"] == "-")
     profile = _profile(ready, result) if told else None
@@ -61,7 +63,8 @@ def command(out: Out, **options: Any) -> int:
     findings = _check(ready, result, as_json or out.verbose > 0) if checked else None
     if isinstance(session, Session):
         out.notes(f"{found.message} (qrun explain QR219)" for found in findings or () if found.rule == "QR219")
-    failing = _failing(findings or [], options["fail_on"])
+    levels = {"error": ("error",), "warning": ("error", "warning")}.get(options["fail_on"], ())
+    failing = [finding for finding in findings or [] if finding.level in levels]
     code = int(bool(failing))
 
     from qrun.report.message import print_findings
@@ -93,14 +96,6 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
         )
 
 
-def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    if options["output"]:
-        from qrun.io.outputs import save
-
-        for note in save(options["output"], ready.feeds.arrays, result.outputs, ready.extra):
-            out.note(note)
-
-
 def _profile(ready: Ready, first: RunResult) -> Profile | None:
     """A short one of the runs after the first; None where these take long, or more than they may."""
     from qrun.errors import LimitError
@@ -119,9 +114,3 @@ def _check(ready: Ready, result: RunResult, counted: bool) -> list[Finding]:
     given = not any(source.startswith("random") for source in ready.feeds.sources.values())
     keeper = None if given and counted else getattr(ready.session, "kept", None)
     return check(ready.model, result, ready.feeds.arrays if given else None, keeper)
-
-
-def _failing(findings: Sequence[Finding], fail_on: str) -> list[Finding]:
-    """The findings that make the exit code 1."""
-    levels = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on, ())
-    return [finding for finding in findings if finding.level in levels]

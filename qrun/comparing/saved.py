@@ -15,8 +15,7 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, difference,
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.documents.answers import ProfileNode, RunOutput, Samples
-from qrun.documents.item import Item, damaged, read_document
-from qrun.documents.record import decode
+from qrun.documents.record import Item, damaged, decode, read_document
 from qrun.errors import CallError
 from qrun.io.arrays import Npz, no_such_file
 from qrun.io.storable import restored

@@ -7,10 +7,9 @@ from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
 
-from qrun.conform.answers import HUNG, CaseRunner, Response
 from qrun.conform.judge import judged
 from qrun.conform.results import CaseResult, RuntimeResult
-from qrun.conform.runtimes import Runtime, runner
+from qrun.conform.runtimes import HUNG, CaseRunner, Response, Runtime, runner
 from qrun.conform.suite import Case, CaseInfo, Suite
 
 Progress = Callable[[int], None]

@@ -1,12 +1,323 @@
-"""The runtimes that can be judged, by name."""
+"""The runtimes that can be judged, by name: each in a process of its own, or any program; and their answers."""
 
 from __future__ import annotations
 
-from qrun.conform.answers import CaseRunner
-from qrun.conform.external import CommandRunner
-from qrun.conform.process import ProcessRunner
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import perf_counter
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+import qrun
+from qrun.conform.suite import Case, write_case
+from qrun.conform.worker import receive, send
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, meant
+from qrun.errors import CallError, QrunError, UnsupportedError, meant
+from qrun.ir import Array
+from qrun.ir.types import DTYPES, NUMBERS
+from qrun.memory import Budget
+
+REFUSED, UNSUPPORTED, CRASHED, HUNG = "refused", "unsupported", "crashed", "hung"
+
+
+@frozen
+class Response:
+    """An answer.
+
+    outputs: by name, None for one that was not given; empty unless it ran.
+    failed:  "" if it ran, else refused, unsupported, crashed or hung.
+    message: the runtime's own words, or how it ended.
+    """
+
+    outputs: Mapping[str, Array | None]
+    failed: str = ""
+    message: str = ""
+
+
+class CaseRunner(Protocol):
+    """Something that runs cases, one after the other."""
+
+    @property
+    def version(self) -> str:
+        """Of the runtime, as it says; "" if it does not."""
+        ...
+
+    def run(self, case: Case, limit: float) -> Response:
+        """One case, in at most so many seconds."""
+        ...
+
+    def close(self) -> None:
+        """End what runs."""
+        ...
+
+
+CODE = (
+    "import sys; sys.path[:] = filter(None, sys.path); sys.path.append(sys.argv.pop(1)); import qrun; sys.path.pop(); "
+    "from qrun.conform.worker import main; main(*sys.argv[1:])"
+)
+"""What the process executes: of this package's folder it takes qrun and nothing beside it, and nothing of the current
+folder, which `-c` puts first, as "" (`-P` leaves it out, but only since Python 3.11)."""
+STARTING = 120.0
+"""Seconds for a runtime to be imported."""
+_ENDING = 2.0
+_Answers = SimpleQueue[tuple[dict[str, Any], list[bytes]] | None]
+
+
+class ProcessRunner:
+    """One adapter in one process. adapter: see `worker.main`; option: what it is given;
+    python: the interpreter, "" for this one.
+
+    Raises UnsupportedError if the runtime cannot be imported there.
+    """
+
+    def __init__(self, name: str, adapter: str, option: str, python: str = "") -> None:
+        self.name, self.adapter, self.option, self.python = name, adapter, option, python
+        self.version = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    def run(self, case: Case, limit: float) -> Response:
+        """A crash or a hang ends the process; the next case gets another one."""
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        head = {
+            "inputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.inputs.items()],
+            "outputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.expected.items()] or [["y0", 2, []]],
+        }
+        try:
+            send(process.stdin, head, [case.model, *(np.ascontiguousarray(a).tobytes() for a in case.inputs.values())])  # type: ignore[arg-type]
+            answer = self._answers.get(timeout=limit)
+        except Empty:
+            self.close()
+            return Response({}, HUNG, f"no answer in {limit:g} s")
+        except (OSError, ValueError):
+            answer = None
+        if answer is None:
+            return Response({}, CRASHED, self._ended())
+        try:
+            return _given(case, *answer)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
+            self.close()
+            return Response({}, CRASHED, f"its answer cannot be read: {type(error).__name__}")
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, self._log):
+                with suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+
+    def _start(self) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._answers: _Answers = SimpleQueue()
+        command = [
+            self.python or sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            CODE,
+            str(Path(qrun.__file__).parents[1]),
+            self.adapter,
+            self.option,
+        ]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+        except OSError as error:
+            self._log.close()
+            raise self._missing(f"{command[0]} cannot be started: {error}") from None
+        Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
+        try:
+            answer = self._answers.get(timeout=STARTING)
+        except Empty:
+            answer = ({"missing": f"it does not start within {STARTING:g} s"}, [])
+        told = answer[0] if answer else {"missing": self._ended()}
+        if "version" not in told:
+            self.close()
+            raise self._missing(str(told.get("missing", "its answer cannot be read")))
+        self.version = str(told["version"])
+
+    def _missing(self, got: str) -> UnsupportedError:
+        return UnsupportedError(
+            "QR012",
+            f"the runtime {self.name} cannot be used",
+            facts=[("got", got[:400])],
+            fixes=["install it, or name a Python that has it: --python PATH", "qrun explain conform"],
+        )
+
+    def _ended(self) -> str:
+        """How the process ended, and its last words."""
+        process = self._process
+        code: int | None = None
+        last = ""
+        if process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(_ENDING)
+            with suppress(OSError, ValueError):
+                self._log.seek(max(self._log.seek(0, 2) - 2000, 0))
+                lines = self._log.read().decode(errors="replace").split("\n")
+                last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+        self.close()
+        return f"{ending(code)}{f': {last[:300]}' if last else ''}"
+
+
+def ending(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None:
+        return "it closed its pipe"
+    if code < 0:
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"signal {-code}"
+    return f"exit code {code}"
+
+
+def _given(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
+    if "failed" in head:
+        return Response({}, str(head["failed"]), str(head["message"]))
+    rows, rest = head["outputs"], iter(parts)
+    outputs = {}
+    for name, row in zip(case.expected or [f"y{at}" for at in range(len(rows))], rows, strict=False):
+        outputs[name] = None if row is None else np.frombuffer(next(rest), DTYPES[row[0]]).reshape(row[1])
+    return Response(outputs)
+
+
+def _listen(stream: Any, answers: _Answers) -> None:
+    """Put every message of the process into `answers`, then None when it ends or sends something that is no message."""
+    with stream, suppress(OSError, EOFError, ValueError, KeyError, TypeError):
+        while True:
+            answers.put(receive(stream))
+    answers.put(None)
+
+
+WORDS = ("model", "inputs", "outputs")
+REFUSES, LACKS = 2, 3
+"""Exit codes of a program that refuses a model, and of one that has no such operator or type."""
+_ROOM = 1 << 20
+"""Bytes of an output that a program may write beyond twice the expected outputs."""
+_PIECE = 1 << 16
+"""The most bytes that one read of stderr takes."""
+
+
+class CommandRunner:
+    """``cmd:PROGRAM {model} {inputs} {outputs}``.
+
+    model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the
+             order of the graph's inputs. outputs: an empty folder,
+             into which the program writes output_0.pb, output_1.pb, ...
+    Raises CallError if the text names none of these places, or no program.
+    """
+
+    version = ""
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._words = shlex.split(text)
+        except ValueError as error:
+            raise _bad(text, str(error)) from None
+        if not self._words or not all(any(f"{{{word}}}" in part for part in self._words) for word in WORDS):
+            raise _bad(text, "it names not all of {model}, {inputs} and {outputs}")
+
+    def run(self, case: Case, limit: float) -> Response:
+        """In a new process group, which is ended as a whole when the time is over."""
+        with tempfile.TemporaryDirectory(prefix="qrun-") as name:
+            folder = Path(name)
+            write_case(case, folder, outputs=False)
+            (folder / "out").mkdir()
+            places = {"model": folder / "model.onnx", "inputs": folder / "test_data_set_0", "outputs": folder / "out"}
+            command = [part.format(**places) if "{" in part else part for part in self._words]
+            try:
+                done, told = _called(command, limit)
+            except OSError as error:
+                raise _bad(command[0], f"{error.strerror or error}: {command[0]}") from None
+            if done is None:
+                return Response({}, HUNG, f"no answer in {limit:g} s")
+            if done:
+                kind = {REFUSES: REFUSED, LACKS: UNSUPPORTED}.get(done, CRASHED)
+                return Response(
+                    {}, kind, told if kind != CRASHED and told else f"{ending(done)}{f': {told}' if told else ''}"
+                )
+            return _outputs(case, folder / "out")
+
+    def close(self) -> None:
+        """Nothing runs between cases."""
+
+
+def _called(command: list[str], limit: float) -> tuple[int | None, str]:
+    """The exit code, None if the time was over; and the last line on stderr."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stderr is not None
+    last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
+    reader = Thread(
+        target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), _PIECE), b""),), daemon=True
+    )
+    reader.start()
+    end = perf_counter() + limit
+    reader.join(limit)
+    try:
+        process.wait(max(end - perf_counter(), 0))
+        hung = reader.is_alive()
+    except subprocess.TimeoutExpired:
+        hung = True
+    if hung:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        reader.join(1)
+    if not reader.is_alive():  # else a process that left the group holds the other end of the pipe
+        process.stderr.close()
+    if hung:
+        return None, ""
+    lines = [line for line in b"".join(last).decode(errors="replace").splitlines() if line.strip()]
+    return process.returncode, " ".join(lines[-1].split())[:400] if lines else ""
+
+
+def _outputs(case: Case, folder: Path) -> Response:
+    from qrun.ir.tensorfile import read_tensor
+
+    found: dict[str, Array | None] = {}
+    budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
+    for place, name in enumerate(case.expected or ["y0"]):
+        path = folder / f"output_{place}.pb"
+        if not path.exists():
+            found[name] = None
+            continue
+        try:
+            found[name] = read_tensor(path, budget)[1]
+        except QrunError as error:
+            return Response({}, CRASHED, f"output_{place}.pb is no tensor: {error.message}")
+        except Exception as error:
+            return Response({}, CRASHED, f"output_{place}.pb is no tensor: {type(error).__name__}")
+    return Response(found)
+
+
+def _bad(text: str, got: str) -> CallError:
+    return CallError(
+        "QR005",
+        f"--runtime cmd:{text[:80]}: this is no command that can run cases",
+        facts=[("expected", "cmd:PROGRAM {model} {inputs} {outputs}"), ("got", got)],
+        fixes=["qrun explain conform has the protocol"],
+    )
+
 
 ADAPTERS = "qrun.conform.adapters"
 COMMAND = "cmd:"
@@ -17,7 +328,7 @@ PLACES = ("{model}", "{inputs}", "{outputs}")
 @frozen
 class Runtime:
     """One way to run models. label: for people, to which the version is added.
-    adapter: a module; option: what it is given."""
+    adapter: see `worker.main`; option: what it is given."""
 
     name: str
     label: str
@@ -28,18 +339,18 @@ class Runtime:
 RUNTIMES = {
     known.name: known
     for known in (
-        Runtime("native", "qrun, native backend", f"{ADAPTERS}.qrun_itself", "native"),
-        Runtime("reference", "qrun, reference backend", f"{ADAPTERS}.qrun_itself", "reference"),
-        Runtime("ort", "onnxruntime, graph optimizations off", f"{ADAPTERS}.ort"),
-        Runtime("ort-optimized", "onnxruntime, graph optimizations on", f"{ADAPTERS}.ort", "optimized"),
+        Runtime("native", "qrun, native backend", f"{ADAPTERS}:Qrun", "native"),
+        Runtime("reference", "qrun, reference backend", f"{ADAPTERS}:Qrun", "reference"),
+        Runtime("ort", "onnxruntime, graph optimizations off", f"{ADAPTERS}:Ort"),
+        Runtime("ort-optimized", "onnxruntime, graph optimizations on", f"{ADAPTERS}:Ort", "optimized"),
         Runtime(
-            "ort-x64quantprecision", "onnxruntime, session.x64quantprecision", f"{ADAPTERS}.ort", "x64quantprecision"
+            "ort-x64quantprecision", "onnxruntime, session.x64quantprecision", f"{ADAPTERS}:Ort", "x64quantprecision"
         ),
-        Runtime("onnx-ref", "onnx.reference", f"{ADAPTERS}.onnx_reference"),
-        Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}.openvino"),
-        Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}.opencv"),
-        Runtime("tinygrad", "tinygrad, DEV=PYTHON", f"{ADAPTERS}.tinygrad"),
-        Runtime("iree", "IREE, llvm-cpu", f"{ADAPTERS}.iree"),
+        Runtime("onnx-ref", "onnx.reference", f"{ADAPTERS}:OnnxReference"),
+        Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}:OpenVino"),
+        Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}:OpenCv"),
+        Runtime("tinygrad", "tinygrad, DEV=PYTHON", f"{ADAPTERS}:TinyGrad"),
+        Runtime("iree", "IREE, llvm-cpu", f"{ADAPTERS}:Iree"),
     )
 }
 OWN = ("native", "reference")

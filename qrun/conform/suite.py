@@ -1,10 +1,12 @@
-"""The frozen cases: one archive in the package, from which single cases are read."""
+"""The frozen cases: one archive in the package, from which single cases are read; how it is written; and cases as plain
+ONNX test folders, for those who have no qrun."""
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,7 @@ from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.ir import Array
-from qrun.ir.types import DTYPES
+from qrun.ir.types import DTYPES, NUMBERS
 
 VERSION = "1.0"
 ARCHIVE = Path(__file__).parent / f"suite-{VERSION}.zip"
@@ -190,3 +192,112 @@ def unpacked(info: CaseInfo, data: bytes) -> Case:
         Alternative(o["cause"], o["text"], o["open"], tuple(o["runtimes"]), taken(o["outputs"])) for o in head["others"]
     )
     return Case(info, model, inputs, expected, exact, margin, head["within"], others)
+
+
+BLOCK = 48
+"""Cases that are compressed together."""
+
+
+def packed(case: Case) -> bytes:
+    """What `qrun.conform.suite.unpacked` reads."""
+    arrays: list[Array] = []
+
+    def rows(named: Mapping[str, Array]) -> list[list[Any]]:
+        arrays.extend(named.values())
+        return [[name, NUMBERS[a.dtype], list(a.shape)] for name, a in named.items()]
+
+    head = {
+        "model": len(case.model),
+        "inputs": rows(case.inputs),
+        "expected": rows(case.expected),
+        "exact": rows(case.exact),
+        "margin": rows(case.margin),
+        "within": case.within,
+        "others": [
+            {"cause": o.cause, "text": o.text, "open": o.open, "runtimes": list(o.runtimes), "outputs": rows(o.outputs)}
+            for o in case.alternatives
+        ],
+    }
+    text = json.dumps(head, separators=(",", ":")).encode("ascii")
+    return b"".join(
+        [len(text).to_bytes(4, "little"), text, case.model, *(np.ascontiguousarray(a).tobytes() for a in arrays)]
+    )
+
+
+def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, str]]) -> None:
+    """Write the archive; blocks follow the order of the cases."""
+    rows, blocks = [], []
+    for first in range(0, len(cases), BLOCK):
+        name, body = f"cases/{first // BLOCK:03}.bin", b""
+        for case in cases[first : first + BLOCK]:
+            made = packed(case)
+            rows.append(list(astuple(replace(case.info, block=name, start=len(body), length=len(made)))))
+            body += made
+        blocks.append((name, body))
+    used = {case.info.clause for case in cases}
+    told = {
+        "format": "qrun/suite/1.0",
+        "version": VERSION,
+        "clauses": {number: list(text) for number, text in clauses.items() if number in used},
+        "cases": rows,
+    }
+    text = json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, body in [(INDEX, text), *blocks]:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, body, zipfile.ZIP_DEFLATED, 9)
+
+
+def write_case(case: Case, folder: Path, outputs: bool = True) -> None:
+    """``model.onnx`` and ``test_data_set_0`` with its tensors, as onnx.backend.test reads them."""
+    from qrun.ir.tensorfile import tensor_bytes
+
+    data = folder / "test_data_set_0"
+    data.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(case.model)
+    for kind, arrays in (("input", case.inputs), ("output", case.expected if outputs else {})):
+        for place, (name, array) in enumerate(arrays.items()):
+            (data / f"{kind}_{place}.pb").write_bytes(tensor_bytes(array, name))
+
+
+def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Callable[[int], None]) -> None:
+    """A folder for each case, named by its id: ``model.onnx``, ``test_data_set_0/`` and ``case.json``.
+
+    A case that must be refused has no outputs. Raises CallError if the folder is not empty, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise CallError("QR008", f"{folder} is not empty", where=[str(folder)], fixes=["name a new folder"])
+        for place, info in enumerate(cases):
+            progress(place)
+            _write(suite, info, folder / info.id)
+    except OSError as error:
+        raise CallError(
+            "QR008",
+            f"cannot write to {folder}: {error.strerror or error}",
+            where=[str(folder)],
+            fixes=["name another folder"],
+        ) from None
+
+
+def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
+    case, clause = suite.load(info), suite.clause(info)
+    write_case(case, folder)
+    told = {
+        "id": info.id,
+        "operator": info.op,
+        "domain": info.domain,
+        "version": info.version,
+        "profile": info.profile,
+        "rejects": info.rejects,
+        "clause": info.clause,
+        "title": clause.title,
+        "sentence": clause.sentence,
+        "basis": info.basis,
+        "exact": {name: [repr(float(v)) for v in values.flat] for name, values in case.exact.items()},
+        "margin": {name: [repr(float(v)) for v in values.flat] for name, values in case.margin.items()},
+        "within": case.within,
+    }
+    (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

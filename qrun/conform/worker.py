@@ -1,30 +1,58 @@
-"""The other process: it loads one adapter, and runs case after case.
+"""The process that loads one adapter and runs case after case, and its messages: JSON and raw bytes.
 It may be of another Python, without qrun's packages."""
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, BinaryIO
 
+from qrun.child.serve import pipes, words
 from qrun.conform.adapters import Tensor
-from qrun.conform.wire import receive, send
+
+MOST = 1 << 31
+"""Bytes that a message may have; a length beyond it is rubbish."""
+
+
+def send(stream: BinaryIO, head: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
+    """A message: how long the head is, the head, then the parts, whose lengths are in it."""
+    text = json.dumps({**head, "lengths": [len(part) for part in parts]}).encode()
+    stream.write(b"".join([len(text).to_bytes(8, "little"), text, *parts]))
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
+    """The next message. EOFError if the other side is gone, ValueError for what is no message."""
+    length = int.from_bytes(_exactly(stream, 8), "little")
+    if length > MOST:
+        raise ValueError("this is no message")
+    head = json.loads(_exactly(stream, length))
+    return head, [_exactly(stream, size) for size in head["lengths"]]
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        more = stream.read(length - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return bytes(data)
 
 
 def main(adapter: str, option: str) -> None:
-    """Serve until the pipe is closed. What the runtime prints goes to stderr."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _no_core_files()
-    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    """Serve until the pipe is closed. adapter: a module, or ``module:class``. What it prints goes to stderr."""
+    incoming, outgoing = pipes()
     try:
-        module = import_module(adapter)
+        name, _, made = adapter.partition(":")
+        module = import_module(name)
+        module = getattr(module, made)() if made else module
         send(outgoing, {"version": str(module.version())})
     except BaseException as error:
-        send(outgoing, {"missing": words(error)})
+        send(outgoing, {"missing": words(error)[:1000]})
         return
     while True:
         try:
@@ -43,23 +71,11 @@ def _answer(outgoing: Any, module: Any, option: str, head: dict[str, Any], parts
         rows = [None if t is None else [t.type, list(t.shape)] for t in made]
         data = [t.data for t in made if t is not None]
     except BaseException as error:
-        kind = "unsupported" if any(sign in words(error) for sign in module.UNSUPPORTED) else "refused"
-        send(outgoing, {"failed": kind, "message": words(error)})
+        message = words(error)[:1000]
+        kind = "unsupported" if any(sign in message for sign in module.UNSUPPORTED) else "refused"
+        send(outgoing, {"failed": kind, "message": message})
         return
     send(outgoing, {"outputs": rows}, data)
-
-
-def words(error: BaseException) -> str:
-    """The exception as one line, cut where it is long."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:1000]
-
-
-def _no_core_files() -> None:
-    try:
-        import resource
-    except ImportError:
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 if __name__ == "__main__":

@@ -1,25 +1,141 @@
-"""Models over samples: what they score, how sure that is, how they differ, and on which samples most."""
+"""Models over samples, cut into chunks, the portions that workers take: what they score, how sure that is, how they
+differ, and on which samples most."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, count, islice
 from statistics import median
 from time import perf_counter
+from typing import Any
+
+import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted
-from qrun.evaluating.chunks import SampleChunks, fitting_feed
+from qrun.errors import CallError
 from qrun.evaluating.health import Health, InnerCounts, health
-from qrun.evaluating.samples import Axis, DataSet, StreamedSamples
+from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, renamed
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
-from qrun.evaluating.wishes import Setup
-from qrun.evaluating.work import Chunk, Done, Failure
+from qrun.evaluating.work import Chunk, Done, Failure, Setup, described
+from qrun.io.feeds import check_feeds
+from qrun.io.storable import digest
+from qrun.ir import Array, Model
+from qrun.memory import ResourceLimits
 from qrun.running.cpus import usable_cpus
 from qrun.running.session import Session
+
+CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
+"""About how much goes to a worker at once, and how many samples at most."""
+
+
+class SampleChunks:
+    """Samples in chunks of whole batches. size: of a chunk, which the first sample decides; total: samples, or None."""
+
+    def __init__(self, samples: DataSet | StreamedSamples, setup: Setup, batch: int) -> None:
+        self._samples, self._setup = samples, setup
+        self._iterator = iter(samples) if isinstance(samples, StreamedSamples) else None
+        if isinstance(samples, StreamedSamples):
+            self.total = None
+            self.first = next(self._iterator, None) if self._iterator is not None else None
+        else:
+            known = len(samples) if setup.order is None else len(setup.order)
+            self.total = known if setup.job.wishes.limit is None else min(known, setup.job.wishes.limit)
+            self.first = samples.read(self._place(0)) if self.total else None
+        feed = self.first.feed if self.first is not None else {}
+        nbytes = sum(array.nbytes for array in feed.values()) if isinstance(feed, Mapping) else 0
+        self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the results of a chunk, for `Store` to compare."""
+        setup = self._setup
+        return {
+            **described(setup.job),
+            "models": [digest for _, digest, _ in setup.rows],
+            "samples": getattr(self._samples, "identity", "Python"),
+            "chunk": self.size,
+            "limit": setup.job.wishes.limit,
+            "labels": None if setup.labels is None else digest(setup.labels),
+            "order": None if setup.order is None else digest(np.array(setup.order)),
+        }
+
+    def _place(self, place: int) -> int:
+        return place if self._setup.order is None else int(self._setup.order[place])
+
+    def chunks(self, kept: Callable[[int], bool]) -> Iterator[Chunk]:
+        """All chunks that are not kept, in order. kept: asked about each chunk's index as the chunk comes."""
+        if self._iterator is not None:
+            yield from (chunk for chunk in self._streamed() if not kept(chunk.index))
+            return
+        assert self.total is not None
+        for index, start in enumerate(range(0, self.total, self.size)):
+            if not kept(index):
+                stop = min(start + self.size, self.total)
+                yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
+
+    def good(self) -> Iterator[Mapping[str, Array]]:
+        """The samples that can be read; of streamed ones only the first."""
+        streamed = isinstance(self._samples, StreamedSamples)
+        samples = filter(None, [self.first]) if streamed else map(self._read, range(self.total or 0))
+        return (sample.feed for sample in samples if isinstance(sample.feed, Mapping))
+
+    def again(self, place: int) -> Sample | None:
+        """The sample at this place, read again; None where samples come only once."""
+        return None if isinstance(self._samples, StreamedSamples) else self._read(place)
+
+    def count(self, index: int) -> int:
+        """Samples of a chunk."""
+        return self.size if self.total is None else min(self.size, self.total - index * self.size)
+
+    def _read(self, place: int) -> Sample:
+        assert not isinstance(self._samples, StreamedSamples)
+        at = self._place(place)
+        sample = self._samples.read(at)
+        labels = self._setup.labels
+        return sample if labels is None else replace(sample, label=as_label(labels[at], labels.dtype.kind == "O"))
+
+    def _streamed(self) -> Iterator[Chunk]:
+        assert self._iterator is not None
+        labels, limit = self._setup.labels, self._setup.job.wishes.limit
+        rest = chain([self.first] if self.first is not None else [], self._iterator)
+        taken = islice(rest, limit)
+        for index in count():
+            held, first = tuple(islice(taken, self.size)), index * self.size
+            if not held:
+                return
+            if labels is not None:
+                if first + len(held) > len(labels):
+                    raise CallError(
+                        "QR003",
+                        f"{len(labels)} labels for {first + len(held)} samples or more",
+                        facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
+                        fixes=["give one label for each sample, in their order, or leave out --labels"],
+                    )
+                held = tuple(
+                    replace(s, label=as_label(labels[first + at], labels.dtype.kind == "O"))
+                    for at, s in enumerate(held)
+                )
+            yield Chunk(index, first, held)
+
+
+def check_first(models: Sequence[Model], sample: Sample | None) -> None:
+    """Does the first sample fit the models' inputs? Raises CallError, before anything is run."""
+    if sample is None or not isinstance(sample.feed, Mapping):
+        return
+    for model in models:
+        feed = fitting_feed(model, sample.feed)
+        check_feeds(model, feed, dict.fromkeys(feed, sample.name))
+
+
+def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The feed under the model's input names, repeated along the batch axis if the model fixes a batch size."""
+    feed = renamed(model, feed)
+    size = Axis.of(model).size
+    return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed
+
 
 WORTH = 3.0
 """Seconds of work from which further processes pay, which take about half a second to start."""
@@ -124,7 +240,7 @@ class Evaluator:
         for kept, times in zip(self._times, done.times, strict=False):
             kept += times
         for place, counts in done.health.items():
-            self._counts.setdefault(place, InnerCounts.none()).merge(counts)
+            self._counts.setdefault(place, InnerCounts()).merge(counts)
         for place, paired in self._paired.items():
             if place < len(done.columns):
                 paired.add(done.columns[self._to[place] or 0], done.columns[place])
@@ -144,14 +260,14 @@ class Evaluator:
     def models(self, health_of: Callable[[int, InnerCounts], Health]) -> tuple[ModelScores, ...]:
         """The scores of every model. health_of: makes a model's Health from its place and its counts."""
         made = []
-        for place, ((label, digest, _), tally) in enumerate(zip(self._rows, self.tallies, strict=True)):
+        for place, ((label, sha256, _), tally) in enumerate(zip(self._rows, self.tallies, strict=True)):
             to = self._to[place]
             differences = () if to is None else tuple(self._paired[place].differences(to))
             worst = tuple(entry[-1] for entry in sorted(tally.worst, reverse=True))
             made.append(
                 ModelScores(
                     label,
-                    digest,
+                    sha256,
                     tuple(tally.scores()),
                     differences,
                     worst,
@@ -175,7 +291,7 @@ def walk(
     and what else workers raise; samples that fail are told in the result, unless the call wishes otherwise.
     """
     axis = Axis.of(setup.models[0])
-    batch = axis.size or (setup.job.batch if axis.size is None else 1)
+    batch = axis.size or (setup.job.wishes.batch if axis.size is None else 1)
     source = SampleChunks(samples, setup, batch)
     store = Store(folder, source.identity(), resume) if folder else None
     kept = store.finished() if store is not None else set()
@@ -240,20 +356,21 @@ class _Walk:
     def _health(self, place: int, counts: InnerCounts) -> Health:
         model = self._setup.models[place]
         samples = [fitting_feed(model, feed) for feed in islice(self._source.good(), SHOWING)]
-        job = self._setup.job
-        session = Session(model, backend=job.backend, arith=job.arith, max_memory=job.max_memory, max_time=job.max_time)
+        wishes = self._setup.job.wishes
+        limits: ResourceLimits = {"max_memory": wishes.max_memory, "max_time": wishes.max_time}
+        session = Session(model, backend=wishes.backend, arith=wishes.arith, **limits)
         return health(model, counts, session.execute(samples[0]), samples)
 
     def _done(self) -> Generator[Done]:
         """What workers do with the chunks that are not kept."""
-        wishes, job = self._setup.wishes, self._setup.job
+        job, wishes = self._setup.job, self._setup.job.wishes
         chunks = self._named(self._source.chunks(self.kept))
         if wishes.dask:
-            from qrun.evaluating.pools import dask
+            from qrun.evaluating.work import dask
 
             yield from dask(job, chunks, wishes.dask)
             return
-        from qrun.evaluating.pools import processes, serial
+        from qrun.evaluating.work import processes, serial
 
         jobs = wishes.jobs
         if jobs is None:
@@ -298,7 +415,7 @@ class _Walk:
         return done
 
     def _enough(self) -> str:
-        wishes, (metric, found) = self._setup.wishes, self._counted.headline()
+        wishes, (metric, found) = self._setup.job.wishes, self._counted.headline()
         if wishes.fail_fast and self._counted.failures:
             return f"{self._counted.failures[0].sample} failed"
         if wishes.until_sure is not None and found is not None and found.width <= wishes.until_sure:

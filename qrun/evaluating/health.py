@@ -6,8 +6,9 @@ Everything is a count, so that it does not matter in which order, or where, the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
@@ -17,7 +18,7 @@ from qrun.checking.rules import Finding, check, once
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules.collapsed import Used, over_all
 from qrun.declare.frozen import changeable, frozen
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.ir import Array, Model
 from qrun.ir.types import type_name
 from qrun.ops import Observation
@@ -79,15 +80,11 @@ class InnerCounts:
     observed: by place of the event, kind and parameter the elements concerned. elements: by place, of the first output.
     """
 
-    codes: dict[str, Array]
-    types: dict[str, str]
-    peaks: dict[str, int]
-    observed: dict[tuple[int, str, str], int]
-    elements: dict[int, int]
-
-    @classmethod
-    def none(cls) -> InnerCounts:
-        return cls({}, {}, {}, {}, {})
+    codes: dict[str, Array] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    observed: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    elements: Counter[int] = field(default_factory=Counter)
 
     def see(self, name: str, array: Array) -> None:
         """Count a tensor, if it is of integers."""
@@ -95,7 +92,7 @@ class InnerCounts:
         if dtype.kind in "iu" and dtype.itemsize <= _COUNTED:
             low = int(np.iinfo(dtype).min)
             found = np.bincount(array.reshape(-1).astype(np.int64) - low, minlength=1 << 8 * dtype.itemsize)
-            self.codes[name] = self.codes[name] + found if name in self.codes else found
+            self._add(name, found)
             self.types[name] = type_name(dtype)
         elif dtype == np.int32 and array.size:
             self.peaks[name] = max(self.peaks.get(name, 0), int(array.max()), -int(array.min()))
@@ -103,34 +100,33 @@ class InnerCounts:
     def add(self, result: RunResult) -> None:
         """Count what the kernels of a run observed."""
         for place, event in enumerate(result.events):
-            size = prod(event.outputs[0].shape) if event.outputs else 0
-            self.elements[place] = self.elements.get(place, 0) + size
+            self.elements[place] += prod(event.outputs[0].shape) if event.outputs else 0
             for seen in event.observations:
-                key = place, seen.kind, seen.param
-                self.observed[key] = self.observed.get(key, 0) + seen.count
+                self.observed[place, seen.kind, seen.param] += seen.count
 
     def merge(self, other: InnerCounts) -> None:
         for name, found in other.codes.items():
-            self.codes[name] = self.codes[name] + found if name in self.codes else found
+            self._add(name, found)
         self.types |= other.types
         for name, peak in other.peaks.items():
             self.peaks[name] = max(self.peaks.get(name, 0), peak)
-        for key, count in other.observed.items():
-            self.observed[key] = self.observed.get(key, 0) + count
-        for place, size in other.elements.items():
-            self.elements[place] = self.elements.get(place, 0) + size
+        self.observed.update(other.observed)
+        self.elements.update(other.elements)
+
+    def _add(self, name: str, found: Array) -> None:
+        self.codes[name] = self.codes[name] + found if name in self.codes else found
 
 
 def health(model: Model, counts: InnerCounts, run: RunResult, samples: Sequence[Mapping[str, Array]]) -> Health:
     """The findings of the counts. run: any run of the model with the same settings, for the nodes of its events.
     samples: some inputs, which show the values before rounding."""
     alone = {(f.rule, f.index, f.tensor) for f in check(model)}
-    found = [*check(model, _summed(run, counts)), *over_all(model, _used(counts), samples)]
+    used = _used(counts)
+    found = [*check(model, _summed(run, counts)), *over_all(model, used, samples)]
     findings = once([f for f in found if (f.rule, f.index, f.tensor) not in alone], model)
     sums = (Accumulator(name, peak, peak / 2**31) for name, peak in counts.peaks.items() if name in model.producers)
-    return Health(
-        tuple(findings), tuple(_tensors(model, counts)), tuple(sorted(sums, key=lambda a: (-a.largest, a.name)))
-    )
+    largest = sorted(sums, key=lambda a: (-a.largest, a.name))
+    return Health(tuple(findings), tuple(_tensors(model, counts, used)), tuple(largest))
 
 
 def _used(counts: InnerCounts) -> dict[str, Used]:
@@ -152,37 +148,19 @@ def _summed(run: RunResult, counts: InnerCounts) -> RunResult:
     return replace(run, events=tuple(events))
 
 
-def _tensors(model: Model, counts: InnerCounts) -> Sequence[TensorHealth]:
-    scope, made = Scope(model), []
+def _tensors(model: Model, counts: InnerCounts, used: Mapping[str, Used]) -> Iterator[TensorHealth]:
+    scope = Scope(model)
     for name, place in places(model).items():
-        if name not in counts.codes:
+        if name not in used:
             continue
-        found, kind = counts.codes[name], np.dtype(counts.types[name])
+        found, kind, codes = counts.codes[name], np.dtype(counts.types[name]), used[name]
         low = int(np.iinfo(kind).min)
-        there = np.flatnonzero(found)
-        if not there.size:
-            continue
-        used = low + int(there[0]), low + int(there[-1])
-        limits = low, low + found.size - 1
+        ends, limits = (codes.low, codes.high), (low, low + found.size - 1)
         line = _line(scope.value(place.scale), scope.value(place.zero_point) if place.zero_point else None)
-        seen, holds = (None if line is None else _reals(line, *pair) for pair in (used, limits))
-        made.append(
-            TensorHealth(
-                name,
-                place.node.index,
-                place.node.label,
-                kind.name,
-                int(found.sum()),
-                limits,
-                used,
-                found.size - there.size,
-                int(found[0]),
-                int(found[-1]),
-                seen,
-                holds,
-            )
-        )
-    return made
+        seen, holds = (line and (line[0] * (a - line[1]), line[0] * (b - line[1])) for a, b in (ends, limits))
+        where = name, place.node.index, place.node.label, kind.name
+        at_ends = int(found[0]), int(found[-1])
+        yield TensorHealth(*where, codes.size, limits, ends, found.size - codes.count, *at_ends, seen, holds)
 
 
 def _line(scale: Array | None, zero: Array | None) -> tuple[float, int] | None:
@@ -190,12 +168,6 @@ def _line(scale: Array | None, zero: Array | None) -> tuple[float, int] | None:
     if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
         return None
     return float(scale.reshape(())), 0 if zero is None else int(zero.reshape(()))
-
-
-def _reals(line: tuple[float, int], first: int, last: int) -> tuple[float, float]:
-    """What two codes stand for."""
-    scale, zero = line
-    return scale * (first - zero), scale * (last - zero)
 
 
 def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[object]]:
@@ -218,7 +190,7 @@ def restored(arrays: Mapping[str, Array], rest: Item) -> dict[int, InnerCounts]:
             {name.removeprefix(prefix): found for name, found in arrays.items() if name.startswith(prefix)},
             {name: types[name].text for name in types.keys},
             {name: peaks[name].size for name in peaks.keys},
-            {(place.size, kind.text, param.text): count.size for place, kind, param, count in observed},
-            {place.size: count.size for place, count in elements},
+            Counter({(place.size, kind.text, param.text): count.size for place, kind, param, count in observed}),
+            Counter({place.size: count.size for place, count in elements}),
         )
     return made

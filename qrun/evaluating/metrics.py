@@ -18,7 +18,7 @@ import numpy as np
 
 from qrun.comparing.differences import class_axis
 from qrun.errors import CallError
-from qrun.evaluating.labels import Label
+from qrun.evaluating.samples import Label
 from qrun.ir import Array
 from qrun.ir.compound import compared, form_difference, is_compound, numbers, unwrapped
 from qrun.ir.types import describe, is_extension

@@ -1,4 +1,4 @@
-"""What models are evaluated on: samples from folders, stacked arrays, lists and Python, one after the other.
+"""What models are evaluated on: samples from folders, stacked arrays, lists and Python, and their labels.
 
 A sample is a feed with a batch axis of one; of a model whose inputs share no batch axis it is a whole feed.
 """
@@ -17,7 +17,6 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
-from qrun.evaluating.labels import Label, are_names, as_label
 from qrun.io.arrays import bad_file
 from qrun.io.feeds import unknown_input
 from qrun.io.inputs import gather, split_name
@@ -25,7 +24,71 @@ from qrun.io.rows import RowFile, row_files, spooled
 from qrun.io.storable import restored
 from qrun.ir import Array, Model
 from qrun.ir.compound import as_input
+from qrun.ir.types import describe
 from qrun.memory import Budget
+
+Label = int | str
+_NUMBER = "the number of the right class for each sample, 0, 1, 2 ..."
+_HOW = "write the place of each sample's class among the model's scores in place of its name"
+
+
+def are_names(model: Model) -> bool:
+    """Are the labels of this model's samples names of classes? So they are where its first output is of texts."""
+    first = next(iter(model.outputs), None)
+    return first is not None and first.dtype is not None and first.dtype.kind == "O"
+
+
+def as_label(value: Any, names: bool) -> Label:
+    """A label that Python gives. names: see `are_names`; without them what is no class number raises CallError."""
+    plain = value.item() if hasattr(value, "item") else value
+    if names:
+        return str(plain)
+    try:
+        number = int(plain)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(plain, str) or number != plain:
+        raise CallError(
+            "QR003", "a label is no class number", facts=[("expected", _NUMBER), ("got", repr(plain))], fixes=[_HOW]
+        )
+    return number
+
+
+def as_labels(values: Sequence[Any] | Array, names: bool) -> Array:
+    """Labels that Python gives, as int64 or, of names, str [samples]. Raises CallError as `as_label`."""
+    found = [as_label(value, names) for value in np.asarray(values).reshape(-1)]
+    return np.array(found, object if names else np.int64)
+
+
+def read_labels(path: str, names: bool, budget: Budget) -> Array:
+    """int64, or of names str, [samples]: of a .npy file, or of a text file with one in each line. Raises CallError."""
+    if path.lower().endswith((".npy", ".npz")):
+        found = row_files(Path(path), budget)
+        if len(found) != 1:
+            raise bad_file(path, f"{len(found)} arrays", "one array of labels")
+        file = next(iter(found.values()))
+        labels = file.read(0, len(file))
+        if labels.dtype.kind not in ("iuU" if names else "iu") or labels.size != len(labels):
+            raise bad_file(path, describe(labels), "a name for each sample" if names else _NUMBER, fix=_fix(labels))
+        return as_labels(labels, names)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise bad_file(path, str(error), "a label for each sample, in a .npy file or line by line") from None
+    if names:
+        return as_labels([line.strip() for line in text.splitlines() if line.strip()], names)
+    found_numbers = []
+    for word in text.split():
+        try:
+            found_numbers.append(int(word))
+        except ValueError:
+            raise bad_file(path, repr(word), _NUMBER, fix=_HOW) from None
+    return np.array(found_numbers, np.int64)
+
+
+def _fix(labels: Array) -> str:
+    return _HOW if labels.dtype.kind == "U" else "np.save(path, labels.astype(np.int64)), one for each sample"
+
 
 Feed = Mapping[str, Array]
 _STACKED = (".npy", ".npz")
@@ -235,12 +298,8 @@ def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
         except ValueError as error:
             raise bad_file(f"{path}:{number}", str(error), "one or more SPECs, as of --inputs") from None
         if specs:
-            yield specs[0].rpartition("=")[2], [_beside(path, spec) for spec in specs]
-
-
-def _beside(path: Path, spec: str) -> str:
-    name, equals, file = spec.rpartition("=")
-    return f"{name}{equals}{path.parent / file}"
+            parts = [spec.rpartition("=") for spec in specs]
+            yield parts[0][2], [f"{name}{equals}{path.parent / file}" for name, equals, file in parts]
 
 
 class StreamedSamples:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.errors import FULL_NAMES, CallError, choose
-from qrun.evaluating.chunks import check_first
-from qrun.evaluating.evaluation import Evaluation, Progress, walk
-from qrun.evaluating.labels import are_names, as_labels, read_labels
+from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
 from qrun.evaluating.metrics import own_metric
-from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, open_samples
-from qrun.evaluating.wishes import Setup, Wishes
-from qrun.evaluating.work import Job, RuntimeModel
+from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, are_names, as_labels, open_samples, read_labels
+from qrun.evaluating.work import Job, RuntimeModel, Setup, Wishes
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
@@ -127,19 +125,8 @@ def _setup(
         references += [None] * len(added)
         to += [None] * len(added)
     _same_batch(known)
-    job = Job(
-        tuple(sides),
-        tuple(references),
-        wishes.batch,
-        wishes.metrics,
-        bool(wishes.output),
-        wishes.health,
-        wishes.backend,
-        wishes.arith,
-        wishes.max_memory,
-        wishes.max_time,
-    )
-    return Setup(job, tuple(known), tuple(rows), tuple(to), against, wishes, order, labels)
+    job = Job(tuple(sides), tuple(references), replace(wishes, labels=None))
+    return Setup(job, tuple(known), tuple(rows), tuple(to), against, order, labels)
 
 
 def _same_batch(models: Sequence[Model]) -> None:

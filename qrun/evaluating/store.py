@@ -18,8 +18,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
-from qrun.documents.item import Item
-from qrun.documents.record import decode, encode
+from qrun.documents.record import Item, decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.health import plain, restored
 from qrun.evaluating.work import Done, Failure

@@ -132,7 +132,10 @@ class Tally:
             if share is not None:
                 yield share
             elif group.startswith("mean_abs#"):
-                yield from self._errors(blocks, end, name, count)
+                yield _score("mean_abs", name, blocks.interval(mean_of(group)), count)
+                yield Score("max_abs", name, self.largest.get(f"max_abs#{end}", 0.0), None, None, count)
+                yield _score("cosine", name, blocks.interval(mean_of(f"cosine#{end}")), count)
+                yield _score("sqnr_db", name, blocks.interval(decibels_of(f"signal#{end}", f"noise#{end}")), count)
             else:
                 yield _score(group, "", blocks.interval(mean_of(group)), count)
 
@@ -151,12 +154,6 @@ class Tally:
         """The name of the output that a group is of; "" of one's own metrics, and of all outputs."""
         kind, _, end = group.partition("#")
         return self.outputs[int(end)] if end.isdigit() and kind in _OF_OUTPUTS else ""
-
-    def _errors(self, blocks: Blocks, end: str, name: str, count: int) -> Iterator[Score]:
-        yield _score("mean_abs", name, blocks.interval(mean_of(f"mean_abs#{end}")), count)
-        yield Score("max_abs", name, self.largest.get(f"max_abs#{end}", 0.0), None, None, count)
-        yield _score("cosine", name, blocks.interval(mean_of(f"cosine#{end}")), count)
-        yield _score("sqnr_db", name, blocks.interval(decibels_of(f"signal#{end}", f"noise#{end}")), count)
 
 
 def _score(metric: str, output: str, found: Interval, count: int) -> Score:

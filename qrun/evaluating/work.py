@@ -1,29 +1,35 @@
-"""One part of the samples through all models: what every worker does, alone or beside others."""
+"""One part of the samples through all models: what every worker does, in this process, in processes beside it, or in a
+Dask cluster; and what a call asks for (`Wishes`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError
+from qrun.errors import CallError, QrunError, RunError, UnsupportedError
 from qrun.evaluating.health import InnerCounts
-from qrun.evaluating.labels import Label
 from qrun.evaluating.metrics import measured, own_metric
-from qrun.evaluating.samples import Axis, Feed, Sample, renamed
+from qrun.evaluating.samples import Axis, Feed, Label, Sample, renamed
 from qrun.ir import Array, Model
 from qrun.ir.compound import batch_rows, tensors
 from qrun.ir.load import load
 from qrun.ir.types import describe
 from qrun.ops import Arith
+from qrun.running.cpus import usable_cpus
+from qrun.running.crew import AHEAD, TRIES, crewed
 from qrun.running.session import Session
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from qrun.peers import Peer
 
 
@@ -36,26 +42,46 @@ class RuntimeModel:
 
 
 @frozen
-class Job:
-    """What is to be done with every sample.
+class Wishes:
+    """How a call wants its models evaluated; the fields are the options of ``qrun eval``.
 
-    sides:   the models, and then what they are held against.
-    against: for each model the place of its reference in `sides`, or None.
-    batch:   samples run at once where the batch axis is free.
-    metrics: of one's own, ``module:function``.
-    keep:    are the outputs wanted? health: is what happens inside the models to be counted?
+    labels: a file, or integers, or texts. jobs: processes; None: one for each CPU if that pays. against: a model, or
+    one of RUNTIMES. batch: samples run at once where the axis is free. metrics: of one's own, ``module:function``.
+    shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
 
-    sides: tuple[RuntimeModel, ...]
-    against: tuple[int | None, ...]
+    labels: str | Array | None = None
+    against: str = ""
     batch: int = 1
+    limit: int | None = None
+    shuffle: int | None = None
     metrics: tuple[str, ...] = ()
-    keep: bool = False
+    until_sure: float | None = None
+    fail_fast: bool = False
+    jobs: int | None = None
+    threads: int | None = None
+    dask: str = ""
+    output: str = ""
+    resume: bool = False
     health: bool = False
     backend: str | None = None
     arith: Arith = "exact"
     max_memory: int | None = None
     max_time: float | None = None
+
+
+@frozen
+class Job:
+    """What is to be done with every sample.
+
+    sides:   the models, and then what they are held against.
+    against: for each model the place of its reference in `sides`, or None.
+    wishes:  those of the call, without its labels.
+    """
+
+    sides: tuple[RuntimeModel, ...]
+    against: tuple[int | None, ...]
+    wishes: Wishes
 
 
 @frozen
@@ -107,10 +133,10 @@ class Worker:
         self.job = job
         self._threads = threads
         self._runs = [
-            _Run(side, job, threads, job.health and not side.runtime and place < len(job.against))
+            _Run(side, job, threads, job.wishes.health and not side.runtime and place < len(job.against))
             for place, side in enumerate(job.sides)
         ]
-        self._own = {spec: own_metric(spec) for spec in job.metrics}
+        self._own = {spec: own_metric(spec) for spec in job.wishes.metrics}
 
     def work(self, chunk: Chunk) -> Done:
         """Run a chunk. Raises CallError where a metric does not fit; what one sample does wrong is a Failure."""
@@ -121,7 +147,7 @@ class Worker:
             else:
                 good.append((place, sample, sample.feed))
         feeds = [feed for _, _, feed in good]
-        found: list[list[dict[str, Array] | QrunError]] = [run.all(feeds, self.job.batch) for run in self._runs]
+        found: list[list[dict[str, Array] | QrunError]] = [run.all(feeds, self.job.wishes.batch) for run in self._runs]
         ran, rows = [], []
         for at, (place, sample, _) in enumerate(good):
             results = [side[at] for side in found]
@@ -132,16 +158,16 @@ class Worker:
                 rows.append([result for result in results if isinstance(result, dict)])
         labels = {place: sample.label for place, sample, _ in good}
         columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in range(len(self.job.against)))
-        kept = tuple(_joined([row[model] for row in rows]) for model in range(len(columns))) if self.job.keep else ()
+        wanted = range(len(columns) if self.job.wishes.output else 0)
+        kept = tuple(_joined([row[model] for row in rows]) for model in wanted)
         where = chunk.index, chunk.first, len(chunk.samples)
         times = tuple(run.timed() for run in self._runs[: len(self.job.against)])
         return Done(*where, columns, tuple(failures), kept, tuple(ran), self._health(), times)
 
     def _health(self) -> dict[int, InnerCounts]:
         """What was counted in the models since this was asked last."""
-        return (
-            {} if not self.job.health else {place: run.counted() for place, run in enumerate(self._runs) if run.counts}
-        )
+        runs = enumerate(self._runs) if self.job.wishes.health else ()
+        return {place: run.counted() for place, run in runs if run.counts}
 
     def _columns(
         self,
@@ -166,13 +192,13 @@ class _Run:
 
     def __init__(self, side: RuntimeModel, job: Job, threads: int | None, counts: bool) -> None:
         self._side, self._job, self._threads = side, job, threads
-        self.counts = InnerCounts.none() if counts else None
+        self.counts = InnerCounts() if counts else None
         self._times: list[float] = []
 
     def counted(self) -> InnerCounts:
         """The counts, which begin again."""
         assert self.counts is not None
-        found, self.counts = self.counts, InnerCounts.none()
+        found, self.counts = self.counts, InnerCounts()
         return found
 
     def timed(self) -> tuple[float, ...]:
@@ -195,14 +221,14 @@ class _Run:
 
     @cached_property
     def _session(self) -> Session | Peer:
-        job, side = self._job, self._side
-        limits: Any = {"max_memory": job.max_memory, "max_time": job.max_time}
+        wishes, side = self._job.wishes, self._side
+        limits: Any = {"max_memory": wishes.max_memory, "max_time": wishes.max_time}
         if side.runtime:
             from qrun.peers import Peer
 
             data = side.model if isinstance(side.model, bytes) else None
             return Peer(self.model, side.runtime, data=data, threads=self._threads, **limits)
-        return Session(self.model, backend=job.backend, arith=job.arith, threads=self._threads, **limits)
+        return Session(self.model, backend=wishes.backend, arith=wishes.arith, threads=self._threads, **limits)
 
     def all(self, feeds: Sequence[Feed], batch: int) -> list[dict[str, Array] | QrunError]:
         """The outputs of each feed, by name and with a batch axis of one; or why there are none."""
@@ -293,13 +319,147 @@ def _failure(place: int, sample: Sample, side: int | None, error: QrunError) -> 
 
 def described(job: Job) -> dict[str, Any]:
     """The job for a person, and for `Store`: two that differ here have other results."""
+    wishes = job.wishes
     return {
-        "batch": job.batch,
-        "metrics": list(job.metrics),
-        "backend": job.backend,
-        "arith": job.arith,
-        "keep": job.keep,
-        "health": job.health,
+        "batch": wishes.batch,
+        "metrics": list(wishes.metrics),
+        "backend": wishes.backend,
+        "arith": wishes.arith,
+        "keep": bool(wishes.output),
+        "health": wishes.health,
         "against": list(job.against),
         "runtimes": [side.runtime for side in job.sides],
     }
+
+
+@frozen
+class Setup:
+    """An evaluation, ready to begin.
+
+    rows, to: as in `Evaluator`. against: the reference of the models, in words; "" without one.
+    order:    places of the samples in the order in which they are taken; None: as they come. labels: of all samples.
+    """
+
+    job: Job
+    models: tuple[Model, ...]
+    rows: tuple[tuple[str, str, Sequence[str]], ...]
+    to: tuple[int | None, ...]
+    against: str
+    order: Sequence[int] | None
+    labels: Array | None
+
+
+ANSWERS = 10.0
+"""Seconds after which a Dask scheduler that has not answered is not there."""
+
+
+def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[Done]:
+    """In this process."""
+    worker = Worker(job, threads)
+    for chunk in chunks:
+        yield worker.work(chunk)
+
+
+def processes(job: Job, chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
+    """In `jobs` processes; a chunk that none of them survives is a failure of its samples."""
+    yield from crewed(partial(_worker, job), chunks, jobs, _lost)
+
+
+def _worker(job: Job, threads: int) -> Callable[[Chunk], Done]:
+    return Worker(job, threads).work
+
+
+def _lost(chunk: Chunk) -> Done:
+    failures = tuple(
+        Failure(
+            place, sample.name, None, "QR015", "backend-crashed", f"the process that worked on it died {TRIES} times"
+        )
+        for place, sample in enumerate(chunk.samples, chunk.first)
+    )
+    return Done(chunk.index, chunk.first, len(chunk.samples), (), failures)
+
+
+def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
+    """On a Dask cluster; ``local:4`` starts one of four processes here.
+
+    Raises UnsupportedError without the package ``distributed``, RunError when the scheduler is lost. What Dask logs
+    meanwhile of workers that come and go is no news to a user, and not shown.
+    """
+    try:
+        import distributed  # noqa: F401 - is it there?
+    except ImportError as error:
+        raise UnsupportedError(
+            "QR012",
+            "--dask needs the package distributed",
+            facts=[("got", str(error))],
+            fixes=["pip install 'onnx-qrun[dask]'"],
+        ) from None
+    logging.disable(logging.CRITICAL)
+    try:
+        with _client(address) as client:
+            yield from _tasks(client, job, chunks)
+    except QrunError:
+        raise
+    except Exception as error:
+        raise RunError(
+            "QR011",
+            f"the Dask cluster at {address} failed: {type(error).__name__}: {error}",
+            fixes=["start it again; with -o DIR, --resume goes on from what is finished"],
+        ) from None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
+    from distributed import as_completed
+
+    (shared,) = client.scatter([pickle.dumps(job)], broadcast=True, hash=True)
+    room = max(len(client.scheduler_info()["workers"]), 1) * AHEAD
+    running = as_completed(with_results=True, raise_errors=False)
+    left, more = 0, True
+    while more or left:
+        while more and left < room:
+            chunk = next(chunks, None)
+            more = chunk is not None
+            if chunk is not None:
+                running.add(client.submit(_remote, shared, pickle.dumps(chunk), pure=False, retries=TRIES))
+                left += 1
+        if left:
+            future, result = next(running)
+            left -= 1
+            error = result[1] if isinstance(result, tuple) else result
+            if isinstance(
+                error, BaseException
+            ):  # the status may be another one already: that its worker was lost since
+                raise error
+            yield result
+            future.release()
+
+
+def _client(address: str) -> Client:
+    from distributed import Client, LocalCluster
+
+    kind, _, count = address.partition(":")
+    try:
+        if kind == "local":
+            workers = int(count) if count else usable_cpus()
+            return Client(LocalCluster(workers, processes=True, threads_per_worker=1, dashboard_address=None))
+        return Client(address, timeout=ANSWERS)
+    except (OSError, ValueError) as error:
+        raise CallError(
+            "QR005",
+            f"no Dask scheduler answers at {address!r}",
+            facts=[("expected", "tcp://HOST:PORT, or local:4"), ("got", str(error))],
+        ) from None
+
+
+_remote_worker: tuple[bytes, Worker] | None = None
+
+
+def _remote(job: bytes, chunk: bytes) -> Done:
+    """In a worker of the cluster, which keeps the models of the last job.
+    Both are pickled, as Dask would take records apart."""
+    global _remote_worker
+    if _remote_worker is None or _remote_worker[0] != job:
+        _remote_worker = job, Worker(pickle.loads(job), 1)
+    return _remote_worker[1].work(pickle.loads(chunk))

@@ -4,11 +4,8 @@ May be imported by `comparing` and everything above it; nothing below it knows t
 and qrun's own results only to map other profiles onto the file's nodes.
 """
 
-from qrun.peers._common import proto_of, runtime_label
-from qrun.peers._loaded import Limits, Loaded, loading
-from qrun.peers._nodes import Nodes
-from qrun.peers._ort import ORT_TYPES, encode_feeds, external_settings
-from qrun.peers._peer import PEERS, Peer, optimized_peer
+from qrun.peers._loaded import Limits, Loaded, loading, proto_of, runtime_label
+from qrun.peers._peer import ORT_TYPES, PEERS, Nodes, Peer, encode_feeds, external_settings, optimized_peer
 
 __all__ = [
     "ORT_TYPES",

@@ -1,27 +1,134 @@
-"""A model in another runtime, and the optimized graph that onnxruntime ran."""
+"""A model, or a node of it, in another runtime, and the optimized graph that onnxruntime ran."""
 
 from __future__ import annotations
 
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pickle import PickleBuffer
 from time import perf_counter_ns
 from typing import Any, Unpack
 
+import numpy as np
 import onnx
 
 from qrun.child import Crash, Failed, RemoteObject
 from qrun.errors import LimitError, QrunError
-from qrun.ir import Array, Model
-from qrun.ir.compound import received, unwrapped
+from qrun.ir import Array, Model, Node
+from qrun.ir.compound import is_compound, received, unwrapped
+from qrun.ir.infer import node_proto
+from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.memory import ResourceLimits
-from qrun.peers._common import bytes_of, proto_of, runtime_label
-from qrun.peers._loaded import Limits, Loaded, load_failed, loading
-from qrun.peers._ort import external_settings, load_ort
+from qrun.peers._loaded import Limits, Loaded, bytes_of, load_failed, loading, proto_of, runtime_label, unfit
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult
+
+ORT_TYPES = {
+    np.dtype(t)
+    for t in (
+        np.float32,
+        np.float64,
+        np.float16,
+        np.uint8,
+        np.int8,
+        np.uint16,
+        np.int16,
+        np.uint32,
+        np.int32,
+        np.uint64,
+        np.int64,
+        np.bool_,
+        np.object_,
+    )
+}
+UNREADABLE = {dtype for dtype, number in NUMBERS.items() if number in PACKED_BITS or number in (16, 18, 19, 20)}
+"""Element types of outputs that Python cannot read from onnxruntime; float32 holds all their values."""
+_WIDE = "__float32"
+
+
+def load_ort(
+    model: Model, data: bytes | None, outputs: Sequence[str], threads: int | None, optimize: bool, limits: Limits
+) -> Loaded:
+    """Raises UnsupportedError, RunError if onnxruntime crashes."""
+    label, (limit, _) = runtime_label("ort", optimize), limits
+    options = {"optimize": optimize, "threads": threads or int(not optimize), "settings": external_settings(model)}
+
+    def remote(others: Mapping[str, Any]) -> RemoteObject:
+        def arguments() -> tuple[object, ...]:
+            sent = _widened(proto_of(model, data, outputs), others) if others else bytes_of(model, data, outputs)
+            return "ort", loading(limit, model, threads), PickleBuffer(sent), options
+
+        return RemoteObject("load", arguments)
+
+    try:
+        session = remote({})
+        types = {name: BY_ONNX_NAME.get(kind[7:-1]) for name, kind in session.answer["outputs"].items()}
+        names, others = list(outputs), {name: t for name in outputs if (t := types[name]) in UNREADABLE}
+        if others:
+            session = remote(others)
+            names = [f"{name}{_WIDE}" if name in others else name for name in outputs]
+    except (Failed, Crash) as error:
+        load_failed(label, model, error, limit)
+    plain = all(name in others or types[name] is None or types[name] in ORT_TYPES for name in outputs)
+    wanted = [others.get(name) for name in outputs]
+    return Loaded(model, label, limits, session, (names, plain), encode_feeds, partial(_decoded, wanted))
+
+
+def external_settings(model: Model) -> dict[str, str]:
+    """Where onnxruntime finds the external data of a model that it is given as bytes."""
+    if model.path is None or not model.external_files:
+        return {}
+    return {"model_external_initializers_file_folder_path": str(model.path.parent.resolve())}
+
+
+def _widened(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
+    """The model with these outputs as float32 beside them."""
+    for name in others:
+        proto.graph.node.append(onnx.helper.make_node("Cast", [name], [name + _WIDE], to=onnx.TensorProto.FLOAT))
+        proto.graph.output.append(onnx.ValueInfoProto(name=name + _WIDE))
+    return proto.SerializeToString()
+
+
+def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
+    """Feeds as the child takes them. Raises UnsupportedError for element types that cannot be handed over."""
+    return {name: _encoded_for_ort(array) for name, array in feeds.items()}
+
+
+def _encoded_for_ort(array: Array) -> tuple[Array, int]:
+    if array.dtype in ORT_TYPES:
+        return array, 0
+    if is_compound(array):
+        return unwrapped(array), 0
+    if NUMBERS[array.dtype] not in range(16, 21):
+        raise unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
+
+
+def _decoded(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]:
+    """wanted: the element types of outputs that were asked for in float32."""
+    return [
+        array.astype(narrow) if narrow is not None else _typed(array, number)
+        for narrow, (array, number) in zip(wanted, made, strict=True)
+    ]
+
+
+def _typed(value: Any, number: int) -> Any:
+    """An output with its own element type; OrtValue.numpy gives bytes for some, and refuses others."""
+    dtype = DTYPES.get(number)
+    if dtype is None or (dtype in ORT_TYPES and value is not None):
+        return value
+    if value is None:
+        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+    array = np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    if NUMBERS[dtype] in PACKED_BITS or array.itemsize != dtype.itemsize:
+        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+    return array.view(dtype)
+
 
 PEERS = ("ort", "onnx-ref")
 
@@ -148,3 +255,71 @@ def _optimized(model: Model, data: bytes | None, max_memory: int | None) -> onnx
         sent = proto_of(model, data, ()).SerializeToString()
         RemoteObject("load", lambda: ("ort", loading(max_memory, model, None), PickleBuffer(sent), options))
         return onnx.load_model(path)
+
+
+class Nodes:
+    """The nodes of a model's file, each to be run by itself in another runtime.
+
+    names: of the tensors that the file's nodes make; a model has others where qrun has put functions in place of calls.
+    """
+
+    def __init__(self, model: Model, data: bytes | None = None) -> None:
+        self.model = model
+        self._proto = proto_of(model, data, ())
+        self._nodes = {_key(node): node for node in self._proto.graph.node}
+
+    @property
+    def names(self) -> set[str]:
+        return {name for node in self._nodes.values() for name in node.output if name}
+
+    def alone(
+        self,
+        node: Node,
+        values: Mapping[str, Array],
+        backend: str,
+        max_memory: int | None = None,
+        max_time: float | None = None,
+    ) -> tuple[Array, ...]:
+        """What the runtime makes of one node.
+
+        values: its inputs by name; those that the model stores become initializers.
+        Raises UnsupportedError if the runtime refuses the node, RunError if it fails or crashes.
+        """
+        key = (node.domain, node.op_type, node.inputs, node.outputs)
+        opsets = {o.domain: o.version for o in self._proto.opset_import}
+        found = self._nodes.get(key)
+        if found is None:  # it comes from a function
+            found, opsets[node.domain] = node_proto(node), node.version
+        feeds = {name: array for name, array in values.items() if self.model.constant(name) is None}
+        inputs = [onnx.helper.make_tensor_value_info(n, NUMBERS[a.dtype], a.shape) for n, a in feeds.items()]
+        stored = [onnx.numpy_helper.from_array(a, n) for n, a in values.items() if n not in feeds]
+        names = [name for name in node.outputs if name]
+        graph = onnx.helper.make_graph([found], "node", inputs, [onnx.ValueInfoProto(name=n) for n in names], stored)
+        imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        proto = onnx.helper.make_model(graph, opset_imports=imports)
+        proto.ir_version = self._proto.ir_version
+        lone = replace(self.model, path=None, source=f"{self.model.label}, node {node.index} {node.label}")
+        data = proto.SerializeToString()
+        peer = Peer(lone, backend, data=data, outputs=names, optimize=False, max_memory=max_memory, max_time=max_time)
+        return tuple(peer.execute(feeds).outputs.values())
+
+    def inside(self, node: Node, graph: str, part: Model) -> bytes:
+        """A graph of a node as a file of its own. part: the graph as qrun has it, with all that it stores.
+
+        Raises KeyError for a node that comes from a function, ValueError if the file would be too large.
+        """
+        found = self._nodes[(node.domain, node.op_type, node.inputs, node.outputs)]
+        body = next(a.g for a in found.attribute if a.name == graph)
+        inputs = [onnx.helper.make_tensor_value_info(v.name, NUMBERS[v.dtype], None) for v in part.inputs if v.dtype]
+        outputs = [onnx.ValueInfoProto(name=v.name) for v in part.outputs]
+        stored = [onnx.numpy_helper.from_array(array, name) for name, array in part.constants.items()]
+        made = onnx.helper.make_graph(body.node, graph, inputs, outputs, stored)
+        proto = onnx.helper.make_model(made, opset_imports=self._proto.opset_import)
+        proto.ir_version = self._proto.ir_version
+        proto.functions.extend(self._proto.functions)
+        return proto.SerializeToString()
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return domain, node.op_type, tuple(node.input), tuple(node.output)

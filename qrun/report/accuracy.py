@@ -10,8 +10,7 @@ from typing import Any
 from qrun.comparing.accuracy import Accuracy, OutputAccuracy
 from qrun.declare.frozen import replace
 from qrun.documents.answers import RanNode
-from qrun.documents.item import Item
-from qrun.documents.record import decode, encode
+from qrun.documents.record import Item, decode, encode
 from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.comparefiles import files_block, in_the_files

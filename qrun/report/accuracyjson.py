@@ -12,8 +12,7 @@ from qrun.comparing.accuracy import Accuracy, OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
 from qrun.comparing.ranking.advice import HALF, Suggestion
-from qrun.documents.item import Item
-from qrun.documents.record import encode
+from qrun.documents.record import Item, encode
 from qrun.errors import some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model

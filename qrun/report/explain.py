@@ -159,7 +159,7 @@ def _topic(word: str) -> Page | None:
 def causes() -> Mapping[str, Cause]:
     """Every cause by name; imported only by who asks for one."""
     from qrun.comparing.causes import told
-    from qrun.conform.causes import CAUSES
+    from qrun.conform.judge import CAUSES
 
     return dict(sorted({**told(), **CAUSES}.items()))
 
@@ -194,7 +194,7 @@ def _cause(word: str) -> Page | None:
 
 def _print_cause(screen: Screen, told: Cause, also: str) -> None:
     """also: code and name of a rule that has the same name, "" if none has."""
-    from qrun.conform.causes import CAUSES
+    from qrun.conform.judge import CAUSES
 
     of = "a verdict of qrun conform" if told.name in CAUSES else "a difference in qrun compare"
     screen.line((told.name, "bold"), f"   cause of {of}")

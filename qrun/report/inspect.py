@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, nodes
-from qrun.documents.inspection import (
+from qrun.documents.answers import (
     DeclaredValue,
     Inspection,
     NodeFacts,

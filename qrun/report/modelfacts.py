@@ -13,7 +13,7 @@ from qrun.checking.rules import Finding
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.documents.inspection import OperatorFacts
+from qrun.documents.answers import OperatorFacts
 from qrun.errors import QrunError, some
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import ASSUMED, DOMAINS, FORMER, QONNX

@@ -112,7 +112,7 @@ def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_report_goes_to_the_current_folder_if_need_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qrun.cli._crash import write_report
+    from qrun.cli._main import write_report
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "missing"))

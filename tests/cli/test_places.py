@@ -170,7 +170,7 @@ def test_a_full_device_is_told(folder: Path) -> None:
 
 
 def test_a_report_of_a_bug_is_whole_or_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qrun.cli._crash import write_report
+    from qrun.cli._main import write_report
 
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "tmp"))
     (folder / "tmp").mkdir()

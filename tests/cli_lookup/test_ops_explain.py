@@ -16,7 +16,7 @@ import qrun
 from qrun.checking.rules import RULES
 from qrun.cli import main
 from qrun.comparing.causes import CAUSES
-from qrun.conform.causes import CAUSES as OF_CONFORM
+from qrun.conform.judge import CAUSES as OF_CONFORM
 from qrun.errors import NAMES, QrunError
 from qrun.ir.schema import ML, STANDARD
 from qrun.ops import REGISTRY, RUNNER, operators

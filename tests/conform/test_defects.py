@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from qrun.comparing.causes.pairs import saturated_pairs
-from qrun.conform.answers import Response
 from qrun.conform.judge import judged
 from qrun.conform.results import CaseResult
+from qrun.conform.runtimes import Response
 from qrun.conform.suite import Case, Suite
 from qrun.errors import QrunError
 from qrun.ir import Array

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from helpers.disagreements import CASES
 
-from qrun.conform.pack import packed, write
 from qrun.conform.run import conform
 from qrun.conform.runtimes import OWN, runtime
-from qrun.conform.suite import ARCHIVE, DECISION, PROFILES, SPECIFICATION, Suite, unpacked
+from qrun.conform.suite import ARCHIVE, DECISION, PROFILES, SPECIFICATION, Suite, packed, unpacked, write
 from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 

@@ -16,9 +16,8 @@ import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import call
 
-from qrun.evaluating import pools
-from qrun.evaluating.pools import _tasks
-from qrun.evaluating.work import Done
+from qrun.evaluating import work
+from qrun.evaluating.work import Done, _tasks
 
 pytest.importorskip("distributed", reason="the package distributed is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")]
@@ -124,7 +123,7 @@ def test_a_cluster_is_started_here(many: list[str]) -> None:
 
 
 def test_nobody_answers(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "ANSWERS", 0.5)
+    monkeypatch.setattr(work, "ANSWERS", 0.5)
     ended = call("eval", *many, "--dask", "tcp://127.0.0.1:9")
     assert ended.code == 2
     assert "no Dask scheduler answers" in ended.err

@@ -16,7 +16,7 @@ from helpers.models import make_model
 from onnx import helper
 
 import qrun
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.errors import CallError
 from qrun.evaluating.health import InnerCounts, plain, restored
 

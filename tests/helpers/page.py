@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.report.html.collect import PageContent, page_of
 from qrun.report.html.page import html
 

@@ -17,7 +17,7 @@ from helpers.support import assert_equal, node_model, run_ort, run_qrun
 from oracle.mersenne import Mersenne
 
 import qrun
-from qrun.checking.rules.drawn import DRAWING
+from qrun.checking.rules.choices import DRAWING
 from qrun.ops import find, operators
 
 F, H, BF, D = np.float32, np.float16, ml_dtypes.bfloat16, np.float64

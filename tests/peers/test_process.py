@@ -26,11 +26,11 @@ from helpers.support import node_model
 from onnx import helper
 
 import qrun
-from qrun.child import Failed, running, wire
+from qrun.child import Failed, running, serve
 from qrun.errors import MemoryLimitError
 from qrun.ir.types import DTYPES, NUMBERS
 from qrun.peers import Peer
-from qrun.peers._ort import ORT_TYPES
+from qrun.peers._peer import ORT_TYPES
 
 TESTS = Path(__file__).resolve().parents[1]
 f32 = np.float32
@@ -65,9 +65,9 @@ def test_arrays_of_every_type_cross_the_pipe(dtype: np.dtype[Any]) -> None:
         array = np.ones(shape, f32).astype(dtype) if dtype.kind != "O" else np.full(shape, "wörd", object)
         for given in (array, array.T, array[::2] if shape else array):
             stream = io.BytesIO()
-            wire.write(stream, {"x": given})
+            serve.write(stream, {"x": given})
             stream.seek(0)
-            got = wire.read(stream)["x"]
+            got = serve.read(stream)["x"]
             assert (got.dtype, got.shape) == (given.dtype, given.shape)
             assert got.tolist() == given.tolist()
             if dtype.kind != "O":

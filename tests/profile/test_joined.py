@@ -14,7 +14,7 @@ from helpers.cli import call
 from helpers.native import ISAS, OBJECTS
 
 import qrun
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.native.kernels import attention
 from qrun.report.html.collect import page_of
 from qrun.report.html.page import html

@@ -15,9 +15,8 @@ import jsonschema
 import pytest
 
 from qrun.checking.check import Checked, Report
-from qrun.checking.recorded import ComparedOutput
 from qrun.checking.rules import Finding
-from qrun.checking.vectors import Vector
+from qrun.checking.vectors import ComparedOutput, Vector
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError
 from qrun.report.formats import FORMATS, Asked, print_report, report_text, suffixes, target

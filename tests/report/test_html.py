@@ -26,7 +26,7 @@ from helpers.page import (
 )
 
 from qrun.documents.answers import ProfileNode
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.errors import CallError
 from qrun.report.html.collect import MOST, PageContent, page_of
 from qrun.report.html.minimap import ACROSS, Place, between, layout

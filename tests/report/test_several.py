@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.page import Read, check, collected, finding, models, node, profile
 
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.report.html.collect import by_model
 from qrun.report.html.several import CellValue, Row, names_of, side_by_side
 

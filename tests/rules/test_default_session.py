@@ -15,8 +15,7 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
-from qrun.checking.check import Settings, check_model
-from qrun.checking.runners import runner_maker
+from qrun.checking.check import Settings, check_model, runner_maker
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 

@@ -138,16 +138,18 @@ def _behind(finding: Finding, found: Sequence[Finding], model: Model) -> bool:
         bad = {f.index for f in found if f.index is not None and f.level == "error"}
     else:
         bad = {f.index for f in found if f.index is not None and f.index != finding.index and _spoils(f)}
-    seen, rest = set[int](), [finding.index] if bad and finding.index is not None else []
+    return bool(bad) and finding.index is not None and not bad.isdisjoint(nodes_before(model, finding.index))
+
+
+def nodes_before(model: Model, index: int) -> set[int]:
+    """The places of a node and of all nodes on whose results it depends."""
+    seen, rest = set[int](), [index]
     while rest:
         index = rest.pop()
-        if index in bad:
-            return True
         if index not in seen:
             seen.add(index)
-            read = model.nodes[index].inputs
-            rest += [model.producers[name].index for name in read if name in model.producers]
-    return False
+            rest += [model.producers[name].index for name in model.nodes[index].inputs if name in model.producers]
+    return seen
 
 
 def _spoils(finding: Finding) -> bool:
@@ -159,7 +161,7 @@ def _spoils(finding: Finding) -> bool:
 
 def _of_all(group: Sequence[Finding]) -> Finding:
     """The first finding, for all of one cause; where several rules found it, the one with the highest id tells it."""
-    from qrun.checking.rules._words import listed
+    from qrun.checking.rules._rule import listed
 
     rule = max(f.rule for f in group)
     first = next(f for f in group if f.rule == rule)

@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qrun.checking.refusals import as_finding
-from qrun.checking.rules._rule import RULES, Finding
+from qrun.checking.rules._rule import RULES, Finding, as_finding
 from qrun.checking.rules._scope import Scope, Shape
 from qrun.errors import OperatorError, QrunError
 from qrun.ir import Array, Model, Node

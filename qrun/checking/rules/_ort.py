@@ -66,7 +66,7 @@ def contrib(op_type: str) -> Schema | None:
         return None
     inputs, outputs, counts, attributes, variables = fields
     least, most, results = map(int, counts.split())
-    constraints = {name: _types(number) for name, _, number in (v.partition("@") for v in variables.split())}
+    constraints = {name: _sets()[number] for name, _, number in (v.partition("@") for v in variables.split())}
 
     def formal(text: str) -> Formal:
         name, _, variable = text.partition(":")
@@ -93,7 +93,7 @@ def cpu_kernels(domain: str, op_type: str) -> OrtKernels | None:
             continue
         span, *variables = row.split()
         first, _, last = span.partition("-")
-        types = {name: _types(number) for name, _, number in (v.partition("@") for v in variables)}
+        types = {name: _sets()[number] for name, _, number in (v.partition("@") for v in variables)}
         rows.append((int(first), int(last or _OPEN), {name: t for name, t in types.items() if t}))
     return OrtKernels(functions, tuple(rows))
 
@@ -119,7 +119,3 @@ def _table() -> Mapping[tuple[str, str], Sequence[str]]:
 def _sets() -> Mapping[str, Types]:
     heads = (line[1:].partition(" ") for line in _lines() if line.startswith("@"))
     return {number: frozenset(BY_ONNX_NAME[n] for n in names.split() if n != "-") for number, _, names in heads}
-
-
-def _types(number: str) -> Types:
-    return _sets()[number]

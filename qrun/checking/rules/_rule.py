@@ -1,21 +1,28 @@
-"""A conformance rule: one generator over a Model, and perhaps a run of it, that yields Findings."""
+"""A conformance rule: one generator over a Model, and perhaps a run of it, that yields Findings; how findings word
+numbers, counts and places; and errors as findings."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
 
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen, keys
 from qrun.declare.registry import Registry
+from qrun.errors import QrunError
+from qrun.ir import Array
 
 if TYPE_CHECKING:
     from qrun.checking.rules._scope import Shape
     from qrun.ir import Array, Model, Node
     from qrun.ops import Granularity
     from qrun.running.session import RunResult
+
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -170,17 +177,7 @@ PAGES = {
 
 
 def rule(
-    id: str,
-    level: Level,
-    *,
-    spec: str,
-    since: str = "0.1",
-    fix: str = "",
-    applies: Operators = (),
-    stops: bool = False,
-    replaces: tuple[str, ...] = (),
-    every: bool = False,
-    follows: bool = False,
+    id: str, level: Level, *, spec: str, since: str = "0.1", applies: Operators = (), **more: Any
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Declare a rule over the model, and what it asks for by name: ``result``, ``feeds`` or both, or ``inferred``. Its
     name is the function's.
@@ -188,7 +185,8 @@ def rule(
     The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text
     form, of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an
     operator of ai.onnx. since: the version of qrun that has it first. applies: the operators that it is about, as users
-    write them (``com.microsoft::QGemm``), or what lists them. fix, stops, replaces, every, follows: see Rule.
+    write them (``com.microsoft::QGemm``), or what lists them. more: fix, stops,
+    replaces, every, follows, see Rule.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
@@ -196,31 +194,12 @@ def rule(
             raise ValueError(f"rule {id} is declared twice")
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
         page, sign, part = spec.partition("#")
-        known = (
-            spec
-            if "://" in spec
-            else PAGES.get(page, f"https://onnx.ai/onnx/operators/onnx__{page}.html") + sign + part
-        )
+        operator = f"https://onnx.ai/onnx/operators/onnx__{page}.html"
+        known = spec if "://" in spec else PAGES.get(page, operator) + sign + part
         name, runs, fed = function.__name__.replace("_", "-"), "result" in names, "feeds" in names
         needs_run = runs or (fed and not function.__defaults__)
-        made = Rule(
-            id,
-            name,
-            level,
-            since,
-            known,
-            function,
-            runs,
-            fed,
-            needs_run,
-            "inferred" in names,
-            fix,
-            applies,
-            stops,
-            replaces,
-            every,
-            follows,
-        )
+        takes = runs, fed, needs_run, "inferred" in names
+        made = Rule(id, name, level, since, known, function, *takes, concerns=applies, **more)
         RULES.declared[id] = made
         return made
 
@@ -230,3 +209,60 @@ def rule(
 def at(node: Node) -> dict[str, Any]:
     """The Finding fields that say where: ``Finding("...", **at(node))``."""
     return {"node": node.label, "index": node.index, "op": f"{node.op}-{node.version}"}
+
+
+TOLERANCE = 1e-5
+_STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1.0}
+
+
+def tolerance(*scales: Array | None) -> float:
+    """Relative difference of scales that says nothing: 1e-5, or one rounding to the coarsest type of these."""
+    return max([TOLERANCE, *(_STEPS.get(str(scale.dtype), 0.0) for scale in scales if scale is not None)])
+
+
+def digits(value: float, other: float) -> str:
+    """Six digits, or more where they would read like the other number."""
+    return f"{value:.6g}" if f"{value:.6g}" != f"{other:.6g}" else f"{value:.9g}"
+
+
+def several(count: int, noun: str) -> str:
+    """``1 node``, ``3 nodes``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_of(bad: Array) -> tuple[tuple[int, ...], str]:
+    """The index of the first element that is True, and how to write it: ``[0,3]``, nothing for a scalar."""
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    return index, f"[{','.join(map(str, index))}]" if index else ""
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+_NODE = re.compile(r"node (?:(\d+) (?=.* \(.+-\d+\)$))?(.*) \(([^()]+)\)", re.DOTALL)
+"""With its place where a kernel refuses it, without where the loader does."""
+
+
+def as_finding(error: QrunError) -> Finding:
+    """A refusal of the loader, of a kernel or of another runtime as a finding of the same code."""
+    facts = dict(error.facts)
+    expected = facts.pop("expected", "")
+    got = facts.pop("got", "")
+    others = "; ".join(f"{label} {value}".strip() for label, value in facts.items())
+    node = next((m for part in error.where if (m := _NODE.fullmatch(part))), None)
+    tensor = next((part.removeprefix("tensor ") for part in error.where if part.startswith("tensor ")), "")
+    found = Finding(
+        error.message,
+        tensor=tensor,
+        expected=expected,
+        got="; ".join(part for part in (got, others) if part),
+        why=error.why,
+        fix="; or ".join(error.fixes),
+        rule=error.code,
+        name=error.name,
+        level="error",
+    )
+    return replace(found, index=int(node[1]) if node[1] else None, node=node[2], op=node[3]) if node else found

@@ -1,5 +1,5 @@
-"""Stored integer weights of products, in integer operators and behind DequantizeLinear, with what they meet;
-and biases."""
+"""Stored integer weights of products: in integer operators, behind DequantizeLinear, and inside larger operators, with
+what they meet; and biases."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._scope import Scope, number, parametrized
-from qrun.checking.rules._words import TOLERANCE
+from qrun.checking.rules._rule import TOLERANCE
+from qrun.checking.rules._scope import Scope, nodes, number, parametrized
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
-from qrun.ops import Quantizer, Slot, bias, channel_axis, quantizers
+from qrun.ir.schema import MS
+from qrun.ops import Quantizer, Slot, bias, channel_axis, find, quantizers
 
 PRODUCTS = (
     "QLinearConv",
@@ -136,9 +137,8 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
         return None
     slot = Slot(_OF_FLOAT[node.op_type], 1, node.inputs[1])
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
-    return Weight(
-        scope, node, slot, w.tensor, codes.dtype, _widened(codes), axis, w.scale, zero.reshape(-1), x, stored, True
-    )
+    held = slot, w.tensor, codes.dtype, _widened(codes)
+    return Weight(scope, node, *held, axis, w.scale, zero.reshape(-1), x, stored, True)
 
 
 def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
@@ -155,20 +155,8 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
     stored = scope.value(b.bias.tensor) if b and b.integer else None
     axis = 0 if w.form == "channel" or (w.form == "gemm" and number(node, "transB")) else codes.ndim - 1
     scale = scope.value(w.scale.tensor) if w.scale else None
-    return Weight(
-        scope,
-        node,
-        w.tensor,
-        w.tensor.tensor,
-        codes.dtype,
-        _widened(codes),
-        axis,
-        scale,
-        zero.reshape(-1),
-        x,
-        stored,
-        False,
-    )
+    held = w.tensor, w.tensor.tensor, codes.dtype, _widened(codes)
+    return Weight(scope, node, *held, axis, scale, zero.reshape(-1), x, stored, False)
 
 
 def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand | None:
@@ -264,3 +252,45 @@ def differs(one: Array, other: Array, bias: Array) -> int | None:
         off = np.abs(one - other) > TOLERANCE * one
     places = np.flatnonzero(np.broadcast_to(off, flat.shape) & (flat != 0))
     return int(places[0]) if places.size else None
+
+
+_STEPS = {"QAttention": ("weight",), "DynamicQuantizeLSTM": ("W", "R")}
+INSIDE = tuple(f"{MS}::{op_type}" for op_type in _STEPS)
+"""The operators that have such weights, as users write them."""
+
+
+def weights_inside(model: Model) -> Iterator[Weight]:
+    """Their weights; of recurrent operators one for each direction. What R meets is quantized in each step and has no
+    name: then `x.tensor` is empty."""
+    for scope, node in nodes(model, [(MS, op_type) for op_type in _STEPS]):
+        for name in _STEPS[node.op_type]:
+            yield from _weights_of(scope, node, name)
+
+
+def _weights_of(scope: Scope, node: Node, name: str) -> Iterator[Weight]:
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is None:
+        return
+    names = [p.name for p in definition.inputs]
+
+    def value(of: str) -> Array | None:
+        place = names.index(of)
+        return scope.value(node.inputs[place]) if place < len(node.inputs) and node.inputs[place] else None
+
+    codes, zero, rank = value(name), value(f"{name}_zero_point"), 2 if len(_STEPS[node.op_type]) == 1 else 3
+    if codes is None or codes.ndim != rank or not codes.size:
+        return
+    slot = Slot(name, names.index(name), node.inputs[names.index(name)])
+    matrices = codes if rank == 3 else codes[None]
+    zeros = np.zeros(1, np.int8) if zero is None else zero
+    parts = zeros if rank == 3 and zeros.ndim and len(zeros) == len(matrices) else [zeros] * len(matrices)
+    for matrix, own in zip(matrices, parts, strict=True):
+        x = _met(scope, node, name)
+        flat = np.asarray(own).reshape(-1)
+        yield Weight(scope, node, slot, slot.tensor, codes.dtype, matrix, 1, None, flat, x, None, False)
+
+
+def _met(scope: Scope, node: Node, name: str) -> QuantizedOperand:
+    if node.op_type == "QAttention":
+        return QuantizedOperand(scope, node.inputs[0], scope.dtype(node.inputs[0]), None, None, node)
+    return QuantizedOperand(scope, node.inputs[0] if name == "W" else "", np.dtype(np.uint8), None, None, node)

@@ -1,20 +1,263 @@
-"""How far sums of products can go: int32 accumulators, and pairs of products in int16."""
+"""How far sums of products with stored weights can go: int32 accumulators, and pairs of products in int16."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import log2
+from typing import TYPE_CHECKING, Any
 
-from qrun.checking.rules._inside import INSIDE
-from qrun.checking.rules._observed import seen
-from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._sums import LIMIT, saturating, unsafe_pairs, worst_sums
-from qrun.checking.rules._weights import PRODUCTS
-from qrun.checking.rules._words import several
-from qrun.ir import Array, Model
+import numpy as np
+
+from qrun.checking.rules._observed import seen, tensors
+from qrun.checking.rules._rule import Finding, listed, rule, several
+from qrun.checking.rules._scope import number
+from qrun.checking.rules._weights import INSIDE, PRODUCTS, Weight, is_quantized, weights, weights_inside
+from qrun.declare.frozen import frozen
+from qrun.ir import Array, Model, once_per_model
+from qrun.ops import Context, find, unsigned
+from qrun.ops._window import ConvGeometry, conv_window, padded, patches
+from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
     from qrun.running.session import RunResult
+
+
+LIMIT = 2**31
+
+
+@frozen
+class AccumulatorBound:
+    """The sum furthest from 0 that some input reaches. row: its output channel; terms: products in a sum."""
+
+    row: int
+    sum: int
+    bias: int
+    terms: int
+
+    @property
+    def wraps(self) -> bool:
+        return not -LIMIT <= self.sum < LIMIT
+
+    @property
+    def headroom(self) -> float:
+        """Bits between this sum and the end of int32; below 0 if it does not fit."""
+        return 31 - log2(max(1, self.sum if self.sum >= 0 else -self.sum - 1))
+
+
+def worst_sums(model: Model, enough: int) -> Iterator[tuple[Weight, AccumulatorBound, str]]:
+    """Each weight whose sums may be larger than `enough`, its worst sum, and the bias in it, in words."""
+    for w in weights(model):
+        worst = None if w.float and w.dtype.itemsize > 1 else _bound(w, enough)
+        if worst is not None:
+            yield w, worst, f" with bias {worst.bias}" if worst.bias else ""
+
+
+def _bound(w: Weight, enough: int) -> AccumulatorBound | None:
+    """The worst sum, or None if it is surely at most `enough`, or the other operand's type is not known."""
+    x = w.x.dtype
+    if x is None or x.kind not in "iu" or x.itemsize > 2:
+        return None
+    limits, wide = np.iinfo(x), np.iinfo(w.codes.dtype)
+    rows = w.rows()
+    bias = _bias(w, len(rows))
+    terms = rows.shape[1]
+    span_x, span_w = int(limits.max) - int(limits.min), int(wide.max) - int(wide.min)
+    if terms * span_x * span_w + int(np.abs(bias).max(initial=0)) <= enough:
+        return None
+    zero = w.x.zero.astype(np.int64) if w.x.zero is not None else np.array([limits.min, limits.max], np.int64)
+    if not zero.size:
+        return None
+    high, low = int(limits.max) - int(zero.min()), int(limits.min) - int(zero.max())
+    up, down = _parts(rows, w.zeros(rows))
+    top, bottom = up * high - down * low + bias, up * low - down * high + bias
+    best, worst = int(np.argmax(top)), int(np.argmin(bottom))
+    if int(top[best]) >= -int(bottom[worst]) - 1:
+        return AccumulatorBound(best, int(top[best]), int(bias[best]), terms)
+    return AccumulatorBound(worst, int(bottom[worst]), int(bias[worst]), terms)
+
+
+def _parts(rows: Array, zero: Array) -> tuple[Array, Array]:
+    """For each row the sum of its weights above 0, and of those below, without sign."""
+    if not zero.any():
+        total = rows.sum(1, dtype=np.int64)
+        up = np.maximum(rows, rows.dtype.type(0)).sum(1, dtype=np.int64)
+    else:
+        real = rows - zero
+        total, up = real.sum(1), np.maximum(real, 0).sum(1)
+    return up, up - total
+
+
+def _bias(w: Weight, rows: int) -> Array:
+    """The bias of each row; none where it does not fit, which QR305 tells, or was clipped, which QR312 tells."""
+    if w.b is None or w.b.dtype != np.int32 or w.b.size not in (1, rows):
+        return np.zeros(rows, np.int64)
+    bias = w.b.reshape(-1).astype(np.int64)
+    clipped = (bias == LIMIT - 1) | (bias == -LIMIT)
+    return np.broadcast_to(np.where(clipped, 0, bias), (rows,))
+
+
+def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
+    """Each weight with a pair of products that can leave int16, behind what `_worst` tells of it."""
+    for w in (*weights(model), *weights_inside(model)):
+        if w.float and w.x.dtype == np.int8:
+            w = _as_run(model, w)
+        if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
+            continue
+        if w.float and w.node.op_type == "Conv" and not is_quantized(w.scope.model, w.node):
+            continue
+        found = _worst(w)
+        if found is not None:
+            yield found, w
+
+
+def _as_run(model: Model, w: Weight) -> Weight:
+    """The weight with the operand as onnxruntime has it on x86 CPUs, which makes uint8 of some int8 activations."""
+    if (w.scope.path, w.node.index) not in _unsigned_operands(model):
+        return w
+    zero = None if w.x.zero is None else unsigned(w.x.zero)
+    return replace(w, x=replace(w.x, dtype=np.dtype(np.uint8), zero=zero))
+
+
+@once_per_model
+def _unsigned_operands(model: Model) -> frozenset[tuple[str, int]]:
+    """The nodes that onnxruntime runs in integers with a uint8 first operand: the paths of graphs, and places."""
+    from qrun.checking.targets import integers
+
+    found = integers(model)
+    judged = found.judged if found is not None else ()
+    return frozenset((j.scope.path, j.node.index) for j in judged if j.integer and j.x == "uint8")
+
+
+def _worst(w: Weight) -> tuple[int, str, str] | None:
+    """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
+    codes = _by_pairs(w)
+    first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
+    step, bad, found = max(1, _NEAR * first.shape[1] // max(first.size, 1)), 0, []
+    for start in range(0, first.shape[1], step):
+        sums = np.add(first[:, start : start + step], second[:, start : start + step], dtype=np.int16)
+        ends = int(sums.max(initial=0)), int(sums.min(initial=0))
+        if max(ends[0], -ends[1]) <= _SAFE:
+            continue
+        bad += int(np.count_nonzero(np.abs(sums) > _SAFE))
+        for end, at in zip(ends, (sums.argmax(), sums.argmin()), strict=True):
+            row, pair, *rest = (int(n) for n in np.unravel_index(int(at), sums.shape))
+            found.append((-abs(end), -end, (row, start + pair, *rest)))
+    if not found:
+        return None
+    place = min(found)[2]
+    a, b = int(first[place]), int(second[place])
+    channel = place[0] if w.is_conv else place[-1]
+    return (
+        a + b,
+        f"255 * {a} + 255 * {b} = {255 * (a + b)}",
+        f"in output channel {channel}; {bad} of {first.size} pairs",
+    )
+
+
+def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
+    """How many sums saturate with these inputs, with the nodes that have most of them first."""
+    unsafe = [w for w in unsafe if w.x.tensor]
+    counts = _saturated(model, unsafe, feeds)
+    if not counts:
+        return ""
+    count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
+    if not count:
+        return f"; with the recorded inputs none of {total} sums leaves int16"
+    met: Counter[str] = Counter()
+    for w, (own, _) in zip(unsafe, counts, strict=True):
+        met[w.node.label] += own
+    names = [f"{label} {own}" for label, own in met.most_common() if own]
+    return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
+
+
+def _is_depthwise(w: Weight) -> bool:
+    return w.is_conv and w.codes.shape[1] == 1 and number(w.node, "group", 1) == len(w.codes) > 1
+
+
+_NEAR = 1 << 17
+"""Pairs that are added together: their sums stay in the second-level cache."""
+_SAFE = 128
+"""255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
+
+
+_INT16 = np.iinfo(np.int16)
+
+
+def _by_pairs(w: Weight) -> Array:
+    """The weights with the axis of the sum second, in the order in which the kernels walk it."""
+    codes = w.codes
+    if not w.is_conv:
+        summed = codes.ndim - 2 if w.axis == codes.ndim - 1 else codes.ndim - 1
+        moved = np.moveaxis(codes, (summed, w.axis), (-2, -1))
+        return moved.reshape(-1, *moved.shape[-2:])
+    if codes.shape[1] % 2 == 0:
+        return codes
+    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1)
+
+
+def _saturated(model: Model, weights: Sequence[Weight], feeds: Mapping[str, Array]) -> list[tuple[int, int]] | None:
+    """For each node, how many sums of two products leave int16 with these inputs, of how many.
+
+    The model is run once. None if it cannot be, or if an operand is not known.
+    """
+    if any(w.scope.outer is not None for w in weights):
+        return None
+    values = tensors(model, feeds, [w.x.tensor for w in weights])
+    return [_count(w, values[w.x.tensor]) for w in weights] if values else None
+
+
+def _count(w: Weight, x: Array) -> tuple[int, int]:
+    count = total = 0
+    x = unsigned(x) if x.dtype == np.int8 else x
+    for columns, codes in _products(w, x):
+        first, second = (codes[start : len(codes) // 2 * 2 : 2].astype(np.int32) for start in (0, 1))
+        unsafe = np.abs(first + second) > _SAFE
+        total += unsafe.size * columns.shape[1]
+        for pair in np.flatnonzero(unsafe.any(1)):
+            a, b = (part[pair, unsafe[pair], None] for part in (first, second))
+            sums = a * columns[2 * pair].astype(np.int32) + b * columns[2 * pair + 1].astype(np.int32)
+            count += int(np.count_nonzero((sums > _INT16.max) | (sums < _INT16.min)))
+    return count, total
+
+
+def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
+    """The matrix products of a node: columns of x [terms, positions] and weights [terms, channels], in kernel order."""
+    if w.is_conv:
+        yield from _convolutions(w, x)
+        return
+    if x.dtype == np.float32:
+        dynamic: Any = find("", "DynamicQuantizeLinear", 11)
+        x = dynamic(x, ctx=Context())[0]
+    x = x.T if number(w.node, "transA") else np.atleast_2d(x)
+    matrices = _by_pairs(w)
+    if len(matrices) == 1:
+        yield x.reshape(-1, x.shape[-1]).T, matrices[0]
+        return
+    lead = broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
+    rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(math.prod(lead), *x.shape[-2:])
+    placed = np.broadcast_to(matrices.reshape(*w.codes.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
+    for one, matrix in zip(rows, placed.reshape(-1, *matrices.shape[1:]), strict=True):
+        yield one.T, matrix
+
+
+def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
+    geometry = ConvGeometry.of(w.node.attributes)
+    window = conv_window(x, w.codes, geometry)
+    fill = 0 if w.x.zero is None else int(w.x.zero.reshape(-1)[0])
+    rank, depth = len(window.kernel), w.codes.shape[1]
+    for image in x:
+        seen = patches(padded(image, window, fill, Context()), window)
+        for g, codes in enumerate(np.split(w.codes, geometry.group)):
+            part = np.moveaxis(seen[g * depth : (g + 1) * depth], 0, rank)
+            yield part.reshape(depth * np.prod(window.kernel, dtype=int), -1), _terms(codes)
+
+
+def _terms(codes: Array) -> Array:
+    """[channels, depth, kernel...] as [kernel... * depth, channels]."""
+    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1).T
 
 
 @rule(

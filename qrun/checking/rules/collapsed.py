@@ -1,4 +1,4 @@
-"""Scales that are too large for the values: few codes, or one, are left for them."""
+"""Scales that are too large for the values, or for most of them: few codes, or one, are left to tell these apart."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from qrun.checking.rules._observed import param_input, tensors
 from qrun.checking.rules._onescale import OneScaled, bounds, distinct, joined, one_scaled
 from qrun.checking.rules._rule import RULES, Finding, at, rule
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ops import written
 
 if TYPE_CHECKING:
     from qrun.running.session import RunResult
+
 
 TOO_LARGE = 4
 """A scale is too large if one of at most this part of it fits the values."""
@@ -115,19 +116,12 @@ def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """
     known = one_scaled(model)
     for name, codes in tensors(model, feeds, list(known)).items() if known else ():
-        used = used_codes(codes)
-        if used is not None and not used.collapsed:
+        if codes.dtype.kind in "iu" and codes.size:
+            used = Used(int(codes.min()), int(codes.max()), distinct(codes), codes.size)
             yield from _few(model, known[name], used, [feeds])
 
 
-@rule(
-    "QR416",
-    "warning",
-    spec="QuantizeLinear",
-    fix="calibrate again",
-    applies=_QUANTIZE,
-    replaces=("QR413", "QR414"),
-)
+@rule("QR416", "warning", spec="QuantizeLinear", fix="calibrate again", applies=_QUANTIZE, replaces=("QR413", "QR414"))
 def scale_beyond_function(model: Model) -> Iterator[Finding]:
     """The whole range of a function, such as 0 to 1 of Sigmoid, takes less than a quarter of the codes.
 
@@ -170,13 +164,6 @@ def scale_beyond_function(model: Model) -> Iterator[Finding]:
                 f"{name} can reach {count} of {one.high - one.low + 1} codes of {one.name}",
                 f"{name} gives {low:g} to {high:g}, which are the codes {one.code(low)} to {one.code(high)}",
             )
-
-
-def used_codes(codes: Array) -> Used | None:
-    """The codes that occur in a tensor of integers."""
-    if codes.dtype.kind not in "iu" or not codes.size:
-        return None
-    return Used(int(codes.min()), int(codes.max()), distinct(codes), codes.size)
 
 
 def over_all(model: Model, used: Mapping[str, Used], samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
@@ -230,12 +217,9 @@ def _finding(model: Model, one: OneScaled, fit: tuple[float, int], message: str,
     scale, zero = f"{fit[0]:.4g}", fit[1]
     others = [o.name for o in one_scaled(model).values() if o.scale == one.scale and o.name != one.name]
     shared = f", as {others[0]} has" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
-    node = joined(model, one)
-    apart = (
-        f", and leave {node.op_type} node {node.index} {node.label}, which joins it with others, in float"
-        if node
-        else ""
-    )
+    apart = ""
+    if node := joined(model, one):
+        apart = f", and leave {node.op_type} node {node.index} {node.label}, which joins it with others, in float"
     return Finding(
         message,
         **at(one.node),
@@ -248,20 +232,121 @@ def _finding(model: Model, one: OneScaled, fit: tuple[float, int], message: str,
 
 
 def _before_rounding(model: Model, one: OneScaled, samples: Sequence[Mapping[str, Array]]) -> Array | None:
-    """The tensor's values with these inputs in steps of its scale, the zero point added; None if too few differ."""
-    from qrun.comparing.ties import before_rounding
+    """The tensor's values with these inputs in steps of its scale, the zero point added; None if too few differ.
 
-    node, made = one.node, []
-    read = [n for n in node.inputs if n and n not in model.constants]
-    for feeds in filter(_vary, samples):
-        values = {**model.constants, **tensors(model, feeds, read)}
-        real = before_rounding(node, [values.get(n) for n in node.inputs])
-        if real is not None and np.isfinite(real).all():
-            made.append(real.reshape(-1))
+    Inputs without different values, such as a black image, prove nothing.
+    """
+    made = []
+    for feeds in samples:
+        if not feeds or any(array.size and bool((array != array.flat[0]).any()) for array in feeds.values()):
+            real = _real(model, one.node, feeds)
+            if real is not None and np.isfinite(real).all():
+                made.append(real.reshape(-1))
     found = np.concatenate(made) if made else np.zeros(0)
     return found if found.size >= LEAST and distinct(found) >= DISTINCT else None
 
 
-def _vary(feeds: Mapping[str, Array]) -> bool:
-    """Whether an input has different values; a black image, say, proves nothing."""
-    return not feeds or any(array.size and bool((array != array.flat[0]).any()) for array in feeds.values())
+def _real(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
+    """The values before the node rounds them, in steps, the zero point added; None if they are not known."""
+    from qrun.comparing.ties import before_rounding
+
+    read = [n for n in node.inputs if n and n not in model.constants]
+    values = {**model.constants, **tensors(model, feeds, read)}
+    return before_rounding(node, [values.get(n) for n in node.inputs])
+
+
+MOST = 0.5
+"""Share of the elements that must have one code, without being exactly what it stands for."""
+AROUND, FEW = 8, 0.05
+"""Codes next to that one of which nearly none is used: else values spread out from it, as behind a Relu.
+Nearly none: of all."""
+FAR = 64
+"""Codes from that one to the farthest."""
+
+
+@rule(
+    "QR412",
+    "warning",
+    spec="QuantizeLinear",
+    fix="make the outliers smaller (a mask of -100 works as well as one of -10000), leave the node in float, or calibrate "
+    "without outliers",
+    applies=(
+        "QuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "com.microsoft::QLinearAdd",
+        "com.microsoft::QLinearMul",
+    ),
+)
+def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
+    """Most values of a quantized tensor share one code, because a few outliers take its range.
+
+    Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at
+    least half of the elements have one code though they differ, hardly any has one of the eight codes nearest to it,
+    and others are 64 codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
+
+    Why is this bad?
+        The differences between these values are lost, while most codes stand for no value. The usual case is the mask
+        of an attention: -10000 is added to what is to be hidden, the scale grows to 40,
+        and all scores that matter become 0.
+
+    Bad
+        main () => (uint8[2,8] y)
+        <float[2,8] x = {1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0, 1.5, 2.5, 3.5, 4.5, 0.5, -1.5, -2.5, -10000.0},
+         float scale = {40.0}, uint8 zero = {251}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        main () => (uint8[2,8] y)
+        <float[2,8] x = {1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0, 1.5, 2.5, 3.5, 4.5, 0.5, -1.5, -2.5, -100.0},
+         float scale = {0.5}, uint8 zero = {200}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    known = one_scaled(model)
+    for name, codes in tensors(model, feeds, list(known)).items() if known else ():
+        node, scale, zero, mode = known[name].node, known[name].scale, known[name].zero, _mode(codes)
+        crowd = _crowd(codes, _real(model, node, feeds), mode) if mode is not None else None
+        if crowd is None:
+            continue
+        inside, farthest = crowd
+        low, high, far = ((value - zero) * scale for value in (inside.min(), inside.max(), farthest))
+        yield Finding(
+            f"{inside.size / codes.size:.0%} of {name} share one code, as outliers take the range",
+            **at(node),
+            tensor=param_input(node, "y" if node.op_type.startswith("Q") else "C")[1],
+            expected="a scale that tells most values apart",
+            got=f"{inside.size} of {codes.size} elements, from {low:.4g} to {high:.4g}, have code {mode}; others reach "
+            f"{far:.4g}; the scale is {scale:.4g}",
+            why=f"{node.op}-{node.version}: values that are less than half a scale from a code get this code.",
+        )
+
+
+def _mode(codes: Array) -> int | None:
+    """The code that most elements share, with none around it and others far away; None if that is not so."""
+    if codes.size < 2 * DISTINCT or codes.dtype.kind not in "iu":
+        return None
+    used, counts = np.unique(codes, return_counts=True)
+    used = used.astype(np.int64)
+    mode = int(used[counts.argmax()])
+    apart = np.abs(used - mode)
+    around = int(counts[(apart > 0) & (apart <= AROUND)].sum())
+    crowded = counts.max() >= MOST * codes.size and around <= FEW * codes.size and apart.max() >= FAR
+    return mode if crowded else None
+
+
+def _crowd(codes: Array, real: Array | None, mode: int) -> tuple[Array, float] | None:
+    """The values that became one code, and the farthest other; None if they are no crowd. real: before rounding."""
+    if real is None or real.shape != codes.shape or not np.isfinite(real).all():
+        return None
+    inside = real[codes == mode]
+    inside = inside[inside != mode]
+    if inside.size < MOST * codes.size or distinct(inside) < DISTINCT:
+        return None
+    if float(np.abs(inside - mode).max()) > 0.5 + 1e-6:
+        return None
+    ends = np.array([real.min(), real.max()])
+    return inside, float(ends[np.abs(ends - mode).argmax()])

@@ -36,11 +36,15 @@ def _rewrites(model: Model, kind: Callable[[Model], Iterator[Rewrite]]) -> Itera
 
 
 def _changed(scope: Scope, found: Rewrite, place: str, **fields: Any) -> Finding:
-    return Finding(
-        f"the default session of onnxruntime {found.text}",
-        **scope.at(found.node, f"{found.tensor} ({place})"),
-        **fields,
-    )
+    where = scope.at(found.node, f"{found.tensor} ({place})")
+    return Finding(f"the default session of onnxruntime {found.text}", **where, **fields)
+
+
+def _each(model: Model, kind: Callable[[Model], Iterator[Rewrite]], place: str, **fields: str) -> Iterator[Finding]:
+    """A finding for each rewrite; {op} in its words stands for the operator."""
+    for scope, found in _rewrites(model, kind):
+        told = {name: text.format(op=found.node.op_type) for name, text in fields.items()}
+        yield _changed(scope, found, place, **told)
 
 
 _SINCE_1_20 = "seen with onnxruntime 1.20 to 1.32."
@@ -276,16 +280,15 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
             y = MatMul(xf, wf)
         }
     """
-    for scope, found in _rewrites(model, weight_only_rewrites):
-        yield _changed(
-            scope,
-            found,
-            "input 0",
-            expected="activations that stay float",
-            got="accuracy_level 4",
-            why="seen with onnxruntime 1.31 and 1.32; earlier ones do so for blocks of 4 bits before MatMul only.",
-            cause="QR610",
-        )
+    yield from _each(
+        model,
+        weight_only_rewrites,
+        "input 0",
+        expected="activations that stay float",
+        got="accuracy_level 4",
+        why="seen with onnxruntime 1.31 and 1.32; earlier ones do so for blocks of 4 bits before MatMul only.",
+        cause="QR610",
+    )
 
 
 @rule(
@@ -321,15 +324,14 @@ def merged_pairs(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(c, t, z)
         }
     """
-    for scope, found in _rewrites(model, pair_rewrites):
-        yield _changed(
-            scope,
-            found,
-            "input 0, x",
-            expected="one pair, or two with the same scale and zero point",
-            got="two pairs with different scales or zero points",
-            why=_SINCE_1_20,
-        )
+    yield from _each(
+        model,
+        pair_rewrites,
+        "input 0, x",
+        expected="one pair, or two with the same scale and zero point",
+        got="two pairs with different scales or zero points",
+        why=_SINCE_1_20,
+    )
 
 
 @rule(
@@ -364,25 +366,17 @@ def moved_codes(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(c, s)
         }
     """
-    for scope, found in _rewrites(model, int32_rewrites):
-        yield _changed(
-            scope,
-            found,
-            "output 0",
-            expected=f"{found.node.op_type} of int32 codes, then DequantizeLinear",
-            got=f"DequantizeLinear before {found.node.op_type}",
-            why=_SINCE_1_20,
-        )
+    yield from _each(
+        model,
+        int32_rewrites,
+        "output 0",
+        expected="{op} of int32 codes, then DequantizeLinear",
+        got="DequantizeLinear before {op}",
+        why=_SINCE_1_20,
+    )
 
 
-@rule(
-    "QR613",
-    "warning",
-    spec=_SPEC,
-    fix=f"use one scale, {_PLAIN}",
-    applies=("Softmax",),
-    replaces=("QR602",),
-)
+@rule("QR613", "warning", spec=_SPEC, fix=f"use one scale, {_PLAIN}", applies=("Softmax",), replaces=("QR602",))
 def first_scale_only(model: Model) -> Iterator[Finding]:
     """A Softmax between DequantizeLinear and QuantizeLinear has a result with one scale per slice of an axis.
 
@@ -408,12 +402,11 @@ def first_scale_only(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(c, t, tz)
         }
     """
-    for scope, found in _rewrites(model, slice_rewrites):
-        yield _changed(
-            scope,
-            found,
-            "output 0",
-            expected="one scale",
-            got="one scale per slice",
-            why="seen with onnxruntime 1.32.",
-        )
+    yield from _each(
+        model,
+        slice_rewrites,
+        "output 0",
+        expected="one scale",
+        got="one scale per slice",
+        why="seen with onnxruntime 1.32.",
+    )

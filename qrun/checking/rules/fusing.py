@@ -1,19 +1,26 @@
-"""Groups of DequantizeLinear, an operator and QuantizeLinear:
-which of them do not become one integer operator, and why."""
+"""Groups of DequantizeLinear, an operator and QuantizeLinear: which of them do not become one integer operator, in qrun
+and in onnxruntime on x86 CPUs, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qrun.checking.rules._forms import misfit
-from qrun.checking.rules._groups import dequantized_inputs, refused
-from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, scopes
+from qrun.checking.rules._rule import Finding, listed, rule, several
+from qrun.checking.rules._scope import Scope, names_read, scopes
 from qrun.checking.rules._weights import is_quantized, leads_to_quantize
-from qrun.checking.rules._words import listed
-from qrun.ir import Model, Node
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node, once_per_model
+from qrun.passes import optimize
+
+if TYPE_CHECKING:
+    from qrun.checking.targets import Integers, Judged, TargetRule
+
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that have an integer form, in qrun and in onnxruntime."""
@@ -276,3 +283,173 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
                 why="legal ONNX, but some compilers only fuse a group whose inner tensors have one reader.",
                 fix=_UINT8 if signed else "",
             )
+
+
+_Refused = tuple[tuple[Scope, Node, str], ...]
+
+
+@once_per_model
+def refused(model: Model) -> _Refused:
+    """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
+
+    The graph of a subgraph holds those constants of the graphs around it that it reads as its own.
+    """
+    return tuple(entry for scope in scopes(model) for entry in _refused(scope))
+
+
+def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
+    graph = scope.model
+    if not {"DequantizeLinear", "QuantizeLinear"} <= {node.op_type for node in graph.nodes}:
+        return
+    if scope.outer is not None:
+        graph = replace(graph, constants={**_around(scope.outer, names_read(graph)), **graph.constants})
+    try:
+        done = optimize(graph, frozenset(), "exact").refused
+    except (QrunError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
+        return  # a model that contradicts itself; other rules say where
+    inside = scope if graph is scope.model else replace(scope, model=graph)
+    for refusal in done:
+        if refusal.index < len(graph.nodes):
+            yield inside, graph.nodes[refusal.index], refusal.reason
+
+
+def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
+    """Those of the names that are constants for a graph inside this one."""
+    found = _around(scope.outer, names) if scope.outer else {}
+    return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
+
+
+def dequantized_inputs(model: Model, node: Node) -> int:
+    """How many inputs come from DequantizeLinear of a tensor that is not stored."""
+    made = [model.producers[name] for name in node.inputs if name in model.producers]
+    return sum(m.op_type == "DequantizeLinear" and bool(m.inputs) and m.inputs[0] not in model.constants for m in made)
+
+
+_PRODUCTS = ("Conv", "MatMul", "Gemm")
+_SHARE = 0.1
+"""The share of a model's products that must be in float for a warning."""
+
+
+@rule(
+    "QR606",
+    "warning",
+    spec="ort-quantization",
+    fix="quantize activations to uint8: quantize_static(.., activation_type=QuantType.QUInt8)",
+    applies=("Conv", "MatMul", "Gemm"),
+)
+def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
+    """onnxruntime 1.32.0 computes a tenth or more of a model's Conv, MatMul and Gemm in float on x86 CPUs, although
+    each is in a whole group. One finding for each cause.
+
+    The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It turns an int8
+    tensor into uint8 only where one node reads it. A tensor that several nodes read (SiLU, residual connections) stays
+    int8; then its producer and its readers stay in float. quantize_static writes int8 activations by default.
+    ``session.qdqisint8allowed=1`` makes onnxruntime multiply int8.
+
+    Why is this bad?
+        The results are right, but nothing says that the model runs in float, with the roundings of a quantized one.
+        Measure before and after: a model that runs in integers throughout is not always the faster one.
+
+    Bad
+        main (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float s = {0.1}, int8 z = {0}, float gs = {0.0039}, int8 gz = {-128}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
+        {
+            xq = QuantizeLinear(x, s, z)
+            xd = DequantizeLinear(xq, s, z)
+            wd = DequantizeLinear(w, s, wz)
+            c = Conv(xd, wd)
+            cq = QuantizeLinear(c, s, z)
+            cd = DequantizeLinear(cq, s, z)
+            g = Sigmoid(cd)
+            gq = QuantizeLinear(g, gs, gz)
+            gd = DequantizeLinear(gq, gs, gz)
+            ce = DequantizeLinear(cq, s, z)
+            m = Mul(ce, gd)
+            mq = QuantizeLinear(m, s, z)
+            y = DequantizeLinear(mq, s, z)
+        }
+
+    Good
+        main (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float s = {0.1}, uint8 z = {128}, float gs = {0.0039}, uint8 gz = {0}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
+        {
+            xq = QuantizeLinear(x, s, z)
+            xd = DequantizeLinear(xq, s, z)
+            wd = DequantizeLinear(w, s, wz)
+            c = Conv(xd, wd)
+            cq = QuantizeLinear(c, s, z)
+            cd = DequantizeLinear(cq, s, z)
+            g = Sigmoid(cd)
+            gq = QuantizeLinear(g, gs, gz)
+            gd = DequantizeLinear(gq, gs, gz)
+            ce = DequantizeLinear(cq, s, z)
+            m = Mul(ce, gd)
+            mq = QuantizeLinear(m, s, z)
+            y = DequantizeLinear(mq, s, z)
+        }
+    """
+    yield from (finding for share, finding in _found(model) if share >= _SHARE)
+
+
+@rule("QR607", "note", spec="ort-quantization", fix="give the group a form that onnxruntime has in integers")
+def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
+    """onnxruntime 1.32.0 computes whole groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
+    Gemm. One finding for each cause; QR606 explains more.
+
+    Why is this bad?
+        The results are right. Before and behind each of these nodes the values are dequantized and quantized again.
+
+    Bad
+        main (uint8[2,3] x) => (uint8[3,2] y)
+        <float s = {0.1}, uint8 z = {128}, uint8 higher = {129}>
+        {
+            xd = DequantizeLinear(x, s, z)
+            r = Transpose(xd)
+            y = QuantizeLinear(r, s, higher)
+        }
+
+    Good
+        main (uint8[2,3] x) => (uint8[3,2] y)
+        <float s = {0.1}, uint8 z = {128}>
+        {
+            xd = DequantizeLinear(x, s, z)
+            r = Transpose(xd)
+            y = QuantizeLinear(r, s, z)
+        }
+    """
+    yield from (finding for share, finding in _found(model) if share < _SHARE)
+
+
+@once_per_model
+def _found(model: Model) -> Sequence[tuple[float, Finding]]:
+    """For each cause the share of the model's products that it keeps in float, and the finding."""
+    from qrun.checking.targets import integers
+
+    found = integers(model)
+    if found is None:
+        return ()
+    own = {(scope.path, node.index) for scope, node, _ in refused(model)}
+    products = sum(judged.node.op_type in _PRODUCTS for judged in found.judged) or 1
+    made = []
+    for cause in found.causes:
+        nodes = [j for j in cause.judged if (j.scope.path, j.node.index) not in own]
+        if nodes and not cause.rule.chosen and cause.rule.otherwise == "float":
+            kinds = Counter(j.node.op_type for j in nodes)
+            made.append((sum(kinds[op] for op in _PRODUCTS) / products, _finding(found, cause.rule, nodes, kinds)))
+    return made
+
+
+def _finding(found: Integers, cause: TargetRule, nodes: Sequence[Judged], kinds: Counter[str]) -> Finding:
+    first = next((j for j in nodes if j.node.op_type in _PRODUCTS), nodes[0])
+    op_type = first.node.op_type
+    others = len(nodes) - kinds[op_type]
+    also = f" and {several(others, 'other node')}" if others else ""
+    return Finding(
+        f"{found.runtime} computes {kinds[op_type]} of {found.count(op_type)} {op_type}{also} in float on {found.on}: "
+        f"{cause.cause}",
+        **first.scope.at(first.node, f"{first.node.outputs[0]} (output 0)"),
+        expected="whole groups of DequantizeLinear, operator and QuantizeLinear in integers",
+        got=f"in integers: {found}",
+        why=f"{cause.why or 'it makes an integer operator of some groups only'}.",
+        fix=f"{cause.fix}; measure both, as integers are not always faster",
+    )

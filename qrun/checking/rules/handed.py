@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.checking.rules._forms import expected_shape, quantized, sound
-from qrun.checking.rules._rule import Finding, operators, rule
+from qrun.checking.rules._rule import Finding, digits, operators, rule, tolerance
 from qrun.checking.rules._scope import Scope
-from qrun.checking.rules._words import digits, tolerance
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 from qrun.checking.rules._forms import older
 from qrun.checking.rules._ort import contrib, is_unknown, known_schema, runtime
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, rule, several
 from qrun.checking.rules._scope import Scope, nodes
-from qrun.checking.rules._words import several
 from qrun.declare import grouped
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node, once_per_model

@@ -1,4 +1,4 @@
-"""What a run shows: NaN, infinity, saturation, sums that wrap and scales that are none."""
+"""What a run shows: NaN, infinity, saturation, scales that are none, and casts that do not fit the new type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qrun.checking.rules._observed import param_input, reaching, seen
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
 from qrun.ir import Array, Model, Node
-from qrun.ir.types import ONNX_NAMES, describe
+from qrun.ir.types import ONNX_NAMES, describe, type_name
 from qrun.ops import quantizers
 
 if TYPE_CHECKING:
@@ -275,4 +275,44 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             expected="finite numbers",
             got=f"infinity in {s.share}",
             why=f"{s.node.op}-{s.node.version} saturates; runtimes that convert to an integer first give other codes.",
+        )
+
+
+@rule(
+    "QR415",
+    "warning",
+    spec="Cast",
+    fix="put a Clip to the limits of the type before the cast; QuantizeLinear saturates by itself",
+    applies=("Cast", "CastLike"),
+)
+def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
+    """A floating-point number outside the range of an integer type, or NaN, was cast to it.
+
+    Why is this bad?
+        The specification calls the result undefined. Runtimes on x86 mostly keep the low bits (300 becomes 44 in int8),
+        those on ARM mostly saturate (127), so the model computes something else on another processor.
+
+    Bad
+        main () => (int8[2] y)
+        <float[2] x = {1.0, 300.0}>
+        {
+            y = Cast <to = 3> (x)
+        }
+
+    Good
+        main () => (int8[2] y)
+        <float[2] x = {1.0, 100.0}>
+        {
+            y = Cast <to = 3> (x)
+        }
+    """
+    kinds = {event.index: event.outputs[0].dtype for event in result.events if event.outputs}
+    for s in seen(model, result, "undefined-cast"):
+        made = type_name(kinds[s.node.index])
+        yield Finding(
+            f"{s.detail} does not fit {made}: {s.share}",
+            **s.where,
+            expected=f"numbers that {made} holds",
+            got=f"{s.detail}; {s.share}",
+            why=f"{s.node.op}-{s.node.version}: the result is undefined for what is out of range.",
         )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.checking.rules._ort import PUBLISHED_IR, runtime
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, listed, rule, several
 from qrun.checking.rules._scope import nodes
-from qrun.checking.rules._words import listed, several
 from qrun.ir import Model
 from qrun.ir.schema import ASSUMED, MS, NAMELESS, QONNX
 
@@ -139,12 +138,7 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "QR118",
-    "error",
-    spec="com.microsoft",
-    fix="import com.microsoft with version 1",
-)
+@rule("QR118", "error", spec="com.microsoft", fix="import com.microsoft with version 1")
 def opset_version(model: Model) -> Iterator[Finding]:
     """The model imports a version of an operator set that does not exist,
     or has nodes of com.microsoft or QONNX and imports none, or nodes of QONNX without a domain.

@@ -35,13 +35,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from qrun.checking.rules._scope import Scope, scopes
-from qrun.checking.targets._conditions import Condition, Conditions
-from qrun.checking.targets._facts import is_asked, reads_codes
+from qrun.checking.targets._conditions import Condition, Conditions, is_asked, reads_codes
 from qrun.checking.targets._view import BOTH, Op, Preparation, TargetView
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Model, Node, once_per_model
@@ -215,15 +215,5 @@ def _rule(data: Mapping[str, Any], sets: Mapping[str, Sequence[str]]) -> TargetR
         tuple(op for name in data.get(key, ()) for op in (sets[name[1:]] if name.startswith("@") else (name,)))
         for key in ("operators", "excepted")
     )
-    return TargetRule(
-        data["id"],
-        operators,
-        excepted,
-        data["require"],
-        data["otherwise"],
-        data["cause"],
-        data["fix"],
-        data.get("why", ""),
-        data.get("chosen", False),
-        data.get("error", ""),
-    )
+    given = {field.name: data[field.name] for field in fields(TargetRule) if field.name in data}
+    return TargetRule(**{**given, "operators": operators, "excepted": excepted})

@@ -1,15 +1,143 @@
-"""Conditions of a target's rules, and whether they hold at an operator."""
+"""Conditions of a target's rules, whether they hold at an operator, and the facts about tensors that they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from qrun.checking.targets._facts import Facts, ports
-from qrun.checking.targets._view import Op, TargetView
+from qrun.checking.targets._view import BOTH, DEQUANTIZE, QUANTIZE, Op, TargetView
+
+Facts = dict[str, Any]
+_NAMES = {"x": 0, "w": 1, "b": 2}
+_REAL = ("float", "float16", "bfloat16", "double")
+
+
+def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]:
+    """The facts of one tensor at an operator, or of several; see the package for the names of ports."""
+    if port == "y":
+        return [_output(view, op.outputs[0], retyped)]
+    if port == "outputs":
+        return [_output(view, name, retyped) for name in op.outputs if name]
+    if port in ("inputs", "data"):
+        found = [f for f in (_input(view, name, retyped) for name in op.inputs) if _is_real(f)]
+        return found if port == "inputs" else [f for f in found if not f["const"]]
+    place = _NAMES[port] if port in _NAMES else int(port)
+    return [_input(view, op.inputs[place] if place < len(op.inputs) else "", retyped)]
+
+
+def _is_real(facts: Facts) -> bool:
+    """Whether the tensor stands for real numbers, and is no shape or index."""
+    return bool(facts["given"]) and (facts["quantized"] or facts["type"] in (*_REAL, "int8", "uint8"))
+
+
+def _input(view: TargetView, name: str, retyped: bool) -> Facts:
+    if not name:
+        return {"given": False}
+    if ("read", name) in view.found:
+        return view.found["read", name]
+    maker = view.maker.get(name)
+    real = view.type(name)
+    facts: Facts = {"given": True, "quantized": False, "type": real, "real": real, "const": view.constant(name)}
+    facts |= _size(view, name)
+    if maker is not None and maker.op_type == DEQUANTIZE:
+        facts |= {"quantized": True} | _parameters(view, maker)
+        facts |= _types(view, maker.inputs[0], view.maker.get(maker.inputs[0]), retyped)
+    view.found["read", name] = facts
+    return facts
+
+
+def _output(view: TargetView, name: str, retyped: bool) -> Facts:
+    if ("made", name) in view.found:
+        return view.found["made", name]
+    readers = view.read(name)
+    quantizers = [op for op in readers if op.op_type == QUANTIZE]
+    real = view.type(name)
+    facts: Facts = {"given": True, "quantized": False, "type": real, "real": real, "readers": len(readers)}
+    facts |= {"graph_output": name in view.results, "next": _next(view, name)}
+    facts |= _size(view, name)
+    if quantizers:
+        facts |= {"quantized": True, "spread": quantizers[0].spread} | _parameters(view, quantizers[0])
+        facts |= _types(view, quantizers[0].outputs[0], quantizers[0], retyped)
+    view.found["made", name] = facts
+    return facts
+
+
+def _next(view: TargetView, name: str) -> str:
+    """The only reader of a tensor, if it has one reader too; "" if not."""
+    readers = view.read(name)
+    made = readers[0].outputs[0] if len(readers) == 1 else ""
+    return readers[0].op_type if len(view.read(made)) == 1 and made not in view.results else ""
+
+
+def _size(view: TargetView, name: str) -> Facts:
+    shape = view.shape(name)
+    return {} if shape is None else {"rank": len(shape)}
+
+
+def _types(view: TargetView, codes: str, maker: Op | None, retyped: bool) -> Facts:
+    """declared: the type of a quantized tensor in the file; type: the one that the target gives it."""
+    declared = view.type(codes)
+    if not retyped or declared != "int8" or maker is None or maker.op_type != QUANTIZE:
+        return {"declared": declared, "type": declared}
+    return {"declared": declared, "type": "uint8" if _read_once(view, maker) else declared}
+
+
+def _read_once(view: TargetView, quantize: Op) -> bool:
+    """Whether one DequantizeLinear, with one reader, reads the codes, and both have one zero point that is stored."""
+    codes, readers = quantize.outputs[0], view.read(quantize.outputs[0])
+    if (
+        codes in view.results
+        or len(readers) != 1
+        or readers[0].op_type != DEQUANTIZE
+        or view.constant(quantize.inputs[0])
+    ):
+        return False
+    zeros = [view.array(op.inputs[2]) if len(op.inputs) > 2 else None for op in (quantize, readers[0])]
+    if any(zero is None or zero.size != 1 for zero in zeros):
+        return False
+    made = readers[0].outputs[0]
+    return len(view.read(made)) + (made in view.results) <= 1
+
+
+def _parameters(view: TargetView, op: Op) -> Facts:
+    """Scale and zero point of a QuantizeLinear or DequantizeLinear, for one tensor, channel or block."""
+    scale = view.array(op.inputs[1]) if len(op.inputs) > 1 else None
+    given = len(op.inputs) > 2 and bool(op.inputs[2])
+    zero = view.array(op.inputs[2]) if given else None
+    attributes = op.node.attributes if op.node is not None else {}
+    facts: Facts = {"zero_given": given}
+    if scale is None or (given and zero is None):
+        return facts | {"per": "unknown"}
+    facts["scale"] = scale.astype(np.float64).reshape(-1)
+    facts["zero"] = sorted(set(np.asarray(zero).astype(np.int64).reshape(-1).tolist())) if zero is not None else [0]
+    facts["per"] = "block" if attributes.get("block_size") else "tensor" if scale.size == 1 else "channel"
+    shape, axis = view.shape(op.inputs[0]), attributes.get("axis", 1)
+    if facts["per"] != "tensor" and shape and isinstance(axis, int):
+        facts["axis"] = axis % len(shape)
+        facts["axis_back"] = len(shape) - facts["axis"]
+    return facts
+
+
+def reads_codes(view: TargetView, op: Op) -> bool:
+    """Whether an operator reads a dequantized tensor that is not stored."""
+    if op.op_type in (*BOTH, "Constant", "Shape", "Size"):
+        return False
+    return any(not view.constant(maker.inputs[0]) for maker in _dequantizers(view, op))
+
+
+def is_asked(view: TargetView, op: Op) -> bool:
+    """Whether the file asks for integers where codes are read: the result is quantized, or the weights are."""
+    weights = any(view.constant(maker.inputs[0]) for maker in _dequantizers(view, op))
+    return weights or any(reader.op_type == QUANTIZE for name in op.outputs for reader in view.read(name))
+
+
+def _dequantizers(view: TargetView, op: Op) -> Sequence[Op]:
+    makers = (view.maker.get(name) for name in op.inputs)
+    return [maker for maker in makers if maker is not None and maker.op_type == DEQUANTIZE]
+
 
 Condition = Mapping[str, Any]
 _OF_SCALES = ("scale", "zero", "zero_given", "per", "axis", "axis_back", "declared", "spread")
@@ -30,91 +158,58 @@ class Conditions:
 
     def hold(self, op: Op, condition: Condition) -> bool:
         """Whether a condition holds. A test of an unknown fact passes."""
-        for key, check in _KINDS.items():
-            if key in condition:
-                return check(self, op, condition)
-        raise ValueError(f"not a condition: {condition}")
+        c = condition
+        if "use" in c:
+            return self.hold(op, self.define[c["use"]])
+        if "all" in c:
+            return all(self.hold(op, part) for part in c["all"])
+        if "any" in c:
+            return any(self.hold(op, part) for part in c["any"])
+        if "not" in c:
+            return not self.hold(op, c["not"])
+        if "same" in c:
+            keys = _PARAMETERS if c["same"] == "parameters" else (c["same"],)
+            found = [facts for port in c["ports"] for facts in self.at(op, port)]
+            return all(len({str(np.asarray(facts.get(key)).tolist()) for facts in found}) <= 1 for key in keys)
+        if "log2" in c:
+            return self._within(op, c)
+        if "attr" in c:
+            value = op.node.attributes.get(c["attr"], c.get("default")) if op.node is not None else None
+            return value is None or _passes(value, _test(c, "attr", "default")) is not False
+        if "option" in c:
+            return _passes(self.options.get(c["option"]), _test(c, "option")) is not False
+        if "opset" in c:
+            return _passes(self.view.scope.model.opsets.get(""), c["opset"]) is not False
+        return self._fits(op, c)
 
     def at(self, op: Op, port: str) -> list[Facts]:
         return [facts for facts in ports(self.view, op, port, self.retyped) if facts["given"]]
 
+    def _within(self, op: Op, condition: Condition) -> bool:
+        """Whether the logarithm of a product of scales is within its limits."""
+        total: Any = np.zeros(1)
+        for port, factor in condition["log2"].items():
+            for facts in self.at(op, port):
+                if "scale" not in facts:
+                    return True
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    term = factor * np.log2(facts["scale"])
+                if 1 not in (term.size, total.size) and term.size != total.size:
+                    return False
+                total = total + term
+        slack = condition.get("tol", 0)
+        within = (total >= condition.get("min", -np.inf) - slack) & (total <= condition.get("max", np.inf) + slack)
+        return bool(np.all(np.isfinite(total) & within))
 
-def _use(c: Conditions, op: Op, condition: Condition) -> bool:
-    return c.hold(op, c.define[condition["use"]])
-
-
-def _all(c: Conditions, op: Op, condition: Condition) -> bool:
-    return all(c.hold(op, part) for part in condition["all"])
-
-
-def _any(c: Conditions, op: Op, condition: Condition) -> bool:
-    return any(c.hold(op, part) for part in condition["any"])
-
-
-def _not(c: Conditions, op: Op, condition: Condition) -> bool:
-    return not c.hold(op, condition["not"])
-
-
-def _same(c: Conditions, op: Op, condition: Condition) -> bool:
-    keys = _PARAMETERS if condition["same"] == "parameters" else (condition["same"],)
-    found = [facts for port in condition["ports"] for facts in c.at(op, port)]
-    return all(len({str(np.asarray(facts.get(key)).tolist()) for facts in found}) <= 1 for key in keys)
-
-
-def _log2(c: Conditions, op: Op, condition: Condition) -> bool:
-    total: Any = np.zeros(1)
-    for port, factor in condition["log2"].items():
-        for facts in c.at(op, port):
-            if "scale" not in facts:
-                return True
-            with np.errstate(divide="ignore", invalid="ignore"):
-                term = factor * np.log2(facts["scale"])
-            if 1 not in (term.size, total.size) and term.size != total.size:
-                return False
-            total = total + term
-    slack = condition.get("tol", 0)
-    within = (total >= condition.get("min", -np.inf) - slack) & (total <= condition.get("max", np.inf) + slack)
-    return bool(np.all(np.isfinite(total) & within))
-
-
-def _attribute(c: Conditions, op: Op, condition: Condition) -> bool:
-    value = op.node.attributes.get(condition["attr"], condition.get("default")) if op.node is not None else None
-    return value is None or _passes(value, _test(condition, "attr", "default")) is not False
-
-
-def _option(c: Conditions, op: Op, condition: Condition) -> bool:
-    return _passes(c.options.get(condition["option"]), _test(condition, "option")) is not False
-
-
-def _opset(c: Conditions, op: Op, condition: Condition) -> bool:
-    return _passes(c.view.scope.model.opsets.get(""), condition["opset"]) is not False
-
-
-def _port(c: Conditions, op: Op, condition: Condition) -> bool:
-    tests = {key: test for key, test in condition.items() if key != "port"}
-    for facts in ports(c.view, op, condition["port"], c.retyped):
-        if not facts["given"] and "given" not in tests:
-            continue
-        for key, test in tests.items():
-            if key in _OF_SCALES and not facts["quantized"]:
-                continue
-            if _passes(facts.get(key), test) is False:
-                return False
-    return True
-
-
-_KINDS = {
-    "use": _use,
-    "all": _all,
-    "any": _any,
-    "not": _not,
-    "same": _same,
-    "log2": _log2,
-    "attr": _attribute,
-    "option": _option,
-    "opset": _opset,
-    "port": _port,
-}
+    def _fits(self, op: Op, condition: Condition) -> bool:
+        """Whether the tensors of a port pass all tests."""
+        tests = {key: test for key, test in condition.items() if key != "port"}
+        for facts in ports(self.view, op, condition["port"], self.retyped):
+            if facts["given"] or "given" in tests:
+                judged = {key: test for key, test in tests.items() if key not in _OF_SCALES or facts["quantized"]}
+                if any(_passes(facts.get(key), test) is False for key, test in judged.items()):
+                    return False
+        return True
 
 
 def _test(condition: Condition, *others: str) -> Any:

@@ -25,8 +25,7 @@ from qrun.comparing.sides import Values
 from qrun.comparing.ties import before_rounding, tie_distance
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.documents.item import Item, damaged, read_document
-from qrun.documents.record import Signed, decode, encode, omitted
+from qrun.documents.record import Item, Signed, damaged, decode, encode, omitted, read_document
 from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable

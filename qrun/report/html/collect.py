@@ -20,8 +20,7 @@ from qrun.documents.answers import (
     Samples,
     TensorCodes,
 )
-from qrun.documents.item import Item, damaged
-from qrun.documents.record import decode, encode
+from qrun.documents.record import Item, damaged, decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.evaluation import Evaluation
 from qrun.running.machine import Machine

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from math import isfinite
 
-from qrun.documents.item import Item
+from qrun.documents.record import Item
 from qrun.report.accuracy import accuracy_tables, real, text_of
 from qrun.report.accuracyjson import EXCLUDE, correction
 from qrun.report.grid import Column, Grid

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.checking.codes import CodeCounter
 from qrun.checking.rules import RULES, Finding, check
-from qrun.documents.item import Item
-from qrun.documents.record import encode
+from qrun.documents.record import Item, encode
 from qrun.errors import CallError
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
