@@ -22,8 +22,8 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 from qrun.comparing.differences import EXACT, Difference, Tolerance
-from qrun.comparing.records.compare import RecordComparison, judged
-from qrun.comparing.records.record import Recorded, RecordEntry, filled, read_record
+from qrun.comparing.record import Recorded, RecordEntry, filled, read_record
+from qrun.comparing.recordchanges import RecordComparison, judged
 from qrun.comparing.saved import (
     LEAST,
     ArrayPair,

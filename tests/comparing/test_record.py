@@ -19,11 +19,10 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.comparing import record as recording
 from qrun.comparing.differences import EXACT, NOISE, Tolerance
 from qrun.comparing.emulated import run_emulated
-from qrun.comparing.records import record as recording
-from qrun.comparing.records.compare import RecordComparison, compare_record, judged
-from qrun.comparing.records.record import (
+from qrun.comparing.record import (
     RecordedInput,
     RecordedModel,
     RecordEntry,
@@ -34,6 +33,7 @@ from qrun.comparing.records.record import (
     record,
     walk,
 )
+from qrun.comparing.recordchanges import RecordComparison, compare_record, judged
 from qrun.errors import CallError
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
