@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from qrun.checking.rules import Finding
-from qrun.comparing.records.record import RecordEntry
+from qrun.comparing.record import RecordEntry
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import (
     FedInput,

@@ -210,7 +210,7 @@ def _tensors(side: Side, feeds: Feeds) -> dict[str, Any]:
 
 
 def _record(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.records.record import check_folder, record
+    from qrun.comparing.record import check_folder, record
     from qrun.report import comparefiles as report
 
     folder = Path(options["record"])
@@ -226,7 +226,7 @@ def _record(options: Mapping[str, Any], out: Out) -> Shown:
 
 
 def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.records.compare import compare_record
+    from qrun.comparing.recordchanges import compare_record
 
     side, feeds = _recorded_side(options, out)
     return _files(

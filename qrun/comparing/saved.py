@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite, prod
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -18,7 +18,6 @@ from qrun.documents.answers import ProfileNode, RunOutput, Samples
 from qrun.documents.record import Item, damaged, decode, read_document
 from qrun.errors import CallError
 from qrun.io.arrays import Npz, no_such_file
-from qrun.io.storable import restored
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, describe
 from qrun.memory import Budget, default_limit
@@ -322,30 +321,20 @@ class SavedChecks:
         return not (self.new or self.gone or self.vectors or self.only_a or self.only_b)
 
 
-def compare_npz(
-    a: Path,
-    b: Path,
-    tolerance: Tolerance,
-    *,
-    types: Mapping[str, np.dtype[Any]] | None = None,
-    max_memory: int | None = None,
-) -> SavedArrays:
+def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | None = None) -> SavedArrays:
     """Compare two .npz files; one pair of arrays is in memory at a time. `a` is what `b` should be.
+    Bit patterns of types that .npz does not have are compared as the unsigned integers that they are stored as.
 
-    types: element types by key, for those that .npz does not have: an array in the stored form of such a type
-           (`qrun.io.storable.storable`: bit patterns, int4 as int8) is taken back to it first. Without, bit patterns
-           are compared as the unsigned integers that they are stored as.
     max_memory: bytes to hold at once; None: 80 % of what is free.
     Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
     """
-    known = types or {}
     with _opened(a) as first, _opened(b) as second:
         left, right = Npz(str(a), first), Npz(str(b), second)
         pairs = []
         for key in left.members:
             if key in right.members:
                 budget = Budget(default_limit if max_memory is None else max_memory)
-                one, other = (_read(side, key, known.get(key), budget) for side in (left, right))
+                one, other = (_read(side, key, budget) for side in (left, right))
                 budget.claim((one.size,), SCRATCH, key)
                 pairs.append(_pair(key, one, other, tolerance))
         return SavedArrays("npz", a, b, tuple(pairs), *lone(left.members, right.members), tolerance)
@@ -358,11 +347,9 @@ def _opened(path: Path) -> IO[bytes]:
         raise no_such_file(path, error) from None
 
 
-def _read(side: Npz, key: str, dtype: np.dtype[Any] | None, budget: Budget) -> Array:
+def _read(side: Npz, key: str, budget: Budget) -> Array:
     array = side.read(key, budget)
     budget.hold(array)
-    if dtype is not None:
-        array, _ = restored(array, dtype)
     if array.dtype.kind == "V" and array.dtype not in NUMBERS:
         bits = array.dtype.itemsize
         array = array.view(f"u{bits}" if bits in (1, 2, 4, 8) else f"({bits},)u1")

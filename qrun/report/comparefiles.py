@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Any
 
 from qrun.comparing.modeldiff import KINDS, StoredDifference, stored_differences
-from qrun.comparing.records.compare import RecordComparison, TensorChange
-from qrun.comparing.records.record import Recorded
+from qrun.comparing.record import Recorded
+from qrun.comparing.recordchanges import RecordComparison, TensorChange
 from qrun.comparing.saved import LEAST, ArrayPair, Change, ElementPair, SavedArrays, SavedChecks, SavedProfiles
 from qrun.declare import grouped
 from qrun.declare.frozen import keys, replace
@@ -91,12 +91,7 @@ def _fed(feeds: Feeds | None) -> dict[str, Any]:
 
 
 def _answer(
-    found: SavedArrays | SavedChecks,
-    blocks: Sequence[Block],
-    title: str,
-    same: str,
-    parts: Sequence[str],
-    noun: str,
+    found: SavedArrays | SavedChecks, blocks: Sequence[Block], title: str, same: str, parts: Sequence[str], noun: str
 ) -> Sheet:
     """The report of two files. same: what is equal; parts: what differs, besides each `noun` that only one file has."""
     only = len(found.only_a) + len(found.only_b)
@@ -109,8 +104,7 @@ def _arrays(found: SavedArrays, top: int | None) -> Sheet:
     """The arrays that differ, and those of other types and shapes."""
     noun = "array" if found.kind == "npz" else "output"
     differ = [pair for pair in found.pairs if not pair.equal]
-    forms = [pair for pair in differ if pair.difference is not None and pair.difference.form]
-    valued = [pair for pair in differ if pair not in forms]
+    forms, valued = ([p for p in differ if bool(p.difference and p.difference.form) is odd] for odd in (True, False))
     blocks = settings_block(found.settings, "a", "b")
     blocks += top_rows(f"{noun.capitalize()}s that differ", _PAIR_COLUMNS[found.kind], valued, top, noun)
     blocks += top_rows("Types or shapes that differ", _FORM_COLUMNS, forms, top, noun)

@@ -22,8 +22,8 @@ from qrun.comparing.choices import sides
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.differences import EXACT, NOISE, Tolerance, same
 from qrun.comparing.emulated import NodeGroup
-from qrun.comparing.records.compare import RecordComparison, compare_record
-from qrun.comparing.records.record import record
+from qrun.comparing.record import record
+from qrun.comparing.recordchanges import RecordComparison, compare_record
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
 from qrun.comparing.ties import before_rounding

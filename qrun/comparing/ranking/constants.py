@@ -194,7 +194,7 @@ class Constants:
         for place, (mine, theirs) in self.products.items():
             matrix, bias = (mine if (place, at) in kept else theirs for at in (1, 2))
             made[place] = partial(self._multiply, mine, matrix.matrix, bias.bias)
-            made.update((at, partial(_through, read)) for at, read in mine.chain)
+            made.update((at, partial(passed_through, read)) for at, read in mine.chain)
         for place in {c.place for c in self.found if c.role == "constant"}:
             values = {c.at: c.wanted for c in self.found if c.place == place and (place, c.at) not in kept}
             made[place] = partial(self._with, place, values)
@@ -213,7 +213,8 @@ class Constants:
         return self.b.compute(place, [values.get(at, array) for at, array in enumerate(args)])
 
 
-def _through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
+def passed_through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
+    """An operation that gives its input at the place `read` as it is."""
     array = args[read]
     assert array is not None
     return (array,)

@@ -15,7 +15,7 @@ import numpy as np
 
 from qrun.comparing.differences import sqnr
 from qrun.comparing.matching.graph import Reals
-from qrun.comparing.ranking.constants import Constants, Stored, UnlikeConstant, stored_as
+from qrun.comparing.ranking.constants import Constants, Stored, UnlikeConstant, passed_through, stored_as
 from qrun.comparing.ranking.groups import NO_PATHS, Operation, RoundingGroup, operate, simulate
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
@@ -401,7 +401,7 @@ class _Edits:
             node = self.a.nodes[other]
             for read in [at for at, _ in self.a.inputs(other)]:
                 text = f"{_an(node.op_type)} of {self.label} is missing here"
-                yield Fault(MISSING, text), {other: partial(_through, read)}
+                yield Fault(MISSING, text), {other: partial(passed_through, read)}
         for place, other in self.pairs.items():
             yield from self._attributes(place, other)
             yield from self._exchanged(other, self.a.nodes[other])
@@ -411,7 +411,7 @@ class _Edits:
         if len(self.lost) > 1:
             names = ", ".join(self.a.nodes[q].op_type for q in self.lost)
             gone: dict[int, Operation] = {
-                q: partial(_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost
+                q: partial(passed_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost
             }
             yield Fault(MISSING, f"{names} of {self.label} are missing here"), gone
 
@@ -469,7 +469,7 @@ class _Edits:
         for place in self.extra:
             for read in [at for at, _ in self.b.inputs(place)]:
                 text = f"{self.label} has no {self.b.nodes[place].op_type} here"
-                yield Fault("extra-operator", text), {place: partial(_through, read)}
+                yield Fault("extra-operator", text), {place: partial(passed_through, read)}
 
 
 def judge_structure(
@@ -511,12 +511,6 @@ def _made(compute: Callable[[], Array], like: Array) -> Array | None:
     except (QrunError, ValueError, IndexError, TypeError):
         return None
     return array.reshape(like.shape) if array.size == like.size else None
-
-
-def _through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
-    array = args[read]
-    assert array is not None
-    return (array,)
 
 
 def _given(a: Reals, node: Node, at: int, array: Array, args: list[Array | None]) -> tuple[Array, ...]:

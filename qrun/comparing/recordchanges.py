@@ -21,7 +21,7 @@ import numpy as np
 
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
 from qrun.comparing.differences import Tolerance, integral
-from qrun.comparing.records.record import (
+from qrun.comparing.record import (
     NEARLY,
     TIE,
     Histogram,
