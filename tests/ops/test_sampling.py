@@ -1,8 +1,9 @@
-"""GridSample, AffineGrid and RoiAlign: number by number, beside onnxruntime."""
+"""GridSample, AffineGrid, RoiAlign, MaxRoiPool and DeformConv: number by number, beside onnxruntime."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -209,7 +210,7 @@ def test_roi_align_before_version_16() -> None:
 
 
 X, GRID = np.ones((1, 1, 3, 3), F), np.zeros((1, 2, 2, 2), F)
-ROIS = np.array([[0, 0, 1, 1]], F)
+ROIS, REGIONS = np.array([[0, 0, 1, 1]], F), np.array([[0, 0, 0, 1, 1]], F)
 
 
 def test_refusals() -> None:
@@ -234,3 +235,134 @@ def test_refusals() -> None:
         ],
         opset=20,
     )
+
+
+def nearest(value: Fraction) -> int:
+    return math.floor(value + Fraction(1, 2)) if value >= 0 else -math.floor(-value + Fraction(1, 2))
+
+
+def pooled(x: np.ndarray, roi: list[float], shape: list[int], scale: float) -> np.ndarray:
+    made = np.zeros((x.shape[1], *shape))
+    x1, y1, x2, y2 = (nearest(Fraction(c) * Fraction(float(F(scale)))) for c in roi[1:])
+    for channel, i, j in np.ndindex(*made.shape):
+        inside = []
+        for (y, x_place), value in np.ndenumerate(x[int(roi[0]), channel].astype(D)):
+            held = True
+            for place, start, end, bin_, bins in ((y, y1, y2, i, shape[0]), (x_place, x1, x2, j, shape[1])):
+                wide = Fraction(max(end - start + 1, 1), bins)
+                held &= start + math.floor(bin_ * wide) <= place < start + math.ceil((bin_ + 1) * wide)
+            inside += [value] if held else []
+        made[channel, i, j] = (
+            math.nan
+            if any(v != v for v in inside)
+            else max(inside, key=lambda v: (v, math.copysign(1, v)), default=0.0)
+        )
+    return made
+
+
+@pytest.mark.parametrize("dtype", [F, D, H, BF])
+def test_max_roi_pool_against_fractions(dtype: Any) -> None:
+    peer = Peer()
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shape = 2, 2, *rng.integers(1, 7, 2)
+        x = (rng.normal(size=shape) if seed % 5 else rng.choice([0.0, -0.0], shape)).astype(dtype)
+        corners = rng.integers(-6, 18, (3, 2)) / 2
+        ends = corners + rng.integers(0 if seed % 4 else -4, 16, (3, 2)) / 2
+        rois = np.concatenate([rng.integers(0, 2, (3, 1)), corners, ends], 1).astype(dtype)
+        attributes = {"pooled_shape": rng.integers(1, 5, 2).tolist(), "spatial_scale": (1.0, 0.5, 0.7)[seed % 3]}
+        want = [pooled(x, roi, *attributes.values()) for roi in rois.astype(D).tolist()]
+        opset = 22 if dtype == BF else 21
+        assert_equal(qrun_node("MaxRoiPool", [x, rois], attributes, opset=opset), np.array(want).astype(dtype))
+        if dtype == F and seed % 3 < 2:  # its coordinates and bins are float32 numbers
+            whole = {**attributes, "pooled_shape": [2, 4]}
+            peer.check("MaxRoiPool", [x, rois], whole, message=f"seed {seed} {whole}", rtol=0, atol=0)
+    if dtype == F:
+        peer.finish(1.0)
+
+
+def test_nan_and_images_without_elements() -> None:
+    x = np.array([[[[1, np.nan], [3, 4]]]], F)
+    made = qrun_node("MaxRoiPool", [x, np.array([[0, 0, 0, 1, 1]], F)], {"pooled_shape": [1, 2]})
+    assert_equal(made, np.array([[[[3, np.nan]]]], F))
+    for shape, regions in (((1, 2, 0, 3), 1), ((1, 0, 3, 3), 1), ((1, 2, 3, 3), 0)):
+        rois = np.zeros((regions, 5), F)
+        made = qrun_node("MaxRoiPool", [np.ones(shape, F), rois], {"pooled_shape": [2, 2]})
+        assert_equal(made, np.zeros((regions, shape[1], 2, 2), F))
+
+
+def test_refusals_of_max_roi_pool() -> None:
+    cases = [
+        ("X is no image", X[0], REGIONS, [1, 1]),
+        ("rois are no rectangles", X, REGIONS[:, 1:], [1, 1]),
+        ("pooled_shape is", X, REGIONS, [1]),
+        ("pooled_shape is", X, REGIONS, [1, 0]),
+        ("there is no image 1", X, REGIONS + F([1, 0, 0, 0, 0]), [1, 1]),
+        ("there is no image 0.5", X, REGIONS + F([0.5, 0, 0, 0, 0]), [1, 1]),
+        ("a region is no number", X, REGIONS + F([0, np.inf, 0, 0, 0]), [1, 1]),
+    ]
+    assert_refused((text, "MaxRoiPool", [x, rois], {"pooled_shape": shape}) for text, x, rois, shape in cases)
+
+
+def weighed(plane: np.ndarray, place: list[float]) -> float:
+    """Every element, weighted by how near it is along each axis: nothing from 1 on."""
+    return math.fsum(
+        float(value) * math.prod(max(0.0, 1 - abs(p - i)) for p, i in zip(place, at, strict=True))
+        for at, value in np.ndenumerate(plane)
+    )
+
+
+def convolved(x: Any, w: Any, offset: Any, b: Any, mask: Any, a: dict[str, Any], out: tuple[int, ...]) -> np.ndarray:
+    made = np.zeros((len(x), len(w), *out))
+    kernel, rank = w.shape[2:], x.ndim - 2
+    for n, m, *at in np.ndindex(*made.shape):
+        parts = [float(b[m])] if b is not None else []
+        for c in range(w.shape[1]):
+            channel = m // (len(w) // a["group"]) * w.shape[1] + c
+            g = channel // (x.shape[1] // a["offset_group"])
+            for k, tap in enumerate(np.ndindex(*kernel)):
+                number = g * math.prod(kernel) + k
+                place = [
+                    at[d] * a["strides"][d] + tap[d] * a["dilations"][d] - a["pads"][d]
+                    + float(offset[(n, number * rank + d, *at)]) for d in range(rank)
+                ]  # fmt: skip
+                share = 1.0 if mask is None else float(mask[(n, number, *at)])
+                parts.append(float(w[(m, c, *tap)]) * weighed(x[n, channel], place) * share)
+        made[(n, m, *at)] = math.fsum(parts)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [F, D])
+def test_deform_conv_against_its_definition(dtype: Any) -> None:
+    peer = Peer()
+    for seed in range(16):
+        rng = np.random.default_rng(seed)
+        rank, group, groups = 2, 1 + seed // 4 % 2, 1 + seed // 2 % 2
+        size, kernel = rng.integers(2, 4, rank), rng.integers(1, 3, rank)
+        a: dict[str, Any] = {
+            "group": group, "offset_group": groups, "strides": rng.integers(1, 3, rank).tolist(),
+            "dilations": rng.integers(1, 3, rank).tolist(), "pads": rng.integers(1, 3, 2 * rank).tolist(),
+        }  # fmt: skip
+        out = tuple(
+            (n + a["pads"][d] + a["pads"][d + rank] - (k - 1) * a["dilations"][d] - 1) // a["strides"][d] + 1
+            for d, (n, k) in enumerate(zip(size.tolist(), kernel.tolist(), strict=True))
+        )
+        x, w = rng.normal(size=(2, 4, *size)).astype(dtype), rng.normal(size=(2, 4 // group, *kernel)).astype(dtype)
+        taps = groups * math.prod(kernel.tolist())
+        offset = (rng.integers(-12, 13, (2, taps * rank, *out)) / 8).astype(dtype)
+        b = rng.normal(size=2).astype(dtype) if seed % 3 else None
+        mask = rng.uniform(size=(2, taps, *out)).astype(dtype) if seed % 5 else None
+        made = qrun_node("DeformConv", [x, w, offset, b, mask], a, opset=22)
+        tolerance = 1e-5 if dtype == F else 1e-12
+        want = convolved(x, w, offset, b, mask, a, out)
+        np.testing.assert_allclose(made, want, tolerance, tolerance, err_msg=f"seed {seed}")
+        if dtype == F:
+            peer.check("DeformConv", [x, w, offset, b, mask], a, message=f"seed {seed}", rtol=1e-4, atol=1e-4, opset=19)
+    if dtype == F:
+        peer.finish(0.9)
+
+
+def test_refusals_of_deform_conv() -> None:
+    x, w, offset = np.ones((1, 2, 3, 3), F), np.ones((1, 2, 2, 2), F), np.zeros((1, 8, 2, 2), F)
+    cases = [("Offset shape", offset[:, 1:]), ("OverflowError", offset + np.inf)]
+    assert_refused(((text, "DeformConv", [x, w, given], {}) for text, given in cases), opset=19)

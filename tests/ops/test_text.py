@@ -1,4 +1,4 @@
-"""TfIdfVectorizer, occurrence by occurrence, beside onnxruntime."""
+"""Operators of strings, string by string, and TfIdfVectorizer, occurrence by occurrence, beside onnxruntime."""
 
 from __future__ import annotations
 
@@ -7,10 +7,71 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import pytest
-from helpers.float import Peer, assert_rounded, qrun_node
+from helpers.float import Peer, assert_refused, assert_rounded, qrun_node
 
-import qrun
+TEXT = np.dtype(object)
+
+
+def texts(words: Any) -> np.ndarray:
+    shape = np.array(words, dtype=str).shape
+    made = np.empty(shape, object)
+    made[...] = words
+    return made
+
+
+def test_string_concat() -> None:
+    x, y = texts([["a", "b"], ["", "é"]]), texts(["x", "yz"])
+    made = qrun_node("StringConcat", [x, y])
+    assert made.tolist() == [["ax", "byz"], ["x", "éyz"]]
+    assert qrun_node("StringConcat", [x[:0], y]).shape == (0, 2)
+
+
+def test_string_split() -> None:
+    x = texts(["a,b,,c", "", ",d"])
+    for attributes, want in (
+        ({"delimiter": ","}, [["a", "b", "", "c"], ["", "", "", ""], ["", "d", "", ""]]),
+        ({"delimiter": ",", "maxsplit": 1}, [["a", "b,,c"], ["", ""], ["", "d"]]),
+    ):
+        made, count = qrun_node("StringSplit", [x], attributes, outputs=[TEXT, np.int64])
+        assert made.tolist() == want
+        assert count.tolist() == [len(t.split(",", attributes.get("maxsplit", -1))) for t in x.tolist()]
+    made, count = qrun_node("StringSplit", [texts([[" a  b ", "  "]])], outputs=[TEXT, np.int64])
+    assert (made.tolist(), count.tolist()) == ([[["a", "b"], ["", ""]]], [[2, 0]])
+
+
+def test_regex_full_match() -> None:
+    x = texts(["www.a.com", "a.com", "www.b.comx"])
+    made = qrun_node("RegexFullMatch", [x], {"pattern": r"www\.[a-z]+\.com"}, outputs=[bool])
+    assert made.tolist() == [True, False, False]
+
+
+def test_string_normalizer() -> None:
+    x = texts(["Monday", "tuesday", "Sun"])
+    for attributes, want in (
+        ({}, ["Monday", "tuesday", "Sun"]),
+        (
+            {"case_change_action": "UPPER", "stopwords": ["monday"], "is_case_sensitive": 1},
+            ["MONDAY", "TUESDAY", "SUN"],
+        ),
+        ({"case_change_action": "LOWER", "stopwords": ["MONDAY"]}, ["tuesday", "sun"]),
+        ({"stopwords": ["monday", "tuesday", "sun"]}, [""]),
+    ):
+        assert qrun_node("StringNormalizer", [x], attributes).tolist() == want
+        assert qrun_node("StringNormalizer", [x[None]], attributes).tolist() == [want]
+    accents = texts(["é a", "", "A"])
+    assert qrun_node("StringNormalizer", [accents], {"stopwords": ["a"]}).tolist() == ["é a", ""]
+
+
+def test_refusals() -> None:
+    assert_refused(
+        [
+            ("could not be broadcast", "StringConcat", [texts(["a", "b"]), texts(["a", "b", "c"])], {}),
+            ("Invalid regex pattern", "RegexFullMatch", [texts(["a"])], {"pattern": "("}),
+            ("X is no line", "StringNormalizer", [texts([["a"], ["b"]])], {}),
+            ("case_change_action is TITLE", "StringNormalizer", [texts(["a"])], {"case_change_action": "TITLE"}),
+        ],
+    )
+
 
 F, I64, I32 = np.float32, np.int64, np.int32
 WORDS = ("a", "b", "c")
@@ -29,7 +90,7 @@ def counted(row: list[Any], gram: tuple[Any, ...], skips: int) -> int:
     )
 
 
-def test_against_occurrences() -> None:
+def test_n_grams_against_occurrences() -> None:
     peer = Peer()
     for seed in range(90):
         rng = np.random.default_rng(seed)
@@ -77,9 +138,8 @@ def test_rows_without_tokens_and_grams_that_stand_twice() -> None:
     assert qrun_node("TfIdfVectorizer", [np.array([1, 3, 2, 2])], far, outputs=(F,)).tolist() == [1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("text", "changes"),
-    [
+def test_refusals_of_n_grams() -> None:
+    changed: list[tuple[str, dict[str, Any]]] = [
         ("mode is BM25", {"mode": "BM25"}),
         ("the pool does not fit X", {"pool_int64s": None, "pool_strings": ["a", "b", "a", "b"]}),
         ("the pool does not fit X", {"pool_strings": ["a"]}),
@@ -94,11 +154,9 @@ def test_rows_without_tokens_and_grams_that_stand_twice() -> None:
         ("ngram_counts is", {"ngram_counts": [0, 1]}),
         ("ngram_counts is", {"ngram_counts": [0, 5]}),
         ("ngram_counts is", {"ngram_counts": [1, 2]}),
-    ],
-)
-def test_refusals(text: str, changes: dict[str, Any]) -> None:
-    attributes = {k: v for k, v in {**BASE, **changes}.items() if v is not None}
-    with pytest.raises(qrun.QrunError, match=text):
-        qrun_node("TfIdfVectorizer", [np.array([1, 2])], attributes, outputs=(F,))
-    with pytest.raises(qrun.QrunError, match="no rows of tokens"):
-        qrun_node("TfIdfVectorizer", [np.ones((1, 1, 1), I64)], BASE, outputs=(F,))
+    ]
+    tokens = [np.array([1, 2])]
+    for text, changes in changed:
+        attributes = {k: v for k, v in {**BASE, **changes}.items() if v is not None}
+        assert_refused([(text, "TfIdfVectorizer", tokens, attributes)], outputs=(F,))
+    assert_refused([("no rows of tokens", "TfIdfVectorizer", [np.ones((1, 1, 1), I64)], BASE)], outputs=(F,))
