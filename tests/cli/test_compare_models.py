@@ -1,8 +1,9 @@
-"""``qrun compare FLOAT QUANTIZED``: what decides, and what the last line and the exit code say of it."""
+"""``qrun compare`` of two and more models: what decides, and what the last line and the exit code say of it."""
 
 from __future__ import annotations
 
 import json
+import math
 from importlib.resources import files as resources
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from helpers.cli import ROOT, call, save
+from helpers.cli import ROOT, call, save, says
+from helpers.models import make_model
 from onnx import numpy_helper
+
+from qrun.cli._options import Seconds
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())
 DIGITS = ROOT / "models" / "digits"
@@ -121,12 +125,8 @@ def test_a_changed_class_is_in_the_verdict(coarse: Path) -> None:
 def test_decibels_are_for_two_models_only(folder: Path) -> None:
     model = DIGITS / "qdq/model.onnx"
     for arguments in ([model, *INPUT], [model, *INPUT, "--record", folder / "golden"]):
-        ended = call("compare", *arguments, "--min-sqnr", "30")
-        assert ended.code == 2
-        assert "--min-sqnr is for two models" in ended.err
-        ended = call("compare", *arguments, "--budget", "5m")
-        assert ended.code == 2
-        assert "--budget is for two models" in ended.err
+        says(call("compare", *arguments, "--min-sqnr", "30"), 2, "--min-sqnr is for two models")
+        says(call("compare", *arguments, "--budget", "5m"), 2, "--budget is for two models")
     assert not (folder / "golden").exists()
     for wrong in ("nan", "-1", "much"):
         assert call(*models(model, "--min-sqnr", wrong)).code == 2
@@ -136,7 +136,107 @@ def test_the_time_for_measuring_nodes_can_be_chosen() -> None:
     """Too short, it is the first thing said after the verdict and the models."""
     model = DIGITS / "qdq/model.onnx"
     assert "Time ran out after 0 s" in call(*models(model, "--budget", "0")).out
-    for enough in ("none", "10m", "600s", "600", "1h", "1.5m"):
-        assert "Time ran out" not in call(*models(model, "--budget", enough)).out
+    assert "Time ran out" not in call(*models(model, "--budget", "1h")).out
+    times = {"none": math.inf, "10m": 600, "600s": 600, "600": 600, "1h": 3600, "1.5m": 90, "500ms": 0.5}
+    assert {text: Seconds().convert(text, None, None) for text in times} == times
     for wrong in ("nan", "-1s", "soon", "s", "5us", "inf", ""):
         assert call(*models(model, "--budget", wrong)).code == 2, wrong
+
+
+X = np.load(DIGITS / "x.npy")
+FLOAT, QDQ, QOP, DYNAMIC = (str(DIGITS / form / "model.onnx") for form in ("float", "qdq", "qoperator", "dynamic"))
+
+
+def test_models_are_ranked_by_their_worst_output() -> None:
+    ended = call("compare", FLOAT, QDQ, QOP, DYNAMIC, *INPUT)
+    assert ended.code == 0, "no target is stated"
+    assert ended.out.startswith(f"{DYNAMIC}: 37.")
+    assert f" dB SQNR against {FLOAT}, same class in 8 of 8, the best of 3." in ended.out.splitlines()[0]
+    assert "good enough" not in ended.out
+    told = call("compare", FLOAT, QDQ, QOP, DYNAMIC, *INPUT, "--json").json
+    jsonschema.validate(told, SCHEMA)
+    assert told["kind"] == "candidates"
+    values = [each["sqnr_db"] for each in told["candidates"]]
+    assert values == sorted(values, reverse=True)
+    for each in told["candidates"]:
+        alone = call("compare", FLOAT, each["path"], *INPUT, "--json").json
+        assert each["outputs"] == alone["outputs"]
+        assert each["sqnr_db"] == alone["outputs"][0]["sqnr_db"]
+
+
+@pytest.mark.parametrize(("least", "good", "code"), [("30", 3, 0), ("36", 2, 0), ("60", 0, 1)])
+def test_the_best_one_decides_the_exit_code(least: str, good: int, code: int) -> None:
+    ended = call("compare", FLOAT, QDQ, QOP, DYNAMIC, *INPUT, "--min-sqnr", least)
+    assert ended.code == code
+    assert ended.out.startswith("too noisy: the best is " if code else "accurate: the best is ")
+    assert f"; {good} of 3 reach --min-sqnr {least}." in ended.out
+    assert ended.out.count(" yes ") == good
+
+
+def test_what_becomes_of_argmax_is_in_the_verdict(folder: Path) -> None:
+    model = onnx.load(QDQ)
+    scale = next(t for t in model.graph.initializer if t.name == "c2_scale")
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) / np.float32(8), "c2_scale"))
+    onnx.save(model, folder / "coarse.onnx")
+    both = call("compare", FLOAT, "coarse.onnx", "coarse.onnx", *INPUT)
+    assert "same class in 7 of 8" in both.out.splitlines()[0]
+    assert call("compare", FLOAT, "coarse.onnx", QDQ, *INPUT).out.startswith(f"{QDQ}: ")
+
+
+@pytest.mark.parametrize("option", ["--against ort", "--arith ort", "--isolate", "--emulate avx2", "--record golden"])
+def test_options_for_one_model_are_refused(option: str) -> None:
+    ended = call("compare", FLOAT, QDQ, QOP, *INPUT, *option.split())
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{option.split()[0]} does not fit these arguments" in ended.err
+
+
+def sets(folder: Path, kind: str) -> list[str]:
+    """Three sets, in one of the forms that there are; as options."""
+    names = []
+    for place, part in enumerate(np.array_split(X, 3)):
+        if kind == "test_data_set":
+            where = folder / "sets" / f"test_data_set_{place}"
+            where.mkdir(parents=True)
+            (where / "input_0.pb").write_bytes(numpy_helper.from_array(part).SerializeToString())
+        elif kind == "npz":
+            (folder / "sets").mkdir(exist_ok=True)
+            np.savez(folder / "sets" / f"x{place}.npz", images=part)
+        else:
+            (folder / "sets").mkdir(exist_ok=True)
+            np.save(folder / "sets" / f"x{place}.npy", part)
+        names.append(f"sets/x{place}.npy")
+    return ["-i", "sets"] if kind != "each" else [word for name in names for word in ("-i", name)]
+
+
+@pytest.mark.parametrize("kind", ["test_data_set", "npz", "npy", "each"])
+def test_several_sets_of_inputs(folder: Path, kind: str) -> None:
+    """Together they are the rows of one: each row of the output is judged alone."""
+    ended = call("compare", FLOAT, QDQ, *sets(folder, kind), "--json")
+    whole = call("compare", FLOAT, QDQ, *INPUT, "--json").json
+    told = ended.json
+    assert (told["runs"], whole["runs"]) == (3, 1)
+    (one,), (all_,) = told["outputs"], whole["outputs"]
+    assert one["sqnr_db"] == pytest.approx(all_["sqnr_db"])
+    assert one["argmax_total"] == all_["argmax_total"] == len(X)
+    assert "and 2 more" in told["inputs"][0]["source"]
+
+
+def test_ten_files_are_in_the_order_of_their_numbers(folder: Path) -> None:
+    (folder / "sets").mkdir()
+    for place in range(11):
+        np.save(folder / "sets" / f"x{place}.npy", X[:1] if place == 2 else X[1:2])
+    told = call("compare", FLOAT, QDQ, "-i", "sets", "--json").json
+    assert told["runs"] == 11
+    assert told["inputs"][0]["source"] == "sets/x0.npy and 10 more"
+
+
+def test_parts_of_one_set_stay_one(folder: Path) -> None:
+    from onnx import helper
+
+    model = make_model([helper.make_node("Add", ["a", "b"], ["c"])], {"a": [2], "b": [2]}, {"c": [2]}, opset=13)
+    onnx.save(model, folder / "m.onnx")
+    for name in "ab":
+        np.savez(folder / f"{name}.npz", **{name: np.ones(2, np.float32)})
+    told = call("compare", "m.onnx", "m.onnx", "-i", "a.npz", "-i", "b.npz", "--json").json
+    assert told["runs"] == 1
+    assert told["equal"] is True

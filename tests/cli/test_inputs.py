@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import Ended, call, conv_model, npy, npy_bytes, process, save, sum_model
+from helpers.cli import Ended, call, conv_model, npy, npy_bytes, process, save, says, sum_model
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
@@ -140,15 +140,8 @@ def test_random_when_nothing_is_given() -> None:
 
 
 def test_some_inputs_are_not_enough() -> None:
-    ended = call("sum.onnx", "-i", "a=a.npy")
-    assert ended.code == 2
-    assert "QR001 missing-input" in ended.err
-    assert "a (a.npy)" in ended.err
-    assert "-i b=FILE" in ended.err
-    assert "--random" in ended.err
-    ended = call("sum.onnx", "-i", "a=a.npy", "--random", "--json")
-    assert ended.code == 0
-    assert "random data, seed 0, for b float32 [2]" in ended.err
+    says(call("sum.onnx", "-i", "a=a.npy"), 2, "QR001 missing-input", "a (a.npy)", "-i b=FILE", "--random")
+    ended = says(call("sum.onnx", "-i", "a=a.npy", "--random", "--json"), 0, "random data, seed 0, for b float32 [2]")
     all_random = call("sum.onnx", "--json").json["inputs"]
     assert all_random[1]["sha256"] == ended.json["inputs"][1]["sha256"], "a given input changed another's random data"
 
@@ -194,9 +187,7 @@ def test_dynamic_sizes(folder: Path) -> None:
     assert "expected whole numbers from 0 to 2**40" in call("conv.onnx", "--shape", "N=-1").err
     assert call("conv.onnx", "--shape", "N=" + "9" * 5000).code == 2
     npy(folder / "x.npy", np.zeros((2, 3, 8, 8), np.uint8))
-    ended = call("conv.onnx", "-i", "x.npy", "--shape", "N=4")
-    assert ended.code == 2
-    assert "N = 4 as in --shape" in ended.err
+    says(call("conv.onnx", "-i", "x.npy", "--shape", "N=4"), 2, "N = 4 as in --shape")
 
 
 def unnamed_model() -> onnx.ModelProto:
@@ -215,9 +206,7 @@ def test_dimensions_without_a_name(folder: Path) -> None:
     assert ended.json["outputs"][0]["shape"] == [1, 1, 12]
     assert ended.json["symbols"] == {"x[2]": 16}
     npy(folder / "x.npy", np.zeros((1, 1, 8), np.float32))
-    ended = call("m.onnx", "-i", "x.npy", "--shape", "x[2]=16")
-    assert ended.code == 2
-    assert "x[2] = 16 as in --shape" in ended.err
+    says(call("m.onnx", "-i", "x.npy", "--shape", "x[2]=16"), 2, "x[2] = 16 as in --shape")
     for specs in (("x:1x1x8", "x[2]=16"), ("x[2]=16", "x:1x1x8")):
         assert "does not fit the model" in call("m.onnx", *[part for spec in specs for part in ("--shape", spec)]).err
     assert call("m.onnx", "--shape", "x:1x1x16", "--shape", "x[2]=16").code == 0
@@ -241,16 +230,12 @@ def test_symbol_bound_by_a_given_input(folder: Path) -> None:
     ended = call("n.onnx", "-i", "a=a.npy", "--random", "--json")
     assert ended.json["inputs"][1]["shape"] == [2]
     npy(folder / "three.npy", np.zeros(3, np.float32))
-    ended = call("n.onnx", "-i", "a=a.npy", "-i", "b=three.npy")
-    assert ended.code == 2
-    assert "with N = 2 as in a" in ended.err
+    says(call("n.onnx", "-i", "a=a.npy", "-i", "b=three.npy"), 2, "with N = 2 as in a")
 
 
 def test_huge_random_input_is_refused_first(folder: Path) -> None:
     save(sum_model(["x"], TensorProto.FLOAT, ("N",)), folder / "n.onnx")
-    ended = call("n.onnx", "--shape", "N=1099511627776")
-    assert ended.code == 5
-    assert "QR010 memory-limit" in ended.err
+    says(call("n.onnx", "--shape", "N=1099511627776"), 5, "QR010 memory-limit")
     assert call("n.onnx", "--shape", "N=1000000", "--max-memory", "1MB").code == 5
 
 
@@ -278,18 +263,14 @@ def test_huge_random_input_is_refused_first(folder: Path) -> None:
 def test_wrong_calls(folder: Path, specs: list[str], code: str, words: str) -> None:
     (folder / "empty").mkdir()
     (folder / "a.txt").write_text("1 2 3")
-    ended = call("sum.onnx", *(w for s in specs for w in ("-i", s)), "--json", stdin=npy_bytes(A))
-    assert ended.code == 2
-    assert words in ended.err
+    ended = says(call("sum.onnx", *(w for s in specs for w in ("-i", s)), "--json", stdin=npy_bytes(A)), 2, words)
     assert ended.json["error"]["code"] == code
 
 
 def test_npz_keys(folder: Path) -> None:
     np.savez(folder / "near.npz", images=A)
     save(sum_model(["image"]), folder / "one.onnx")
-    ended = call("one.onnx", "-i", "near.npz")
-    assert ended.code == 2
-    assert "did you mean the key image" in ended.err
+    says(call("one.onnx", "-i", "near.npz"), 2, "did you mean the key image")
     np.savez(folder / "unnamed.npz", A)
     assert "np.savez(path, image=...)" in call("one.onnx", "-i", "unnamed.npz").err
 
@@ -439,13 +420,9 @@ def test_types_that_npy_cannot_hold(folder: Path, dtype: type, stored: type) -> 
     save(model, folder / "low.onnx")
     array = np.array([1, 0]).astype(dtype)
     (folder / "x.pb").write_bytes(numpy_helper.from_array(array, "x").SerializeToString())
-    first = call("low.onnx", "-i", "x.pb", "-o", "y.npy", "--json")
-    assert first.code == 0, first.err
-    assert ".npy has no such type" in first.err
+    first = says(call("low.onnx", "-i", "x.pb", "-o", "y.npy", "--json"), 0, ".npy has no such type")
     assert np.load(folder / "y.npy").dtype == stored
-    again = call("low.onnx", "-i", "y.npy", "-o", "out/", "--json")
-    assert again.code == 0, again.err
-    assert " read as " in again.err
+    again = says(call("low.onnx", "-i", "y.npy", "-o", "out/", "--json"), 0, " read as ")
     assert again.json["outputs"] == first.json["outputs"]
     back = onnx.load_tensor(folder / "out" / "output_0.pb")
     assert back.data_type == number

@@ -1,15 +1,22 @@
-"""The mistakes that people make (design study, "What people see today"): each gets qrun's own words."""
+"""The mistakes that people make, and files that qrun cannot read or run: each gets words of its own, and what to do."""
 
 from __future__ import annotations
 
+import io
+import json
+import re
+import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import Ended, call, conv_model, npy, quantize_model, save, sum_model, value
+from helpers.cli import Ended, call, conv_model, npy, quantize_model, save, says, sum_model, value
 from helpers.models import make_model
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
+
+from qrun.ir.load import load
 
 
 def failed(code: int, rule: str, *words: str, model: str = "m.onnx", inputs: tuple[str, ...] = ()) -> Ended:
@@ -93,31 +100,10 @@ def test_custom_domain(folder: Path) -> None:
     failed(4, "QR201", "com.acme::Add", "is not one that qrun knows")
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 24536891\n",
-            "is a Git LFS pointer, not a model",
-        ),
-        (b"<!DOCTYPE html><html></html>", "is an HTML page, not a model"),
-        (b"", "is empty"),
-        (b"\x93NUMPY\x01\x00", "is a .npy array, not a model"),
-        (None, "ends in the middle of a field"),
-    ],
-)
-def test_files_that_are_no_models(folder: Path, data: bytes | None, words: str) -> None:
+def test_half_a_model(folder: Path) -> None:
     whole = (folder / "m.onnx").read_bytes()
-    (folder / "m.onnx").write_bytes(whole[: len(whole) // 2] if data is None else data)
-    failed(3, "QR101", f"m.onnx {words}")
-
-
-@pytest.mark.parametrize("command", ["run", "inspect", "profile"])
-def test_an_array_in_place_of_a_model(folder: Path, command: str) -> None:
-    """What is to be typed next is a command that has --inputs, also where this one has none."""
-    ended = call(command, "x.npy")
-    assert ended.code == 3
-    assert "qrun MODEL -i x.npy" in ended.err
+    (folder / "m.onnx").write_bytes(whole[: len(whole) // 2])
+    failed(3, "QR101", "m.onnx ends in the middle of a field")
 
 
 def test_short_external_data(folder: Path) -> None:
@@ -138,9 +124,9 @@ def test_inspect_does_without_external_data(folder: Path, way: list[str]) -> Non
     external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
     onnx.save(model, folder / "m.onnx")
     (folder / "weights.bin").unlink()
-    ended = call("inspect", *way, stdin=(folder / "m.onnx").read_bytes())
-    assert ended.code == 0, ended.err
-    assert "QR104: external data missing: weights.bin" in ended.err
+    ended = says(
+        call("inspect", *way, stdin=(folder / "m.onnx").read_bytes()), 0, "QR104: external data missing: weights.bin"
+    )
     if "--nodes" in way:
         assert ended.out == whole
     else:
@@ -180,10 +166,7 @@ def test_zero_point_of_another_shape_than_its_scale(folder: Path, zero: object) 
     node = helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["y"], axis=0)
     io = [value("x", TensorProto.INT8, (4, 2))], [value("y", TensorProto.FLOAT, None)]
     save(make_model([node], *io, {"scale": np.ones(4, np.float32), "zero": zero}, 13), folder / "m.onnx")
-    ended = call("m.onnx", "--json")
-    assert ended.code == 5, ended.err
-    assert "scale" in ended.err
-    assert "[4]" in ended.err
+    says(call("m.onnx", "--json"), 5, "scale", "[4]")
 
 
 @pytest.mark.parametrize("scale", [0.0, np.nan, -0.5])
@@ -214,10 +197,7 @@ def test_infinity_saturates(folder: Path) -> None:
 
 
 def test_memory_limit(folder: Path) -> None:
-    ended = call("m.onnx", "--shape", "N=64", "--max-memory", "10kB", "--json")
-    assert ended.code == 5
-    assert "QR010 memory-limit" in ended.err
-    assert "allowed" in ended.err
+    says(call("m.onnx", "--shape", "N=64", "--max-memory", "10kB", "--json"), 5, "QR010 memory-limit", "allowed")
 
 
 @pytest.mark.parametrize(
@@ -295,9 +275,7 @@ def test_a_node_without_an_operator(folder: Path) -> None:
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )
 def test_options_of_other_commands(words: list[str], expected: str) -> None:
-    ended = call(*words)
-    assert ended.code == 2
-    assert f"=  fix: {expected}" in ended.err
+    says(call(*words), 2, f"=  fix: {expected}")
 
 
 def test_a_folder_or_a_file_in_place_of_a_command(folder: Path) -> None:
@@ -310,9 +288,7 @@ def test_a_folder_or_a_file_in_place_of_a_command(folder: Path) -> None:
 
 
 def test_random_data_that_takes_too_much_names_the_model() -> None:
-    ended = call("m.onnx", "--max-memory", "1")
-    assert ended.code == 5
-    assert "--> m.onnx  input image" in ended.err
+    says(call("m.onnx", "--max-memory", "1"), 5, "--> m.onnx  input image")
 
 
 def test_a_runtime_that_there_is_not() -> None:
@@ -334,3 +310,159 @@ def test_the_full_name_of_a_runtime_is_understood(words: tuple[str, ...]) -> Non
     ended = call(*words, "onnxruntime")
     assert ended.code == 2
     assert any(fix in ended.err for fix in ("did you mean 'ort'?", "did you mean --runtime ort?")), ended.err
+
+
+def zipped(*names: str) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"data")
+    return held.getvalue()
+
+
+def npz() -> bytes:
+    held = io.BytesIO()
+    np.savez(held, x=np.zeros(2))
+    return held.getvalue()
+
+
+def field(number: int, data: bytes) -> bytes:
+    assert len(data) < 128
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+GRAPH_DEF = field(1, field(1, b"x") + field(2, b"Placeholder")) + field(1, field(1, b"y") + field(2, b"Relu"))
+MODEL = helper.make_model(
+    helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    ),
+    opset_imports=[helper.make_opsetid("", 17)],
+    ir_version=8,
+)
+OTHERS = {
+    "net.xml": (b"<?xml version='1.0'?>\n<net name='a' version='11'>", "an OpenVINO model", "the ONNX file that it was"),
+    "note.xml": (b"<?xml version='1.0'?><note/>", "an XML file", "name the .onnx file"),
+    "page.onnx": (b"\n<!DOCTYPE html><html>", "an HTML page", "the raw link"),
+    "net.tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "tf2onnx.convert --tflite net.tflite"),
+    "old.tflite": (b"\x18\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "--tflite old.tflite"),
+    "net.ort": (b"\x1c\0\0\0ORTM" + bytes(40), "an ORT-format model", "the .onnx file that it was made from"),
+    "net.pt": (zipped("net/data.pkl", "net/version"), "a PyTorch file", "torch.onnx.export"),
+    "net.pt2": (zipped("net/.format_version", "net/data/a", "net/data.pkl"), "a PyTorch file", "torch.onnx.export"),
+    "old.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", "a PyTorch file", "torch.onnx.export"),
+    "net.keras": (zipped("metadata.json", "config.json"), "a Keras model", "from_keras"),
+    "net.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file", "from_keras"),
+    "net.zip": (zipped("net.onnx"), "a zip archive", "unzip net.zip"),
+    "x y.npz": (npz(), "an .npz archive of arrays", "qrun MODEL -i 'x y.npz'"),
+    "graph.pb": (GRAPH_DEF, "a frozen TensorFlow graph", "--graphdef graph.pb"),
+    "saved_model.pb": (b"\x08\x01\x12" + field(1, b"\x12\x00")[1:2] + b"\n\x02\x12\x00", "a TensorFlow SavedModel",
+                       "--saved-model FOLDER"),
+    "w.safetensors": (struct.pack("<Q", len(HEADER)) + HEADER + bytes(4), "a safetensors file of weights without a network", "torch.onnx"),
+    "llm.gguf": (b"GGUF\x03\0\0\0" + bytes(40), "a GGUF file", "export the network"),
+    "net.engine": (b"ftrt" + bytes(40), "a TensorRT engine", "built from"),
+    "empty.onnx": (b"", "empty", ""),
+    "x.npy": (b"\x93NUMPY\x01\x00", "a .npy array, not a model", "qrun MODEL -i x.npy"),
+    "net.tar": (b"net.onnx".ljust(257, b"\0") + b"ustar\x0000", "a tar archive", "tar xf net.tar"),
+    "net.7z": (b"7z\xbc\xaf\x27\x1c" + bytes(40), "a 7z archive", "7z x net.7z"),
+    "net.onnx.gz": (b"\x1f\x8b\x08" + bytes(40), "gzip data", "gunzip"),
+    "net.onnx.zst": (b"\x28\xb5\x2f\xfd" + bytes(40), "zstd data", "unzstd"),
+    "net.json": (b'{"a": "8"}', "a JSON file", "name the .onnx file"),
+    "pointer.onnx": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 24536789\n",
+                     "a Git LFS pointer", "git lfs pull --include pointer.onnx"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_another_format(name: str, folder: Path) -> None:
+    data, kind, fix = OTHERS[name]
+    (folder / name).write_bytes(data)
+    for command in ("run", "check", "inspect", "profile"):
+        ended = call(command, name)
+        assert ended.code == (1 if command == "check" else 3), ended.err
+        shown = " ".join((ended.out + ended.err).split())
+        assert f"{name} is {kind}" in shown, shown
+        assert "QR101" in shown
+        assert command == "check" or fix in shown, shown
+
+
+@pytest.mark.filterwarnings("ignore:The onnxtxt format is experimental")
+@pytest.mark.parametrize("format", ["textproto", "onnxtxt", "json"])
+def test_a_model_as_text(format: str, folder: Path) -> None:
+    """The printed line of Python makes a model of the file."""
+    onnx.save(MODEL, "m.txt", format=format)
+    ended = call("run", "m.txt")
+    assert (ended.code, "m.txt is an ONNX model as text" in ended.err) == (3, True), ended.err
+    fix = next(line for line in ended.err.splitlines() if "fix:" in line).partition("fix: ")[2]
+    exec(fix.partition(" in Python")[0], {"onnx": onnx})
+    assert load(folder / "model.onnx").outputs[0].name == "y"
+
+
+FOREIGN = {
+    "com.amd.quark": ("ExtendedQuantizeLinear", "AMD Quark", "quant_format=QuantFormat.QDQ"),
+    "com.vai.quantize": ("VitisQuantizeLinear", "Vitis AI", "quant_format=QuantFormat.QDQ"),
+    "aimet.customop.cpu": ("QcQuantizeOp", "AIMET", "to_onnx_qdq()"),
+    "trt": ("TRT_INT4QuantizeLinear", "TensorRT", "opset 21 for int4"),
+    "org.openvinotoolkit": ("FakeQuantize", "OpenVINO", "nncf.quantize"),
+    "com.microsoft.nchwc": ("Conv", "onnxruntime's optimizer", "ORT_ENABLE_EXTENDED"),
+    "ai.onnx.contrib": ("BertTokenizer", "onnxruntime-extensions", "export the network without"),
+}
+
+
+def foreign(domain: str, imported: bool) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    model.graph.node[0].domain, model.graph.node[0].op_type = domain, FOREIGN[domain][0]
+    if imported:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    return model
+
+
+@pytest.mark.parametrize("imported", [True, False])
+@pytest.mark.parametrize("domain", FOREIGN)
+def test_a_domain_of_another_tool(domain: str, imported: bool) -> None:
+    _, writer, instead = FOREIGN[domain]
+    onnx.save(foreign(domain, imported), "m.onnx")
+    for words in (["run", "m.onnx"], ["check", "m.onnx", "-v"]):
+        ended = call(*words)
+        shown = " ".join((ended.out + ended.err).split())
+        assert re.search(f"domain '{domain}' belongs to [^;]*{writer}", shown), shown
+        assert instead in shown, shown
+        assert "did you mean" not in shown
+    assert ("--backend ort" in call("run", "m.onnx").err) == (imported and domain == "com.microsoft.nchwc")
+
+
+def test_the_model_that_onnxruntime_saves_at_the_named_level_runs(folder: Path) -> None:
+    """ORT_ENABLE_EXTENDED, which the fix names, writes no operators of com.microsoft.nchwc, as ORT_ENABLE_ALL does."""
+    import onnxruntime
+
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [16, 16, 3, 3], np.ones(16 * 16 * 9))
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16, n, n]) for name, n in (("x", 8), ("y", 6))]
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for level, code in (("ORT_ENABLE_ALL", 4), ("ORT_ENABLE_EXTENDED", 0)):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        options.optimized_model_filepath = str(folder / "saved.onnx")
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        assert call("run", "saved.onnx").code == code
+        if code:
+            assert call("run", "saved.onnx", "--backend", "ort").code == 0
+
+
+NOWHERE = foreign("com.amd.quark", False)
+CIRCLE = onnx.ModelProto()
+CIRCLE.CopyFrom(MODEL)
+CIRCLE.graph.node[0].name, CIRCLE.graph.node[0].input[0] = "act", "nowhere"
+
+
+@pytest.mark.parametrize(("model", "place"), [(NOWHERE, "ExtendedQuantizeLinear_0"), (CIRCLE, "act")])
+def test_check_names_the_node_that_the_loader_refuses(model: onnx.ModelProto, place: str) -> None:
+    """As qrun run does: QR102 and QR105."""
+    onnx.save(model, "m.onnx")
+    op = model.graph.node[0].op_type
+    assert f"--> m.onnx  node {place} ({op})" in call("run", "m.onnx").err
+    assert f"--> m.onnx  node {place} ({op})" in call("check", "m.onnx", "-v").out

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.cli import ROOT, call, deep_model, npy, save
+from helpers.cli import ROOT, call, deep_model, npy, save, says
 from helpers.models import make_model, typed
 from helpers.native import ISAS
 from onnx import helper
@@ -100,8 +100,7 @@ def test_a_cache_that_is_not_private_is_named(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o755)
     ended = call(*RUN, env={"QRUN_CACHE_DIR": str(shared)})
-    assert ended.code == 0
-    assert f"compiled kernels are not kept: {shared} is open to other users" in ended.err
+    says(ended, 0, f"compiled kernels are not kept: {shared} is open to other users")
     assert not list(shared.iterdir())
 
 
@@ -111,19 +110,13 @@ def test_threads_give_the_same_result() -> None:
 
 
 def test_an_unknown_instruction_set_is_a_wrong_call() -> None:
-    ended = call(*RUN, env={"QRUN_ISA": "sse9"})
-    assert ended.code == 2
-    assert f"expected {', '.join(ISAS)}" in ended.err
-    assert "fix: unset QRUN_ISA" in ended.err
+    says(call(*RUN, env={"QRUN_ISA": "sse9"}), 2, f"expected {', '.join(ISAS)}", "fix: unset QRUN_ISA")
 
 
 def test_without_llvmlite_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)
-    ended = call(*RUN)
-    assert ended.code == 4
-    assert "QR014 native-unavailable" in ended.err
-    assert "fix: pip install llvmlite" in ended.err
+    says(call(*RUN), 4, "QR014 native-unavailable", "fix: pip install llvmlite")
 
 
 @pytest.mark.parametrize(("arith", "backend"), [("exact", "native"), ("onnx-ref", "reference")])

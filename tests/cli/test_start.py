@@ -59,8 +59,9 @@ def interrupted(folder: Path, entry: str, at: int, *words: str, again: int = 0) 
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("entry", ["script", "module"])
-@pytest.mark.parametrize("at", [0, 1, 2, 5, 10, 20, 40, 70])
+@pytest.mark.parametrize(
+    ("entry", "at"), [*(("script", at) for at in (0, 2, 10, 70)), *(("module", at) for at in (0, 1, 5, 20, 40))]
+)
 def test_ctrl_c_while_the_command_starts(tmp_path: Path, entry: str, at: int) -> None:
     code, out, err = interrupted(tmp_path, entry, at, "nothing.onnx")
     assert (code, out, err) == (130, "", "interrupted\n")

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
-from helpers.cli import call
+from helpers.cli import call, says
 
 from qrun.evaluating import work
 from qrun.evaluating.work import Done, _tasks
@@ -124,6 +124,4 @@ def test_a_cluster_is_started_here(many: list[str]) -> None:
 
 def test_nobody_answers(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "ANSWERS", 0.5)
-    ended = call("eval", *many, "--dask", "tcp://127.0.0.1:9")
-    assert ended.code == 2
-    assert "no Dask scheduler answers" in ended.err
+    says(call("eval", *many, "--dask", "tcp://127.0.0.1:9"), 2, "no Dask scheduler answers")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
-from helpers.cli import call, fixes
+from helpers.cli import call, fixes, says
 
 from qrun.evaluating.store import Store
 
@@ -208,6 +208,4 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path, digits: Digits) -
 
 def test_a_folder_that_cannot_be_written(many: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    ended = call("eval", *many, "-o", tmp_path / "file")
-    assert ended.code == 2
-    assert "error QR008" in ended.err
+    says(call("eval", *many, "-o", tmp_path / "file"), 2, "error QR008")

@@ -74,6 +74,14 @@ def call(
     return Ended(code, raw.decode(encoding, "replace"), err.memory.getvalue().decode(encoding), raw)
 
 
+def says(ended: Ended, code: int, *words: str) -> Ended:
+    """The call, which ended with this exit code and said all of these words on stderr."""
+    assert ended.code == code, ended.err
+    for word in words:
+        assert word in ended.err, (word, ended.err)
+    return ended
+
+
 def fixes(ended: Ended, code: int, rule: str) -> list[str]:
     """The ``= fix:`` lines of a call that ended with this exit code and one error, of this code."""
     assert ended.code == code, ended.err

@@ -97,6 +97,17 @@ def same_everywhere(
     return watched
 
 
+def natively(
+    model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, **options: Any
+) -> qrun.RunResult:
+    """As `same_everywhere`; every node has a native kernel."""
+    result = same_everywhere(model, feeds, outputs, **options)
+    for event in result.events:
+        shapes = [f"{array.dtype} {array.shape}" for array in feeds.values()]
+        assert (event.backend, event.why) == ("native", ""), f"{event.op}: {event.why}; {shapes}; {options}"
+    return result
+
+
 def same_runs(
     model: Any,
     feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]],

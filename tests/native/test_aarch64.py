@@ -19,7 +19,7 @@ from helpers.sums import operands
 from helpers.widths import WIDTHS, alike, width
 from native.test_coded import planned as planned_in_codes
 from native.test_coded import reference as coded_reference
-from native.test_conversions import CAST, hard
+from native.test_functions import CAST, hard
 from native.test_group_query import turned
 from ops.test_ms_blocks import case as coded_case
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.native import Array, engine, every_isa, thin
 from helpers.passes import Graph
-from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs, schedules
+from helpers.placed import elsewhere, natively, run_placed, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS, node_model
 from ops.test_ms_blocks import ZEROS, case
@@ -143,8 +143,7 @@ def test_nodes_run_natively_and_as_part_of_a_program() -> None:
             inputs, attributes = case(seed, bits, zeros, groups=groups, bias=seed % 2 == 0)
             options: Any = {"domain": MS, "opset": 17, "constants": range(1, 6)}
             model, feeds = node_model("MatMulNBits", inputs, {**attributes, "accuracy_level": 4}, **options)
-            result = same_everywhere(model, feeds)
-            assert result.events[0].backend == "native"
+            natively(model, feeds)
     session = qrun.Session(model, backend="native")
     session.run(feeds)
     session.run(feeds)
@@ -164,9 +163,7 @@ def test_scales_that_are_no_numbers_are_told_by_both_backends() -> None:
     for groups in (False, True):
         inputs, attributes = case(1, 4, "", sizes=(2, 64, 4), block=32, groups=groups)
         inputs[2][1, 1] = np.inf
-        model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, opset=17, constants=range(1, 6))
-        watched = same_everywhere(model, feeds)
-        assert watched.events[0].backend == "native"
+        watched = natively(*node_model("MatMulNBits", inputs, attributes, domain=MS, opset=17, constants=range(1, 6)))
         assert [o.kind for o in watched.events[0].observations] == ["bad-scale"]
 
 

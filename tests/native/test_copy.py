@@ -1,4 +1,4 @@
-"""Native copies: other orders, transpositions, slices, pads and channel shuffles of elements of every size."""
+"""Native copies: other orders, slices, pads, shuffles, repeats, blocks and triangles of elements of every size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import onnx
 import pytest
 from helpers import edges
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa
-from helpers.placed import run_placed, same_everywhere, same_refusal
+from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
+from helpers.placed import natively, run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
-from helpers.widths import thin_width
+from helpers.widths import every_width, thin_width
 from onnx import helper
 
 import qrun
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Loop, arrange, copies, merged, padded, shuffled, sliced, transposed, view
+from qrun.native.kernels.copy import Loop, Triangle, arrange, copies, merged, padded, shuffled, sliced, transposed, view
+from qrun.native.kernels.rearrange import repeated, spread
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.fusing import fused, shuffle_groups
@@ -272,11 +273,8 @@ def test_nodes_that_move_elements(
     shape, *rest = inputs
     x = np.random.default_rng(5).integers(0, 100, shape).astype(dtype)
     given = [np.asarray(v, dtype if isinstance(v, np.uint8) else np.int64) if v is not None else None for v in rest]
-    model, feeds = node_model(
-        op_type, [x, *given], attributes, opset=opset, outputs=[dtype], constants=range(1, len(inputs))
-    )
-    (event,) = same_everywhere(model, feeds).events
-    assert (event.backend, event.why, event.sections) == ("native", "", ())
+    model = node_model(op_type, [x, *given], attributes, opset=opset, outputs=[dtype], constants=range(1, len(inputs)))
+    assert natively(*model).events[0].sections == ()
 
 
 def test_movements_between_kernels() -> None:
@@ -304,32 +302,6 @@ def test_movements_between_kernels() -> None:
             same_everywhere(model, {"x": data}, outputs_, threads=threads)
 
 
-def test_what_is_declined_and_why() -> None:
-    x = np.zeros((2, 3), np.uint8)
-    cases = [
-        (node_model("Reshape", [x, np.array([6])], outputs=[np.uint8]), "shape is not constant"),
-        (node_model("Pad", [x, np.array([0, 1 << 17, 0, 1])], {"mode": "edge"}, outputs=[np.uint8], constants=[1]),
-         "axes of more than 65536 elements"),
-        (node_model("Transpose", [np.zeros((1, 2, 66, 2, 3, 2, 3, 2), np.uint8)], {"perm": [2, 0, 4, 1, 6, 3, 5, 7]},
-                    outputs=[np.uint8]), "a copy along too many axes"),
-        (node_model("Identity", [np.array(["a"], object)], outputs=[np.dtype(object)]), "no native copies of string"),
-        (node_model("Transpose", [np.zeros(3, np.complex128)], outputs=[np.complex128]), "no native copies of complex128"),
-    ]  # fmt: skip
-    for (model, feeds), why in cases:
-        assert_left(model, feeds, why)
-
-
-def test_refusals_are_those_of_the_reference() -> None:
-    x = np.zeros((2, 3), np.uint8)
-    for op_type, inputs, attributes in (
-        ("Reshape", [x, np.array([7])], {}), ("Transpose", [x], {"perm": [0, 0]}), ("Flatten", [x], {"axis": 5}),
-        ("Slice", [x, np.array([0]), np.array([1]), np.array([0]), np.array([0])], {}),
-        ("Pad", [x, np.array([0, -4, 0, 0])], {}), ("Squeeze", [x, np.array([0])], {}),
-    ):  # fmt: skip
-        model, feeds = node_model(op_type, inputs, attributes, outputs=[np.uint8], constants=range(1, len(inputs)))
-        same_refusal(model, feeds)
-
-
 def test_pads_claim_their_memory() -> None:
     model, feeds = node_model(
         "Pad", [np.zeros((2, 3), np.uint8), np.array([0, 0, 0, 9000])], outputs=[np.uint8], constants=[1]
@@ -348,3 +320,149 @@ def test_kernels_of_copies_are_few() -> None:
         for source, result in (("plain", "channels"), ("channels", "plain")):
             arrange(native, operand, source, operand, result).sections((0, 0))
     assert native.kernels.compiled <= 8
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@thin_width(*range(12), name="seed", other=4)
+def test_repeats_and_blocks(isa: str, seed: int, threads: int) -> None:
+    rng = np.random.default_rng([seed, threads])
+    native = engine(isa, threads)
+    for _ in range(4):
+        dtype = np.dtype(SIZES[rng.integers(4)])
+        rank, lead = int(rng.integers(0, 5)), int(rng.integers(0, 2))
+        shape = tuple(int(n) for n in rng.choice([1, 1, 2, 3, 7, 16, 33], rank))
+        times = [int(n) for n in rng.choice([0, 1, 1, 2, 3, 5, 17], lead + rank, p=[0.04, *[0.16] * 6])]
+        order: Any = rng.choice(["plain", "channels"]) if rank > 2 and not lead else "plain"
+        x, case = rng.integers(0, 100, shape).astype(dtype), f"{isa} {dtype} {shape} {times} {order}"
+        operation = repeated(native, shape, dtype, times, order)
+        assert_equal(run_placed(native, operation, [x], (0, 0)), np.tile(x, times), case)
+        b, rest, h, w = (int(n) for n in rng.integers(1, (5, 20, 9, 9)))
+        x = rng.integers(0, 100, (2, b * b * rest, h, w)).astype(dtype)
+        order = rng.choice(["plain", "channels"])
+        wide = np.empty((2, rest, h * b, w * b), dtype)
+        steps = [(b * rest, rest, 1), (b, 1, b * b)][rng.integers(2)]
+        for row in range(b):
+            for column in range(b):
+                first = row * steps[0] + column * steps[1]
+                wide[:, :, row::b, column::b] = x[:, first :: steps[2]][:, :rest]
+        case = f"{isa} {dtype} {x.shape} {b} {steps} {order}"
+        there = spread(native, x.shape, dtype, b, steps, order)
+        assert_equal(run_placed(native, there, [x], (0, 0)), wide, case)
+        back = spread(native, x.shape, dtype, b, steps, order, gathered=True)
+        assert_equal(run_placed(native, back, [wide], (0, 0)), x, case)
+
+
+MOVING: list[tuple[str, list[Any], dict[str, Any], int, int]] = [
+    ("Split", [(6, 4)], {"axis": 0}, 11, 3),
+    ("Split", [(6, 5)], {"axis": -1, "split": [2, 0, 3]}, 11, 3),
+    ("Split", [(2, 7, 3, 5), [1, 4, 2]], {"axis": 1}, 17, 3),
+    ("Split", [(2, 7, 3, 5), [7]], {"axis": 1}, 17, 1),
+    ("Split", [(7, 3)], {"axis": 0, "num_outputs": 3}, 18, 3),
+    ("Split", [(0, 3)], {"axis": 0}, 13, 2),
+    ("Expand", [(3, 1), [2, 3, 6]], {}, 13, 1),
+    ("Expand", [(), [2, 3]], {}, 13, 1),
+    ("Expand", [(1, 4), [1, 1, 1]], {}, 13, 1),
+    ("Expand", [(2, 1, 5, 1), [2, 3, 5, 7]], {}, 13, 1),
+    ("Expand", [(2, 1), [2, 0]], {}, 13, 1),
+    ("Expand", [(1, 2, 1, 2, 1, 2), [3, 2, 3, 2, 3, 2]], {}, 13, 1),
+    ("Tile", [(2, 3), [3, 2]], {}, 13, 1),
+    ("Tile", [(2, 3, 4, 5), [1, 2, 3, 2]], {}, 13, 1),
+    ("DepthToSpace", [(2, 12, 3, 5)], {"blocksize": 2}, 13, 1),
+    ("DepthToSpace", [(1, 18, 4, 3)], {"blocksize": 3, "mode": "CRD"}, 13, 1),
+    ("SpaceToDepth", [(2, 3, 4, 6)], {"blocksize": 2}, 13, 1),
+    ("Gather", [(5, 4), -2], {"axis": 0}, 13, 1),
+    ("Gather", [(5,), 3], {}, 13, 1),
+    ("Gather", [(2, 9, 5), [1, 4, 7]], {"axis": 1}, 13, 1),
+    ("Gather", [(2, 9, 5), [3, 3, -1, -1]], {"axis": 1}, 13, 1),
+    ("Gather", [(3, 4), [[3, 2], [1, 0]]], {"axis": -1}, 13, 1),
+    ("SpaceToDepth", [(70, 3, 6, 6)], {"blocksize": 3}, 13, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64, np.float16])
+@pytest.mark.parametrize(("op_type", "inputs", "attributes", "opset", "outputs"), MOVING)
+def test_nodes_that_cut_repeat_and_choose(
+    op_type: str, inputs: list[Any], attributes: dict[str, Any], opset: int, outputs: int, dtype: Any
+) -> None:
+    shape, *rest = inputs
+    x = np.random.default_rng(5).integers(0, 100, shape).astype(dtype)
+    given = [v if v is None or isinstance(v, np.ndarray) else np.asarray(v, np.int64) for v in rest]
+    constants = range(1, len(inputs))
+    model = node_model(op_type, [x, *given], attributes, opset=opset, outputs=[dtype] * outputs, constants=constants)
+    assert natively(*model).events[0].sections == ()
+
+
+def test_parts_that_nobody_reads_are_not_made() -> None:
+    nodes = [helper.make_node("Split", ["x"], ["", "b", ""], axis=1), helper.make_node("Relu", ["b"], ["y"])]
+    x = np.random.default_rng(1).normal(0, 1, (2, 9, 4)).astype(np.float32)
+    model = make_model(nodes, {"x": x.shape}, dict.fromkeys("yb"), opset=13)
+    events = same_everywhere(model, {"x": x}).events
+    assert [event.backend for event in events] == ["native", "native"]
+
+
+def test_cuts_and_repeats_between_kernels() -> None:
+    """Operands that lie channels-last, in C order and with gaps, moved in one program."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2]),
+        helper.make_node("Split", ["a"], ["b", "c"], axis=1),
+        helper.make_node("DepthToSpace", ["b"], ["d"], blocksize=2),
+        helper.make_node("MaxPool", ["d"], ["e"], kernel_shape=[3, 3], strides=[2, 2]),
+        helper.make_node("SpaceToDepth", ["c"], ["f"], blocksize=2),
+        helper.make_node("MaxPool", ["f"], ["g"], kernel_shape=[2, 2]),
+        helper.make_node("Concat", ["b", "c", "b"], ["h"], axis=1),
+        helper.make_node("Tile", ["e", "times"], ["i"]),
+        helper.make_node("MaxPool", ["i"], ["j"], kernel_shape=[2, 2]),
+        helper.make_node("Split", ["x"], ["k", "l"], axis=2),
+        helper.make_node("Concat", ["l", "k"], ["m"], axis=2),
+        helper.make_node("Identity", ["a"], ["n"]),
+        helper.make_node("MaxPool", ["n"], ["o"], kernel_shape=[3, 2]),
+        helper.make_node("Gather", ["o", "odd"], ["p"], axis=1),
+        helper.make_node("MaxPool", ["p"], ["q"], kernel_shape=[2, 2]),
+    ]
+    constants = {"times": np.array([1, 2, 1, 3]), "odd": np.array([1, 3, 5])}
+    data = np.random.default_rng(6).integers(-128, 128, (2, 16, 10, 12)).astype(np.int8)
+    model = make_model(nodes, {"x": data}, dict.fromkeys("ghjmq", typed(np.int8)), constants, opset=17)
+    nodes[0].attribute.append(helper.make_attribute("pads", [0, 0, 1, 1]))
+    model.graph.node[0].CopyFrom(nodes[0])
+    for outputs_ in (None, list("abcdefghijklmnopq")):
+        for threads in (1, 2):
+            natively(model, {"x": data}, outputs_, threads=threads)
+
+
+@pytest.mark.parametrize("upper", [True, False])
+@every_width
+def test_elements_on_one_side(isa: str, upper: bool) -> None:
+    rng = np.random.default_rng(81)
+    for dtype in (np.uint8, np.float16, np.float32, np.int64):
+        for shape in ((1, 1), (3, 5), (5, 3), (2, 4, 70), (2, 3, 40, 17), (1, 9)):
+            x = rng.integers(1, 100, shape).astype(dtype)
+            for diagonal in (-60, -3, -1, 0, 1, 2, 16, 70, 2**40):
+                for threads in (1, 3):
+                    made = Triangle(engine(isa, threads), Operand(shape, x.dtype), diagonal, upper)
+                    want = x.copy()
+                    for place in np.ndindex(shape):
+                        i, j = place[-2:]
+                        if upper == (j < i + diagonal):
+                            want[place] = 0
+                    for at_end in (True, False):
+                        got = run_placed(engine(isa, threads), made, [x], (0, 0), at_end)
+                        assert got.tobytes() == want.tobytes(), (dtype, shape, diagonal)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int64, np.uint8, np.bool_])
+def test_triangle_nodes(dtype: Any) -> None:
+    rng = np.random.default_rng(82)
+    for shape in ((3, 5), (2, 3, 4, 33), (2, 0, 3), (0, 3, 3), (3, 0), (70, 70)):
+        x = np.where(rng.random(shape) < 0.2, -0.0, rng.normal(0, 9, shape)).astype(dtype)
+        for upper in (0, 1):
+            for k in (None, -100, -2, 0, 1, 2**62, -(2**63)):
+                given, constants = ([x], []) if k is None else ([x, np.array(k)], [1])
+                natively(
+                    *node_model("Trilu", given, {"upper": upper}, outputs=[dtype], constants=constants),
+                    threads=1 + upper,
+                )
+
+
+def test_a_vector_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no matrices"):
+        Triangle(engine("generic"), Operand((3,), np.dtype(np.float32)), 0, upper=True)

@@ -11,13 +11,12 @@ import onnx
 import pytest
 from helpers import edges
 from helpers.models import make_model
-from helpers.native import ISAS, OBJECTS, Array, engine
-from helpers.placed import chains, run_placed, same_everywhere, same_refusal, same_runs
+from helpers.native import ISAS, Array, engine
+from helpers.placed import chains, natively, run_placed, same_everywhere, same_runs
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 from onnx import TensorProto, helper
 
-import qrun
 from qrun.native.emit.expression import DIVISIONS
 from qrun.native.errors import Undecided
 from qrun.native.kernels.elementwise import Elementwise
@@ -117,13 +116,10 @@ def test_nodes(name: str) -> None:
             for zeros in (False, True):
                 x, y = numbers(rng, dtype, shapes[0], True), numbers(rng, dtype, shapes[1], zeros)
                 for constants in ([], [1]):
-                    model, feeds = node_model(
-                        op_type, [x, y], attributes, outputs=[dtype], opset=14, constants=constants
+                    natively(
+                        *node_model(op_type, [x, y], attributes, outputs=[dtype], opset=14, constants=constants),
+                        threads=1 + len(constants),
                     )
-                    (event,) = same_everywhere(model, feeds, threads=1 + len(constants)).events
-                    assert (event.backend, event.why) == ("native", ""), (dtype, shapes)
-    model, feeds = node_model("Mod", [np.ones(3, np.int64)] * 2, {"fmod": 2}, outputs=[np.int64])
-    same_refusal(model, feeds)
 
 
 def test_a_program_meets_zeros_now_and_then() -> None:
@@ -206,9 +202,3 @@ def test_divisions_are_part_of_chains_with_functions_that_may_be_in_doubt() -> N
     rng, model = np.random.default_rng(55), make_model(nodes, values, ends, [], 17)
     assert chains(same_runs(model, {n: numbers(rng, np.dtype(np.int32), (9, 40)) for n in "ab"})) == [3]
     same_runs(model, {n: numbers(rng, np.dtype(np.int32), (9, 40), True) for n in "ab"})
-
-
-def test_floats_have_no_native_remainder() -> None:
-    model, feeds = node_model("Mod", [np.ones(3, np.float32)] * 2, {"fmod": 1})
-    (event,) = qrun.Session(model, cache=OBJECTS).execute(feeds).events
-    assert (event.backend, event.why) == ("reference", "no native kernel for float32")

@@ -1,4 +1,4 @@
-"""Nodes whose parameters or weights are known at run time: the native backend against the reference, bit for bit."""
+"""Random nodes, their parameters constant or fed: the native backend against the reference, bit for bit."""
 
 from __future__ import annotations
 
@@ -123,6 +123,37 @@ def gemm(rng: Rng) -> Node:
     return "QGemm", MS, inputs, attributes, [ty if len(inputs) == 9 else F]
 
 
+def conv(rng: Rng, integer: bool) -> Node:
+    axes, group = pick(rng, 1, 2, 2, 3), pick(rng, 1, 1, 2, 5)
+    c, m, n = group * pick(rng, 1, 3, 4, 16), group * pick(rng, 1, 2, 17), pick(rng, 0, 1, 2, 3)
+    kernel = tuple(int(k) for k in rng.integers(1, 4, axes))
+    size = tuple(int(k + rng.integers(0, 6)) for k in kernel)
+    tx, tw, ty = pick(rng, U, S), pick(rng, U, S), pick(rng, U, S)
+    attributes: dict[str, Any] = {"group": group, "strides": [int(s) for s in rng.integers(1, 3, axes)]}
+    if rng.random() < 0.3:
+        attributes["auto_pad"] = pick(rng, "SAME_UPPER", "SAME_LOWER", "VALID")
+    else:
+        attributes["pads"] = [int(p) for p in rng.integers(0, 3, 2 * axes)]
+    domain, x = MS if not integer and rng.random() < 0.5 else "", eight(rng, (n, c, *size), tx)
+    if domain and rng.random() < 0.6:
+        attributes["channels_last"] = 1
+        x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    w, xz, wz = eight(rng, (m, c // group, *kernel), tw), eight(rng, (), tx), eight(rng, pick(rng, (), (1,), (m,)), tw)
+    if integer:
+        return "ConvInteger", "", [x, w, xz, wz][: pick(rng, 2, 3, 4)], attributes, [np.int32]
+    inputs = [x, scales(rng, ()), xz, w, scales(rng, pick(rng, (), (1,), (m,))), wz, np.array(F(0.7)),
+              eight(rng, (1,), ty), rng.integers(-4000, 4000, m).astype(np.int32)]  # fmt: skip
+    return "QLinearConv", domain, inputs[: pick(rng, 8, 9)], attributes, [ty]
+
+
+def quantized_conv(rng: Rng) -> Node:
+    return conv(rng, integer=False)
+
+
+def integer_conv(rng: Rng) -> Node:
+    return conv(rng, integer=True)
+
+
 def outcome(model: Any, feeds: Any, runs: int, **options: Any) -> tuple[str, Any, Any]:
     """The text of a refusal, or the last result with its findings."""
     session = qrun.Session(model, **options)
@@ -139,12 +170,21 @@ def observed(result: Any) -> list[Any]:
                   for o in result.events[-1].observations if o.kind != "saturated")  # fmt: skip
 
 
-MAKERS = (integer_product, quantized_product, float_product, dynamic_product, dynamic_codes, gemm)
+MAKERS = (
+    integer_product,
+    quantized_product,
+    float_product,
+    dynamic_product,
+    dynamic_codes,
+    gemm,
+    quantized_conv,
+    integer_conv,
+)
 NEEDED = {"QLinearMatMul": {1, 4, 6, 7}, "QGemm": {1, 4, 6, 7, 8}}
 """Inputs without which a node that requantizes is not lowered unless they are constant."""
 DECLINED = (
     "alpha * a_scale is not", "an empty product", "an empty tensor", "zero_point has several values",
-    "b_scale differs from matrix to matrix", "C is not constant",
+    "b_scale differs from matrix to matrix", "C is not constant", "3 spatial axes (native kernels take 1 or 2)",
 )  # fmt: skip
 """Why a node may run on the reference kernel."""
 
@@ -157,7 +197,7 @@ def test_random_nodes(isa: str, make: Any, arith: str) -> None:
     native = 0
     for number in range(60 if isa in THOROUGH else 20):
         op_type, domain, inputs, attributes, types = make(rng)
-        share = pick(rng, 0.0, 0.5, 0.9)
+        share = 1.0 if "Conv" in op_type else pick(rng, 0.0, 0.5, 0.9, 1.0)
         constants = {p for p in range(1, len(inputs)) if inputs[p] is not None and rng.random() < share}
         if types != [F] or op_type == "QLinearMatMul":
             constants |= {p for p in NEEDED.get(op_type, ()) if p < len(inputs) and inputs[p] is not None}
@@ -184,39 +224,7 @@ A, B = np.arange(6, dtype=U).reshape(2, 3), np.arange(12, dtype=S).reshape(3, 4)
 ONE, ZERO, ZERO_S = np.array(F(0.5)), np.zeros((), U), np.zeros((), S)
 
 
-def declined(op_type: str, inputs: list[Any], constants: Any, **attributes: Any) -> Any:
-    last = next(i.dtype for i in inputs[::-1] if i is not None)
-    out = F if (op_type == "MatMulIntegerToFloat" and last != np.float16) or last == np.int32 else last
-    domain = "" if op_type == "QLinearMatMul" else MS
-    return node_model(op_type, inputs, attributes, domain=domain, outputs=[out], constants=constants)
-
-
 HALF, STACK = np.array(0.5, np.float16), np.arange(1, 19, dtype=U).reshape(2, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [3, 4, 6, 7]), "a_scale is not constant"),
-        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [1, 3, 6, 7]), "b_scale is not constant"),
-        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [1, 4, 7]), "y_scale is not constant"),
-        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [1, 4, 6]), "y_zero_point is not constant"),
-        (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros(4, np.int32), ONE, ZERO], [1, 4, 7, 8]), "C is not constant"),
-        (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros((2, 4), np.int32), ONE, ZERO], [1, 4, 6, 7, 8]), "C is not one"),
-        (declined("QGemm", [A, ONE * F(0.7), ZERO, B, ONE, ZERO_S, None, ONE, ZERO], [1, 4, 7, 8], alpha=0.3), "not a float32"),
-        (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros(4, np.int32)], [1]), "C is not constant"),
-        (declined("QLinearMatMul", [A, ONE, A[:, 0], B, ONE, ZERO_S, ONE, ZERO], [1, 3, 4, 6, 7]), "a_zero_point has several"),
-        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, B[0], ONE, ZERO], [1, 4, 5, 6, 7]), "b_zero_point has several values"),
-        (declined("MatMulIntegerToFloat", [A, B, ONE, ONE, ZERO, B[0]], []), "b_zero_point has several values"),
-        (declined("MatMulIntegerToFloat", [STACK, STACK, ONE, STACK[:, :1] * F(1)], []), "b_scale differs from matrix to matrix"),
-        (declined("MatMulIntegerToFloat", [A, B[:, :0], ONE, ONE], []), "an empty product"),
-        (declined("MatMulIntegerToFloat", [A, B, HALF, HALF], []), "no native float16 results"),
-    ],
-)  # fmt: skip
-def test_what_is_declined_and_why(model: Any, reason: str) -> None:
-    (event,) = qrun.Session(model[0], backend="native", cache=OBJECTS).execute(model[1]).events
-    assert event.backend == "reference"
-    assert reason in event.why
 
 
 @pytest.mark.parametrize("lead", [(3,), (2, 2)])

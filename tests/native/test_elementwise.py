@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float32 import UNARY, P, Q, function, numbers
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine
-from helpers.placed import run_placed, same_everywhere
+from helpers.native import ISAS, OBJECTS, Array, engine
+from helpers.placed import natively, run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 
@@ -308,9 +308,7 @@ def test_logical_nodes(threads: int) -> None:
     ]  # fmt: skip
     for op_type, inputs in cases:
         output = bool if op_type not in ("Add", "Sub", "Mul", "Where") else inputs[-1].dtype
-        model, feeds = node_model(op_type, inputs, outputs=[np.dtype(output)], opset=16)
-        result = same_everywhere(model, feeds, threads=threads)
-        assert [event.backend for event in result.events] == ["native"], op_type
+        natively(*node_model(op_type, inputs, outputs=[np.dtype(output)], opset=16), threads=threads)
 
 
 @every_width
@@ -397,49 +395,11 @@ def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opse
     x = x if op_type.lower() not in expression.ANGLES else np.where(abs(x) > 2.0**22, F(1), x)
     places, (domain, _, name) = list(range(1, len(others) + 1)), op_type.rpartition("::")
     output = np.dtype(np.bool_ if name.startswith("Is") else F)
-    model, feeds = node_model(
-        name, [x, *others], attributes, outputs=[output], opset=opset, domain=domain, constants=places
+    result = natively(
+        *node_model(name, [x, *others], attributes, outputs=[output], opset=opset, domain=domain, constants=places),
+        threads=threads,
     )
-    result = same_everywhere(model, feeds, threads=threads)
-    assert [event.backend for event in result.events] == ["native"]
     assert all(section.form.replace("_", "").isalnum() for event in result.events for section in event.sections)
-
-
-NO_POWERS = (0.0, np.inf, np.nan, 1e39, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("op_type", "inputs", "attributes", "why"),
-    [
-        ("Exp", [np.ones(3)], {}, "no native kernel for float64"),
-        ("Where", [np.ones(3, bool), *[np.ones(3, np.complex128)] * 2], {}, "no native choice of complex128"),
-        ("Pow", [np.ones(3, F), np.array(3, F)], {}, "Y is not constant"),
-        *(
-            ("Pow", [np.ones(3, F), np.array(y)], {}, "an exponent that is 0, or no finite float32 number")
-            for y in NO_POWERS
-        ),
-        ("Pow", [np.ones(3, F), np.full(3, 4, F)], {}, "Y is not one exponent for all of X"),
-        ("IsInf", [np.ones(3)], {}, "no native kernel for float64"),
-    ],
-)
-def test_what_the_reference_runs(op_type: str, inputs: list[Any], attributes: dict[str, Any], why: str) -> None:
-    output = np.bool_ if op_type == "IsInf" else inputs[-(op_type == "Where")].dtype
-    constants = [1] if op_type == "Pow" and "constant" not in why else []
-    model, feeds = node_model(op_type, inputs, attributes, outputs=[output], constants=constants)
-    assert_left(model, feeds, why)
-
-
-def test_checks_are_those_of_the_reference() -> None:
-    x = np.ones((2, 3), F)
-    for op_type, others, attributes, message in (
-        ("Clip", [np.ones(2, F)], {}, "min is not a scalar"),
-        ("Gelu", [], {"approximate": "cosh"}, "approximate is cosh"),
-        ("Add", [np.ones(2, F)], {}, "the inputs' shapes do not broadcast"),
-    ):
-        model, feeds = node_model(op_type, [x, *others], attributes, constants=[1])
-        for backend in ("reference", "native"):
-            with pytest.raises(qrun.QrunError, match=message):
-                qrun.Session(model, backend=backend, cache=OBJECTS).run(feeds)
 
 
 def test_kernels_do_not_keep_what_they_were_made_for() -> None:

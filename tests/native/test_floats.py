@@ -1,21 +1,26 @@
-"""Native products of float32 matrices equal the reference's, bit for bit, whatever their sizes and where they lie."""
+"""Native products of float32 matrices: the reference's bits, the order of sums, and how they are cut into tiles."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import Array, engine
-from helpers.placed import run_placed, same_everywhere
+from helpers.float_sums import Case, assert_ordered, compare, order_cases, ordered
+from helpers.native import ISAS, OBJECTS, SETS, Array, emulating, engine
+from helpers.placed import natively, run_placed
 from helpers.sums import SPECIAL, assert_bits, operands
-from helpers.support import node_model
+from helpers.support import node_model, run_qrun
 from helpers.widths import every_width, thin_width
 
+import qrun
 from qrun.declare.memo import Memo
+from qrun.native.emit.isa import ISAS as ALL_SETS
+from qrun.native.emit.isa import Isa
 from qrun.native.errors import Declined
-from qrun.native.kernels.fma_product import FloatMatmul
+from qrun.native.kernels.fma_product import Cut, FloatMatmul, even, panel_vectors, strip_of
 from qrun.ops._chains import chained_products
 
 F = np.float32
@@ -159,8 +164,7 @@ def test_nodes() -> None:
         for kind in ("normal", "special"):
             a, b = operands(kind, rng, m, k, n)
             for constant in ((), (1,)):
-                model, feeds = node_model("MatMul", [a, b], constants=constant)
-                assert same_everywhere(model, feeds).events[0].backend == "native"
+                natively(*node_model("MatMul", [a, b], constants=constant))
             c = rng.standard_normal([(m, n), (n,), (1, n), (m, 1), (), (1, 1)][number % 6]).astype(F)
             for turns in range(4):
                 left, right = (a.T if turns & 1 else a), (b.T if turns & 2 else b)
@@ -169,9 +173,7 @@ def test_nodes() -> None:
                     options |= {"alpha": 0.5 + turns, "beta": 0.3}
                 inputs = [np.ascontiguousarray(x) for x in (left, right)] + [c] * (turns != 1)
                 for constants in ((), (1,), (1, 2)[: len(inputs) - 1], (0,)):
-                    model, feeds = node_model("Gemm", inputs, options, constants=constants)
-                    event = same_everywhere(model, feeds).events[0]
-                    assert (event.backend, event.why) == ("native", "")
+                    natively(*node_model("Gemm", inputs, options, constants=constants))
 
 
 def test_other_shapes_of_left_operands() -> None:
@@ -182,5 +184,87 @@ def test_other_shapes_of_left_operands() -> None:
         inputs = [rng.standard_normal(shape).astype(F), b]
         for constants in ((), (1,)):
             options = {"transB": 1, "alpha": 0.5}
-            model, feeds = node_model("FusedMatMul", inputs, options, constants=constants, domain="com.microsoft")
-            assert same_everywhere(model, feeds).events[0].backend == "native"
+            natively(*node_model("FusedMatMul", inputs, options, constants=constants, domain="com.microsoft"))
+
+
+@cache
+def chained(kind: str) -> list[tuple[Case, list[Array]]]:
+    """The cases of a kind of numbers, with what the definition makes of them."""
+    return [(case, ordered(case, run_qrun(*case.model())[0])) for case in order_cases(kind)]
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_the_order_of_the_reference(kind: str) -> None:
+    for case, want in chained(kind):
+        assert_ordered(case, run_qrun(*case.model())[0], want)
+
+
+@every_width
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_the_order_of_kernels(isa: str, kind: str) -> None:
+    for number, (case, want) in enumerate(chained(kind)):
+        model, feeds = case.model()
+        session = qrun.Session(model, backend="native", isa=isa, cache=OBJECTS, threads=1 + number % 3)
+        (event,) = (run := session.execute(feeds)).events
+        assert event.backend == "native" or event.why == "sums of nothing"
+        assert_ordered(case, run.outputs["y0"], want)
+
+
+@pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+@pytest.mark.parametrize("first", range(0, 160, 20))
+def test_random_sums(first: int) -> None:
+    """They are as near to the real sum as docs/numerics.md says, too."""
+    assert sum(compare(seed) for seed in range(first, first + 20))
+
+
+@emulating
+@pytest.mark.parametrize("isa", SETS[1:])
+def test_random_sums_on_every_instruction_set(isa: str) -> None:
+    start = 10_000 * SETS.index(isa)
+    assert sum(compare(seed, isa) for seed in range(start, start + 12))
+
+
+CUTS = [(16, 384, 384), (16, 1536, 384), (16, 384, 1536), (1, 4096, 4096), (49, 2048, 512), (1024, 384, 384)]
+
+
+@pytest.mark.parametrize("size", CUTS)
+@pytest.mark.parametrize("strip", [(6, 24), (8, 24), (14, 16), (1, 32), (12, 32)])
+def test_no_thread_is_left_without_work(size: tuple[int, int, int], strip: tuple[int, int]) -> None:
+    rows, columns, _ = size
+    for threads in (2, 3, 4, 8):
+        cut = Cut.of(1, size, strip, threads)
+        assert -(-rows // cut.rows) * -(-columns // (cut.panels * strip[1])) >= threads
+
+
+def test_what_is_too_small_for_two_threads_is_one_tile() -> None:
+    assert Cut.of(1, (1, 8, 4), (6, 8), 4).panels == 1
+
+
+@pytest.mark.parametrize("isa", ALL_SETS, ids=lambda isa: isa.name)
+def test_strips_fit_the_registers_and_leave_few_columns_empty(isa: Isa) -> None:
+    for rows, columns in ((1, 1), (1, 4096), (2, 136), (4, 512), (8, 128), (8, 4096), (13, 100), (1024, 384)):
+        vectors = panel_vectors(isa, columns)
+        high, wide = strip_of(isa, rows, columns, vectors)
+        assert 1 <= high <= min(rows, isa.real_rows[vectors])
+        assert high * wide <= max(n * m for n, m in isa.real_rows.items())
+        assert wide % vectors == 0
+        need = -(-columns // isa.lanes)
+        assert -(-need // vectors) * vectors <= need * 1.15, (rows, columns)
+
+
+@pytest.mark.parametrize("isa", ALL_SETS, ids=lambda isa: isa.name)
+def test_one_row_keeps_several_chains(isa: Isa) -> None:
+    """A multiply-add need not wait for the one before it."""
+    vectors = panel_vectors(isa, 4096)
+    high, wide = strip_of(isa, 1, 4096, vectors)
+    assert high == 1
+    assert wide >= min(8, isa.real_rows[vectors] * vectors // 2)
+
+
+def test_parts_are_alike() -> None:
+    for count in (1, 5, 48, 100, 129):
+        for most in (1, 6, 64):
+            for step in (1, 6):
+                part = even(count, most, step)
+                assert part % step == 0
+                assert -(-count // part) <= -(-count // max(most, step))

@@ -1,4 +1,4 @@
-"""Which instruction sets a machine has, by its architecture and features."""
+"""Which instruction sets a machine has, by its architecture and features, and who may use emulated ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 from helpers.cli import call
-from helpers.native import SETS
+from helpers.emulation import Emulated, emulated_sets, emulation, translated
+from helpers.intrinsics import INSTRUCTIONS
+from helpers.native import EMULATED, SETS
 from helpers.widths import BY_NAME, WIDTHS, differing, one_for_all, width
 
 from qrun.native.emit import isa
 from qrun.native.emit.isa import ISAS, available, choose, host_features
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
+from qrun.native.machine.cache import ObjectCache, default_directory
 from qrun.native.machine.compile import Kernels
+from qrun.native.machine.engine import Engine
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str], permission: bool = True) -> list[str]:
@@ -146,3 +150,42 @@ def test_another_kernel_on_a_set_of_the_same_width_is_found() -> None:
     same = KernelSpec("elementwise", name, 4, 1, 1, "add:0,1", "f32", False, operands="ff")
     with one_for_all():
         Kernels().get(same)
+
+
+needs_emulation = pytest.mark.skipif(not EMULATED, reason="this CPU has every instruction set, or not AVX2")
+
+
+def test_what_is_not_emulated_is_said() -> None:
+    text = "declare <16 x i32> @llvm.x86.avx512.new.512(<16 x i32>)"
+    with pytest.raises(NotImplementedError, match=r"no emulation of x86\.avx512\.new\.512$"):
+        translated(text, frozenset())
+
+
+def test_what_the_cpu_has_is_not_emulated() -> None:
+    for name, instruction in INSTRUCTIONS.items():
+        call = f"call {instruction.result} @llvm.{name}({', '.join(instruction.operands)})"
+        assert call in translated(call, frozenset({instruction.feature}))
+        assert call not in translated(call, frozenset())
+
+
+@needs_emulation
+def test_sets_are_emulated_by_name_and_on_demand_only(tmp_path: Path) -> None:
+    name, own = EMULATED[0], available()
+    with pytest.raises(Declined, match="cannot run on this CPU"):
+        Engine.create(name)
+    with emulation():
+        assert available() == own
+        assert Engine.create().isa == own[0]
+        assert Engine.create(name, tmp_path / "kept").isa == emulated_sets()[name]
+        assert Engine.create(name, default_directory()).kernels.cache.directory is None
+    with pytest.raises(Declined, match="cannot run on this CPU"):
+        Engine.create(name)
+
+
+@needs_emulation
+def test_kept_code_is_of_this_cpu_or_emulated(tmp_path: Path) -> None:
+    """Neither is ever taken for the other."""
+    spec = KernelSpec("dense", EMULATED[-1], 2, 1, 1, "i32", "i32", False)
+    for kernels in (Emulated(ObjectCache(tmp_path / "c")), Kernels(ObjectCache(tmp_path / "c"))):
+        kernels.get(spec)
+        assert (kernels.compiled, kernels.loaded) == (1, 0)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -77,27 +76,6 @@ def one(op_type: str, inputs: list[Any], fixed: Any, **attributes: Any) -> tuple
 A, B = np.ones((2, 3), np.uint8), np.ones((3, 4), np.int8)
 Z, S = np.zeros((), np.uint8), np.array(F(0.5))
 BZ = np.zeros((), np.int8)
-
-
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (one("QLinearMatMul", [A, np.ones(2, F), Z, B, S, BZ, S, Z], range(1, 8)), "scale of the first operand is per"),
-        (one("QLinearMatMul", [A, np.array(1, np.float16), Z, B, np.array(1, np.float16), BZ,
-                               np.array(1, np.float16), Z], range(1, 8)), "no native float16 scales"),
-        (one("QLinearMatMul", [v.astype(ml_dtypes.float8_e4m3fn) if v.dtype != F else v
-                               for v in (A, S, Z, B, S, BZ, S, Z)], range(1, 8)), "no native float8e4m3fn results"),
-        (one("QGemm", [A, np.array(F(0.7)), Z, B, S, BZ, None, S, Z], range(1, 9), alpha=0.3), "alpha * a_scale is not"),
-        (one("QGemm", [A, S, Z, B, S, BZ, np.ones((2, 4), np.int32), S, Z], range(1, 9)), "C is not one row"),
-        (one("ConvInteger", [np.ones((1, 2, 3, 3, 3), np.uint8), np.ones((1, 2, 1, 1, 1), np.int8)], [1]), "3 spatial"),
-        (one("ConvInteger", [np.ones((1, 300, 2), np.uint8), np.ones((600, 1, 1), np.int8)], [1], group=300), "256"),
-        (node_model("Unique", [np.ones(2, F)]), "no native kernel"),
-    ],
-)  # fmt: skip
-def test_what_is_declined_and_why(model: Any, reason: str) -> None:
-    event = event_of(*model)
-    assert event.backend == "reference"
-    assert reason in event.why
 
 
 def test_each_arithmetic_is_that_of_the_session() -> None:

@@ -261,16 +261,6 @@ def test_sessions_equal_the_reference(isa: str, name: str, arith: str) -> None:
         assert {o.kind for o in first.observations} == {"saturated"}
 
 
-def test_other_types_and_parameters_are_left_to_the_reference() -> None:
-    for model, why in (
-        (plain("Relu", np.ones(3)), "no native kernel for float64"),
-        (node_model("Clip", [S8, np.array(5, np.int8)], outputs=[np.int8]), "min is not constant"),
-    ):
-        event = qrun.Session(model[0], backend="native", cache=OBJECTS, fuse=False).execute(model[1]).events[0]
-        assert event.backend == "reference"
-        assert why in event.why
-
-
 def test_the_sigmoid_of_all_codes_is_the_reference_kernels() -> None:
     x = bits("u8")
     parameters = [np.array(F(0.05)), np.array(100, np.uint8), np.array(F(1 / 255)), np.array(7, np.uint8)]

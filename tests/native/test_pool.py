@@ -1,7 +1,8 @@
-"""Native pools: the largest code of each window, and means that equal the reference's at every sum."""
+"""Native pools: the largest element of each window, and means that equal the reference's, on every instruction set."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, LIMITS, SETS, TYPES, Array, codes, engine, every_isa, thin
-from helpers.placed import run_placed, same_everywhere, same_refusal
+from helpers.placed import natively, run_placed, same_everywhere
 from helpers.support import MS, assert_equal, node_model
+from helpers.widths import thin_width
 
 from qrun.native.errors import Declined
-from qrun.native.kernels.layout import Taps
-from qrun.native.kernels.pool import MaxPool, MeanPool, SumPool
+from qrun.native.kernels.pool import AveragePool, MaxPool, MeanPool, SumPool, Taps
 from qrun.native.proof.means import Means, _Class
+from qrun.ops.pool import average_pool
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -321,9 +323,7 @@ def test_nodes_that_average_images(shape: tuple[int, ...], arith: str) -> None:
         kind, last = ("u8", "s8")[number % 2], number % 2
         x = codes(rng, (shape[0], *shape[2:], shape[1]) if last else shape, kind)
         zeros = rng.integers(*(np.array(LIMITS[kind]) + (0, 1)), 2)
-        model, feeds = pool_node("QLinearGlobalAveragePool", x, scales, zeros, channels_last=last)
-        event = same_everywhere(model, feeds, arith=arith).events[0]
-        assert (event.backend, event.why) == ("native", "")
+        natively(*pool_node("QLinearGlobalAveragePool", x, scales, zeros, channels_last=last), arith=arith)
 
 
 WEIRD = [(0.0, 0.1), (0.1, 0.0), (-0.1, 0.1), (np.nan, 0.1), (np.inf, 0.1), (1e-45, 0.1), (0.1, np.inf), (9.0, 0.01)]
@@ -346,42 +346,13 @@ def test_windows_without_elements() -> None:
     x = codes(np.random.default_rng(11), (1, 20, 4), "u8")
     attributes = {"kernel_shape": [1], "strides": [2], "pads": [2, 1]}
     model, feeds = pool_node("MaxPool", codes(np.random.default_rng(11), (1, 20, 4), "s8"), **attributes)
-    assert same_everywhere(model, feeds).events[0].backend == "native"
+    natively(model, feeds)
     for arith in ("exact", "ort"):
         event = same_everywhere(*pool_node("QLinearAveragePool", x, **attributes), arith=arith).events[0]
         assert event.backend == "native"
         assert {o.kind for o in event.observations} == {"nan-quantized"}
     model, feeds = pool_node("QLinearGlobalAveragePool", x[:, :, :0])
     assert same_everywhere(model, feeds).events[0].why == "the image is empty"
-
-
-def test_what_is_declined_and_why() -> None:
-    x = codes(np.random.default_rng(12), (1, 4, 5, 5), "u8")
-    floats = node_model("MaxPool", [x.astype(np.float64)], {"kernel_shape": [2, 2]}, outputs=[np.float64])
-    indices = node_model("MaxPool", [x], {"kernel_shape": [2, 2]}, outputs=[np.uint8, np.int64])
-    changing = node_model("QLinearGlobalAveragePool", [x, np.array(F(1)), np.uint8(0), np.array(F(1)), np.uint8(0)],
-                          domain=MS, outputs=[np.uint8], constants=[1, 2, 4])  # fmt: skip
-    cases = [
-        (floats, "no native pools of float64"),
-        (indices, "Indices are asked for"),
-        (changing, "y_scale is not constant"),
-    ]
-    for (model, feeds), why in cases:
-        event = same_everywhere(model, feeds).events[0]
-        assert (event.backend, event.why) == ("reference", why)
-
-
-def test_refusals_are_those_of_the_reference() -> None:
-    x = codes(np.random.default_rng(13), (1, 4, 5, 5), "u8")
-    cases = [
-        pool_node("MaxPool", x, kernel_shape=[9, 9]),
-        pool_node("MaxPool", x, kernel_shape=[2]),
-        pool_node("NhwcMaxPool", x, kernel_shape=[6, 6]),
-        pool_node("QLinearAveragePool", x, kernel_shape=[2, 2], pads=[1, 1, 1, -1]),
-        pool_node("QLinearGlobalAveragePool", x[0, 0]),
-    ]
-    for model, feeds in cases:
-        same_refusal(model, feeds)
 
 
 @needs_qemu
@@ -419,3 +390,71 @@ def test_pools_of_aarch64(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     foreign.finish(tmp_path)
     for label, got, want in cases:
         assert_equal(got, want, label)
+
+
+KINDS = ("normal", "ties", "hairs", "zeros", "special")
+
+
+def mean_numbers(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """ties: sums that are the middle of two float32 numbers; hairs: what float64 loses decides them."""
+    x = rng.standard_normal(shape)
+    if kind == "ties":
+        x = rng.integers(-(2**24), 2**24, shape) * 2.0**-20
+    elif kind == "hairs":
+        x = rng.choice([1.0, 2.0**-24, -(2.0**-24), 2.0**-80, -(2.0**-80), 1 + 2.0**-23], shape)
+    elif kind == "zeros":
+        x = rng.choice([0.0, -0.0, -0.0, -0.0, 1.0, -1.0], shape)
+    elif kind == "special":
+        x = np.where(rng.random(shape) < 0.1, rng.choice([np.nan, np.inf, -np.inf, 3e38, 1e-45], shape), x)
+    return x.astype(F)
+
+
+def mean_of(isa: str, x: Array, kernel: tuple[int, int], stride: int, pad: int, threads: int = 1) -> AveragePool:
+    """The mean over windows of this size, padding not counted."""
+    size = x.shape[2:]
+    out = tuple((n + 2 * pad - k) // stride + 1 for n, k in zip(size, kernel, strict=True))
+    places = [np.arange(o)[:, None] * stride - pad + np.arange(k) for o, k in zip(out, kernel, strict=True)]
+    inside = [np.where((p >= 0) & (p < n), p, -1) for p, n in zip(places, size, strict=True)]
+    taps = Taps(size, tuple(inside))
+    divisors = np.maximum(taps.inside, 1).astype(np.float64)
+    return AveragePool(engine(isa, threads), x.shape, taps, divisors)
+
+
+@thin_width(*edges.CHANNELS, name="channels", other=4)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_float_means(isa: str, channels: int, threads: int) -> None:
+    rng = np.random.default_rng([channels, threads])
+    for number, kind in enumerate(KINDS):
+        kernel, stride, pad = (((2, 2), 2, 0), ((3, 3), 1, 1), ((5, 7), 1, 0), ((1, 3), 2, 1), ((3, 3), 2, 2))[number]
+        x = mean_numbers(kind, rng, (2, channels, 7, 9))
+        geometry = {"kernel_shape": kernel, "strides": (stride,) * 2, "pads": (pad,) * 4}
+        want = average_pool(x, **geometry)
+        operation = mean_of(isa, x, kernel, stride, pad, threads)
+        for columns, further in ((0, 0), (channels + 5, channels + 1)):
+            for at_end in (True, False):
+                made = run_placed(engine(isa, threads), operation, [x], (4 * columns, 4 * further), at_end)
+                assert_equal(made, want, f"{kind} {channels} {columns}")
+
+
+@pytest.mark.parametrize("number", range(len(edges.POOLS)))
+def test_float_mean_nodes(number: int) -> None:
+    rng = np.random.default_rng(number)
+    for kind, counted in (("normal", 0), ("ties", 1), ("hairs", 0), ("special", 1), ("zeros", 1)):
+        x = mean_numbers(kind, rng, (2, 5, 11, 10))
+        natively(*node_model("AveragePool", [x], {**edges.POOLS[number], "count_include_pad": counted}))
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_other_numbers_of_axes(axes: int) -> None:
+    x = mean_numbers("ties", np.random.default_rng(axes), (2, 3, *(6, 5, 7)[:axes]))
+    attributes = {"kernel_shape": [2] * axes, "dilations": [2] * axes, "pads": [1] * 2 * axes}
+    natively(*node_model("AveragePool", [x], attributes))
+
+
+def test_means_are_the_reals_rounded() -> None:
+    """Where sums are exact in float64."""
+    x = mean_numbers("ties", np.random.default_rng(9), (1, 8, 12, 12))
+    got = engine("").run(mean_of("", x, (2, 2), 2, 0), [x])
+    sums = x.astype(np.longdouble).reshape(1, 8, 6, 2, 6, 2).sum((3, 5))
+    assert_equal(got, (sums / 4).astype(F))
+    assert not math.isnan(got.sum())

@@ -1,11 +1,10 @@
-"""Native QuantizeLinear and DequantizeLinear: the bits of float32 division and product, for every number."""
+"""Native QuantizeLinear and DequantizeLinear of 8-bit and 16-bit codes: the bits of float32 division and product."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -13,12 +12,13 @@ from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.models import make_model, typed
 from helpers.native import ISAS, LIMITS, TYPES, Array, codes, engine, every_isa, thin
-from helpers.placed import run_placed, same_everywhere, same_refusal
+from helpers.placed import chains, natively, run_placed, same_everywhere, same_runs
 from helpers.support import MS, assert_equal, node_model
 from onnx import TensorProto, helper
 
 import qrun
 from qrun.native.errors import Declined
+from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.quantize import Dequantize, Quantize, reciprocal
 from qrun.native.machine.operation import Operand
 from qrun.native.proof.fits import fused
@@ -253,16 +253,15 @@ def test_nodes(opset: int, domain: str, attributes: dict[str, Any], arith: str) 
 def test_parameters_may_be_missing() -> None:
     x = np.linspace(-3, 300, 50, dtype=F)
     model, feeds = node_model("QuantizeLinear", [x, np.array(F(1.1))], outputs=[np.uint8], constants=[1])
-    assert same_everywhere(model, feeds).events[0].backend == "native"
+    natively(model, feeds)
     model, feeds = node_model(
         "QuantizeLinear", [x, np.array([F(1.1)])], {"output_dtype": 3}, outputs=[np.int8], constants=[1]
     )
-    assert same_everywhere(model, feeds).events[0].backend == "native"
+    natively(model, feeds)
     for dtype in (np.uint8, np.int32):
-        model, feeds = node_model(
-            "DequantizeLinear", [np.arange(50, dtype=dtype), np.array(F(1.1))], outputs=[F], constants=[1]
+        natively(
+            *node_model("DequantizeLinear", [np.arange(50, dtype=dtype), np.array(F(1.1))], outputs=[F], constants=[1])
         )
-        assert same_everywhere(model, feeds).events[0].backend == "native"
 
 
 @pytest.mark.parametrize("zero", [0, 128])
@@ -280,50 +279,6 @@ def test_checks_find_what_the_reference_finds(what: str, zero: int) -> None:
         got = same_everywhere(model, feeds).events[0].observations
         want = qrun.Session(model).execute(feeds).events[0].observations
         assert [(o.kind, o.param, o.count) for o in got] == [(o.kind, o.param, o.count) for o in want]
-
-
-def test_what_is_declined_and_why() -> None:
-    x, c = np.zeros((4, 6), F), np.zeros((4, 6), np.uint8)
-    one, zero = np.array(F(1)), np.uint8(0)
-    half = np.float16
-    cases = [
-        (("QuantizeLinear", [x.astype(half), one.astype(half), zero]), {}, np.uint8, [1, 2],
-         "no native division in float16"),
-        (("QuantizeLinear", [x, one, zero]), {"precision": 11}, np.uint8, [1, 2], "no native division in float64"),
-        (("QuantizeLinear", [x, np.ones(6, F), np.zeros(6, np.uint16)]), {}, np.uint16, [1, 2], "16-bit codes with a scale per axis"),
-        (("QuantizeLinear", [x, one, np.zeros((), ml_dtypes.uint4)]), {}, ml_dtypes.uint4, [1, 2],
-         "no native division of float32 by float32 to uint4"),
-        (("QuantizeLinear", [x.astype(half), one.astype(half), np.uint16(0)]), {}, np.uint16, [1, 2],
-         "no native division in float16"),
-        (("QuantizeLinear", [x.astype(np.int32), one, zero]), {}, np.uint8, [1, 2], "no native division in float64"),
-        (("QuantizeLinear", [x, one, zero]), {}, np.uint8, [2], "y_scale is not constant"),
-        (("QuantizeLinear", [x, np.ones((2, 6), F), np.zeros((2, 6), np.uint8)]), {"axis": 0, "block_size": 2}, np.uint8,
-         [1, 2], "the scales are blocked"),
-        (("QuantizeLinear", [x, np.ones(4, F), np.zeros(4, np.uint8)]), {"axis": 0}, np.uint8, [1, 2], "scales along axis 0"),
-        (("DequantizeLinear", [c, one.astype(half), zero]), {}, half, [1, 2], "no native product of uint8 by float16 to float16"),
-        (("DequantizeLinear", [c.astype(ml_dtypes.int4), one, np.zeros((), ml_dtypes.int4)]), {}, F, [1, 2],
-         "no native product of int4 by float32"),
-        (("DequantizeLinear", [c.astype(np.int32), one, np.int32(3)]), {}, F, [1, 2], "int32 codes with a zero point"),
-        (("DequantizeLinear", [c, one, zero]), {}, F, [1], "x_zero_point is not constant"),
-    ]  # fmt: skip
-    for (op_type, inputs), attributes, out, constants, why in cases:
-        model, feeds = node_model(op_type, inputs, attributes, opset=23, outputs=[out], constants=constants)
-        event = same_everywhere(model, feeds).events[0]
-        assert event.backend == "reference"
-        assert why in event.why
-
-
-def test_refusals_are_those_of_the_reference() -> None:
-    x, one = np.zeros((4, 6), F), np.array(F(1))
-    for op_type, inputs, attributes in (
-        ("QuantizeLinear", [x, np.ones(3, F), np.zeros(3, np.uint8)], {}),
-        ("QuantizeLinear", [x, one, np.zeros(2, np.uint8)], {}),
-        ("QuantizeLinear", [x, np.ones(6, F), np.zeros(6, np.uint8)], {"axis": 7}),
-        ("DequantizeLinear", [x.astype(np.uint8), np.ones(3, F), np.zeros(3, np.uint8)], {}),
-        ("DequantizeLinear", [x.astype(np.uint8), one, np.int8(0)], {}),
-    ):
-        model, feeds = node_model(op_type, inputs, attributes, outputs=[np.uint8], constants=[1, 2])
-        same_refusal(model, feeds)
 
 
 def first_layer(shape: tuple[int, ...], kernel: int, after: str) -> onnx.ModelProto:
@@ -351,8 +306,7 @@ def test_first_layers(isa: str, shape: tuple[int, ...]) -> None:
     for kernel, after in ((3, "b"), (1, "c"), (5, "c")):
         model = first_layer(shape, kernel, after)
         for names in (None, ["a", "b", "c", "d", "y"]):
-            events = same_everywhere(model, {"x": x}, names, isa=isa, threads=kernel).events
-            assert {event.backend for event in events} == {"native"}
+            natively(model, {"x": x}, names, isa=isa, threads=kernel)
 
 
 def test_a_program_quantizes_straight_into_the_border() -> None:
@@ -408,3 +362,127 @@ def test_kernels_of_aarch64(isa: str, tmp_path: Path) -> None:
     foreign.finish(tmp_path)
     for label, got, want in cases:
         assert_equal(np.ascontiguousarray(got), np.asarray(want), label)
+
+
+CODES = {np.dtype(np.uint16): "quantize_u16", np.dtype(np.int16): "quantize_i16"}
+SCALES_OF_16 = (0.0187, 1 / 255, 0.5, 3.7e-5, 1e30, 2.0**-126, 1e-44, 0.0, -0.1, np.inf, np.nan)
+
+
+def numbers_of_16(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
+    """Multiples of half the scale and their neighbours, from below the codes to above them; and special ones."""
+    step = scale if np.isfinite(scale) and scale else 1.0
+    with np.errstate(all="ignore"):
+        x = (rng.integers(-(2**18), 2**18, shape) * np.float64(F(step)) / 2).astype(F)
+    x = (x.view(np.int32) + rng.integers(-2, 3, shape, dtype=np.int32) * (x != 0)).view(F)
+    return np.where(rng.random(shape) < 0.1, rng.choice(SPECIAL, shape), x)
+
+
+def codes_of_16(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return rng.integers(0, 1 << 16, shape).astype(np.uint16).view(dtype)
+
+
+def quantized_to_16(x: Array, scale: F, zero: int, dtype: np.dtype[Any]) -> Array:
+    """saturate(RNE(x / scale) + zero) in float32 and float64, NaN giving the least code."""
+    info = np.iinfo(dtype)
+    with np.errstate(all="ignore"):
+        value = np.rint(x / scale).astype(np.float64) + zero
+    return np.clip(np.where(np.isnan(value), info.min, value), info.min, info.max).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@every_isa
+def test_quotients_of_16_bits(isa: str, dtype: np.dtype[Any]) -> None:
+    rng, info = np.random.default_rng(50), np.iinfo(dtype)
+    for number, shape in enumerate(edges.QUANTIZED):
+        scale = F(SCALES_OF_16[number % len(SCALES_OF_16)])
+        zero = int((info.min, info.max, 0, rng.integers(info.min, info.max))[number % 4])
+        x, constants = numbers_of_16(rng, shape, float(scale)), (float(scale), info.min - zero, info.max - zero, zero)
+        operation = Elementwise(engine(isa, 1 + number % 2), CODES[dtype], [Operand(shape, np.dtype(F))], constants)
+        made = run_placed(engine(isa), operation.lying("plain"), [x], (0, 0), True)
+        assert_equal(made, quantized_to_16(x, scale, zero, dtype), f"{shape} {scale} {zero}")
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@every_isa
+def test_every_code_of_16_bits(isa: str, dtype: np.dtype[Any]) -> None:
+    info, x = np.iinfo(dtype), np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    for scale in map(F, SCALES_OF_16):
+        for zero in (0, info.min, info.max, 1234):
+            operation = Elementwise(engine(isa), "dequantize", [Operand(x.shape, dtype)], (float(scale), zero))
+            with np.errstate(all="ignore"):
+                want = (x.astype(np.int64) - zero).astype(F) * scale
+            assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), want, f"{scale} {zero}")
+        operation = Elementwise(engine(isa), "cast", [Operand(x.shape, dtype)])
+        assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), x.astype(F))
+
+
+@pytest.mark.parametrize("arith", ["exact", "ort", "onnx-ref"])
+@pytest.mark.parametrize(("opset", "domain"), [(21, ""), (23, ""), (21, MS)])
+@pytest.mark.parametrize("dtype", CODES)
+def test_nodes_of_16_bits(dtype: np.dtype[Any], opset: int, domain: str, arith: str) -> None:
+    rng, shape = np.random.default_rng(opset), (2, 9, 4, 7)
+    for zero in (dtype.type(0), codes_of_16(rng, (), dtype)):
+        for op_type, data, out, scale_type in (
+            ("QuantizeLinear", numbers_of_16(rng, shape, 0.0187), dtype, F),
+            ("DequantizeLinear", codes_of_16(rng, shape, dtype), F, F),
+            ("DequantizeLinear", codes_of_16(rng, shape, dtype), np.float16, np.float16),
+        ):
+            inputs = [data, np.array(scale_type(0.0187)), zero]
+            natively(
+                *node_model(op_type, inputs, opset=opset, domain=domain, outputs=[out], constants=[1, 2]), arith=arith
+            )
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_nodes_of_16_bits_without_zero_point(dtype: np.dtype[Any]) -> None:
+    rng, scale = np.random.default_rng(51), np.array(F(0.3))
+    to = {"output_dtype": helper.np_dtype_to_tensor_dtype(dtype)}
+    model, feeds = node_model(
+        "QuantizeLinear", [numbers_of_16(rng, (70,), 0.3), scale], to, outputs=[dtype], constants=[1], opset=21
+    )
+    natively(model, feeds)
+    natively(
+        *node_model("DequantizeLinear", [codes_of_16(rng, (70,), dtype), scale], outputs=[F], constants=[1], opset=21)
+    )
+
+
+@pytest.mark.parametrize("what", ["nothing", "nan", "top", "bottom"])
+def test_checks_of_16_bits(what: str) -> None:
+    x = np.linspace(1, 100, 400, dtype=F)
+    if what == "nan":
+        x[7] = np.nan
+    elif what != "nothing":
+        x[:100] = 90000 if what == "top" else -90000
+    for scale in (1.0, 0.0, np.nan, -1.0):
+        for zero in (np.uint16(0), np.uint16(1 << 15), np.int16(0)):
+            inputs = [x, np.array(F(scale)), zero]
+            model, feeds = node_model("QuantizeLinear", inputs, outputs=[zero.dtype], constants=[1, 2], opset=21)
+            got = same_everywhere(model, feeds).events[0].observations
+            want = qrun.Session(model, backend="reference").execute(feeds).events[0].observations
+            assert [(o.kind, o.param, o.count) for o in got] == [(o.kind, o.param, o.count) for o in want]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", CODES)
+@every_isa
+def test_chains_of_16_bits(isa: str, dtype: np.dtype[Any], threads: int) -> None:
+    """x quantized and dequantized, made a product, and that quantized: codes between are never stored."""
+    constants = {"s": F(0.01), "z": dtype.type(300), "t": F(0.02), "half": F(0.5)}
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], "a"),
+        ("DequantizeLinear", ["a", "s", "z"], "b"),
+        ("Sigmoid", ["b"], "c"),
+        ("QuantizeLinear", ["c", "t", "z"], "d"),
+        ("DequantizeLinear", ["d", "t", "z"], "e"),
+        ("Mul", ["b", "e"], "f"),
+        ("QuantizeLinear", ["f", "s", "z"], "y"),
+    ]
+    model = make_model(
+        [helper.make_node(op_type, inputs, [output]) for op_type, inputs, output in nodes],
+        {"x": ("N", 3, 7)},
+        {"y": typed(helper.np_dtype_to_tensor_dtype(dtype))},
+        constants,
+    )
+    x = np.random.default_rng(52).normal(0, 90, (101, 3, 7)).astype(F)
+    x[0, 0] = SPECIAL[:7]
+    assert chains(same_runs(model, {"x": x}, isa=isa, threads=threads)) == [7]

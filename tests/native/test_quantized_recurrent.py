@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import OBJECTS, every_isa, thin
-from helpers.placed import elsewhere, same_everywhere, same_refusal
+from helpers.placed import elsewhere, natively, same_everywhere, same_refusal
 from helpers.support import MS, assert_equal, node_model
 from ops.test_recurrent import dynamic_case, dynamic_kernel
 
@@ -164,8 +164,7 @@ def test_it_is_part_of_a_program() -> None:
 def test_full_lengths_are_native(sizes: tuple[int, int, int, int]) -> None:
     inputs, attributes = plain(1, sizes)
     inputs[4] = np.full(sizes[1], sizes[0], np.int32)
-    model, feeds = model_of(inputs, attributes, constants=(*CONSTANTS, 4))
-    assert same_everywhere(model, feeds).events[0].backend == "native"
+    natively(*model_of(inputs, attributes, constants=(*CONSTANTS, 4)))
 
 
 def test_states_that_are_no_numbers_are_refused_as_the_reference_does() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import EMULATED, Array, engine
-from helpers.placed import elsewhere, run_placed, same_everywhere, same_refusal
+from helpers.placed import elsewhere, natively, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width, thin_width
 from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
@@ -205,8 +205,7 @@ def test_numbers_that_are_none() -> None:
         inputs, _ = case(op, 0, sizes=(3, 4, 2, 20))
         inputs[3:] = [None] * len(inputs[3:])
         inputs[0][1, :3, 0] = np.inf, -np.inf, np.nan
-        model, feeds = node_model(op, inputs, {"hidden_size": 20}, opset=14, constants=(1, 2), outputs=[F] * 2)
-        assert same_everywhere(model, feeds).events[0].backend == "native"
+        natively(*node_model(op, inputs, {"hidden_size": 20}, opset=14, constants=(1, 2), outputs=[F] * 2))
 
 
 @pytest.mark.parametrize("op", GATES)

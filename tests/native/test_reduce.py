@@ -1,23 +1,29 @@
-"""Native reductions of float32 equal the reference kernels bit for bit, over all axes that there may be."""
+"""Native reductions and running sums have the reference's bits, over all axes that there may be."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import OBJECTS, Array, assert_left, engine
-from helpers.placed import run_placed, same_everywhere
+from helpers.native import ISAS, OBJECTS, Array, engine
+from helpers.placed import natively, run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
+from native.test_elementwise import whole
 
 import qrun
-from qrun.native.kernels.reduce import Reduction
+from qrun.native.errors import Declined
+from qrun.native.kernels.reduce import Accumulated, IntegerReduction, Reduction
+from qrun.native.machine.operation import Operand
 from qrun.ops import reduce
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
 F = np.float32
 KINDS: dict[str, Callable[..., Array]] = {
@@ -82,9 +88,7 @@ def test_nodes(
     last, keepdims = op_type == "ReduceSum", len(axes) % 2
     given: list[Any] = [np.array(axes, np.int64)] if last else []
     attributes = {"keepdims": keepdims} if last else {"keepdims": keepdims, "axes": list(axes)}
-    model, feeds = node_model(op_type, [x, *given], attributes, opset=13, constants=[1])
-    result = same_everywhere(model, feeds, threads=2)
-    assert [event.backend for event in result.events] == ["native"]
+    natively(*node_model(op_type, [x, *given], attributes, opset=13, constants=[1]), threads=2)
 
 
 @pytest.mark.parametrize("dtype", [F, np.float16, ml_dtypes.bfloat16, np.int32, np.int64])
@@ -117,17 +121,13 @@ def test_axes_of_one_element(op_type: str, dtype: Any) -> None:
 def test_narrow_nodes(op_type: str, dtype: Any) -> None:
     x = np.random.default_rng(6).normal(0, 3, (3, 17, 5)).astype(dtype)
     for axis in (1, 2):
-        model, feeds = node_model(op_type, [x, np.array([axis])], {}, outputs=[dtype], opset=18, constants=[1])
-        result = same_everywhere(model, feeds)
-        assert [event.backend for event in result.events] == ["native"]
+        natively(*node_model(op_type, [x, np.array([axis])], {}, outputs=[dtype], opset=18, constants=[1]))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 40, 16), (2, 1, 3, 2, 2)])
 def test_global_max_pool(shape: tuple[int, ...]) -> None:
     x = rows(np.random.default_rng(7), math.prod(shape[:2]), math.prod(shape[2:])).reshape(shape)
-    model, feeds = node_model("GlobalMaxPool", [x], {})
-    result = same_everywhere(model, feeds)
-    assert [event.backend for event in result.events] == ["native"]
+    natively(*node_model("GlobalMaxPool", [x], {}))
 
 
 def test_zeros_of_both_signs() -> None:
@@ -141,15 +141,164 @@ def test_zeros_of_both_signs() -> None:
                 assert np.signbit(got).tolist() == [bool(n) for n in want], (op_type, backend)
 
 
-@pytest.mark.parametrize(
-    ("op_type", "x", "attributes", "why"),
-    [
-        ("ReduceSum", np.ones((2, 3), F), {"noop_with_empty_axes": 1}, "over no axes"),
-        ("ReduceMax", np.ones((2, 0), F), {}, "no elements"),
-        ("ReduceMin", np.ones((2, 3)), {}, "no native kernel for float64"),
-        ("GlobalMaxPool", np.ones((2, 3), F), {}, "no spatial axes"),
-    ],
-)
-def test_what_the_reference_runs(op_type: str, x: Array, attributes: dict[str, Any], why: str) -> None:
-    model, feeds = node_model(op_type, [x], attributes, outputs=[x.dtype], opset=18)
-    assert_left(model, feeds, why)
+WHOLE_KINDS = {
+    "sum": reduce.reduce_sum, "product": reduce.reduce_prod, "sum_abs": reduce.reduce_l1,
+    "sum_square": reduce.reduce_sum_square, "mean": reduce.reduce_mean, "greatest": reduce.reduce_max,
+    "least": reduce.reduce_min,
+}  # fmt: skip
+WHOLE_OPERATORS = ("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare", "ReduceMean", "ReduceMax", "ReduceMin")
+INTEGERS = (np.int64, np.uint64, np.int32, np.uint32, np.int16, np.uint16, np.int8, np.uint8)
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+@every_width
+def test_rows_of_integers(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    for dtype in (*INTEGERS[2 * (kind == "mean") :], *([np.bool_] if kind in ("greatest", "least") else [])):
+        for length in edges.ROWS:
+            x = whole(rng, dtype, (7, length))
+            x[0] = x[0].min()
+            operation = IntegerReduction(engine(isa), kind, x.dtype, x.shape, length, (7,))
+            for at_end in (True, False):
+                got = run_placed(engine(isa), operation, [x], (0, 0), at_end)
+                assert_equal(got, WHOLE_KINDS[kind](x, (1,), False), f"{x.dtype} rows of {length}")
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (-1, 0), (0, 1, 2)])
+@pytest.mark.parametrize("op_type", WHOLE_OPERATORS)
+def test_nodes_of_integers(op_type: str, axes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(2)
+    for dtype in (np.int32, np.int64, np.uint32, np.uint64, *((np.int8, np.uint8) if op_type[-1] in "xn" else ())):
+        if np.dtype(dtype).itemsize == 8 and op_type == "ReduceMean":
+            continue
+        if np.dtype(dtype).itemsize == 1 and op_type not in ("ReduceMax", "ReduceMin"):
+            continue
+        x = whole(rng, dtype, (4, 37, 10))
+        attributes = {"keepdims": len(axes) % 2}
+        model, feeds = node_model(op_type, [x, np.array(axes)], attributes, outputs=[dtype], opset=20, constants=[1])
+        for threads in (1, 2):
+            natively(model, feeds, threads=threads)
+
+
+def test_other_shapes() -> None:
+    model, _ = node_model("ReduceSum", [np.zeros((2, 3), np.int64), np.array([1])], outputs=[np.int64], constants=[1])
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = qrun.Session(model, cache=OBJECTS, threads=2)
+    for shape in ((2, 3), (1, 1), (2, 3), (0, 3), (3, 0), (5, 1000), (2, 3)):
+        x = whole(np.random.default_rng(3), np.int64, shape)
+        for _ in range(2):
+            assert_equal(session.run({"i0": x})["y0"], x.sum(1, keepdims=True), f"{shape}")
+
+
+WHOLE = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (32, 64)]
+RUNNING = [*WHOLE, np.dtype(np.float32), np.dtype(np.float64)]
+NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+RUNNING_SHAPES = [
+    ((1,), 0),
+    ((9,), 0),
+    ((3, 5), 1),
+    ((3, 5), 0),
+    ((2, 7, 3), 1),
+    ((4, 6, 70), 1),
+    ((5, 33), 0),
+    ((2, 1, 9), 1),
+]
+
+
+def running_numbers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """Any bits of integers; floats whose sums and products float64 holds exactly, so that each is rounded once,
+    and both zeros."""
+    if dtype.kind in "iu":
+        return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+    made = rng.integers(-(2**11), 2**11, shape) * rng.choice([2.0**-11, 2.0**-7, 2.0**-4], shape)
+    return np.asarray(np.where(rng.random(shape) < 0.3, rng.choice([0.0, -0.0], shape), made), dtype)
+
+
+def wanted(x: Array, axis: int, what: str, exclusive: bool, reverse: bool) -> Array:
+    """One line after the other."""
+    made = np.empty(x.shape, x.dtype)
+    lines, results = np.moveaxis(x, axis, -1), np.moveaxis(made, axis, -1)
+    for place in np.ndindex(lines.shape[:-1]):
+        line = lines[place].tolist()[:: -1 if reverse else 1]
+        found: list[Any] = []
+        for number in range(len(line)):
+            part = line[: number + (not exclusive)]
+            if x.dtype.kind in "iu":
+                total = sum(part) if what == "sum" else math.prod(part)
+                found.append(int(total) % 2 ** (8 * x.itemsize))
+            elif not part:
+                found.append(float(what == "product"))
+            else:
+                total = part[0]
+                for more in part[1:]:
+                    total = total + more if what == "sum" else total * more
+                found.append(total)
+        if x.dtype.kind in "iu":
+            row = np.array(found, f"u{x.itemsize}").view(x.dtype)
+        else:
+            row = np.array(found, np.float64).astype(x.dtype)
+        results[place] = row[:: -1 if reverse else 1]
+    return made
+
+
+@pytest.mark.parametrize("dtype", RUNNING, ids=str)
+@every_width
+def test_running_sums_and_products(isa: str, dtype: Any) -> None:
+    rng = np.random.default_rng([61, dtype.itemsize])
+    for shape, axis in RUNNING_SHAPES:
+        x = running_numbers(rng, dtype, shape)
+        for what in ("sum", "product"):
+            for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+                for threads in (1, 3):
+                    native = engine(isa, threads)
+                    made = Accumulated(native, Operand(shape, dtype), axis, what, exclusive, reverse)
+                    want = wanted(x, axis, what, exclusive, reverse)
+                    for at_end in (True, False):
+                        got = run_placed(native, made, [x], (0, 0), at_end)
+                        assert got.tobytes() == want.tobytes(), (shape, axis, what, exclusive, reverse)
+
+
+@every_width
+def test_a_sum_of_float32_is_rounded_once(isa: str) -> None:
+    """The oracle adds fractions; float64 holds these sums."""
+    rng = np.random.default_rng(62)
+    x = (rng.integers(-(2**23), 2**23, (60, 5)) * 2.0 ** rng.integers(-20, 4, (60, 5))).astype(np.float32)
+    got = engine(isa).run(Accumulated(engine(isa), Operand(x.shape, x.dtype), 0, "sum", False, False), [x])
+    for column in range(5):
+        total = Fraction(0)
+        for row, value in enumerate(x[:, column]):
+            total += Fraction(float(value))
+            assert Fraction(float(total)) == total
+            assert got[row, column] == np.float32(float(total))
+
+
+@pytest.mark.parametrize("op_type", ["CumSum", "CumProd"])
+def test_running_nodes(op_type: str) -> None:
+    rng = np.random.default_rng(63)
+    for dtype in (*RUNNING, *NARROW):
+        for shape, axis in (*RUNNING_SHAPES, ((0, 3), 0), ((3, 0), 0), ((2, 0, 3), 1), ((2, 3), -2), ((2, 3), -1)):
+            x = running_numbers(rng, np.dtype(np.float32) if dtype in NARROW else dtype, shape).astype(dtype)
+            for exclusive, reverse in ((0, 0), (1, 0), (0, 1), (1, 1)):
+                attributes = {"exclusive": exclusive, "reverse": reverse}
+                natively(
+                    *node_model(op_type, [x, np.array(axis)], attributes, outputs=[dtype], opset=26, constants=[1]),
+                    threads=1 + exclusive,
+                )
+
+
+def test_numbers_that_are_none() -> None:
+    x = np.array([[1, np.inf, -np.inf, 2, np.nan, 3], [3e38, 3e38, -3e38, -3e38, 1e-45, 0]], np.float32)
+    for dtype in (np.float32, np.float64, np.float16):
+        for op_type in ("CumSum", "CumProd"):
+            for axis in (0, 1):
+                with np.errstate(all="ignore"):
+                    model, feeds = node_model(
+                        op_type, [x.astype(dtype), np.array(axis)], outputs=[dtype], opset=26, constants=[1]
+                    )
+                    same_everywhere(model, feeds)
+
+
+def test_what_is_declined() -> None:
+    with pytest.raises(Declined, match="no native running sum of complex64"):
+        Accumulated(engine("generic"), Operand((2,), np.dtype(np.complex64)), 0, "sum", False, False)

@@ -7,11 +7,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine
-from helpers.placed import run_placed, same_everywhere, same_refusal
+from helpers.native import ISAS, OBJECTS, Array, engine
+from helpers.placed import natively, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from helpers.widths import thin_width
 from onnx import TensorProto, helper, numpy_helper
@@ -158,8 +157,7 @@ def test_resize(dtype: Any, mode: str, threads: int) -> None:
             inputs[2:] = [np.array([(m + 0.5) / n for n, m in zip(shape, sizes, strict=True)], np.float32)]
         model, feeds = node_model("Resize", inputs, options, opset=19, outputs=[dtype], constants=[2, 3])
         for arith in ("exact", "ort"):
-            (event,) = same_everywhere(model, feeds, threads=threads, arith=arith).events
-            assert (event.backend, event.why) == ("native", ""), (shape, sizes, options)
+            natively(model, feeds, threads=threads, arith=arith)
 
 
 def test_older_versions() -> None:
@@ -171,9 +169,7 @@ def test_older_versions() -> None:
             ("Upsample", 9, [x, twice], {}),
             ("Resize", 10, [x, twice / np.float32(1.3)], {}),
         ):
-            model, feeds = node_model(op_type, inputs, {"mode": mode, **options}, opset=opset, constants=[1])
-            (event,) = same_everywhere(model, feeds).events
-            assert event.backend == "native"
+            natively(*node_model(op_type, inputs, {"mode": mode, **options}, opset=opset, constants=[1]))
     x = x[:, :, :, :0]
     for model, feeds in (
         node_model("Upsample", [x, twice / 2], opset=9, constants=[1]),
@@ -200,8 +196,7 @@ def test_borders_of_elements(dtype: Any, mode: str) -> None:
         x = image(shape, np.int64).astype(dtype)
         model, feeds = node_model("Pad", [x, np.array(pads)], {"mode": mode}, opset=21, outputs=[dtype], constants=[1])
         for threads in (1, 2):
-            ran = same_everywhere(model, feeds, threads=threads)
-            assert ran.events[0].backend == "native", (shape, pads, ran.events[0].why)
+            ran = natively(model, feeds, threads=threads)
         rest = x[
             tuple(slice(max(0, -b), n - max(0, -e)) for n, b, e in zip(shape, pads, pads[len(shape) :], strict=False))
         ]
@@ -244,22 +239,3 @@ def test_between_kernels_and_for_other_shapes() -> None:
                         assert_equal(array, want[name], f"{dtype} {shape} {name}")
         events = same_everywhere(model, {"x": image(sizes[0], dtype)}, list("abcdefghi")).events
         assert {event.backend for event in events if event.index != 6} == {"native"}
-
-
-def test_what_is_declined_and_why() -> None:
-    x, large, wide = np.zeros((1, 1, 4, 4), np.float32), np.array([1, 1, 8, 8]), np.array([1, 1, 4, 65533])
-
-    def of(sizes: Array, x: Array = x, **options: Any) -> tuple[onnx.ModelProto, dict[str, Array]]:
-        inputs = [x, np.zeros(8, np.float32), None, sizes]
-        return node_model("Resize", inputs, options, opset=19, outputs=[x.dtype], constants=[1, 3])
-
-    for (model, feeds), why in (
-        (of(large, coordinate_transformation_mode="tf_crop_and_resize"), "tf_crop_and_resize"),
-        (of(large, mode="linear", antialias=1), "antialias"),
-        (of(wide, mode="linear"), "axes of more than 65536 elements"),
-        (of(large, x.astype(np.int32), mode="linear"), "no native sums of int32"),
-        (of(large, x.astype(object).astype(str).astype(object)), "no native copies of string"),
-        (node_model("Resize", [x, None, None, large], {}, opset=19), "sizes is not constant"),
-        (node_model("Pad", [x, np.array([0, 0, 0, 9] * 2)], {"mode": "edge"}), "pads is not constant"),
-    ):
-        assert_left(model, feeds, why)

@@ -1,5 +1,5 @@
 """MatMul, Gemm, Conv and ConvTranspose of floats: as near to the real sum as docs/numerics.md says, rounded once to
-narrow types, and onnxruntime's own bits where its order is known. tests/native/test_float_order.py has the order.
+narrow types, and onnxruntime's own bits where its order is known. tests/native/test_floats.py has the order.
 
 ``cd tests; python -m helpers.float_sums 5000 0`` compares as many sums as one likes, natively too."""
 

@@ -1,8 +1,9 @@
-"""What a finding, or the error of a run, says to do about a node mends the node."""
+"""What a finding, or the error of a run, says to do about a node mends the node; one cause is one finding."""
 
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import Any
 
 import ml_dtypes
@@ -10,12 +11,12 @@ import numpy as np
 import onnx
 import onnx.version_converter
 import pytest
-from helpers.support import run_qrun
+from helpers.support import node_model, run_qrun
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 
-F, I8, U8 = np.float32, np.int8, np.uint8
+F, I8, U8, F32, I32 = np.float32, np.int8, np.uint8, np.float32, np.int32
 
 
 def dequantize(shape: tuple[int, ...], scale: Any, zero: Any = None, **attributes: Any) -> onnx.ModelProto:
@@ -123,3 +124,79 @@ def test_an_attribute_that_the_version_does_not_have(
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     assert fix in {f.fix for f in qrun.check(model) if f.rule == "QR204"}
+
+
+def stored_but_the_first(
+    op_type: str, *values: Any, opset: int = 13, domain: str = "", **attributes: Any
+) -> onnx.ModelProto:
+    """All inputs stored but the first."""
+    constants = range(1, len(values))
+    return node_model(op_type, list(values), attributes, opset=opset, domain=domain, constants=constants)[0]
+
+
+THREE, HALF, ZERO = np.full(3, 0.5, np.float32), np.float32(0.5), np.uint8(0)
+ONE_CODES = np.zeros((4, 2), np.uint8)
+WRONG_SCALES = {
+    "per tensor": stored_but_the_first("QLinearMatMul", ONE_CODES, HALF, ZERO, ONE_CODES.T, HALF, ZERO, THREE, ZERO),
+    "row": stored_but_the_first("QLinearMatMul", ONE_CODES, THREE, ZERO, ONE_CODES.T, HALF, ZERO, HALF, ZERO),
+    "column": stored_but_the_first("QLinearMatMul", ONE_CODES, HALF, ZERO, ONE_CODES.T, THREE, ZERO, HALF, ZERO),
+    "axis": stored_but_the_first("DequantizeLinear", ONE_CODES, THREE),
+    "opset 10": stored_but_the_first("DequantizeLinear", ONE_CODES, THREE, opset=10),
+    "blocks": stored_but_the_first("DequantizeLinear", ONE_CODES, np.ones((3, 2), np.float32), opset=21, axis=0, block_size=2),
+    "channel": stored_but_the_first("QLinearConv", np.zeros((1, 1, 2, 2), np.uint8), HALF, ZERO, np.zeros((2, 1, 1, 1), np.uint8), THREE,
+                   ZERO, HALF, ZERO),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_SCALES)
+def test_a_run_and_the_rule_give_one_fix(name: str) -> None:
+    model = WRONG_SCALES[name]
+    told = next(f for f in qrun.check(model) if f.rule == "QR301")
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    with pytest.raises(qrun.QrunError) as failed:
+        qrun.Session(model, backend="reference").run({model.graph.input[0].name: np.zeros(shape, np.uint8)})
+    assert (failed.value.code, failed.value.fixes) == ("QR301", (told.fix,))
+
+
+VALUES: dict[str, Any] = {
+    "x": np.zeros((1, 3, 4, 4), U8), "x_scale": F32(0.02), "x_zero_point": U8(128),
+    "w": np.ones((16, 3, 3, 3), I8), "w_scale": np.full(16, 0.01, F32), "w_zero_point": np.zeros(16, I8),
+    "y_scale": F32(0.05), "y_zero_point": U8(128), "B": np.zeros(16, I32),
+}  # fmt: skip
+NAMES = list(VALUES)
+KINDS = "qsqqsqsqb"
+"""Codes and zero points of 8 bits, scales, the bias: the types alone tell that two of different kinds were
+exchanged."""
+ELSEWHERE = [(2, 8), (5, 8)]
+"""A zero point and the bias: QR303 and QR305 judge their types."""
+
+
+def exchanged(**changes: Any) -> onnx.ModelProto:
+    values = list((VALUES | changes).values())
+    return node_model("QLinearConv", values, opset=13, outputs=[U8], constants=range(1, 9))[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(a, b) for a, b in combinations(range(9), 2) if KINDS[a] != KINDS[b] and (a, b) not in ELSEWHERE],
+)
+def test_exchanged_inputs_are_one_finding(first: int, second: int) -> None:
+    model = exchanged()
+    inputs = model.graph.node[0].input
+    inputs[first], inputs[second] = inputs[second], inputs[first]
+    (f,) = qrun.check(model)
+    assert f.rule == "QR203"
+    assert f.fix == f"exchange inputs {first} and {second}: {NAMES[first]} and {NAMES[second]} fit each other's place"
+
+
+def test_what_does_not_follow_is_told() -> None:
+    """w is float; the scale of y is 0, and the bias has 3 elements in a model whose w is right."""
+    found = qrun.check(exchanged(w=np.ones((16, 3, 3, 3), F32), y_scale=F32(0)))
+    assert {f.rule for f in found} == {"QR203", "QR306"}
+    assert [f.rule for f in qrun.check(exchanged(B=np.zeros(3, I32)))] == ["QR305"]
+
+
+def test_one_input_of_a_wrong_type_is_not_exchanged() -> None:
+    (f,) = qrun.check(exchanged(w=np.ones((16, 3, 3, 3), F32)))
+    assert f.message == "w is float32, which QLinearConv-10 does not take"
+    assert "exchange" not in f.fix

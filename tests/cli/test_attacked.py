@@ -1,4 +1,4 @@
-"""profile, compare and report on hostile input: a refusal that names it and the right exit code, never a bug."""
+"""Hostile input and bare nodes: every command answers, or refuses with a name and the right code; none crashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, deep_model, process, save, value
+from helpers.cli import call, deep_model, process, save, says, value
 from helpers.models import make_model, typed
 from helpers.mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
@@ -76,11 +76,7 @@ def test_element_types_that_an_operator_does_not_take_are_refused_when_two_model
     made = make_model([node], {"x": typed(BF16, (3, 4))}, {"y": (3, 4)})
     made.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "s"))
     save(made, folder / "m.onnx")
-    ended = call("compare", "m.onnx", "m.onnx", "--random")
-    assert ended.code == 5
-    assert "QR203" in ended.err
-    assert "odd" in ended.err
-    assert "bfloat16" in ended.err
+    says(call("compare", "m.onnx", "m.onnx", "--random"), 5, "QR203", "odd", "bfloat16")
 
 
 @pytest.mark.parametrize("number", [BF16, TensorProto.INT4, TensorProto.FLOAT8E4M3FN])
@@ -117,17 +113,13 @@ def test_names_longer_than_the_file_system_takes(folder: Path) -> None:
 
 @pytest.mark.parametrize("words", [["-"], [""], ["--record", ""]])
 def test_a_second_side_without_a_name(words: list[str]) -> None:
-    ended = call("compare", "m.onnx", *words, "--random")
-    assert ended.code == 2
-    assert "QR005" in ended.err
+    says(call("compare", "m.onnx", *words, "--random"), 2, "QR005")
 
 
 @pytest.mark.parametrize("option", ["--rtol", "--atol"])
 @pytest.mark.parametrize("command", [["compare", "m.onnx", "--random"], ["check", "m.onnx"]])
 def test_nan_is_no_tolerance(command: list[str], option: str) -> None:
-    ended = call(*command, option, "nan")
-    assert ended.code == 2
-    assert "'nan' is not a number of 0 or more" in ended.err
+    says(call(*command, option, "nan"), 2, "'nan' is not a number of 0 or more")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="closes a descriptor before Python starts")
@@ -151,3 +143,49 @@ def test_the_machine_is_measured_with_no_more_threads_than_cpus(monkeypatch: pyt
     assert ended.code == 0, ended.err
     assert measured
     assert max(measured) <= usable_cpus()
+
+
+COMMANDS = (
+    ["run M --random"],
+    ["run M --random --backend reference"],
+    ["check M"],
+    ["inspect M --nodes", "inspect M --json"],
+    ["profile M --random -n 3", "profile M --random -n 1 --by op --json", "report M --random -n 3 -o page.html"],
+    ["compare M --random --against reference", "compare M --random --against fused", "compare M M --random"],
+)
+"""Each node gets one command of every row, in turn."""
+SPARE = [
+    ("Shape", ["x"], []), ("Shape", ["x"], [""]), ("Relu", ["x"], []), ("Relu", ["x"], [""]), ("Relu", [], ["z"]),
+    ("Relu", [""], ["z"]), ("Relu", [], []), ("Constant", [], []), ("Constant", [], ["z"]), ("Identity", ["x"], []),
+    ("Split", ["x"], ["", ""]), ("Split", ["x"], []), ("Dropout", ["x"], [""]), ("Dropout", ["x"], []),
+    ("DynamicQuantizeLinear", ["x"], ["", "", ""]), ("DynamicQuantizeLinear", ["x"], []),
+    ("DynamicQuantizeLinear", ["x"], ["", "s", ""]), ("QuantizeLinear", ["x", "s0"], []),
+    ("QuantizeLinear", ["x", "s0"], [""]), ("QuantizeLinear", [], ["z"]), ("DequantizeLinear", ["q", "s0"], []),
+    ("DequantizeLinear", ["q", "s0"], [""]), ("DequantizeLinear", ["", ""], ["z"]), ("DequantizeLinear", [], []),
+    ("Conv", ["x", "w"], []), ("Conv", ["x", "w"], [""]), ("Conv", [], ["z"]), ("QLinearConv", [], []),
+    ("QLinearConv", ["q", "s0", "z0", "q", "s0", "z0", "s0", "z0"], []), ("MatMul", ["x", "x"], [""]),
+    ("MatMulInteger", ["q", "q"], []), ("MaxPool", ["x"], []), ("Concat", [], ["z"]), ("Concat", ["", ""], ["z"]),
+    ("Concat", ["x"], []), ("Softmax", ["x"], [""]), ("Sum", [], ["z"]), ("Cast", ["x"], []), ("NoSuch", [], []),
+    ("If", [], []), ("Loop", ["", ""], []), ("Reshape", ["x"], []), ("Size", ["x"], [""]), ("Range", [], []),
+]  # fmt: skip
+
+
+def with_a_spare_node(op_type: str, inputs: list[str], outputs: list[str]) -> onnx.ModelProto:
+    """y = Relu(x + x) and, before that, a node."""
+    spare = helper.make_node(op_type, inputs, outputs, "spare")
+    nodes = [spare, helper.make_node("Add", ["x", "x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    codes = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
+    constants = {"w": np.ones((2, 2, 1, 1), np.float32), "s0": np.float32(1), "z0": np.uint8(1), "q": codes}
+    return make_model(nodes, {"x": codes.shape}, {"y": codes.shape}, constants, opset=17)
+
+
+@pytest.mark.parametrize("number", range(len(SPARE)), ids=lambda number: "-".join(map(str, SPARE[number])))
+def test_every_command(number: int) -> None:
+    onnx.save(with_a_spare_node(*SPARE[number]), "m.onnx")
+    codes = {}
+    for choice in COMMANDS:
+        words = choice[number % len(choice)].replace("M", "m.onnx").split()
+        ended = call(*words)
+        assert ended.code in (0, 1, 2, 3, 4, 5), f"{' '.join(words)}: exit {ended.code}\n{ended.err}"
+        codes[words[0]] = ended.code
+    assert (codes["run"] == 0) == (codes.get("profile", codes.get("report")) == 0), codes

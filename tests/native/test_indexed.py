@@ -1,5 +1,4 @@
-"""Native Scatter, ScatterElements and ScatterND: the definition's, index after index, within their memory,
-and refused alike."""
+"""Native Gather, Scatter and their kin: the definition's, index after index, within their memory, and refused alike."""
 
 from __future__ import annotations
 
@@ -8,19 +7,122 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine
-from helpers.placed import run_placed, same_everywhere, same_refusal, same_runs
+from helpers.native import ISAS, OBJECTS, Array, engine
+from helpers.placed import assert_bits, natively, run_placed, same_everywhere, same_refusal, same_runs
 from helpers.support import node_model
 from helpers.widths import every_width, thin_width
 
 import qrun
 from qrun.native.errors import Declined, Undecided
-from qrun.native.kernels.indexed import NamedRows, Scattered
+from qrun.native.kernels.indexed import Gathered, NamedRows, Scattered
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 Shape = tuple[int, ...]
-NODES: list[tuple[str, Shape, Shape, int]] = [
+GATHERING: list[tuple[str, Shape, Shape, dict[str, Any]]] = [
+    ("Gather", (7,), (), {}),
+    ("Gather", (7, 5), (3,), {}),
+    ("Gather", (7, 40), (2, 3), {}),
+    ("Gather", (3, 7, 5), (4, 1), {"axis": 1}),
+    ("Gather", (3, 1000), (1, 1), {}),
+    ("Gather", (2, 3, 9), (6,), {"axis": -1}),
+    ("GatherElements", (9,), (40,), {}),
+    ("GatherElements", (3, 4, 5), (3, 6, 5), {"axis": 1}),
+    ("GatherElements", (3, 4), (3, 9), {"axis": -1}),
+    ("GatherElements", (5, 33), (2, 33), {}),
+    ("GatherND", (4, 5, 6), (3, 2), {}),
+    ("GatherND", (4, 5, 6), (2, 7, 3), {}),
+    ("GatherND", (2, 3, 5, 6), (2, 3, 4, 1), {"batch_dims": 2}),
+    ("GatherND", (4, 50), (1,), {}),
+]
+
+
+def indices_of(op_type: str, shape: Shape, form: Shape, attributes: dict[str, Any], rng: np.random.Generator) -> Array:
+    """Indices from both ends of each axis."""
+    if op_type == "GatherND":
+        lead = attributes.get("batch_dims", 0)
+        ends = np.array(shape[lead : lead + form[-1]])
+        return np.asarray(rng.integers(-ends, ends, form))
+    size = shape[attributes.get("axis", 0)]
+    return np.asarray(rng.integers(-size, size, form))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("op_type", "shape", "form", "attributes"), GATHERING)
+def test_gathering_nodes(op_type: str, shape: Shape, form: Shape, attributes: dict[str, Any], threads: int) -> None:
+    rng = np.random.default_rng(1)
+    for dtype in (np.uint8, np.float16, np.float32, np.float64, np.bool_):
+        for index in (np.int64, np.int32) if op_type != "GatherND" else (np.int64,):
+            x = rng.integers(0, 100, shape).astype(dtype)
+            indices = indices_of(op_type, shape, form, attributes, rng).astype(index)
+            for constants in ([], [0]):
+                natively(
+                    *node_model(op_type, [x, indices], attributes, outputs=[dtype], constants=constants),
+                    threads=threads,
+                )
+
+
+@every_width
+def test_rows_of_all_lengths(isa: str) -> None:
+    """Every bit is copied, and nothing besides what is named."""
+    rng = np.random.default_rng(2)
+    for dtype in (np.uint8, np.int16, np.float32, np.int64):
+        for run in (1, 2, 3, 5, 8, 16, 31, 64, 100, 257, 1030):
+            x = np.frombuffer(rng.bytes(2 * 5 * run * np.dtype(dtype).itemsize), dtype).reshape(2, 5, run)
+            indices = np.array([4, -5, 0, -1], np.int32)
+            places = NamedRows((5,), 2, False, 1, run)
+            operation = Gathered(engine(isa), x.dtype, indices.dtype, (x.shape, (4,)), places, (2, 4, run))
+            for at_end in (True, False):
+                got = run_placed(engine(isa), operation, [x, indices], (0, 0, 0), at_end)
+                assert got.tobytes() == x[:, [4, 0, 0, 4]].tobytes(), (dtype, run)
+
+
+@every_width
+def test_an_index_that_names_nothing_is_not_read(isa: str) -> None:
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    for bad in (5, -6, 2**31 - 1, -(2**31), 2**62, -(2**63)):
+        indices = np.array([1, bad, 2])
+        operation = Gathered(
+            engine(isa), x.dtype, indices.dtype, (x.shape, (3,)), NamedRows((5,), 1, False, 1, 3), (3, 3)
+        )
+        with pytest.raises(Undecided):
+            engine(isa).run(operation, [x, indices])
+
+
+@pytest.mark.parametrize(("op_type", "shape", "form", "attributes"), GATHERING)
+def test_the_first_index_out_of_range_is_named(
+    op_type: str, shape: Shape, form: Shape, attributes: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(3)
+    x, indices = np.ones(shape, np.float32), indices_of(op_type, shape, form, attributes, rng)
+    model, feeds = node_model(op_type, [x, indices], attributes)
+    session = qrun.Session(model, cache=OBJECTS)
+    for _ in range(3):
+        session.run(feeds)
+    wrong = indices.copy()
+    wrong.reshape(-1)[-1] = 100000
+    with pytest.raises(qrun.OperatorError, match="100000"):
+        session.run({**feeds, "i1": wrong})
+    session.run(feeds)
+    same_refusal(model, {**feeds, "i1": wrong})
+
+
+def test_other_shapes_of_indices() -> None:
+    """Indices come in other numbers, none of them too, between runs of the first ones."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(9, 20)).astype(np.float32)
+    model, _ = node_model("Gather", [x, np.zeros((2, 3), np.int64)], constants=[0], opset=13)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = qrun.Session(model, cache=OBJECTS, threads=2)
+    name = model.graph.input[0].name
+    for form in ((2, 3), (5,), (2, 3), (0,), (), (3, 0), (40, 7), (2, 3)):
+        indices = rng.integers(-9, 9, form)
+        for _ in range(2):
+            assert_bits(session.run({name: indices})["y0"], x[indices], f"{form}")
+
+
+SCATTERING: list[tuple[str, Shape, Shape, int]] = [
     ("ScatterElements", (9,), (40,), 0),
     ("ScatterElements", (3, 4, 5), (3, 6, 5), 1),
     ("ScatterElements", (3, 4), (3, 9), -1),
@@ -76,7 +178,7 @@ def wanted(op_type: str, data: Array, indices: Array, updates: Array, axis: int,
 
 @thin_width(bool, *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)), np.float64, name="dtype")
 def test_rows_that_indices_name(isa: str, dtype: Any) -> None:
-    for seed, (op_type, shape, form, axis) in enumerate(NODES):
+    for seed, (op_type, shape, form, axis) in enumerate(SCATTERING):
         data, indices, updates = case(op_type, shape, form, axis, dtype, seed)
         at = axis % len(shape)
         places = (
@@ -117,8 +219,8 @@ def is_native(op_type: str, how: str, dtype: Any) -> bool:
 
 
 @pytest.mark.parametrize("how", REDUCTIONS)
-@pytest.mark.parametrize(("op_type", "shape", "form", "axis"), NODES)
-def test_nodes(op_type: str, shape: Shape, form: Shape, axis: int, how: str) -> None:
+@pytest.mark.parametrize(("op_type", "shape", "form", "axis"), SCATTERING)
+def test_scattering_nodes(op_type: str, shape: Shape, form: Shape, axis: int, how: str) -> None:
     for dtype in (np.float32, np.float16, np.float64, np.int64, np.int32, np.uint8, np.bool_):
         given = case(op_type, shape, form, axis, dtype, 7)
         attributes: dict[str, Any] = {"reduction": how} | ({"axis": axis} if op_type != "ScatterND" else {})
@@ -131,20 +233,19 @@ def test_nodes(op_type: str, shape: Shape, form: Shape, axis: int, how: str) -> 
 def test_sums_of_float32_are_rounded_once() -> None:
     data, indices = np.ones(2, np.float32), np.zeros(3, np.int64)
     updates = np.array([2.0**-24, 2.0**-24, 2.0**-24], np.float32)
-    model, feeds = node_model("ScatterElements", [data, indices, updates], {"reduction": "add"}, opset=18)
-    result = same_everywhere(model, feeds)
-    assert result.events[0].backend == "native"
+    result = natively(*node_model("ScatterElements", [data, indices, updates], {"reduction": "add"}, opset=18))
     assert result.outputs["y0"].tolist() == [1 + 2.0**-22, 1]
 
 
 def test_the_ancestor() -> None:
     given = case("ScatterElements", (3, 4), (3, 2), 1, np.float32, 8)
-    (event,) = same_everywhere(*node_model("Scatter", given, {"axis": 1}, opset=9)).events
-    assert event.backend == "native"
+    natively(*node_model("Scatter", given, {"axis": 1}, opset=9))
 
 
-@pytest.mark.parametrize(("op_type", "shape", "form", "axis"), NODES)
-def test_the_first_index_out_of_range_is_named(op_type: str, shape: Shape, form: Shape, axis: int) -> None:
+@pytest.mark.parametrize(("op_type", "shape", "form", "axis"), SCATTERING)
+def test_the_first_index_to_scatter_by_that_is_out_of_range_is_named(
+    op_type: str, shape: Shape, form: Shape, axis: int
+) -> None:
     data, indices, updates = case(op_type, shape, form, axis, np.float32, 9)
     attributes = {"axis": axis} if op_type != "ScatterND" else {}
     model, feeds = node_model(op_type, [data, indices, updates], attributes, opset=16)
@@ -174,29 +275,7 @@ def test_other_shapes() -> None:
     same_runs(model, feeds, times=2, threads=2)
 
 
-def test_what_the_reference_scatters() -> None:
-    x, index = np.ones((2, 3), np.float32), np.zeros((2, 3), np.int64)
-    for op_type, inputs, attributes, why in (
-        ("ScatterElements", [x, index[:, :0], x[:, :0]], {"axis": 1}, "no elements"),
-        ("ScatterND", [x, index[:, :0], np.ones((2, 2, 3), np.float32)], {}, "its updates do not fit"),
-        (
-            "ScatterElements",
-            [x, index[:1, :2], x[:1, :2]],
-            {},
-            "its indices are not as many as data along the other axes",
-        ),
-        ("ScatterElements", [x, index, x], {"reduction": "max"}, "no native max of float32 by int64"),
-    ):
-        model, feeds = node_model(op_type, inputs, attributes, opset=18)
-        assert_left(model, feeds, why)
-    for op_type, inputs, attributes in (
-        ("ScatterElements", [x, index, x[:1]], {}),
-        ("ScatterElements", [x, index, x], {"reduction": "xor"}),
-        ("ScatterElements", [x, index + 5, x[:1]], {}),
-        ("ScatterElements", [x, index[0], x], {}),
-        ("ScatterND", [x, index, x], {}),
-    ):
-        same_refusal(*node_model(op_type, inputs, attributes, opset=18))
+def test_what_is_declined() -> None:
     operands = [Operand((2,), np.dtype(object)), Operand((1, 1), np.dtype(np.int64)), Operand((1,), np.dtype(object))]
     with pytest.raises(Declined, match="no native copies of object"):
         Scattered(engine("generic"), operands, NamedRows((2,), 1, True, 1, 1), "none")
