@@ -26,6 +26,7 @@ from qrun import passes
 from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
 from qrun.ir.external import _File
+from qrun.native.emit.isa import available
 from qrun.native.machine import blob
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.kept.images import Images
@@ -194,7 +195,8 @@ def test_large_weights_are_packed_again(form: str, tmp_path: Path) -> None:
         assert served(session) == (run > 0)
         gc.collect()
     sizes = sum(image.stat().st_size for image in images(cache))
-    assert (sizes < path.stat().st_size // 4) == (form != "uint8")
+    copied = form == "uint8" or (form == "int8" and available()[0].widens)  # such weights are not packed as they are stored
+    assert (sizes < path.stat().st_size // 4) == (not copied)
 
 
 def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:
