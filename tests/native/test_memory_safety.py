@@ -200,7 +200,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("backwards")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def backwards() -> Iterator[None]:
     forwards, seen = qrun.native.machine.compile.emitted, list[str]()
 
@@ -231,6 +231,7 @@ def check_order(model: ModelProto, feeds: dict[str, Array], isa: str, objects: P
             assert np.array_equal(array, want[name], equal_nan=array.dtype.kind == "f"), (label, isa, name)
 
 
+@pytest.mark.usefixtures("backwards")
 @pytest.mark.parametrize("isa", SETS)
 def test_graphs(isa: str, objects: Path) -> None:
     first = 8000 + 8 * SETS.index(isa)
@@ -239,6 +240,7 @@ def test_graphs(isa: str, objects: Path) -> None:
         check_order(model, graphs.feed(model, seed), isa, objects, f"seed {seed}")
 
 
+@pytest.mark.usefixtures("backwards")
 @pytest.mark.parametrize("isa", SETS)
 def test_convolutions_of_few_rows_and_channels(isa: str, objects: Path) -> None:
     """Several images, so that they are tiles, with as many rows as a block has, or a few less or more."""
