@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.nodes import OWN
 from helpers.support import node_model
-from test_memory_limit import OWN
 
 import qrun
 from qrun import QrunError
