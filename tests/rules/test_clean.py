@@ -21,7 +21,8 @@ rng = np.random.default_rng(SEED)
 
 
 def float_network() -> onnx.ModelProto:
-    """Conv, Relu, depthwise Conv, pool, Add, Gemm, Softmax."""
+    """Conv, Relu, depthwise Conv, pool, Add, Gemm, Softmax; the same in every test."""
+    rng = np.random.default_rng(SEED)
     stored = {
         "w1": rng.normal(0, 0.3, (8, 3, 3, 3)), "b1": rng.normal(0, 0.1, 8),
         "w2": rng.normal(0, 0.3, (8, 1, 3, 3)), "b2": rng.normal(0, 0.1, 8),
