@@ -1,4 +1,4 @@
-"""Runs of a body that follow each other, one by one or many at once; and what they make for scan outputs."""
+"""If, Loop and Scan: runs of a body that follow each other, one by one or many at once, and their scan outputs."""
 
 from __future__ import annotations
 
