@@ -4,7 +4,7 @@ as written, or as integer operators, in either arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Unpack
@@ -14,7 +14,7 @@ import numpy as np
 from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
 from qrun.comparing.differences import same
-from qrun.comparing.rewrites import rewritten, sum_bound
+from qrun.comparing.rewrites import rewritten, sum_bound, with_unsigned_activations
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -101,6 +101,7 @@ def _is_depthwise(node: Node, values: Values) -> bool:
 
 _ARITHMETICS: tuple[tuple[bool, Arith], ...] = ((True, "ort"), (True, "exact"), (False, "ort"), (False, "exact"))
 """Whether groups become integer operators, and in which arithmetic all is computed."""
+_SATURATING = "pairs of uint8 * int8 products saturate in int16, as on CPUs without VNNI"
 
 
 @frozen(slots=False)
@@ -122,45 +123,63 @@ class NodeGroup:
 
     def _rewritten(self) -> Iterator[AlternativeForm]:
         """The forms of the group as the default session of onnxruntime rewrites it, if that changes results."""
-        indices = {node.index for node in self.unit.group}
-        model, texts = rewritten(self.model, indices)
-        nodes = tuple(node for node in model.nodes if node.index in indices)
-        for fused, arith in _ARITHMETICS if texts else ():
-            run = partial(self._run_rewritten, model, nodes, fused, arith)
-            bound = partial(sum_bound, nodes, self.tensor, {**model.constants, **self.inputs})
+        model, texts = rewritten(self.model, self._indices)
+        if not texts:
+            return
+        bound = partial(sum_bound, self._nodes(model), self.tensor, {**model.constants, **self.inputs})
+        for fused, arith in _ARITHMETICS:
+            run = partial(self._run_rewritten, model, fused, arith)
             yield AlternativeForm("session-rewrite", "; ".join(texts), run, bound)
+        unsigned, _ = rewritten(with_unsigned_activations(self.model), self._indices)
+        run = partial(self._run_rewritten, unsigned, True, "ort", True)
+        yield AlternativeForm("session-rewrite", "; ".join((*texts, _SATURATING)), run)
 
-    def _run_rewritten(self, model: Model, nodes: Sequence[Node], fused: bool, arith: Arith) -> Array | None:
-        plain = self._run(fused, arith, False)
-        try:
-            part = extract(model, nodes, self.inputs)
-            part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
-            part = optimize(part, frozenset(), "exact", "fused").model if fused else part
-            made = run_alone(part, part.nodes, self.inputs, None, arith).get(self.tensor)
-        except (QrunError, KeyError):
-            return None
-        return None if made is None or (plain is not None and same(made, plain)) else made
+    def _run_rewritten(self, model: Model, fused: bool, arith: Arith, saturating: bool = False) -> Array | None:
+        """The tensor as the rewritten nodes give it; None if they cannot run, or give what the nodes as they are give,
+        or what they give without saturation."""
+        made = self._run_part(self._cut(model, "exact" if fused else None), arith, saturating)
+        others = [self._run(fused, arith, saturating)]
+        if saturating:
+            others.append(self._run_part(self._cut(model, "exact"), arith, False))
+        return None if made is None or any(o is not None and same(made, o) for o in others) else made
+
+    @cached_property
+    def _indices(self) -> Set[int]:
+        return {node.index for node in self.unit.group}
+
+    def _nodes(self, model: Model) -> tuple[Node, ...]:
+        """The nodes that a rewritten model has in place of the group."""
+        return tuple(node for node in model.nodes if node.index in self._indices)
 
     def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
         shape = "groups as integer operators" if fused else "the graph as written"
         steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
-        pairs = "; pairs of uint8 * int8 products saturate in int16, as on CPUs without VNNI" if saturating else ""
+        pairs = f"; {_SATURATING}" if saturating else ""
         cause = "pair-saturation" if saturating else "fused-requantization"
         return AlternativeForm(cause, f"{shape}, {steps}{pairs}", cache(partial(self._run, fused, arith, saturating)))
 
     def _run(self, fused: bool, arith: Arith, saturating: bool) -> Array | None:
+        model = with_unsigned_activations(self.model) if saturating else self.model
+        return self._run_part(self._cut(model, arith if fused else None), arith, saturating)
+
+    def _run_part(self, part: Model | None, arith: Arith, saturating: bool) -> Array | None:
         try:
-            part = self._part(arith if fused else None)
+            if part is None:
+                return None
             if saturating:
                 return run_emulated(part, self.inputs, [self.tensor])[self.tensor]
             return run_alone(part, part.nodes, self.inputs, None, arith).get(self.tensor)
         except (QrunError, KeyError):
             return None
 
-    def _part(self, fused: Arith | None) -> Model:
-        part = extract(self.model, self.unit.group, self.inputs)
-        part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
-        return part if fused is None else optimize(part, frozenset(), fused, "fused").model
+    def _cut(self, model: Model, fused: Arith | None) -> Model | None:
+        """The group's nodes in a model of their own, as integer operators if `fused`; None if they make no model."""
+        try:
+            part = extract(model, self._nodes(model), self.inputs)
+            part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
+            return part if fused is None else optimize(part, frozenset(), fused, "fused").model
+        except (QrunError, KeyError):
+            return None
 
     def before_rounding(self) -> Array | None:
         """What the one integer operator that the group can become would round; None if it becomes none, or more."""
@@ -181,8 +200,5 @@ class NodeGroup:
 
     @cached_property
     def _fused(self) -> Model | None:
-        try:
-            part = self._part("exact")
-        except (QrunError, KeyError):
-            return None
-        return part if len(part.nodes) == 1 else None
+        part = self._cut(self.model, "exact")
+        return part if part is not None and len(part.nodes) == 1 else None

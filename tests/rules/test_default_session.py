@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.models import make_model, typed
+from helpers.support import pairs_saturate
 from onnx import TensorProto, helper
 
 import qrun
@@ -29,7 +30,14 @@ ZERO = np.uint8(128)
 
 
 class Draft:
-    """Nodes and stored tensors, in the order in which they are asked for."""
+    """Nodes and stored tensors, in the order in which they are asked for.
+
+    most: the largest code of weights; two products of 8 bits saturate at int16 in onnxruntime on CPUs without VNNI.
+    zero: the zero point of activations.
+    """
+
+    most = 63
+    zero: Any = ZERO
 
     def __init__(self, opset: int = 21) -> None:
         self.opset, self.rng = opset, np.random.default_rng(SEED)
@@ -53,16 +61,15 @@ class Draft:
         self.feeds[name] = np.asarray(value)
         return name
 
-    def pair(self, x: str, scale: Any = 0.03, zero: Any = ZERO, **attributes: Any) -> str:
-        scale, zero = self.store(F32(scale)), self.store(zero)
+    def pair(self, x: str, scale: Any = 0.03, zero: Any = None, **attributes: Any) -> str:
+        scale, zero = self.store(F32(scale)), self.store(self.zero if zero is None else zero)
         return self("DequantizeLinear", self("QuantizeLinear", x, scale, zero, **attributes), scale, zero, **attributes)
 
     def activation(self, *shape: int, **more: Any) -> str:
         return self.pair(self.fed((self.rng.standard_normal(shape) * 2).astype(F32)), **more)
 
     def weights(self, shape: tuple[int, ...], axis: int | None = None, scale: float = 0.006, kind: Any = I8) -> str:
-        """Codes of 7 bits: two products of 8 bits saturate at int16 in onnxruntime on CPUs without VNNI."""
-        codes = self.rng.integers(-63 if kind is I8 else 1, 64, shape).astype(kind)
+        codes = self.rng.integers(-self.most if kind is I8 else 1, self.most + 1, shape).astype(kind)
         if axis is None:
             return self("DequantizeLinear", codes, F32(scale), kind(0))
         scales = self.rng.uniform(0.002, 0.04, shape[axis]).astype(F32)
@@ -320,6 +327,40 @@ def test_changed_results_are_foretold_and_proved(name: str) -> None:
     exact = code != "QR610"
     assert (first.reason.explained == first.pair.difference.differing > 0) == exact
     assert ("the order of float32 sums" in first.reason.text) != exact
+
+
+@newest
+@pytest.mark.parametrize("zero", [U8(128), I8(3)], ids=["uint8", "int8"])
+@pytest.mark.parametrize("name", [name for name, (code, _) in CHANGED.items() if code in ("QR317", "QR608")])
+def test_rewrites_of_8_bits_are_proved_where_pairs_saturate_too(
+    name: str, zero: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Draft, "most", 127)
+    monkeypatch.setattr(Draft, "zero", zero)
+    data, feeds = CHANGED[name][1]()
+    model = qrun.load(data)
+    found = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=True), feeds)
+    reasons = [t.guilt.reason for t in found.tensors if t.guilt]
+    assert {r.cause for r in reasons} == {"session-rewrite"}, reasons
+    saturate = ["saturate in int16" in r.text for r in reasons]
+    assert not any(saturate) or pairs_saturate(), reasons
+
+
+@newest
+@pytest.mark.parametrize("zero", [U8(128), I8(3)], ids=["uint8", "int8"])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_groups_of_8_bits_differ_only_where_pairs_saturate(
+    axis: int | None, zero: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int8 activations become uint8 in the session, so that the pairs of theirs saturate as well."""
+    monkeypatch.setattr(Draft, "most", 127)
+    monkeypatch.setattr(Draft, "zero", zero)
+    data, feeds = conv(axis=axis, shape=(16, 8, 3, 3))
+    feeds = {name: value * F32(3) for name, value in feeds.items()}
+    model = qrun.load(data)
+    found = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=True), feeds)
+    causes = {t.guilt.reason.cause for t in found.tensors if t.guilt}
+    assert causes - {"fused-requantization"} == ({"pair-saturation"} if pairs_saturate() else set())
 
 
 @newest
