@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qrun.checking.check import Report, Settings, check_models, find_models
+from qrun.checking.check import Report, Settings, check_models, find_models, runner_maker
 from qrun.comparing.differences import Tolerance
 from qrun.errors import QrunError
 from qrun.report.catalog import select
@@ -39,7 +39,6 @@ def check_path(
     path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; ():
     none. The other parameters are the options of ``qrun check`` (select_ is --select).
     """
-    from qrun.checking.check import runner_maker
 
     try:
         models = find_models([os.fspath(given) for given in (path, *more)])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -356,9 +357,6 @@ def _check_peer(backend: str, arith: str) -> None:
             facts=[("got", f"--arith {arith} --backend {backend}")],
             fixes=["leave one of them out"],
         )
-    if backend == "ort":
-        from importlib.util import find_spec
-
-        if find_spec("onnxruntime") is None:
-            fixes = ["pip install 'onnx-qrun[ort]'"]
-            raise UnsupportedError("QR012", "--backend ort needs onnxruntime, which is not installed", fixes=fixes)
+    if backend == "ort" and find_spec("onnxruntime") is None:
+        fixes = ["pip install 'onnx-qrun[ort]'"]
+        raise UnsupportedError("QR012", "--backend ort needs onnxruntime, which is not installed", fixes=fixes)

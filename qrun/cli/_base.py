@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.declare.frozen import changeable
-from qrun.errors import CallError
+from qrun.errors import CallError, meant
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -94,8 +94,6 @@ class Choice(click.Choice):  # type: ignore[type-arg]
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            from qrun.errors import meant
-
             near = meant(str(value), self.choices)
             self.fail(f"{error.message} Did you mean {near!r}?" if near else error.message, param, ctx)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from qrun.cli._base import Option, heading
+from qrun.cli._base import COMMANDS, Option, heading
 from qrun.errors import CallError
 
 general = heading("General")
@@ -86,7 +86,6 @@ def _table(path: Path, required: bool) -> dict[str, Any]:
 
 def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str, Any]:
     """The keys of the table that are options of this command; CallError for a key that is none of any command."""
-    from qrun.cli._base import COMMANDS
 
     own = _options(ctx)
     command = ctx.info_name or ""

@@ -13,6 +13,8 @@ import click
 from qrun.cli._base import Call, contradiction
 from qrun.cli._options import OTHERS, limits, read_model
 from qrun.declare.frozen import frozen
+from qrun.errors import QrunError
+from qrun.memory import Deadline
 
 if TYPE_CHECKING:
     from qrun.io.inputs import Feeds
@@ -105,8 +107,6 @@ def _refuses(model: Model, session: Session | Peer | None) -> Callable[[Mapping[
 
     @cache
     def own() -> tuple[Session | None, Deadline]:
-        from qrun.errors import QrunError
-        from qrun.memory import Deadline
         from qrun.running.session import Session
 
         native = session if isinstance(session, Session) and session.backend == "native" else None

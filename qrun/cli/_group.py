@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,6 @@ class CommandGroup(click.Group):
 
 def versions() -> str:
     """qrun, Python and the packages it stands on, one a line."""
-    import platform
     from importlib.metadata import PackageNotFoundError, version
 
     from qrun import __version__

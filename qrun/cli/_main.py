@@ -18,6 +18,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
+import click
+from click.exceptions import Exit
+
 import qrun
 from qrun.cli._base import COMMANDS, Call
 from qrun.errors import CallError, OperatorError, QrunError, used_up
@@ -113,7 +116,6 @@ def _end(number: int, frame: object) -> None:
 
 
 def _run(call: Call) -> int:
-    import click
 
     from qrun.cli._group import group
 
@@ -163,7 +165,6 @@ def _complete_shell(group: click.Group) -> None:
     """Answer the shell's request for completions, which it makes through the environment, and end."""
     instruction = os.environ.get("_QRUN_COMPLETE")
     if instruction:
-        from click.exceptions import Exit
         from click.shell_completion import shell_complete
 
         raise Exit(shell_complete(group, {}, "qrun", "_QRUN_COMPLETE", instruction))
@@ -204,7 +205,6 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
 
 def _having(context: click.Context | None, option: str) -> list[str]:
     """Which commands have an option that this one has not."""
-    import click
 
     root = context.find_root() if context else None
     if root is None or not option or not isinstance(root.command, click.Group):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from qrun.cli._base import (
     stacked,
 )
 from qrun.cli._config import config_option
+from qrun.errors import CallError
 from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
@@ -215,9 +217,6 @@ trace_option = output("--trace FILE", "Save a timeline (Chrome trace, ONNX Runti
 
 def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
     """What ``qrun.load`` takes: the path, or the bytes of stdin for ``-``. CallError if stdin cannot serve."""
-    import sys
-
-    from qrun.errors import CallError
 
     if model != "-":
         return os.fspath(model)

@@ -23,7 +23,8 @@ from qrun.cli._options import (
     tolerance_options,
     write_reports,
 )
-from qrun.report.formats import suffixes
+from qrun.errors import CallError
+from qrun.report.formats import Asked, print_report, report_text, suffixes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +83,6 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     """Check models against the operator specs; replay their test vectors."""
     start_other(options["backend"])
     from qrun.checking.check import find_models, runner_maker
-    from qrun.report.formats import Asked, print_report, report_text
 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
@@ -148,7 +148,6 @@ def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str]
 
     from qrun.checking.check import not_judged
     from qrun.checking.rules._rule import listed
-    from qrun.errors import CallError
 
     missing, alone = not_judged(report.models, settings)
     if not missing:

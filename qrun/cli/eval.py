@@ -10,6 +10,7 @@ import click
 
 from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, heading, places, print_json
 from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option, time_option
+from qrun.errors import CallError
 
 if TYPE_CHECKING:
     from qrun.evaluating.evaluation import Evaluation
@@ -147,7 +148,6 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
 
 
 def _contradictions(options: dict[str, Any]) -> None:
-    from qrun.errors import CallError
 
     wants = [
         ("resume", "output", "--output DIR"),
@@ -164,7 +164,6 @@ def _contradictions(options: dict[str, Any]) -> None:
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
     """What the options ask of the models; of a reference nothing is asked. Raises CallError for what none answers."""
-    from qrun.errors import CallError
     from qrun.report.evaluation import Gate
 
     made: list[Gate] = []

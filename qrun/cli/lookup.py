@@ -9,6 +9,7 @@ import click
 
 from qrun.cli._base import argument, define, format_options, heading, model_argument, print_json
 from qrun.cli._options import general_options, read_model
+from qrun.errors import some
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
@@ -28,7 +29,6 @@ output, kept = map(heading, ("Output", "Cache"))
 def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:
     """Show inputs, outputs, operators and quantization of a model."""
     from qrun.documents.record import encode
-    from qrun.errors import some
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load
     from qrun.ops import expansion

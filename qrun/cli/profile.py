@@ -10,6 +10,7 @@ import click
 from qrun.cli._base import WholeNumber, contradiction, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option, trace_option
+from qrun.errors import QrunError
 from qrun.running.cpus import usable_cpus
 
 if TYPE_CHECKING:
@@ -129,7 +130,6 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
 
 def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
     """Multiply-adds by node, from a run of qrun; none if it cannot run the model, or only slowly."""
-    from qrun.errors import QrunError
     from qrun.peers.ortprofile import multiply_adds
     from qrun.running.session import Session
 

@@ -13,7 +13,8 @@ from qrun.cli._base import Call, argument, define, heading
 from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
 from qrun.cli.compare import AGAINST
-from qrun.errors import CallError
+from qrun.cli.profile import INTERRUPTED, measured
+from qrun.errors import CallError, UnsupportedError
 
 if TYPE_CHECKING:
     from qrun.report.html.collect import Document
@@ -119,7 +120,6 @@ def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -
 
 def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
-    from qrun.errors import UnsupportedError
     from qrun.report.html.made import observed
     from qrun.report.message import counted
     from qrun.report.text import plural
@@ -138,7 +138,6 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
 
 
 def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
-    from qrun.cli.profile import INTERRUPTED, measured
     from qrun.report.html.made import profiled
     from qrun.report.text import duration, plural
     from qrun.running.profiling import summary

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from qrun.cli._base import define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import Ready, prepare, write_trace
 from qrun.cli._options import general_options, input_options, run_options, trace_option
+from qrun.errors import LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,6 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
 
 def _profile(ready: Ready, first: RunResult) -> Profile | None:
     """A short one of the runs after the first; None where these take long, or more than they may."""
-    from qrun.errors import LimitError
     from qrun.running.profiling import brief
 
     try:

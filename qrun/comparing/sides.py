@@ -16,7 +16,7 @@ from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import ResourceLimits
 from qrun.ops import Arith
 from qrun.passes import optimize
-from qrun.peers import Nodes, Peer, optimized_peer
+from qrun.peers import Nodes, Peer, optimized_peer, runtime_label
 from qrun.running.session import Session
 
 Values = Mapping[str, Array]
@@ -255,7 +255,6 @@ class PeerSide:
 
     @property
     def label(self) -> str:
-        from qrun.peers import runtime_label
 
         return self._peer.label if self._peer else runtime_label(self.backend, self._optimize)
 

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.running.session import Session
+
 PLAIN: dict[int, Any] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
     11: np.float64, 12: np.uint32, 13: np.uint64,
@@ -95,7 +97,6 @@ class Qrun:
         return __version__
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
-        from qrun.running.session import Session
 
         session = Session(model, backend=option, fuse=False, threads=1)
         made = session.run({name: value.numpy() for name, value in inputs.items()}, list(outputs))

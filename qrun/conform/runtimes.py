@@ -26,6 +26,7 @@ from qrun.conform.worker import receive, send
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError, UnsupportedError, meant
 from qrun.ir import Array
+from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import DTYPES, NUMBERS
 from qrun.memory import Budget
 
@@ -292,7 +293,6 @@ def _called(command: list[str], limit: float) -> tuple[int | None, str]:
 
 
 def _outputs(case: Case, folder: Path) -> Response:
-    from qrun.ir.tensorfile import read_tensor
 
     found: dict[str, Array | None] = {}
     budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))

@@ -18,6 +18,7 @@ from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.ir import Array
+from qrun.ir.tensorfile import tensor_bytes
 from qrun.ir.types import DTYPES, NUMBERS
 
 VERSION = "1.0"
@@ -251,7 +252,6 @@ def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, st
 
 def write_case(case: Case, folder: Path, outputs: bool = True) -> None:
     """``model.onnx`` and ``test_data_set_0`` with its tensors, as onnx.backend.test reads them."""
-    from qrun.ir.tensorfile import tensor_bytes
 
     data = folder / "test_data_set_0"
     data.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_l
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
-from qrun.evaluating.work import Chunk, Done, Failure, Setup, described
+from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, described, processes, serial
 from qrun.io.feeds import check_feeds
 from qrun.io.storable import digest
 from qrun.ir import Array, Model
@@ -366,11 +366,8 @@ class _Walk:
         job, wishes = self._setup.job, self._setup.job.wishes
         chunks = self._named(self._source.chunks(self.kept))
         if wishes.dask:
-            from qrun.evaluating.work import dask
-
             yield from dask(job, chunks, wishes.dask)
             return
-        from qrun.evaluating.work import processes, serial
 
         jobs = wishes.jobs
         if jobs is None:

@@ -11,7 +11,7 @@ intervals for proportions with small expected number of positive counts estimate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import comb, sqrt
+from math import comb, erfc, sqrt
 
 import numpy as np
 
@@ -96,8 +96,6 @@ class Pairs:
         """McNemar's exact test: how likely so uneven a split is if both models are equally good."""
         n, few = self.first + self.second, min(self.first, self.second)
         if n > 1000:  # the binomial distribution is normal there to more digits than are shown
-            from math import erfc
-
             return erfc(max(abs(self.first - self.second) - 1, 0) / sqrt(2 * n))
         return min(1.0, float(2 * sum(comb(n, k) for k in range(few + 1)) / 2**n))
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import accumulate
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 
 from qrun.declare.digest import Content
@@ -242,8 +242,6 @@ def _fill(file: _File, fields: Sequence[_Field], pieces: Sequence[memoryview]) -
 def _memory(nbytes: int) -> mmap:
     """Anonymous memory of so many bytes, private to this process."""
     if hasattr(os, "fork"):
-        from mmap import MAP_ANONYMOUS, MAP_PRIVATE
-
         return mmap(-1, nbytes, MAP_PRIVATE | MAP_ANONYMOUS)
     return mmap(-1, nbytes)
 

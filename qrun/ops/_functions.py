@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact, localcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,6 @@ def exp_sum_exceeds(counts: Mapping[int, int], step: float, bound: Fraction) -> 
 
 
 def _compare(counts: Mapping[int, int], step: float, bound: Fraction) -> int:
-    from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact, localcontext
 
     exact = Context(prec=400, rounding=ROUND_HALF_EVEN, traps=[Inexact])
     arguments = {exact.multiply(Decimal(k), Decimal(step)): c for k, c in counts.items()}

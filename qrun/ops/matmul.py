@@ -16,6 +16,7 @@ from qrun.ops._chains import ProductForm, SumOrder, chained_products, matmul_ord
 from qrun.ops._float import is_integer, narrow, product, single, widen
 from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_macs
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, one_of, op, refuse
+from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, turned_kernel
 from qrun.ops.lowering.products import matmul_kernel, require_order
@@ -327,8 +328,6 @@ def _reduced(operand: _Operand, needed: set[str]) -> _Operand:
         if is_integer(operand.array.dtype):
             made = np.asarray(np.sum(operand.array, axis=gone, dtype=operand.array.dtype))
         else:
-            from qrun.ops._reduce import sum_over
-
             made = sum_over(operand.array, gone, False).astype(operand.array.dtype)
     return _Operand(made, tuple(label for label in operand.labels if label in needed))
 

@@ -15,7 +15,14 @@ from qrun.ops._op import Array, Context, Real, contrib_op, misfit, refuse
 from qrun.ops._quantize import requantize
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
-from qrun.ops.lowering.integers import gemm_kernel, native_target
+from qrun.ops.lowering.integers import (
+    DynamicProduct,
+    float_kernel,
+    gemm_kernel,
+    native_target,
+    plain_scales,
+    quantized_kernel,
+)
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, quiet
 from qrun.shapes import broadcasts_to
 
@@ -126,13 +133,11 @@ def _lower(site: LoweringContext) -> NativeKernel:
     bias = _row(C, c.b.shape[1])
     if all(site.fixed[1:]):
         return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
-    from qrun.ops.lowering.integers import quantized_kernel
 
     return quantized_kernel(_product(site, c), target, 1)
 
 
 def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
-    from qrun.ops.lowering.integers import float_kernel, plain_scales
 
     site.require_constant(6)
     with np.errstate(all="ignore"):
@@ -142,7 +147,6 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
 
 
 def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
-    from qrun.ops.lowering.integers import DynamicProduct
 
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
     return DynamicProduct(site, c.a, c.b, (0, 3, 2, 5), turned, _row(site.inputs[6], c.b.shape[1]))

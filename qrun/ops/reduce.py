@@ -20,6 +20,7 @@ from qrun.ops._reduce import extreme, left, product_over, shares, sum_over
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.float32 import reduction_kernel, shares_kernel
 from qrun.ops.lowering.kernel import FLOAT, Lowering, LoweringContext, NativeKernel, between_turns, kernel_of, operand
+from qrun.ops.lowering.pool import arg_kernel
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
@@ -236,7 +237,6 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
 
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
-    from qrun.ops.lowering.pool import arg_kernel
 
     return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
 

@@ -13,6 +13,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in, is_integer, narrow, single, widen
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, check_range, misfit, one_of, op, refuse, require
+from qrun.ops._reduce import extreme
 from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, cubic, resample
 from qrun.ops._shape import claim, ints, same_length
 from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel
@@ -452,7 +453,5 @@ def _pooled(image: Array, rows: tuple[Array, ...], columns: tuple[Array, ...], l
             weight = share[:, :, None, None] * part
             parts.append(image[:, y[:, :, None, None], x] * weight)
     if largest:
-        from qrun.ops._reduce import extreme
-
         return extreme(np.maximum, np.stack(parts), (0, 3, 5), False, -np.inf)
     return np.asarray(sum(parts).sum(axis=(2, 4)) / (count * width))

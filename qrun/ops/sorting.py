@@ -14,6 +14,7 @@ from qrun.ops._float import axis_in, is_integer, widen
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.pool import top_kernel
 
 
 @op("TopK", since=1)
@@ -69,7 +70,6 @@ def _lower_top_k(site: LoweringContext) -> NativeKernel:
 
 
 def _lowered(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
-    from qrun.ops.lowering.pool import top_kernel
 
     place = _ranked(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
     site.require_constants()

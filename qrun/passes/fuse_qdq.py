@@ -46,7 +46,9 @@ from collections.abc import Container, Iterable
 
 from qrun.ir import Model
 from qrun.ops import Arith
+from qrun.passes._chains import chains
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
+from qrun.passes._qdq import FORMS, put
 from qrun.passes._sides import has_quantized
 
 _ELEMENTWISE = ("Add", "Mul")
@@ -59,7 +61,6 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
     """
     if not has_quantized(model):
         return unchanged(model)
-    from qrun.passes._qdq import FORMS, put
 
     draft = Draft(model, keep, arith)
     single: Container[str] | None = () if functions else None
@@ -68,8 +69,6 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
             try:
                 form = FORMS[node.op_type](draft, node)
                 if single is None and node.op_type in _ELEMENTWISE:
-                    from qrun.passes._chains import chains
-
                     single = chains(Draft(model, keep, arith))
                 if single and node.outputs[0] in single:
                     raise Refused("it is a function of one tensor, and has no table")

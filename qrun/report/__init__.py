@@ -5,6 +5,7 @@ none of them; knows no command line and no runtime.
 """
 
 import sys
+from inspect import getdoc, signature
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,6 @@ class _Report(ModuleType):
 
     @property
     def __signature__(self) -> Any:
-        from inspect import signature
 
         from qrun.report.html.made import report
 
@@ -27,7 +27,6 @@ class _Report(ModuleType):
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        from inspect import getdoc
 
         from qrun.report.html.made import report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
@@ -60,7 +61,6 @@ def facts(finding: Finding) -> Iterable[tuple[str, str]]:
 
 def fingerprints(report: Report) -> list[str]:
     """16 hexadecimal digits a finding, from rule, path, node and tensor; repeated ones are numbered before hashing."""
-    from hashlib import sha256
 
     seen: dict[tuple[str, ...], int] = {}
     made = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules._rule import listed
@@ -281,7 +283,6 @@ def _worst(found: Evaluation) -> list[Block]:
 
 def _next(found: Evaluation, model: ModelScores) -> str:
     """The command that looks into the worst sample; "" where none can be typed that reads it."""
-    from shlex import quote
 
     given = " ".join(f"-i {quote(spec)}" for spec in model.worst[0].inputs)
     own, other = quote(model.label), quote(found.against)
@@ -362,7 +363,6 @@ def _failures(found: Evaluation) -> list[Block]:
 def csv_lines(found: Evaluation) -> Iterator[str]:
     """A line for each model: its samples, and each score with its limits."""
     import csv
-    import io
 
     names = _metrics(found, {})
     rows: list[list[Any]] = [

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qrun.declare.frozen import frozen
+from qrun.documents.answers import FedInput, ModelFile
 from qrun.errors import some
 from qrun.io.feeds import FULL
 from qrun.ir import Model
@@ -88,7 +92,6 @@ def chance(sources: Mapping[str, str]) -> str:
 
 def input_fields(feeds: Feeds, hashes: bool = False) -> list[FedInput]:
     """What went in, and where it came from."""
-    from qrun.documents.answers import FedInput
     from qrun.io.storable import digest
 
     return [
@@ -99,7 +102,6 @@ def input_fields(feeds: Feeds, hashes: bool = False) -> list[FedInput]:
 
 
 def model_fields(model: Model) -> ModelFile:
-    from qrun.documents.answers import ModelFile
 
     opsets = {domain or "ai.onnx": version for domain, version in model.opsets.items()}
     path = str(model.path) if model.path else None
@@ -108,10 +110,7 @@ def model_fields(model: Model) -> ModelFile:
 
 def environment(backend: str, label: str = "") -> dict[str, Any]:
     """Versions and threads that a result may depend on."""
-    import platform
     from importlib.metadata import version
-
-    import numpy as np
 
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     return {

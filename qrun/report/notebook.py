@@ -9,8 +9,19 @@ from typing import Any
 from qrun.checking.rules import Finding
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.comparison import Comparison
+from qrun.io.inputs import Feeds
 from qrun.ir import Model
+from qrun.ir.infer import with_inferred
+from qrun.ops import expansion
+from qrun.report.accuracy import accuracy_sheet
+from qrun.report.compare import comparison_sheet
+from qrun.report.inspect import print_overview
+from qrun.report.message import print_finding
+from qrun.report.modelfacts import ModelFacts
+from qrun.report.profile import profile_sheet
+from qrun.report.profilerows import ProfileReport
 from qrun.report.screen import Out, Screen, drawn
+from qrun.report.sheet import print_sheet
 from qrun.running.profiling import Profile
 
 WIDTH = 120
@@ -30,36 +41,20 @@ def text_of(value: Any) -> str:
 
 def _draw(screen: Screen, value: Any) -> None:
     if isinstance(value, Model):
-        from qrun.ir.infer import with_inferred
-        from qrun.ops import expansion
-        from qrun.report.inspect import print_overview
-        from qrun.report.modelfacts import ModelFacts
-
         there = value.path is not None and value.path.is_file()
         print_overview(screen, ModelFacts(with_inferred(value, str(value.path), expansion) if there else value))
     elif isinstance(value, Finding):
-        from qrun.report.message import print_finding
-
         print_finding(screen, value, "")
     else:
-        from qrun.report.sheet import print_sheet
-
         print_sheet(Out(screen, screen), _sheet(value, screen))
 
 
 def _sheet(value: Any, screen: Screen) -> Any:
     if isinstance(value, Profile):
-        from qrun.io.inputs import Feeds
-        from qrun.report.profile import profile_sheet
-        from qrun.report.profilerows import ProfileReport
-
         backend = "native" if any(event.backend == "native" for event in value.last.events) else "reference"
         return profile_sheet(ProfileReport(value, Feeds(), 0, backend, "exact"), screen)
     if isinstance(value, Comparison):
-        from qrun.report.compare import comparison_sheet
-
         return comparison_sheet(value, 10)
     assert isinstance(value, Accuracy)
-    from qrun.report.accuracy import accuracy_sheet
 
     return accuracy_sheet(value, 10)

@@ -20,8 +20,9 @@ from qrun.ops import find
 from qrun.report.grid import Column, Grid
 from qrun.report.nodes import fused_text, outputs, ran, ran_fields, step_names
 from qrun.report.text import duration, percent, ratio_text
+from qrun.running.cpus import usable_cpus
 from qrun.running.extents import Extent, common_extents
-from qrun.running.machine import Kind, Machine, Roof
+from qrun.running.machine import Kind, Machine, Roof, this_machine
 from qrun.running.profiling import Profile, Summary, summary
 from qrun.running.session import NodeEvent
 
@@ -187,8 +188,6 @@ def judged_by(profile: Profile, threads: int | None, cache: bool = True) -> Mach
     threads: of the backend, None for as many as there are CPUs; more add nothing, and take very long to measure because
     they wait for each other. cache: keep what is measured beside the compiled kernels.
     """
-    from qrun.running.cpus import usable_cpus
-    from qrun.running.machine import this_machine
 
     if not profile.node_ns.size:
         return None

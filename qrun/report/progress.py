@@ -3,6 +3,7 @@ Only on a terminal, gone before anything else is written."""
 
 from __future__ import annotations
 
+from threading import Event, Lock, Thread
 from time import monotonic
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -37,7 +38,6 @@ class ProgressLine:
     def __enter__(self) -> ProgressLine:
         if not self.active:
             return self
-        from threading import Event, Lock, Thread
 
         self._begun = self._quiet = monotonic()
         self._lock, self._ended = Lock(), Event()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qrun.checking.rules import rule_count
 from qrun.declare.frozen import frozen, replace
+from qrun.documents.answers import RunNode, RunOutput
+from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import elements_of, sequence, tensors
 from qrun.ir.types import type_name
@@ -243,7 +246,6 @@ def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:
 
 
 def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
-    from qrun.checking.rules import rule_count
 
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
     summary = counted(f.level for f in findings) or "nothing found"
@@ -283,8 +285,6 @@ def run_fields(report: RunReport) -> dict[str, Any]:
 
 def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
     """What the JSON report tells of each output, or of the tensors in it."""
-    from qrun.documents.answers import RunOutput
-    from qrun.io.storable import digest
 
     made = []
     for name, array in tensors(arrays).items():
@@ -299,7 +299,6 @@ def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
 
 def run_nodes(model: Model, events: Sequence[NodeEvent], spent: Sequence[float]) -> list[RunNode]:
     """spent: the time of each node, ns."""
-    from qrun.documents.answers import RunNode
 
     timed = zip(events, spent, strict=True)
     return [RunNode(**ran_fields(model, e), time_ms=ns / 1e6, outputs=outputs(e)) for e, ns in timed]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules._rule import LEVELS, RULES, Finding, Level, Rule, at, rule
 from qrun.declare.frozen import replace
+from qrun.ir import Model
+from qrun.ops import expansion
 
 if TYPE_CHECKING:
     import onnx
@@ -37,7 +39,6 @@ def check(
     again for each tensor are then left out.
     Raises ModelError if the model cannot be read.
     """
-    from qrun.ir import Model
 
     source = model
     if not isinstance(model, Model):
@@ -63,7 +64,6 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
     """A function that gives the shapes that ONNX infers for the tensors that nodes make. It ignores the shapes that the
     file states, and gives none if ONNX cannot infer the model. None where the file is not at hand. source: a path,
     bytes, a ModelProto, or a Model with its path."""
-    from qrun.ir import Model
 
     given = model.path if isinstance(source, Model) else source
     if given is None:
@@ -73,7 +73,6 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
     def inferred() -> Mapping[str, Shape]:
         from qrun.child import Crash, Failed, Slow, running
         from qrun.ir.load import read_file
-        from qrun.ops import expansion
 
         data = given if isinstance(given, bytes) else None
         if data is None:

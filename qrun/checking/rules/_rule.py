@@ -16,6 +16,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.declare.registry import Registry
 from qrun.errors import QrunError
 from qrun.ir import Array
+from qrun.ops import quantized_operators, written
 
 if TYPE_CHECKING:
     from qrun.checking.rules._scope import Shape
@@ -157,7 +158,6 @@ def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
     """What lists the operators with scales or zero points (of these granularities), as users write them."""
 
     def listed() -> tuple[str, ...]:
-        from qrun.ops import quantized_operators, written
 
         return written(quantized_operators(*forms))
 

@@ -10,6 +10,7 @@ import numpy as np
 from qrun.ir import Array, Attribute, Model, Node
 from qrun.ir.schema import DOMAINS, MS
 from qrun.ops import Bias, Quantizer, bias, find, operands, parameter_axis, quantizers, real_operator
+from qrun.ops.matmulnbits import checked_weights
 
 
 class NodeWriter:
@@ -211,7 +212,6 @@ def _dynamic(writer: NodeWriter, node: Node) -> bool:
 
 def _blocks(writer: NodeWriter, node: Node) -> bool:
     """MatMulNBits whose weights are constants, each block with a scale and an integer zero point of its own."""
-    from qrun.ops.matmulnbits import checked_weights
 
     a, *parts, groups, added = _inputs(node, 6)
     values = [writer.model.constant(name) if name else None for name in parts]

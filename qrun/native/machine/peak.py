@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter, thread_time
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 
 from qrun.native.emit.isa import Isa
@@ -32,7 +33,6 @@ class Peak:
     """
 
     def __init__(self, isa: Isa, threads: int = 1) -> None:
-        import llvmlite.binding as llvm
 
         llvm.initialize_native_asmparser()
         self.isa, self.threads = isa, threads

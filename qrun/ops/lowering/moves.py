@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
+from qrun.native.kernels.copy import sliced, view
+from qrun.native.kernels.elementwise import Elementwise
+from qrun.native.kernels.indexed import Gathered, NamedRows, Scattered
+from qrun.native.kernels.rearrange import repeated, spread, taken
+from qrun.native.machine.operation import Operand
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in
 from qrun.ops.lowering.copies import AXES, by_reference, moving_kernel, tried
@@ -37,7 +42,6 @@ _NUMBERED = 1 << 22
 
 def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
     """The kernel of an operator that cuts its first input along `axis`, 0 or more, into its outputs by constants."""
-    from qrun.native.kernels.copy import sliced, view
 
     x = site.inputs[0]
     parts: tuple[Array, ...] = site.reference(site.inputs, site.ctx)
@@ -62,8 +66,6 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
 
 def repeat_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that repeats its first input along its axes, and along new axes before them."""
-    from qrun.native.kernels.copy import view
-    from qrun.native.kernels.rearrange import repeated
 
     def operation(x: Array, y: Array) -> Operation:
         if x.size == y.size:
@@ -81,7 +83,6 @@ def repeat_kernel(site: LoweringContext) -> NativeKernel:
 
 def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: bool) -> NativeKernel:
     """The kernel that makes blocks of pixels of channels, or (`gathered`) channels of blocks; mode: DCR or CRD."""
-    from qrun.native.kernels.rearrange import spread
 
     def operation(x: Array, y: Array) -> Operation:
         deep = (y if gathered else x).shape
@@ -97,7 +98,6 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 
     The reference kernel finds these places: it is run on the numbers of the elements in place of the elements.
     """
-    from qrun.native.kernels.rearrange import taken
 
     site.require_constants()
     if site.fixed[0]:
@@ -118,7 +118,6 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 def named_elements(site: LoweringContext) -> NamedRows:
     """Which elements of the first input the indices in the second one name along ``axis``.
     Declined where the indices are fewer than the elements along another axis."""
-    from qrun.native.kernels.indexed import NamedRows
 
     data, indices = site.inputs[:2]
     place = axis_in(site.attributes["axis"], data.ndim)
@@ -131,7 +130,6 @@ def named_elements(site: LoweringContext) -> NamedRows:
 def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input where its second one says,
     which is checked in the run."""
-    from qrun.native.kernels.indexed import Gathered
 
     data, indices = site.inputs[:2]
     if site.fixed[0] and site.fixed[1]:
@@ -147,9 +145,6 @@ def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> Nati
 
     Sums and products of float32 are made in float64, and rounded once.
     """
-    from qrun.native.kernels.elementwise import Elementwise
-    from qrun.native.kernels.indexed import Scattered
-    from qrun.native.machine.operation import Operand
 
     data, indices, updates = (Operand(x.shape, x.dtype) for x in site.inputs)
     if data.dtype != np.float32 or how not in ("add", "mul"):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.native.kernels.resample import Resample, WeighedTaps
+from qrun.native.machine.operation import Operand
 from qrun.ops._complete import ALWAYS
 from qrun.ops._resample import ResampledAxis, ResizeAttributes, axis_table, in_order, resampled_shape
 from qrun.ops.lowering.copies import INDICES, indexed_kernel
@@ -50,8 +52,6 @@ def resize_kernel(
 def _summed(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarray | None]]) -> NativeKernel:
     """The kernel of sums along these axes, in their order:
     one operation for each but the last two if they are neighbours."""
-    from qrun.native.kernels.resample import Resample, WeighedTaps
-    from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
     require_type(x.dtype in _SUMMED, x.dtype, "sums of {}")

@@ -15,6 +15,7 @@ from qrun.conform.suite import DECISION, PROFILES, Case, Suite
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
+from qrun.ir.load import load
 from qrun.ir.types import describe
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD as RED
@@ -220,7 +221,6 @@ def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
 
 def _of_model(case: Case) -> list[tuple[str, str]]:
     """The nodes and their constants."""
-    from qrun.ir.load import load
 
     try:
         model = load(case.model)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +13,10 @@ from qrun.checking.codes import CodeCounter
 from qrun.checking.rules import RULES, Finding, check
 from qrun.documents.record import Item, encode
 from qrun.errors import CallError
+from qrun.io.files import replacing
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
+from qrun.report.compare import comparison_fields
 from qrun.report.html.collect import Document, page_of
 from qrun.report.html.page import html
 from qrun.report.modelfacts import ModelFacts
@@ -68,7 +72,6 @@ def profiled(report: ProfileReport) -> Document:
 
 
 def compared(found: Comparison, feeds: Feeds) -> Document:
-    from qrun.report.compare import comparison_fields
 
     return document("compare", comparison_fields(found, feeds))
 
@@ -116,8 +119,6 @@ def report(
         documents.append(compared(found, given))
     text = html(page_of(documents, [], today()))
     if output is not None:
-        from qrun.io.files import replacing
-
         with replacing(str(output)) as stream:
             stream.write(text.encode())
     return text
@@ -125,8 +126,6 @@ def report(
 
 def today() -> str:
     """The date that a page shows: of SOURCE_DATE_EPOCH, or today, in UTC."""
-    import os
-    from datetime import UTC, datetime
 
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
