@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array, Node
-from qrun.ops import Context, Slot, facts, find, operands, quantizers, real_operator
+from qrun.ops import Context, Quantizer, Slot, facts, find, operands, parameter_axis, quantizers, real_operator
 
 NEAR = 1e-5
 """Steps of the output (LSB) within which a value counts as a tie."""
@@ -139,7 +139,7 @@ def _of_float(node: Node, values: Values) -> Array | None:
     if function is None or real is None:
         return None
     last = bool(node.attributes.get("channels_last", 0)) and real[0].ndim > 2
-    real = [np.moveaxis(x, -1, 1) for x in real] if last else real
+    real = [np.moveaxis(real[0], -1, 1), *real[1:]] if last else real  # weights have their channels first
     attributes = {k: v for k, v in node.attributes.items() if k in function.attributes}
     made = function(*real, **attributes, ctx=Context(observing=False))
     made = made[0] if isinstance(made, tuple) else made
@@ -149,12 +149,17 @@ def _of_float(node: Node, values: Values) -> Array | None:
 
 
 def real_operands(node: Node, values: Values) -> list[Array] | None:
-    """The real numbers of a node's operands, which scalar scales and zero points give codes; None if one is missing."""
+    """The real numbers of a node's operands, its bias left out; None if one is missing."""
     given = dict(zip(node.inputs, values, strict=False))
     found = [(x, q) for name, q in operands(node) if (x := given.get(name)) is not None]
     if len(found) != len(operands(node)):
         return None
-    return [x if q is None else (_f64(x) - _value(q.zero_point, values)) * _value(q.scale, values) for x, q in found]
+    return [x if q is None else _dequantized(node, x, q, values) for x, q in found]
+
+
+def _dequantized(node: Node, x: Array, q: Quantizer, values: Values) -> Array:
+    zero, scale = (_along(_value(slot, values), parameter_axis(node, q.form), x, 0) for slot in (q.zero_point, q.scale))
+    return np.asarray((_f64(x) - zero) * scale)
 
 
 def _value(slot: Slot | None, values: Values) -> Array:

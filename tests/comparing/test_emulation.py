@@ -18,9 +18,11 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.comparing.choices import sides
 from qrun.comparing.emulated import EmulatedSide, run_emulated
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit
+from qrun.comparing.ties import real_operands
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model
 from qrun.passes import optimize
@@ -164,6 +166,46 @@ def test_the_cause_of_every_first_difference_is_the_saturation() -> None:
     causes = {t.guilt.reason.cause for t in found.tensors if t.guilt is not None}
     assert causes == {"pair-saturation"}
     assert found.first is not None
+
+
+def test_weights_with_a_scale_for_each_channel() -> None:
+    """More channels than pixels in a row: scales lie along the weights' first axis."""
+    rng = np.random.default_rng(4)
+    nodes, stored = [], {"one": f32(1), "zero": u8(0)}
+    for name, tensor, size in (("a", "x", 1), ("b", "a.q", 3)):
+        stored |= {f"{name}.w": rng.integers(60, 128, (8, 8, size, size)).astype(i8)}
+        stored |= {f"{name}.s": rng.uniform(0.5, 2, 8).astype(f32), f"{name}.z": np.zeros(8, i8)}
+        stored |= {f"{name}.o": f32(600 * size * size)}
+        nodes += [
+            helper.make_node("DequantizeLinear", [tensor, "one", "zero"], [f"{name}.x"]),
+            helper.make_node("DequantizeLinear", [f"{name}.{part}" for part in "wsz"], [f"{name}.f"], axis=0),
+            helper.make_node("Conv", [f"{name}.x", f"{name}.f"], [f"{name}.y"], pads=[size // 2] * 4),
+            helper.make_node("QuantizeLinear", [f"{name}.y", f"{name}.o", "zero"], [f"{name}.q" if size == 1 else "y"]),
+        ]
+    model = qrun.load(model_of(nodes, stored, (1, 8, 4, 4), (1, 8, 4, 4)).SerializeToString())
+    x = rng.integers(150, 256, (1, 8, 4, 4)).astype(u8)
+    found = compare_runtimes(*sides(model, "avx2"), {"x": x})
+    assert [t.guilt.reason.cause for t in found.tensors if t.guilt] == ["pair-saturation"] * 2
+
+
+@pytest.mark.parametrize(
+    ("op", "scale", "axis", "attributes"),
+    [("QLinearConv", np.array([1, 2], f32), 0, {}), ("QLinearConv", np.array([1, 2], f32), 0, {"channels_last": 1}),
+     ("QLinearMatMul", np.array([1, 2], f32), 1, {})],
+)  # fmt: skip
+def test_real_operands(op: str, scale: np.ndarray, axis: int, attributes: dict[str, object]) -> None:
+    x = np.full((2, 2) if op == "QLinearMatMul" else (1, 2, 2, 2), 4, u8)
+    w = np.arange(4, dtype=i8).reshape((2, 2) if op == "QLinearMatMul" else (2, 2, 1, 1))
+    node = helper.make_node(op, ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"], **attributes)
+    stored = {"xs": f32(2), "xz": u8(1), "w": w, "ws": scale, "wz": np.ones_like(scale, i8), "ys": f32(1), "yz": u8(0)}
+    model = qrun.load(model_of([node], stored, x.shape, x.shape).SerializeToString())
+    values = {**model.constants, "x": x}
+    got = real_operands(model.nodes[0], [values[name] for name in model.nodes[0].inputs])
+    lanes = [-1 if at == axis else 1 for at in range(w.ndim)]
+    want = (w.astype(float) - 1) * scale.reshape(lanes)
+    assert got is not None
+    np.testing.assert_array_equal(got[0], (x.astype(float) - 1) * 2)
+    np.testing.assert_array_equal(got[1], want)
 
 
 @pytest.mark.skipif(

@@ -96,7 +96,8 @@ def _sizes(s: Suspect) -> Array | None:
         if function is None or operands is None:
             return None
         last = bool(s.node.attributes.get("channels_last", 0)) and operands[0].ndim > 2
-        real = [np.abs(np.moveaxis(x, -1, 1) if last else x).astype(np.float64) for x in operands]
+        first = np.moveaxis(operands[0], -1, 1) if last else operands[0]  # weights have their channels first
+        real = [np.abs(x).astype(np.float64) for x in (first, *operands[1:])]
         attributes = {k: v for k, v in s.node.attributes.items() if k in function.attributes}
         made, ones = (
             np.asarray(function(*each, **attributes, ctx=Context(observing=False)))
