@@ -73,6 +73,7 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
         "nodes": [node.label for node in kept.nodes],
         "readers": [node.label for node in kept.around],
         "exclude": json.loads(excluded(found)) if kept.count else [],
+        "exclude_sqnr_db": kept.listed if kept.around else dict(kept.tried).get(kept.count) if kept.count else None,
         "tried": [{"nodes": n, "output_sqnr_db": value} for n, value in kept.tried],
         "runs": kept.runs,
         "reached": kept.reached,
@@ -197,9 +198,12 @@ def kept(found: Accuracy) -> list[str]:
         lines.append(
             "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
         )
-    if advice.around:
-        who = f"{some([node.label for node in advice.around])} read{'s' if len(advice.around) == 1 else ''}"
-        lines.append(f"{who} these results and would round them again.")
+    if advice.around and advice.listed is not None:
+        one = len(advice.around) == 1
+        who = f"{some([node.label for node in advice.around])} read{'s' if one else ''}"
+        also = f"with {'it' if one else 'them'} in float too, as listed, {decibel(advice.listed)}"
+        same = decibel(advice.listed) == decibel(dict(advice.tried)[advice.count])
+        lines.append(f"{who} these results and would round them again{'' if same else f': {also}'}.")
     return lines
 
 

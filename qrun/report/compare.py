@@ -132,7 +132,8 @@ def _inputs(found: Comparison, t: ComparedTensor) -> str:
         return f"from {found.names[0 if found.piecewise else 1]}, on both sides{maybe}"
     if t.unseen:
         return f"equal as {found.names[1]} gives them out{maybe}"
-    states = {True: "equal bit for bit", False: "not equal", None: f"not known of {found.names[1]}"}
+    unequal = "not equal bit for bit, but within the tolerance" if t is found.first else "not equal"
+    states = {True: "equal bit for bit", False: unequal, None: f"not known of {found.names[1]}"}
     return states[t.inputs]
 
 
@@ -177,6 +178,7 @@ def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[s
     return facts
 
 
+_AS_USUAL = "onnxruntime's default session optimizes the graph: --against ort-optimized compares with that."
 LEAST = 0.001
 """The smallest share that is told as it is."""
 
@@ -201,6 +203,8 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
         blocks.append(Block("Causes (qrun explain CAUSE)", Grid.of(_CAUSE_COLUMNS, causes.items())))
     if found.outputs:
         blocks.append(_outputs(found))
+    if found.first is None and found.names[1] == "ort":
+        blocks.append(Block("", lines=[_AS_USUAL]))
     each = f", each node fed the values of {found.names[1]}" if found.isolate else ""
     title = f"{found.a} and {found.b}, {plural(len(found.model.nodes), 'node')}, {plural(len(found.tensors), 'tensor')} on both sides{each}"
     style = GOOD if found.equal else OPEN if found.first and found.first.refused else BAD
@@ -214,7 +218,10 @@ def verdict(found: Comparison) -> str:
     told = applied(found.tolerance, (t.pair for t in found.tensors))
     if first is None:
         exact = all(t.pair.identical for t in found.tensors)
-        return f"equal: {tensors}, bit for bit." if exact else f"equal within the tolerance, {told}: {tensors}."
+        how = ", graph optimizations off" if found.names[1] == "ort" else ""
+        return (
+            f"equal: {tensors}, bit for bit{how}." if exact else f"equal within the tolerance, {told}: {tensors}{how}."
+        )
     if first.refused:
         rest = [t for t in found.tensors if not t.refused]
         how = "equal bit for bit" if all(t.pair.identical for t in rest) else f"equal within {told}"

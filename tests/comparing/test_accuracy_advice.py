@@ -268,8 +268,12 @@ def test_two_baselines_are_both_named() -> None:
 
 
 def test_readers_that_would_round_again() -> None:
-    said = text(compared(digits("float"), digits("qdq")))
+    found = compared(digits("float"), digits("qdq"))
+    said = text(found)
     assert "Flatten_features reads these results and would round them again." in said
+    assert found.suggestion is not None
+    better = text(replace(found, suggestion=replace(found.suggestion, listed=47.11)))
+    assert "round them again: with it in float too, as listed, 47.1 dB." in better
     assert "they read" not in said
 
 

@@ -24,7 +24,7 @@ from qrun.ops import quantizers
     "QR217",
     "warning",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
-    fix="choose types that it has kernels for, such as uint8 activations, or put a Cast around the node",
+    fix="choose types that it has kernels for, such as uint8 activations",
 )
 def no_cpu_kernel(model: Model) -> Iterator[Finding]:
     """The types are legal, but the CPU provider of onnxruntime 1.32.0 has no kernel for them.

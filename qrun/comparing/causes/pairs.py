@@ -118,8 +118,8 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
     7 bits: the difference is gone. qrun compare MODEL -i INPUTS --emulate avx2 shows, on any CPU, what saturation makes
     of the outputs.
 
-    To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization) or to uint8; or run on a CPU
-    with VNNI.
+    To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization), or to uint8, which
+    onnxruntime.quantization does not do for QLinearConv with per_channel; or run on a CPU with VNNI.
     """
     if any(s.explained(form) for form, _ in s.formed("fused-requantization")):
         return
@@ -134,7 +134,7 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
             f"{losses.pairs} pairs of products saturate (in int16, as on CPUs without VNNI), in {losses.told(s.mine)}"
         )
         hidden = _hidden(s, losses)
-        text += f", of which {hidden} still round or clip to the same code" if hidden else ""
+        text += f"; {hidden} of them still give the same code" if hidden else ""
         # Functions of the sums, as those of gates, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
 
@@ -161,7 +161,11 @@ class PairLosses:
     def told(self, y: Array) -> str:
         """Which sums change, in words. y: the node's output."""
         count = sum(int(np.count_nonzero(change)) for change in self.changes)
-        return f"the sums of {count} elements" if [c.size for c in self.changes] == [y.size] else f"{count} sums inside"
+        return (
+            f"the sums of {count} element{'s' * (count != 1)}"
+            if [c.size for c in self.changes] == [y.size]
+            else f"{count} sums inside"
+        )
 
     def __call__(self, left: Array, right: Array) -> Array:
         """What is lost of left [..., M, K] times right [..., K, N], int64 [..., M, N]."""

@@ -121,7 +121,7 @@ class Suggestion:
                reached with no node in float: the fewest that remove most of the noise that the best list removes, 0 if
                that is less than half of it.
     nodes:     these nodes in the first model; around: nodes that read their results, and would round them again if not
-               kept in float too.
+               kept in float too. listed: SQNR at the outputs with all of these in float, measured; None if none is.
     runs:      inputs that were used. ratio: noise to signal with no node in float, in these.
     reached:   does each output reach the SQNR that is asked for with these in float? None: none is asked for.
     operators: what each operator costs, the dearest first.
@@ -132,6 +132,7 @@ class Suggestion:
     count: int
     nodes: tuple[Node, ...]
     around: tuple[Node, ...]
+    listed: float | None
     runs: int
     ratio: float
     reached: bool | None = None
@@ -219,12 +220,16 @@ def suggest(
         if not count:
             reached, trials.hurried = False, trials.hurried or trials.late
     tried = tuple((n, decibels(mean_ratio(trials.sums[lists[n]]))) for n in sorted(lists))
-    nodes, around = _names(mixed, [*measured, *(c for c in costs if not c.measured)][:count])
+    order = [*measured, *(c for c in costs if not c.measured)]
+    nodes, around = _names(mixed, order[:count])
+    named = {node.index for node in (*nodes, *around)}
+    listed = _targets(order[:count]) | {c.target for c in order if named.intersection(n.index for n in c.floats)}
     return Suggestion(
         tried,
         count,
         nodes,
         around,
+        decibels(mean_ratio(trials.one(listed))) if around else None,
         trials.used,
         mean_ratio(trials.sums[lists[0]]),
         reached,
