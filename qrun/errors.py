@@ -96,7 +96,7 @@ class QrunError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross process borders whole."""
-        return _restored, (type(self), self.message, self.__dict__.copy())
+        return _restore, (type(self), self.message, self.__dict__.copy())
 
     def __str__(self) -> str:
         lines = [f"{self.code} {self.name}: {self.message}"]
@@ -110,7 +110,7 @@ class QrunError(Exception):
         return "\n".join(lines)
 
 
-def _restored(kind: type[QrunError], message: str, state: dict[str, Any]) -> QrunError:
+def _restore(kind: type[QrunError], message: str, state: dict[str, Any]) -> QrunError:
     error = kind.__new__(kind, message)
     error.__dict__.update(state)
     return error

@@ -173,11 +173,11 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         model = load(path)
     except QrunError as error:
         found = [as_finding(error)]
-        vectors = _refused(vector_folders(path, settings.data), error)
+        vectors = _refusal(vector_folders(path, settings.data), error)
     else:
         nodes, sha256, codes = len(model.nodes), model.sha256, _integers(model)
         rules = tuple(id for id in RULES if id in settings.selected)
-        vectors = _replayed(model, path, settings, make)
+        vectors = _replay(model, path, settings, make)
         inferred = inferring(model, model)
         found = [f for id in rules for f in _with_inputs(model, RULES[id], vectors, inferred)]
         found += foretold(model, found, inferred)
@@ -203,18 +203,18 @@ def _integers(model: Model) -> Integers | None:
     return None if any(True for _ in RULES["QR609"].find(model, None)) else found
 
 
-def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:
+def _replay(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:
     folders = vector_folders(path, settings.data)
     if not folders:
         return []
     try:
         runner = make(model, path)
     except QrunError as error:
-        return _refused(folders, error)
+        return _refusal(folders, error)
     return [replay(model, runner, folder, settings.tolerance) for folder in folders]
 
 
-def _refused(folders: Sequence[Path], error: QrunError) -> list[Vector]:
+def _refusal(folders: Sequence[Path], error: QrunError) -> list[Vector]:
     """Vectors that do not run, all for the same reason."""
     vectors = [Vector(folder.name, folder) for folder in folders]
     for vector in vectors:

@@ -231,7 +231,7 @@ def _end() -> None:
         _children.pop().close()
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     """In a forked process: it gets a child of its own, and does not hold the pipe of the other one open."""
     global _turn
     _turn = RLock()
@@ -241,7 +241,7 @@ def _forked() -> None:
 
 atexit.register(_end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _listen(stream: Any, answers: SimpleQueue[tuple[int, bool, Any] | None]) -> None:

@@ -61,7 +61,7 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     start = perf_counter_ns()
     model = _load(source, "stdin" if options["model"] == "-" else "", kept)
     loaded = perf_counter_ns()
-    extra = _asked(model, options)
+    extra = _tensors_to_watch(model, options)
     names = [*(v.name for v in model.outputs), *extra]
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
@@ -132,7 +132,7 @@ def _load(model: str | bytes, source: str, kept: bool) -> Model:
     return load(model, source=source)
 
 
-def _asked(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _tensors_to_watch(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     """The tensors that --tensor names. Raises CallError if --output or --trace cannot be written,
     before anything is run."""
     if not (options.get("tensor") or options.get("output") or options["trace"]):

@@ -130,13 +130,13 @@ def versions() -> str:
     lines = [f"qrun {__version__}", f"Python {platform.python_version()}"]
     for package in ("onnx", "numpy", "onnxruntime"):
         try:
-            lines.append(f"{package} {version(package)}{_broken() if package == 'onnxruntime' else ''}")
+            lines.append(f"{package} {version(package)}{_why_unusable() if package == 'onnxruntime' else ''}")
         except PackageNotFoundError:
             lines.append(f"{package} not installed")
     return "\n".join(lines)
 
 
-def _broken() -> str:
+def _why_unusable() -> str:
     """Why onnxruntime, which is installed, cannot be used; "" if it can. Of the packages, it alone can be missing."""
     from qrun.child import Crash, Failed, running
 

@@ -197,13 +197,13 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
     context: click.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else f"qrun {call.command}"
     message, _, meant = " ".join(error.format_message().split()).partition("Did you mean ")
-    fixes = _having(context, getattr(error, "option_name", ""))
+    fixes = _commands_with(context, getattr(error, "option_name", ""))
     if meant and not fixes:
         fixes = [f"did you mean {meant.rstrip(')')}"]
     return CallError("QR000", message.rstrip(" ("), fixes=[*fixes, f"{command} -h"])
 
 
-def _having(context: click.Context | None, option: str) -> list[str]:
+def _commands_with(context: click.Context | None, option: str) -> list[str]:
     """Which commands have an option that this one has not."""
 
     root = context.find_root() if context else None

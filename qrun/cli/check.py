@@ -88,7 +88,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
     found = targets(options["output"], suffixes(), {str(path): "a model of this call" for path in models})
     make = runner_maker(*_backend(options))
-    report = _checked(models, settings, make, options, out)
+    report = _check_models(models, settings, make, options, out)
     _say_what_is_needed(report, settings, paths, out)
     asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
     print_report(out.result, options["format"], report, replace(asked, quiet=out.quiet))
@@ -122,7 +122,7 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
     return Settings(plain.selected, plain.tolerance, data, others, plain.named)
 
 
-def _checked(
+def _check_models(
     models: Sequence[Path], settings: Settings, make: MakeRunner, options: Mapping[str, Any], out: Out
 ) -> Report:
     from qrun.checking.check import Report, check_in_processes, check_models

@@ -181,7 +181,7 @@ def _archives(options: Mapping[str, Any], out: Out) -> Shown:
     return _files(compare_npz(Path(options["a"]), Path(options["b"]), _tolerance(options)))
 
 
-def _saved(options: Mapping[str, Any], out: Out) -> Shown:
+def _compare_saved(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.saved import compare_saved
 
     return _files(compare_saved(Path(options["a"]), Path(options["b"])))
@@ -242,7 +242,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any], Out], Shown]] = {
     "models": _models,
     "candidates": _candidates,
     "npz": _archives,
-    "json": _saved,
+    "json": _compare_saved,
     "record": _record,
     "recorded": _with_record,
 }

@@ -79,11 +79,11 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 
     read = {options["baseline"]: "the baseline of this call"} if options["baseline"] else {}
     fail_on, files = _fail_on(options["fail_on"]), targets(options["output"], _suffixes(FORMATS), read)
-    judgement = _judged(suite, cases, options, fail_on, out)
+    judgement = _judge(suite, cases, options, fail_on, out)
     return _told(ctx, suite, judgement, options, files, out)
 
 
-def _judged(
+def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
     from qrun.conform.results import Judgement, changed, check_runtimes, saved

@@ -123,12 +123,12 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
         peer = ready.session if isinstance(ready.session, Peer) else None
         given = {"data": ready.data, "threads": options["threads"]}
         peer = peer or Peer(ready.model, "ort", **given, **limits(options))
-        macs = None if own else _counted(ready, options)
+        macs = None if own else _count_macs(ready, options)
         found = ort_profiles(peer, feeds, **given, runs=runs, warmup=warmup, progress=progress, session=own, macs=macs)
     return found[0], found[1] if own else None
 
 
-def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
+def _count_macs(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
     """Multiply-adds by node, from a run of qrun; none if it cannot run the model, or only slowly."""
     from qrun.peers.ortprofile import multiply_adds
     from qrun.running.session import Session

@@ -73,7 +73,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
         if source != "-":
             load(source)
     for source in () if saved else sources:
-        documents, code = _measured(source, options, out, told)
+        documents, code = _measure(source, options, out, told)
         groups.append(documents)
         if code:
             break
@@ -103,7 +103,7 @@ def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
     return [read_document(Path(source), KINDS, SAVED) for source in sources]
 
 
-def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int]:
+def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int]:
     """Reports of a model, made now: the checks, what the codes of its tensors show, a profile; and the exit code."""
     from qrun.io.inputs import files_read
     from qrun.io.outputs import check_trace
@@ -112,13 +112,13 @@ def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -
     ready = prepare({**options, "model": source, "output": None, "trace": None, "format": "text"}, out)
     if options["output"] != "-":
         check_trace(options["output"], files_read(ready.model, options["inputs"]))
-    observed = _observed(ready, options, out, told)
-    profiled, code = _profiled(ready, options, out, told)
-    compared = [_compared(ready, options, out, told)] if options["against"] and not code else []
+    observed = _observe(ready, options, out, told)
+    profiled, code = _profile(ready, options, out, told)
+    compared = [_compare(ready, options, out, told)] if options["against"] and not code else []
     return [*observed, profiled, *compared], code
 
 
-def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
+def _observe(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
     from qrun.report.html.made import observed
     from qrun.report.message import counted
@@ -137,7 +137,7 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     return documents
 
 
-def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
+def _profile(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
     from qrun.report.html.made import profiled
     from qrun.report.text import duration, plural
     from qrun.running.profiling import summary
@@ -149,7 +149,7 @@ def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     return profiled(report), INTERRUPTED if report.profile.interrupted else 0
 
 
-def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
+def _compare(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
     from qrun.comparing.choices import sides, tolerance
     from qrun.comparing.runtimes import compare_runtimes
     from qrun.report.compare import verdict

@@ -113,7 +113,7 @@ class Rows:
         self.matches = found.matches
         self.sums = {m.value: ErrorSums() for m in found.matches}
         self.unknown: set[str] = set()
-        self.shown = {m.value: shown for m in found.matches if (shown := _telling(b, m.value))}
+        self.shown = {m.value: shown for m in found.matches if (shown := _find_quantizer(b, m.value))}
         mine, theirs = [v.name for v in a.model.outputs], [v.name for v in b.model.outputs]
         self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
         self.end_sums = [ErrorSums() for _ in self.ends]
@@ -232,7 +232,7 @@ class Rows:
             place = self.b.made.get(m.value)
             node = None if place is None else self.b.nodes[place]
             noise = self.sums[m.value].result() if m.value in self.shown else None
-            telling = _telling(self.b, m.value)
+            telling = _find_quantizer(self.b, m.value)
             name = telling[0] if telling is not None else m.value
             yield TensorAccuracy(
                 name, node, self._reference(m.other), m.how, noise, locals_.get(m.value), m.value in self.unknown
@@ -240,7 +240,7 @@ class Rows:
 
     def _reference(self, value: str) -> str:
         """The name of the reference's own tensor for a value: the value's name, or that of the codes that hold it."""
-        telling = _telling(self.a, value)
+        telling = _find_quantizer(self.a, value)
         return value if telling is None or value in _own(self.a) else telling[0]
 
 
@@ -270,7 +270,7 @@ def _own(reals: Reals) -> set[str]:
     return {n for node in reals.model.nodes for n in node.outputs} | {v.name for v in reals.model.inputs}
 
 
-def _telling(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
+def _find_quantizer(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
     """The tensor of a model's run that holds a value, if any, and the quantizer of its codes, () if it has none."""
     own, path = _own(reals), reals.rounds.get(value, ())
     codes = reals.codes.get(Source(value, path))
@@ -398,7 +398,7 @@ def accuracy(
     )
     for ready in (other, session):
         ready.run(feeds[0])
-    a, b = (Reals(replace(model, defaults=_fed(model, feeds))) for model in (reference, quantized))
+    a, b = (Reals(replace(model, defaults=_fed_inputs(model, feeds))) for model in (reference, quantized))
     found = match(a, b)
     ranking = Ranking(a, b, groups(a, b, found), len(feeds), seconds * _SHARE, progress)
     rows = Rows(a, b, found, session, tolerance or Tolerance(), ranking.mixed.mixed)
@@ -420,7 +420,7 @@ def accuracy(
         def measure(model: Model) -> float:
             trial = Rows(
                 a,
-                Reals(replace(model, defaults=_fed(model, feeds))),
+                Reals(replace(model, defaults=_fed_inputs(model, feeds))),
                 found,
                 Session(model, fuse=False),
                 rows.tolerance,
@@ -479,7 +479,7 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
         raise mismatch("the two models have different numbers of outputs", where, *ends, fix, name="output-mismatch")
 
 
-def _fed(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]:
+def _fed_inputs(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]:
     """The inputs with a default that are fed; the others are constants."""
     return tuple(value for value in model.defaults if any(value.name in one for one in feeds))
 

@@ -64,12 +64,12 @@ def sides(
         "native": lambda: (own(name="reference"), own(name="native", backend="native")),
         "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
         "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
-        "avx2": lambda: _emulated(model, **limits),
+        "avx2": lambda: _emulated_sides(model, **limits),
     }
     return made[against]()
 
 
-def _emulated(model: Model, **limits: Unpack[ResourceLimits]) -> tuple[Side, Side]:
+def _emulated_sides(model: Model, **limits: Unpack[ResourceLimits]) -> tuple[Side, Side]:
     seen = with_unsigned_activations(model)
     return (
         EmulatedSide(seen, name="exact", **limits),

@@ -350,7 +350,7 @@ def pair(
     found = difference(a, b, tolerance, step, noise)
     if found.form is not None:
         return TensorPair(describe(a), found, False)
-    told: dict[str, Any] = {"stepped": step is not None, "noise": noise, **_decided(a, b)}
+    told: dict[str, Any] = {"stepped": step is not None, "noise": noise, **_decide(a, b)}
     if same(a, b):
         return TensorPair(describe(a), found, True, sqnr=float("inf"), **told)
     place = found.worst if found.differing else _worst(a, b)
@@ -383,7 +383,7 @@ def _worst(a: Array, b: Array) -> tuple[int, ...]:
         return index_of_largest(np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf))
 
 
-def _decided(a: Array, b: Array) -> dict[str, Any]:
+def _decide(a: Array, b: Array) -> dict[str, Any]:
     """`argmax` and `agreed` of a pair; neither where the largest element means nothing."""
     if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
         return {}

@@ -57,7 +57,7 @@ def _in_opsets(a: Model, b: Model) -> Iterator[StoredDifference]:
 
 
 def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
-    pairs = _paired(a, b)
+    pairs = _pair_nodes(a, b)
     others = {node.index for _, node in pairs}
     known = {x: y for one, other in pairs for x, y in zip(one.outputs, other.outputs, strict=False) if x}
     known |= {x.name: y.name for x, y in zip(a.inputs, b.inputs, strict=False)}
@@ -79,7 +79,7 @@ def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
             yield _change(_kind(reader, reader.inputs.index(name), [x]), name, path + reader.label, x, y)
 
 
-def _paired(a: Model, b: Model) -> list[tuple[Node, Node]]:
+def _pair_nodes(a: Model, b: Model) -> list[tuple[Node, Node]]:
     """The corresponding nodes: with the same name or an output of the same name, nodes of one operator first. By place
     where all names differ and all operators are the same."""
     found, left, right = list[tuple[Node, Node]](), list(a.nodes), list(b.nodes)

@@ -113,14 +113,16 @@ def judged(
         return TensorChange(a, b, "form", inputs=inputs, reading="another type or shape")
     if a.sha256 == b.sha256:
         return TensorChange(a, b, "equal", inputs=inputs)
-    sampled = tuple(_sampled(a, b))
-    pairs = [*((s.recorded, s.now) for s in sampled), *_ordered(a, b)]
+    sampled = tuple(_sample(a, b))
+    pairs = [*((s.recorded, s.now) for s in sampled), *_order_statistics(a, b)]
     steps = [_distance(x, y) for x, y in pairs]
     odd = (a.nan, a.inf) != (b.nan, b.inf)
     whole = a.type.startswith(("int", "uint"))
     apart = _sure(gap, a, b)
     step = max([float("inf") if odd else 1.0 if whole else 0.0, apart, *steps])
-    elements = max(1, len(sampled), abs(a.nan - b.nan), _moved(a.histogram, b.histogram), gap.elements if gap else 0)
+    elements = max(
+        1, len(sampled), abs(a.nan - b.nan), _count_moved(a.histogram, b.histogram), gap.elements if gap else 0
+    )
     allowed = tolerance.atol + tolerance.rtol * _largest(a)
     outside = odd or _outside(pairs, steps, step, whole, tolerance) or apart > allowed
     numbers = prod(a.shape) * (2 if a.type.startswith("complex") else 1)
@@ -154,7 +156,7 @@ def _outside(
     return any(s > tolerance.atol + tolerance.rtol * abs(x) for (x, _), s in zip(pairs, steps, strict=True))
 
 
-def _sampled(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
+def _sample(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
     size = prod(a.shape)
     if len(a.sample) != len(b.sample):
         return
@@ -164,7 +166,7 @@ def _sampled(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
             yield Sampled(tuple(int(i) for i in np.unravel_index(place, shape)), x, y)
 
 
-def _ordered(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Number]]:
+def _order_statistics(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Number]]:
     """Order statistics of both: the same ranks of equally many elements."""
     if (a.nan, a.inf) != (b.nan, b.inf):
         return []
@@ -186,7 +188,7 @@ def _ranks(a: Histogram, b: Histogram) -> list[tuple[Number, Number]]:
     ]
 
 
-def _moved(a: Histogram | None, b: Histogram | None) -> int:
+def _count_moved(a: Histogram | None, b: Histogram | None) -> int:
     """Half the L1 distance of two histograms of equally many elements: so many elements changed at least."""
     if a is None or b is None:
         return 0

@@ -199,7 +199,7 @@ def bias_rewrites(model: Model) -> Iterator[Rewrite]:
         if w_scale is not None and bias is not None and bias.dtype == np.float32 and bias.ndim == 1:
             parts = [*parts, _coded_bias(end, name, bias, x.scale, w_scale)]
         if parts:
-            joined = _joined(node, end, parts)
+            joined = _join(node, end, parts)
             yield _with_wrapping_sums(model, node, end, joined) or joined
 
 
@@ -228,7 +228,7 @@ def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
     zero = np.rint(np.float32(-128) - least / scale)
     codes = np.clip(np.rint(stored / scale) + zero, -128, 127).astype(np.int8)
     text = f"turns the float weights {name} into int8 codes with one scale, {float(scale):.6g}"
-    return np.asarray(scale), [(name, text, *_stored(node, name, codes, np.asarray(scale), zero.astype(np.int8)))]
+    return np.asarray(scale), [(name, text, *_store(node, name, codes, np.asarray(scale), zero.astype(np.int8)))]
 
 
 def _coded_bias(node: Node, name: str, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
@@ -239,7 +239,7 @@ def _coded_bias(node: Node, name: str, bias: Array, x_scale: Array, w_scale: Arr
         channel = int(np.argmax(beyond))
         wanted = float(bias[channel]) / float(np.broadcast_to(scale, bias.shape)[channel])
         text += f", which overflow: {wanted:.6g} in channel {channel} becomes {_INT_MIN}"
-    return name, text, *_stored(node, name, codes, scale)
+    return name, text, *_store(node, name, codes, scale)
 
 
 def bias_codes(bias: Array, x_scale: Array, w_scale: Array) -> tuple[Array, Array]:
@@ -252,7 +252,7 @@ def bias_codes(bias: Array, x_scale: Array, w_scale: Array) -> tuple[Array, Arra
     return np.where(fits, steps, _INT_MIN).astype(np.int64).astype(np.int32), np.asarray(scale, np.float32)
 
 
-def _stored(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, Array]]:
+def _store(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, Array]]:
     """A DequantizeLinear of stored codes, a scale and a zero point, which makes this tensor."""
     start = f"{node.label}/{name}"
     names = tuple(f"{start}/{part}" for part, _ in zip(("codes", "scale", "zero point"), arrays, strict=False))
@@ -261,7 +261,7 @@ def _stored(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, A
     return made, dict(zip(names, map(np.asarray, arrays), strict=True))
 
 
-def _joined(node: Node, end: Node, parts: list[_Part]) -> Rewrite:
+def _join(node: Node, end: Node, parts: list[_Part]) -> Rewrite:
     """The node, and the Add that ends it, with what became of their stored tensors."""
     made = {tensor: new for tensor, _, new, _ in parts}
     constants = {name: array for *_, stored in parts for name, array in stored.items()}
@@ -535,7 +535,7 @@ def _in_blocks(node: Node, w: StoredParameters, codes: Array, block: int) -> Rew
     scales, zeros = (_per_block(each, count, columns) for each in (w.scale, zero - int(low)))
     full = np.full((columns, count * block), -int(low), np.int64)
     full[:, :depth] = codes.T.astype(np.int64) - int(low)
-    arrays = (_packed(full, bits).reshape(columns, count, -1), scales.ravel(), _packed(zeros, bits).ravel())
+    arrays = (_pack(full, bits).reshape(columns, count, -1), scales.ravel(), _pack(zeros, bits).ravel())
     names = tuple(f"{node.label}/{part}" for part in ("B", "scales", "zero_points"))
     inputs = (node.inputs[0], *names, *(("", node.inputs[2]) if len(node.inputs) > 2 else ()))
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": block, "accuracy_level": 4}
@@ -555,7 +555,7 @@ def _per_block(values: Array, count: int, columns: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, columns).T, (columns, count)))
 
 
-def _packed(codes: Array, bits: int) -> Array:
+def _pack(codes: Array, bits: int) -> Array:
     """Codes of some bits in bytes along the last axis, the first in the lowest bits."""
     each = 8 // bits
     padded = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % each)])
@@ -579,8 +579,8 @@ def sum_bound(nodes: Sequence[Node], tensor: str, values: Mapping[str, Array]) -
     assert isinstance(columns, int)
     packed, scales, zeros = (values[name] for name in node.inputs[1:4])
     count = packed.shape[1]
-    codes = _unpacked(packed.reshape(columns, -1), bits).reshape(columns, count, block)
-    offset = _unpacked(zeros.reshape(columns, -1), bits)[:, :count, None]
+    codes = _unpack(packed.reshape(columns, -1), bits).reshape(columns, count, block)
+    offset = _unpack(zeros.reshape(columns, -1), bits)[:, :count, None]
     weights = np.abs(codes - offset) * np.abs(scales.astype(np.float64)).reshape(columns, count, 1)
     x = np.abs(values[node.inputs[0]].astype(np.float64))
     sizes = x @ weights.reshape(columns, -1)[:, :depth].T
@@ -589,7 +589,7 @@ def sum_bound(nodes: Sequence[Node], tensor: str, values: Mapping[str, Array]) -
     return np.asarray(4 * (depth + 8) * _UNIT * sizes)
 
 
-def _unpacked(packed: Array, bits: int) -> Array:
+def _unpack(packed: Array, bits: int) -> Array:
     """The codes in bytes along the last axis, as int64."""
     parts = packed.astype(np.int64)[..., None] >> (np.arange(8 // bits) * bits)
     return np.asarray((parts & ((1 << bits) - 1)).reshape(*packed.shape[:-1], -1))

@@ -384,7 +384,7 @@ class _Work:
         first = first_difference(found)
         if first is None or first.guilt is not None or self.theirs is None or self.isolate:
             return None
-        leading = _leading(self.a.model, first.unit, {t.name for t in found if t.pair.identical})
+        leading = _leading_tensors(self.a.model, first.unit, {t.name for t in found if t.pair.identical})
         for t in found:
             if t.name in leading:
                 mine, theirs, inputs = self.mine[t.name], self.theirs[t.name], self._inputs(t.unit)
@@ -471,7 +471,7 @@ class _Work:
         return run
 
 
-def _leading(model: Model, unit: Unit, identical: Set[str]) -> set[str]:
+def _leading_tensors(model: Model, unit: Unit, identical: Set[str]) -> set[str]:
     """All tensors from which a unit's are computed, without identical ones and what leads only to these."""
     found: set[str] = set()
     pending = list(unit.read)

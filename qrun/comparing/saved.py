@@ -152,7 +152,7 @@ def compare_profiles(a: Path, b: Path, first: Item, second: Item) -> SavedProfil
     same = not any(s.name == "model sha256" or s.name.startswith("input ") for s in differ)
     whole = change(_samples(first["run"]), _samples(second["run"]), same)
     left, right = _nodes(first), _nodes(second)
-    pairs = _matched(left, right)
+    pairs = _match_nodes(left, right)
     nodes = tuple(_node(left[i], right[j], same) for i, j in pairs)
     lone_a = tuple(_lone(row) for at, row in enumerate(left) if at not in {i for i, _ in pairs})
     lone_b = tuple(_lone(row) for at, row in enumerate(right) if at not in {j for _, j in pairs})
@@ -185,7 +185,7 @@ def _samples(item: Item) -> tuple[float, ...]:
     return samples
 
 
-def _matched(left: list[ProfileNode], right: list[ProfileNode]) -> list[tuple[int, int]]:
+def _match_nodes(left: list[ProfileNode], right: list[ProfileNode]) -> list[tuple[int, int]]:
     """Places of nodes that are the same in both, in the order of `left`."""
     pairs: dict[int, int] = {}
     taken: set[int] = set()
@@ -328,7 +328,7 @@ def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | Non
     max_memory: bytes to hold at once; None: 80 % of what is free.
     Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
     """
-    with _opened(a) as first, _opened(b) as second:
+    with _open(a) as first, _open(b) as second:
         left, right = Npz(str(a), first), Npz(str(b), second)
         pairs = []
         for key in left.members:
@@ -340,7 +340,7 @@ def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | Non
         return SavedArrays("npz", a, b, tuple(pairs), *lone(left.members, right.members), tolerance)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     try:
         return open(path, "rb")
     except (OSError, ValueError) as error:

@@ -272,7 +272,7 @@ class PeerSide:
             assert self.refused is not None
             raise self.refused
         outputs = self._peer.execute(feeds).outputs if self._names else {}
-        made = {name: _given(outputs[name]) for name in self._names}
+        made = {name: _output_or_none(outputs[name]) for name in self._names}
         inside = self._inside(feeds, made)
         self._seen = {*made, *inside}
         return {**inside, **made}
@@ -282,7 +282,7 @@ class PeerSide:
         if self._inner is None:
             return {}
         try:
-            found = {name: _given(array) for name, array in self._inner.execute(feeds).outputs.items()}
+            found = {name: _output_or_none(array) for name, array in self._inner.execute(feeds).outputs.items()}
         except QrunError as error:
             refusal(error)
             return {}
@@ -297,7 +297,7 @@ class PeerSide:
         for node in unit.group:
             inputs = {n: {**self.model.constants, **values}[n] for n in dict.fromkeys(_reads(node))}
             outputs = self._nodes.alone(node, inputs, self.backend, **self._limits)
-            made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
+            made |= dict(zip((n for n in node.outputs if n), map(_output_or_none, outputs), strict=True))
         return made
 
     def inside(self, node: Node, graph: str, part: Model) -> Side:
@@ -305,6 +305,6 @@ class PeerSide:
         return PeerSide(part, self.backend, data=data, optimize=self._optimize, **self._limits)
 
 
-def _given(array: Array) -> Array | None:
+def _output_or_none(array: Array) -> Array | None:
     """An output of a runtime, which gives None where there is none."""
     return None if array.dtype == np.object_ and array.ndim == 0 and array.item() is None else array

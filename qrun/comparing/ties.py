@@ -154,10 +154,10 @@ def real_operands(node: Node, values: Values) -> list[Array] | None:
     found = [(x, q) for name, q in operands(node) if (x := given.get(name)) is not None]
     if len(found) != len(operands(node)):
         return None
-    return [x if q is None else _dequantized(node, x, q, values) for x, q in found]
+    return [x if q is None else _dequantize(node, x, q, values) for x, q in found]
 
 
-def _dequantized(node: Node, x: Array, q: Quantizer, values: Values) -> Array:
+def _dequantize(node: Node, x: Array, q: Quantizer, values: Values) -> Array:
     zero, scale = (_along(_value(slot, values), parameter_axis(node, q.form), x, 0) for slot in (q.zero_point, q.scale))
     return np.asarray((_f64(x) - zero) * scale)
 

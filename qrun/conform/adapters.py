@@ -234,18 +234,18 @@ class Iree:
         source.write_bytes(model)
         for path in (mlir, code):
             path.unlink(missing_ok=True)
-        _called([sys.executable, "-m", "iree.compiler.tools.import_onnx", str(source), "-o", str(mlir)], mlir)
+        _run_tool([sys.executable, "-m", "iree.compiler.tools.import_onnx", str(source), "-o", str(mlir)], mlir)
         compiler = str(Path(sys.executable).parent / "iree-compile")
-        _called([compiler, str(mlir), *self.COMPILE, "-o", str(code)], code)
+        _run_tool([compiler, str(mlir), *self.COMPILE, "-o", str(code)], code)
         module = self._runtime.load_vm_flatbuffer(code.read_bytes(), driver="local-sync")
         name = next(n for n in module.vm_module.function_names if not n.startswith("__") and "$" not in n)
         made = module[name](*(t.numpy() for t in inputs.values()))
         rows = made if isinstance(made, (tuple, list)) else [made]
         arrays = (np.asarray(row.to_host() if hasattr(row, "to_host") else row) for row in rows)
-        return [_typed(array, want) for array, want in zip(arrays, outputs.values(), strict=False)]
+        return [_with_sign(array, want) for array, want in zip(arrays, outputs.values(), strict=False)]
 
 
-def _called(command: list[str], target: Path) -> None:
+def _run_tool(command: list[str], target: Path) -> None:
     """Run a tool; its first line with an error is the message."""
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
     if done.returncode or not target.exists():
@@ -254,7 +254,7 @@ def _called(command: list[str], target: Path) -> None:
         raise RuntimeError(f"exit code {done.returncode}: {line.partition('error: ')[2] or line}")
 
 
-def _typed(array: Any, want: tuple[int, Any]) -> Tensor:
+def _with_sign(array: Any, want: tuple[int, Any]) -> Tensor:
     """IREE knows no sign of integers: their bits are read as the declared type."""
     due = dtype_of(want[0])
     return tensor(array.view(due) if array.dtype.kind in "iu" and array.dtype.itemsize == due.itemsize else array)
@@ -318,11 +318,11 @@ class Ort:
             given.shape
         )
         if given.type in self.PACKED:
-            bits = _packed(bits, self.PACKED[given.type])
+            bits = _pack(bits, self.PACKED[given.type])
         return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits.copy(), given.type)
 
 
-def _packed(codes: Any, bits: int) -> Any:
+def _pack(codes: Any, bits: int) -> Any:
     """Codes in their low bits, the first in the lowest, as onnxruntime holds them; in an array of as many bytes."""
     share, flat = 8 // bits, codes.reshape(-1) & ((1 << bits) - 1)
     flat = np.append(flat, np.zeros(-flat.size % share, np.uint8)).reshape(-1, share)

@@ -93,14 +93,14 @@ def judged(case: Case, given: Response, again: Again | None = None) -> CaseResul
     same_as = (a for a in case.alternatives if all(_right(want, outputs[n]) for n, want in a.outputs.items()))
     known = next(same_as, None)
     if known is not None and not changes:
-        return _shown(case, bad, "choice" if known.open else "wrong", known.cause, known.text, True)
+        return _result_of(case, bad, "choice" if known.open else "wrong", known.cause, known.text, True)
     why, proved = _reason(case, bad)
     if changes:
         text = "other bits from run to run: uninitialised memory, or threads that race"
-        return _shown(case, bad, "wrong", why.cause if why.cause == "empty-sum" else GARBAGE, text, True)
+        return _result_of(case, bad, "wrong", why.cause if why.cause == "empty-sum" else GARBAGE, text, True)
     silent = why.cause in SILENT and case.info.basis == DECISION
     verdict = "choice" if silent or all(_near(case, name, got, why) for name, got in bad.items()) else "wrong"
-    return _shown(case, bad, verdict, why.cause, why.text, proved)
+    return _result_of(case, bad, verdict, why.cause, why.text, proved)
 
 
 def _right(want: Array, got: Array | None) -> bool:
@@ -181,7 +181,9 @@ def _size(case: Case) -> int:
     return sum(array.size for array in case.expected.values())
 
 
-def _shown(case: Case, bad: dict[str, Array | None], verdict: str, cause: str, text: str, proved: bool) -> CaseResult:
+def _result_of(
+    case: Case, bad: dict[str, Array | None], verdict: str, cause: str, text: str, proved: bool
+) -> CaseResult:
     elements = tuple(islice(_elements(case, bad), SHOWN))
     count = 0
     for name, got in bad.items():

@@ -244,7 +244,7 @@ class CommandRunner:
             places = {"model": folder / "model.onnx", "inputs": folder / "test_data_set_0", "outputs": folder / "out"}
             command = [part.format(**places) if "{" in part else part for part in self._words]
             try:
-                done, told = _called(command, limit)
+                done, told = _run_command(command, limit)
             except OSError as error:
                 raise _bad(command[0], f"{error.strerror or error}: {command[0]}") from None
             if done is None:
@@ -260,7 +260,7 @@ class CommandRunner:
         """Nothing runs between cases."""
 
 
-def _called(command: list[str], limit: float) -> tuple[int | None, str]:
+def _run_command(command: list[str], limit: float) -> tuple[int | None, str]:
     """The exit code, None if the time was over; and the last line on stderr."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True

@@ -99,7 +99,7 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
     made: Any = self._owner
     names, _ = made._declared
     made._count += 1
-    values = args if len(args) == len(names) and not kwargs else _completed(made, args, kwargs)
+    values = args if len(args) == len(names) and not kwargs else _complete(made, args, kwargs)
     if values is None or made._count > _FEW:
         _write(made)
         made.__init__(self, *args, **kwargs)
@@ -110,7 +110,7 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         self.__post_init__()
 
 
-def _completed(made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+def _complete(made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
     """The values of all fields; None if some are missing, or are given that there are not,
     which the class's own tells."""
     names, defaults = made._declared
@@ -193,13 +193,13 @@ def __delattr__(self: Any, name: str) -> None:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _named(*methods: Callable[..., object]) -> dict[str, object]:
+def _field_names(*methods: Callable[..., object]) -> dict[str, object]:
     return {method.__name__: method for method in methods}
 
 
-_METHODS = _named(__init__, __repr__, __reduce__, _values)
-_FROZEN = _named(__setattr__, __delattr__)
-_BY_VALUE = _named(__eq__, __hash__)
+_METHODS = _field_names(__init__, __repr__, __reduce__, _values)
+_FROZEN = _field_names(__setattr__, __delattr__)
+_BY_VALUE = _field_names(__eq__, __hash__)
 
 
 def keys(text: str) -> dict[str, str]:

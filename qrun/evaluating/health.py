@@ -121,15 +121,15 @@ def health(model: Model, counts: InnerCounts, run: RunResult, samples: Sequence[
     """The findings of the counts. run: any run of the model with the same settings, for the nodes of its events.
     samples: some inputs, which show the values before rounding."""
     alone = {(f.rule, f.index, f.tensor) for f in check(model)}
-    used = _used(counts)
-    found = [*check(model, _summed(run, counts)), *over_all(model, used, samples)]
+    used = _used_codes(counts)
+    found = [*check(model, _sum_observations(run, counts)), *over_all(model, used, samples)]
     findings = once([f for f in found if (f.rule, f.index, f.tensor) not in alone], model)
     sums = (Accumulator(name, peak, peak / 2**31) for name, peak in counts.peaks.items() if name in model.producers)
     largest = sorted(sums, key=lambda a: (-a.largest, a.name))
     return Health(tuple(findings), tuple(_tensors(model, counts, used)), tuple(largest))
 
 
-def _used(counts: InnerCounts) -> dict[str, Used]:
+def _used_codes(counts: InnerCounts) -> dict[str, Used]:
     """The codes of each tensor that had any."""
     made = {}
     for name, found in counts.codes.items():
@@ -139,7 +139,7 @@ def _used(counts: InnerCounts) -> dict[str, Used]:
     return made
 
 
-def _summed(run: RunResult, counts: InnerCounts) -> RunResult:
+def _sum_observations(run: RunResult, counts: InnerCounts) -> RunResult:
     """The run with the observations of all samples in place of its own."""
     by_place: dict[int, list[Observation]] = {}
     for (place, kind, param), count in sorted(counts.observed.items()):

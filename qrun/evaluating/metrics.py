@@ -60,10 +60,10 @@ def measured(
     """The columns of one sample. Raises CallError where a metric does not fit the outputs."""
     found: dict[str, float] = {}
     if label is not None:
-        found |= _judged(outputs, label)
+        found |= _judge_label(outputs, label)
     for place, (name, got) in enumerate(outputs.items() if reference is not None else ()):
         want = list((reference or {}).values())[place]
-        found |= {f"{column}#{place}": value for column, value in _compared(name, got, want)}
+        found |= {f"{column}#{place}": value for column, value in _compare(name, got, want)}
     as_returned = {name: unwrapped(value) for name, value in outputs.items()} if own else {}
     for spec, function in own.items():
         try:
@@ -73,7 +73,7 @@ def measured(
     return found
 
 
-def _judged(outputs: Outputs, label: Label) -> dict[str, float]:
+def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
     """Is the first output the label, where it is a class: one text, or one int32 or int64? Else is the label the
     largest of its scores, or among the five largest? Of equal ones the first counts."""
     name, scores = next(iter(outputs.items()))
@@ -110,7 +110,7 @@ def is_number(array: Array) -> bool:
     return array.dtype.kind in "fiub" or is_extension(array.dtype)
 
 
-def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
+def _compare(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
     forms = form_difference(want, got)
     if forms or (got.shape != want.shape):
         first, second = forms or (describe(want), describe(got))
@@ -128,7 +128,7 @@ def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]
         yield "equal", float((a == b).sum())
         yield "elements", float(a.size)
         return
-    agreed = np.concatenate([_agreed(one, other) for one, other in zip(compared(want), compared(got), strict=True)])
+    agreed = np.concatenate([_agreements(one, other) for one, other in zip(compared(want), compared(got), strict=True)])
     if agreed.size:
         yield "same", float(agreed.sum())
         yield "rows", float(agreed.size)
@@ -145,7 +145,7 @@ def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]
         yield "noise", noise
 
 
-def _agreed(a: Array, b: Array) -> Array:
+def _agreements(a: Array, b: Array) -> Array:
     """For each row of scores of classes: have both their largest one there?"""
     axis = class_axis(a.shape) if is_number(a) and is_number(b) and a.size else None
     if axis is None:

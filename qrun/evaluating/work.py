@@ -159,7 +159,7 @@ class Worker:
         labels = {place: sample.label for place, sample, _ in good}
         columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in range(len(self.job.against)))
         wanted = range(len(columns) if self.job.wishes.output else 0)
-        kept = tuple(_joined([row[model] for row in rows]) for model in wanted)
+        kept = tuple(_join_rows([row[model] for row in rows]) for model in wanted)
         where = chunk.index, chunk.first, len(chunk.samples)
         times = tuple(run.timed() for run in self._runs[: len(self.job.against)])
         return Done(*where, columns, tuple(failures), kept, tuple(ran), self._health(), times)
@@ -297,7 +297,7 @@ def _joined_axis(name: str, arrays: Sequence[Array]) -> Array:
         ) from None
 
 
-def _joined(rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def _join_rows(rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Of each tensor one array with all rows, where their shapes allow that; else the rows one by one: ``y/0``."""
     apart = [tensors(row) for row in rows]
     made: dict[str, Array] = {}

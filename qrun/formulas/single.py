@@ -30,7 +30,7 @@ def _power_of_two(n: Number) -> Any:
     return ((n + 127) << 23).bitcast("float")
 
 
-def _reduced(
+def _reduce_argument(
     x: Number, terms: Sequence[float], fma: Fma, log2: Sequence[float] = table.LN2, less: Any = None
 ) -> tuple[Any, Any]:
     """n, i32, and m with exp(x - less) = 2**n * (1 + m), for a size of up to 105. terms: of the polynomial;
@@ -43,27 +43,27 @@ def _reduced(
     return raised.bitcast("i32") - _MAGIC_BITS, fma(rest * rest, polynomial(terms, rest, fma), rest)
 
 
-def _limited(x: Number, low: float, high: float) -> Any:
+def _clamp(x: Number, low: float, high: float) -> Any:
     """x, or what is nearest to it within these limits; NaN stays NaN."""
     raised = x.test("olt", low).select(low, x)
     return raised.test("ogt", high).select(high, raised)
 
 
 def exp(x: Number, fma: Fma) -> Any:
-    n, m = _reduced(_limited(x, *table.EXP_RANGE), table.EXPM1, fma)
+    n, m = _reduce_argument(_clamp(x, *table.EXP_RANGE), table.EXPM1, fma)
     half = n.ashr(1)
     return (1.0 + m) * _power_of_two(half) * _power_of_two(n - half)
 
 
 def share(x: Number, fma: Fma) -> Any:
     """exp(x) of x up to 0; 0 below SHARE_LEAST."""
-    n, m = _reduced(x, table.EXPM1_SHORT, fma)
+    n, m = _reduce_argument(x, table.EXPM1_SHORT, fma)
     return x.test("olt", table.SHARE_LEAST).select(0.0, (1.0 + m) * _power_of_two(n))
 
 
 def sigmoid(x: Number, fma: Fma) -> Any:
     """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts."""
-    n, m = _reduced(-_limited(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT, fma)
+    n, m = _reduce_argument(-_clamp(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT, fma)
     one, power = x.like(2.0**table.SIGMOID_EXPONENT), _power_of_two(n + table.SIGMOID_EXPONENT)
     total = power + one
     return one / (fma(m, power, one - (total - power)) + total)
@@ -76,7 +76,7 @@ def tanh(x: Number, fma: Fma) -> Any:
     """
     size = abs(x)
     size = size.test("ogt", table.TANH_FARTHEST).select(table.TANH_FARTHEST, size)
-    n, m = _reduced(size + size, table.EXPM1_SHORT, fma, table.LN2[:1])
+    n, m = _reduce_argument(size + size, table.EXPM1_SHORT, fma, table.LN2[:1])
     power = _power_of_two(n)
     far = 1.0 - 2.0 / fma(m, power, power + 1.0)
     square = size * size
@@ -99,7 +99,7 @@ def gelu(x: Number, fma: Fma) -> Any:
     near = size.test("ogt", table.TAIL_FARTHEST).select(table.TAIL_FARTHEST, size)
     square = near * near
     lost = fma(near, near, -square)
-    n, m = _reduced(square * -0.5, table.EXPM1, fma, less=lost * 0.5)
+    n, m = _reduce_argument(square * -0.5, table.EXPM1, fma, less=lost * 0.5)
     power, (above, below) = _power_of_two(n), table.TAIL
     low = fma(m, power, power) * near * polynomial(above, near, fma) / polynomial(below, near, fma)
     low = size.test("ogt", table.TAIL_FARTHEST).select(0.0, low)

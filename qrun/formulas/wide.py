@@ -164,7 +164,7 @@ _ARC = tuple((-1) ** n / (2 * n + 1) for n in range(19))
 _EIGHTH = math.tan(math.pi / 8)
 
 
-def _turned(x: Number) -> tuple[Any, Any, Any]:
+def _count_quarters(x: Number) -> tuple[Any, Any, Any]:
     """How many right angles an angle of up to WIDEST has, as an i64, and sine and cosine of what is left of it."""
     raised = x * (2 / math.pi) + _MAGIC
     count, rest = raised - _MAGIC, x
@@ -183,7 +183,7 @@ def too_wide(x: Number) -> Any:
 
 def _sine(x: Number, quarters: int) -> Any:
     """The sine of an angle and so many right ones."""
-    count, sine, cosine = _turned(x)
+    count, sine, cosine = _count_quarters(x)
     count = count + quarters
     made = (count & 1).test("ne", 0).select(cosine, sine)
     return (count & 2).test("ne", 0).select(-made, made)
@@ -198,7 +198,7 @@ def cos(x: Number) -> Any:
 
 
 def tan(x: Number) -> Any:
-    count, sine, cosine = _turned(x)
+    count, sine, cosine = _count_quarters(x)
     odd = (count & 1).test("ne", 0)
     return odd.select(-cosine, sine) / odd.select(sine, cosine)
 

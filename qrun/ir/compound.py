@@ -230,7 +230,7 @@ def wrapped(value: Any, stated: TensorType) -> Array:
             return _table(value, held)
         dtype = held.dtype if held else None
         try:
-            found = [texts(e, dtype) if isinstance(e, np.ndarray) else _typed(e, dtype) for e in value]
+            found = [texts(e, dtype) if isinstance(e, np.ndarray) else _as_type(e, dtype) for e in value]
         except _UNFIT:
             return _array(value)
         if len({element.dtype for element in found}) < 2 and not any(map(is_compound, found)):
@@ -252,7 +252,7 @@ def _array(value: Any) -> Array:
         return np.empty((), object)
 
 
-def _typed(values: Any, dtype: np.dtype[Any] | None) -> Array:
+def _as_type(values: Any, dtype: np.dtype[Any] | None) -> Array:
     """These values as an array of this type, or of their own if it is None. Raises one of `_UNFIT` for texts in place
     of numbers, anything but texts in place of these, nothing, and numbers that are no such integers."""
     own = np.asarray(values)
@@ -290,8 +290,8 @@ def _table(rows: Iterable[Any], stated: TensorType, single: bool = False) -> Arr
         return np.empty((), object)
     held = stated.element.dtype if stated.element else None
     try:
-        keys = _typed(names, stated.key)
-        values = _typed([list(row.values()) for row in given], held).reshape(len(given), len(names))
+        keys = _as_type(names, stated.key)
+        values = _as_type([list(row.values()) for row in given], held).reshape(len(given), len(names))
     except _UNFIT:
         return np.empty((), object)
     if keys.ndim != 1:

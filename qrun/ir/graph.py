@@ -74,7 +74,7 @@ def execution_order(
     before = [_makers_read(place, proto, inputs[place], maker, given, scope) for place, proto in enumerate(nodes)]
     if all(not makers or max(makers) < place for place, makers in enumerate(before)):
         return range(len(before))
-    return _sorted(nodes, before, scope)
+    return _sort(nodes, before, scope)
 
 
 def _makers(nodes: Sequence[onnx.NodeProto], outputs: Names, given: set[str], scope: GraphContext) -> dict[str, int]:
@@ -100,7 +100,7 @@ def _makers_read(
 ) -> tuple[int, ...]:
     """The places of the nodes that make what a node reads, each once."""
     found = []
-    for name in inputs if not proto.attribute else dict.fromkeys((*inputs, *_captured(proto))):
+    for name in inputs if not proto.attribute else dict.fromkeys((*inputs, *_captured_names(proto))):
         if name in maker:
             found.append(maker[name])
         elif name and name not in given and name not in scope:
@@ -109,7 +109,7 @@ def _makers_read(
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
-def _sorted(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], scope: GraphContext) -> list[int]:
+def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], scope: GraphContext) -> list[int]:
     waiting = [len(makers) for makers in before]
     followers: dict[int, list[int]] = {}
     for place, makers in enumerate(before):
@@ -137,7 +137,7 @@ def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], sc
         path.append(before[path[-1]][0])
     path = path[path.index(path[-1]) + 1 :]
     place, maker = path[-1], path[0]
-    read = {*nodes[place].input, *_captured(nodes[place])}
+    read = {*nodes[place].input, *_captured_names(nodes[place])}
     name = next(name for name in nodes[maker].output if name in read)
     names = [label(nodes[p], p) for p in path[::-1][:_SHOWN]]
     more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
@@ -145,14 +145,14 @@ def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], sc
     return invalid(scope, what, name, label(nodes[place], place), facts=[("circle", " to ".join(names) + more)])
 
 
-def _captured(proto: onnx.NodeProto) -> set[str]:
+def _captured_names(proto: onnx.NodeProto) -> set[str]:
     """Names that a node's subgraphs take from outside."""
     found: set[str] = set()
     for attribute in proto.attribute:
         for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
             inside = {v.name for v in graph.input} | {t.name for t in graph.initializer}
             inside |= {name for inner in graph.node for name in inner.output}
-            used = {name for inner in graph.node for name in (*inner.input, *_captured(inner)) if name}
+            used = {name for inner in graph.node for name in (*inner.input, *_captured_names(inner)) if name}
             found |= (used | {v.name for v in graph.output}) - inside
     return found
 

@@ -50,14 +50,14 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
             nodes = [plain for node in proto.graph.node for plain in plain_nodes(node, expand)]
             del proto.graph.node[:]
             proto.graph.node.extend(nodes)
-        long = _shortened(proto.graph)
+        long = _shorten_names(proto.graph)
         made = map(onnx.ValueInfoProto.FromString, _ask("inferred", proto.SerializeToString()))
         return {v.name: _without_made_up(_named(value_type(v), long)) for v in made if v.name in named}
     except Exception:
         return {}
 
 
-def _shortened(graph: onnx.GraphProto) -> Mapping[str, str]:
+def _shorten_names(graph: onnx.GraphProto) -> Mapping[str, str]:
     """Give axes with long names short ones, which what follows from them repeats, and take shapes away that no array
     has. Returns the long names by the short ones."""
     short: dict[str, str] = {}

@@ -47,12 +47,12 @@ def load(
     UnsupportedError if it uses an opset or feature that qrun does not read.
     """
     if isinstance(model, ModelProto):
-        return _given(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
+        return _load_bytes(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
     if isinstance(model, bytes):
-        return _given(parse(model, source or "the model"), model, source, spared)
+        return _load_bytes(parse(model, source or "the model"), model, source, spared)
     path = _path(model)
     lifted = lifted or lift(path)
-    if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
+    if lifted is not None and (proto := _parse(lifted.proto)) is not None:
         return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content, spared)
     data = read_file(path)
     digest = "" if path.is_file() else _digest(data)
@@ -66,7 +66,7 @@ def _path(given: object) -> Path:
     raise CallError("QR005", "this is no model", facts=facts)
 
 
-def _given(proto: onnx.ModelProto, data: bytes, source: str, spared: bool) -> Model:
+def _load_bytes(proto: onnx.ModelProto, data: bytes, source: str, spared: bool) -> Model:
     """The model of these bytes, which are in no file. Results for small models are not cached: they are quickly made
     again, and programs that build models build many."""
     digest = _digest(data)
@@ -155,7 +155,7 @@ def _at_most(stream: IO[bytes], count: int) -> bytes:
 
 def parse(data: bytes, label: str) -> onnx.ModelProto:
     """The ModelProto in `data`; a ModelError that says what the bytes are instead."""
-    proto = _parsed(data)
+    proto = _parse(data)
     if proto is None:
         from qrun.ir.diagnose import not_a_model
 
@@ -163,7 +163,7 @@ def parse(data: bytes, label: str) -> onnx.ModelProto:
     return proto
 
 
-def _parsed(data: bytes) -> onnx.ModelProto | None:
+def _parse(data: bytes) -> onnx.ModelProto | None:
     proto = ModelProto()
     try:
         proto.ParseFromString(data)

@@ -29,12 +29,12 @@ def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
             raise _error(f"there are two model-local functions {_name(key)}", (label,), fix="keep one of them")
         functions[key] = function
     calls: _Calls = {
-        None: [(_called(n), n) for n in all_nodes(proto.graph.node)],
-        **{key: [(_called(n), n) for n in all_nodes(f.node)] for key, f in functions.items()},
+        None: [(_key_of(n), n) for n in all_nodes(proto.graph.node)],
+        **{key: [(_key_of(n), n) for n in all_nodes(f.node)] for key, f in functions.items()},
     }
     _check_calls(functions, calls, label)
     _refuse_explosion(calls, label)
-    proto = _with_common_imports(proto, _reached(calls), calls, label)
+    proto = _with_common_imports(proto, _reachable(calls), calls, label)
     import onnx.inliner
 
     try:
@@ -57,7 +57,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
                 yield from all_nodes(graph.node)
 
 
-def _called(node: onnx.NodeProto) -> _Key:
+def _key_of(node: onnx.NodeProto) -> _Key:
     return node.domain, node.op_type, node.overload
 
 
@@ -74,7 +74,7 @@ def _error(message: str, where: Sequence[str], expected: str = "", got: str = ""
 def _place(label: str, around: _Key | None, node: onnx.NodeProto) -> list[str]:
     """Where a node is that may be in a function."""
     inside = [f"function {_name(around)}"] if around else []
-    return [label, *inside, f"node {node.name or node.op_type} ({_name(_called(node))})"]
+    return [label, *inside, f"node {node.name or node.op_type} ({_name(_key_of(node))})"]
 
 
 def _check_calls(functions: Mapping[_Key, onnx.FunctionProto], calls: _Calls, label: str) -> None:
@@ -117,7 +117,7 @@ def _refuse_explosion(calls: _Calls, label: str) -> None:
         raise _error("model-local functions contain too many nodes", [label], most, "more")
 
 
-def _reached(calls: _Calls) -> set[_Key]:
+def _reachable(calls: _Calls) -> set[_Key]:
     """The functions that the graph calls, or one that it calls."""
     found: set[_Key] = set()
     left = [key for key, _ in calls[None]]

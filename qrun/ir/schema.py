@@ -106,7 +106,7 @@ def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 def stored_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """As `schema`, for an opset of STANDARD, from schemas.txt; scripts/make_schemas.py tells its format."""
-    found = [fields for fields in _stored()[1].get((domain, op_type), ()) if int(fields[0]) <= opset]
+    found = [fields for fields in _read_schemas()[1].get((domain, op_type), ()) if int(fields[0]) <= opset]
     if not found or len(found[-1]) == 1:
         return None
     since, inputs, outputs, counts, attributes, variables = found[-1]
@@ -133,14 +133,14 @@ def stored_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
     """The since_versions that opsets select, oldest first; none for an operator that is not in onnx.defs."""
     opsets = STANDARD.get(domain, ())
-    since = [int(fields[0]) for fields in _stored()[1].get((domain, op_type), ())]
+    since = [int(fields[0]) for fields in _read_schemas()[1].get((domain, op_type), ())]
     selected = [stored_schema(domain, op_type, opset) for opset in (*opsets[:1], *since) if opset in opsets]
     return tuple(sorted({found.version for found in selected if found is not None}))
 
 
 def standard_operators() -> tuple[tuple[str, str], ...]:
     """Domain and name of the operators that onnx.defs has in some version."""
-    return tuple(key for key in _stored()[1] if schema_versions(*key))
+    return tuple(key for key in _read_schemas()[1] if schema_versions(*key))
 
 
 def stated_attributes(domain: str, op_type: str, opset: int) -> Mapping[str, tuple[Any, Any]]:
@@ -174,7 +174,7 @@ def _default(attribute: Any) -> Any:
 
 
 @cache
-def _stored() -> tuple[Mapping[str, str], Mapping[tuple[str, str], Sequence[Sequence[str]]]]:
+def _read_schemas() -> tuple[Mapping[str, str], Mapping[tuple[str, str], Sequence[Sequence[str]]]]:
     """What schemas.txt has: sets of types by number, and the fields of each version of each operator, in order."""
     sets: dict[str, str] = {}
     operators: dict[tuple[str, str], list[list[str]]] = {}
@@ -191,7 +191,7 @@ def _stored() -> tuple[Mapping[str, str], Mapping[tuple[str, str], Sequence[Sequ
 
 @cache
 def _stored_types(number: str) -> frozenset[np.dtype[Any]] | None:
-    return frozenset(BY_ONNX_NAME[name] for name in _stored()[0][number].split()) or None
+    return frozenset(BY_ONNX_NAME[name] for name in _read_schemas()[0][number].split()) or None
 
 
 def version(domain: str, op_type: str, opset: int) -> int:

@@ -46,7 +46,7 @@ def read_value(path: Path, stated: TensorType | None, budget: Budget) -> tuple[s
         expected = f"a {type(proto).__name__} of {stated}"
         raise _not_a(stated.kind, path, f"{len(data)} bytes that are not one", expected) from None
     except ModelError as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
 
 
 def _value(proto: Any, path: Path, stated: TensorType, external: External) -> Array:
@@ -88,7 +88,7 @@ def read_tensor(path: Path, budget: Budget) -> tuple[str, Array]:
     try:
         return proto.name, to_array(proto, External(path.parent, budget=budget), str(path))
     except ModelError as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
 
 
 def _bytes(path: Path, budget: Budget) -> bytes:
@@ -101,7 +101,7 @@ def _bytes(path: Path, budget: Budget) -> bytes:
         ) from None
 
 
-def _damaged(path: Path, error: ModelError) -> CallError:
+def _damage_error(path: Path, error: ModelError) -> CallError:
     where = [str(path), *error.where]
     return CallError(
         "QR007", f"{path}: {error.message}", where=where, facts=error.facts, why=error.why, fixes=error.fixes

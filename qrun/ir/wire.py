@@ -153,7 +153,7 @@ _begun: dict[str, _Ahead] = {}
 def read_ahead(path: str) -> None:
     """Let a thread read this file, which is about to be lifted, and find the digest of its content."""
     try:
-        scanned = _opened(Path(path))
+        scanned = _open(Path(path))
     except (OSError, ValueError, _Unusual):
         return
     if scanned is not None:
@@ -166,18 +166,18 @@ def lift(path: Path) -> Lifted | None:
     try:
         if begun is not None:
             return begun.take()
-        scanned = _opened(path)
+        scanned = _open(path)
         return None if scanned is None else _read(scanned)
     except (OSError, ValueError, _Unusual):
         return None
 
 
-def _opened(path: Path) -> _Scanned | None:
+def _open(path: Path) -> _Scanned | None:
     if not path.is_file():
         return None
     stream = open(path, "rb", buffering=0)  # noqa: SIM115  # `_read` closes it
     try:
-        scanned = _scanned(_File(stream))
+        scanned = _scan(_File(stream))
     except BaseException:
         stream.close()
         raise
@@ -186,7 +186,7 @@ def _opened(path: Path) -> _Scanned | None:
     return scanned
 
 
-def _scanned(file: _File) -> _Scanned | None:
+def _scan(file: _File) -> _Scanned | None:
     fields = list(file.fields(0, file.size))
     graphs = [field for field in fields if field.number == _GRAPH]
     if len(graphs) != 1 or graphs[0].kind != _BYTES:

@@ -112,15 +112,15 @@ def _to_integer(x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
             signed = np.dtype(f"i{dtype.itemsize}")
             half = 2.0 ** (8 * dtype.itemsize - 1)
             upper = whole >= half
-            bits = _signed(np.where(upper, whole - half, whole).astype(whole.dtype), signed).view(dtype)
+            bits = _to_signed(np.where(upper, whole - half, whole).astype(whole.dtype), signed).view(dtype)
             return np.asarray(bits ^ (upper.astype(dtype) << np.array(8 * dtype.itemsize - 1, dtype)))
         if dtype.itemsize == 8:
-            return _signed(whole, dtype)
-        low = _signed(whole, np.dtype(np.int32))
+            return _to_signed(whole, dtype)
+        low = _to_signed(whole, np.dtype(np.int32))
         return low.astype(np.int8).astype(dtype) if dtype in _LOW_BIT else low.astype(dtype)
 
 
-def _signed(whole: Array, dtype: np.dtype[Any]) -> Array:
+def _to_signed(whole: Array, dtype: np.dtype[Any]) -> Array:
     """int32 or int64; its smallest value where `whole` does not fit."""
     half = 2.0 ** (8 * dtype.itemsize - 1)
     return np.where((whole >= -half) & (whole < half), whole, -half).astype(dtype)

@@ -232,7 +232,7 @@ def ordered_products(
 def _fours(a: Array, b: Array, first: Array | None) -> Array:
     y = _FLOAT.type(0) if first is None else first
     for k, size in _groups(a.shape[-1]):
-        y = np.asarray(y + _added(lambda at: a[..., at, None] * b[..., at, None, :], range(k, k + size)))
+        y = np.asarray(y + _sum_in_chains(lambda at: a[..., at, None] * b[..., at, None, :], range(k, k + size)))
     return np.asarray(y)
 
 
@@ -262,7 +262,7 @@ def _groups(count: int) -> Iterator[tuple[int, int]]:
         yield count - 1, 1
 
 
-def _added(term: Callable[[int], Array], places: range) -> Array:
+def _sum_in_chains(term: Callable[[int], Array], places: range) -> Array:
     total = term(places[0])
     for place in places[1:]:
         total = total + term(place)

@@ -126,7 +126,7 @@ def grain(
 
 def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, name: str) -> Grain:
     if block_size:
-        return _blocked(x, scale, axis or 0, block_size, op, name)
+        return _block_grain(x, scale, axis or 0, block_size, op, name)
     if scale.size == 1 and scale.ndim <= 1:
         return Grain("per-tensor", x.shape)
     if axis is None:
@@ -155,7 +155,7 @@ def _axis(x: Array, axis: int, op: str) -> int:
     return axis % x.ndim
 
 
-def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: str) -> Grain:
+def _block_grain(x: Array, scale: Array, axis: int, block_size: int, op: str, name: str) -> Grain:
     if block_size < 0:
         raise _bad_block("a positive number, or 0 for none", block_size, op)
     if scale.ndim != x.ndim or not x.ndim:

@@ -232,9 +232,9 @@ def dynamic_parameters(x: Array, arith: Arith = "exact", name: str = "x") -> tup
     with np.errstate(all="ignore"):
         bottom, top = _F32(np.min(x)), _F32(np.max(x))
     if np.isnan(bottom):
-        raise _refused(name, "NaN", _LANES if arith == "ort" else _NO_ZERO_POINT)
+        raise _refusal(name, "NaN", _LANES if arith == "ort" else _NO_ZERO_POINT)
     if bottom == -np.inf and arith != "ort":
-        raise _refused(name, "-inf", _NO_ZERO_POINT)
+        raise _refusal(name, "-inf", _NO_ZERO_POINT)
     return range_parameters(bottom, top, arith)
 
 
@@ -258,7 +258,7 @@ def quantized(x: Array, arith: Arith = "exact", name: str = "x") -> tuple[Array,
     return codes, scale, zero
 
 
-def _refused(name: str, value: str, why: str) -> OperatorError:
+def _refusal(name: str, value: str, why: str) -> OperatorError:
     fix = "find the node that makes it: qrun run MODEL -t '*'"
     return refuse(f"{name} holds {value}", name, "numbers", value, why=why, fix=fix, code="QR202")
 

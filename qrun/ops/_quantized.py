@@ -126,11 +126,11 @@ def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[i
 def quantized_operators(*forms: Granularity) -> tuple[tuple[str, str], ...]:
     """Domain and type of the operators with scales or zero points (of these granularities), by name;
     imports none of them."""
-    return tuple(key for key, own in _listed().items() if not forms or own.intersection(forms))
+    return tuple(key for key, own in _listed_operators().items() if not forms or own.intersection(forms))
 
 
 @cache
-def _listed() -> Mapping[tuple[str, str], frozenset[str]]:
+def _listed_operators() -> Mapping[tuple[str, str], frozenset[str]]:
     """What quantized.txt has: the granularities of each operator; `python scripts/make_quantized.py` writes it."""
     found = {}
     for line in Path(__file__).with_name("quantized.txt").read_text("ascii").splitlines():
@@ -181,7 +181,7 @@ def quantizers(node: Node) -> tuple[Quantizer, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[Quantizer, ...]:
-    known = facts(domain, op_type) if (domain, op_type) in _listed() else None  # others need not be imported
+    known = facts(domain, op_type) if (domain, op_type) in _listed_operators() else None  # others need not be imported
     if known is None:
         return ()
     found, made = [], Slot("output", 0, outputs[0]) if outputs else None

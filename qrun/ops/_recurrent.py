@@ -178,7 +178,7 @@ def checked(
     one_of("layout", layout, (0, 1))
     if x.ndim != 3:
         raise bad_shape("X", "[batch,seq,input]" if layout else "[seq,batch,input]", x)
-    hidden = _hidden(weights[1], attributes.hidden_size)
+    hidden = _hidden_size(weights[1], attributes.hidden_size)
     count = DIRECTIONS[direction]
     first = x.swapaxes(0, 1) if layout else x
     sizes = {-1: hidden, -2: gates * hidden, -3: x.shape[2], -4: 2 * gates * hidden, -5: 3 * hidden}
@@ -196,7 +196,7 @@ def checked(
     return Sequences(first.astype(computed), found, tuple(own), hidden, backward, bool(layout), computed, x.dtype)
 
 
-def _hidden(weight: tuple[str, Array | None, Any], hidden_size: int | None) -> int:
+def _hidden_size(weight: tuple[str, Array | None, Any], hidden_size: int | None) -> int:
     name, r, shape = weight
     assert r is not None
     if r.ndim != 3:

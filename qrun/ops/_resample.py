@@ -164,8 +164,8 @@ def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes,
         size = (*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :])
         claim(ctx, size, y.dtype, "X")
         y = _one_axis(y, axis, _table(axis, place, options, ctx))
-    y = _rounded(y, x.dtype, ctx) if options.mode != "nearest" else y
-    return _extrapolated(y, outside, options.extrapolation_value, ctx) if outside else y
+    y = _round(y, x.dtype, ctx) if options.mode != "nearest" else y
+    return _extrapolate(y, outside, options.extrapolation_value, ctx) if outside else y
 
 
 Table = tuple[Array, Array | None]
@@ -223,7 +223,7 @@ def in_order(weight: Array) -> bool:
     return bool(weight.shape[1] <= 4 * weight.shape[0])
 
 
-def _rounded(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+def _round(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
     if dtype.kind == "c":
         with np.errstate(all="ignore"):
             return y.astype(dtype)
@@ -239,7 +239,7 @@ def _rounded(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
     return made
 
 
-def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float, ctx: Context) -> Array:
+def _extrapolate(y: Array, outside: Sequence[tuple[int, Array]], value: float, ctx: Context) -> Array:
     masks = [mask.reshape((-1,) + (1,) * (y.ndim - axis - 1)) for axis, mask in outside if mask.any()]
     if not masks:
         return y
@@ -247,7 +247,7 @@ def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float, 
     if y.dtype == np.object_ or y.dtype == np.bool_:
         fill: Any = str(value) if y.dtype == np.object_ else value != 0
     else:
-        fill = _rounded(np.full(1, value, np.float64), y.dtype, ctx)
+        fill = _round(np.full(1, value, np.float64), y.dtype, ctx)
     for mask in masks:
         y[np.broadcast_to(mask, y.shape)] = fill
     return y

@@ -220,11 +220,11 @@ def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
 
 
 def _type(annotation: Any, names: dict[str, Any]) -> Any:
-    return eval(_compiled(annotation), names) if isinstance(annotation, str) else annotation
+    return eval(_compile(annotation), names) if isinstance(annotation, str) else annotation
 
 
 @cache
-def _compiled(annotation: str) -> CodeType:
+def _compile(annotation: str) -> CodeType:
     return compile(annotation, "<annotation>", "eval")
 
 

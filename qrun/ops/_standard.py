@@ -74,7 +74,7 @@ def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., A
         outputs = tuple([f"y{place}" for place in range(ctx.outputs)])
         named = {name.removesuffix("_"): value for name, value in attributes.items() if value is not None}
         node = Node(0, op_type, domain, op_type, known.version, inputs, outputs, named)
-        made = _computed(node, given, ctx.memo)
+        made = _compute(node, given, ctx.memo)
         return tuple([_of_type(np.asarray(value), place, known, args) for place, value in enumerate(made)])
 
     def wide(array: Array) -> Array:
@@ -120,7 +120,7 @@ def _check(op_type: str, args: Sequence[Array | None], attributes: Mapping[str, 
         ctx.claim(_SIZES[op_type](args, attributes), np.dtype(np.float64).itemsize)
 
 
-def _computed(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
+def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
     """What onnx.reference makes of a node. Raises OperatorError in its words where it refuses, or fails."""
     from qrun.child.reference import ReferenceSession
     from qrun.ir.infer import lone

@@ -327,7 +327,7 @@ def bias_gelu(A: Array, B: Array, *, ctx: Context) -> Array:
 
     The same bits as Add, then Gelu, each rounded once. Raises OperatorError for another shape of B.
     """
-    return _functions.gelu(_biased(A, B, "B", ctx))
+    return _functions.gelu(_add_bias(A, B, "B", ctx))
 
 
 @bias_gelu.native
@@ -354,7 +354,7 @@ def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context) -> Array:
     """
     if bias is None:
         ctx.claim(X.shape, X.itemsize)
-    return _functions.gelu_by_tanh(X if bias is None else _biased(X, bias, "bias", ctx))
+    return _functions.gelu_by_tanh(X if bias is None else _add_bias(X, bias, "bias", ctx))
 
 
 @fast_gelu.native
@@ -364,7 +364,7 @@ def _lower_fast_gelu(site: LoweringContext) -> NativeKernel:
     return _gelu_of_sum(site, "gelu_by_tanh", "bias")
 
 
-def _biased(x: Array, bias: Array, name: str, ctx: Context) -> Array:
+def _add_bias(x: Array, bias: Array, name: str, ctx: Context) -> Array:
     _check_bias(x, bias, name, ctx)
     return binary(np.add, x, bias, ctx)
 

@@ -93,7 +93,9 @@ def attention(
     shape, lengths = (*q.shape[:3], keys.shape[2]), given.nonpad_kv_seqlen
     bias = None if given.attn_mask is None else _bias(given.attn_mask, shape, q.dtype, ctx)
     window = attributes.left_window_size, attributes.right_window_size
-    seen = _seen(shape, past if lengths is None else lengths - q.shape[2], bool(attributes.is_causal), window, lengths)
+    seen = _visible_keys(
+        shape, past if lengths is None else lengths - q.shape[2], bool(attributes.is_causal), window, lengths
+    )
     if seen is not None:
         mask = hidden(seen, -np.inf, q.dtype, ctx)
         bias = mask if bias is None else node("Add", [bias, mask], ctx)
@@ -188,7 +190,9 @@ def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
         return mask.astype(dtype)
 
 
-def _seen(shape: Shape, offset: Any, is_causal: bool, window: tuple[int, int], lengths: Array | None) -> Array | None:
+def _visible_keys(
+    shape: Shape, offset: Any, is_causal: bool, window: tuple[int, int], lengths: Array | None
+) -> Array | None:
     """Which keys each row may see by its place, bool [S,T] or [B,1,S,T]; None for all."""
     rows, columns = shape[2:]
     found: list[Array] = []

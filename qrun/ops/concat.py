@@ -159,11 +159,11 @@ def _cuts(
         raise refuse("a step is 0", "steps", "steps other than 0", list(steps), code="QR204")
     cuts = [builtins.slice(None)] * data.ndim
     for axis, start, end, step in zip(axes_in(axes, data.ndim), starts, ends, steps, strict=True):
-        cuts[axis] = _clamped(data.shape[axis], start, end, step)
+        cuts[axis] = _clamp(data.shape[axis], start, end, step)
     return tuple(cuts)
 
 
-def _clamped(size: int, start: int, end: int, step: int) -> builtins.slice:
+def _clamp(size: int, start: int, end: int, step: int) -> builtins.slice:
     """The slice with start in [0, size] (backward: [0, size-1]) and end in [0, size] (backward: [-1, size-1])."""
     start += size if start < 0 else 0
     end += size if end < 0 else 0
@@ -259,7 +259,7 @@ def pad(
 def _pad(
     data: Array, pads: Sequence[int], constant: Array | None, axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> Array:
-    sizes = _padded(data, pads, axes, mode, ctx)
+    sizes = _check_pads(data, pads, axes, mode, ctx)
     if mode == "constant":
         made = np.empty([n + b + e for n, b, e in sizes], data.dtype)
         made[...] = _fill(constant, data.dtype)
@@ -276,7 +276,7 @@ def _pad(
     return data
 
 
-def _padded(
+def _check_pads(
     data: Array, pads: Sequence[int], axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> list[tuple[int, int, int]]:
     """The length of each axis, and how much is added before and after it; claims the result."""
@@ -350,7 +350,7 @@ def _lowered(
         return moving_kernel(
             site, lambda x, y: padded(engine, x.shape, value(), *_amounts(data, pads, axes), order_of(x))
         )
-    sizes = _padded(data, pads, axes, site.attributes["mode"], site.ctx)
+    sizes = _check_pads(data, pads, axes, site.attributes["mode"], site.ctx)
     site.require_constants()
     moved = {axis: size for axis, size in enumerate(sizes) if any(size[1:])}
     if sum(map(sum, moved.values())) > INDICES:

@@ -151,7 +151,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     a first axis. Without iterations these have the shapes that the body states, 0 for sizes that it does not.
     Raises OperatorError for elements whose shapes differ, and where the body does not fit.
     """
-    state = _given(v_initial, "v_initial")
+    state = _require_all(v_initial, "v_initial")
     body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
     going = cond is None or _truth(cond, "cond", "cond")
     most = None if M is None else int(_one(M))
@@ -199,7 +199,7 @@ def scan_8(
     sequence_lens: int64 [batch], how many elements of each are scanned; what scan outputs have beyond is 0.
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
     """
-    inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
+    inputs = _require_all(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
     count = _states(inputs, num_scan_inputs)
     body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))
     backward = _numbers(directions, num_scan_inputs, "directions")
@@ -214,7 +214,7 @@ def scan_8(
         how = [0] * num_scan_inputs, backward
         states, outputs = _scan(body, own[:count], parts, how, length, ctx)
         wholes = [s.whole(v.shape, v.dtype, 0) for s, v in zip(outputs, body.outputs[count:], strict=True)]
-        results.append([*states, *(_padded(whole, longest) for whole in wholes)])
+        results.append([*states, *(_pad(whole, longest) for whole in wholes)])
     if not results:
         wholes = [ScanOutput(ctx).whole(v.shape, v.dtype, 0) for v in body.outputs[count:]]
         return (*inputs[:count], *(np.zeros((0, longest, *whole.shape[1:]), whole.dtype) for whole in wholes))
@@ -244,7 +244,7 @@ def _of_batch(parts: Sequence[Array]) -> Array:
     return np.stack(parts)
 
 
-def _padded(whole: Array, length: int) -> Array:
+def _pad(whole: Array, length: int) -> Array:
     return np.concatenate([whole, np.zeros((length - len(whole), *whole.shape[1:]), whole.dtype)])
 
 
@@ -265,7 +265,7 @@ def scan(
     A direction of 1 goes from the end. Axes and directions are 0 where they are not given.
     Raises OperatorError for shapes and attributes that do not fit.
     """
-    inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
+    inputs = _require_all(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
     count = _states(inputs, num_scan_inputs)
     body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))
     scanned = inputs[count:]
@@ -323,7 +323,7 @@ def _rows(x: Array, axis: int, backward: int, ctx: Context) -> Array:
     return np.require(rows, requirements="C")
 
 
-def _given(values: Sequence[Array | None], name: str) -> list[Array]:
+def _require_all(values: Sequence[Array | None], name: str) -> list[Array]:
     """Variadic inputs, none of them left out."""
     given = [value for value in values if value is not None]
     if len(given) < len(values):

@@ -179,7 +179,7 @@ def conv_transpose(
     Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
-    place = _placed(X, W, B, geometry, output_padding, output_shape)
+    place = _place(X, W, B, geometry, output_padding, output_shape)
     size, group, m = X.shape[2:], geometry.group, W.shape[1]
     ctx.claim((X.shape[0], group, m, *place.out), X.itemsize)
     y = np.empty((X.shape[0], group, m, *place.out), X.dtype)
@@ -199,7 +199,7 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
         ConvGeometry.of(site.attributes),
         [site.attributes[n] for n in ("output_padding", "output_shape")],
     )
-    place, group = _placed(x, w, bias, geometry, *lengths), geometry.group
+    place, group = _place(x, w, bias, geometry, *lengths), geometry.group
     y_shape = (x.shape[0], group * w.shape[1], *place.out)
     site.ctx.claim(y_shape, x.itemsize)
     return float_conv_transpose_kernel(
@@ -217,12 +217,12 @@ def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, c
     rank = len(out)
     axes = list(zip(out, place.begin, w.shape[3:], place.strides, place.dilations, strict=True))
     for firsts in itertools.product(*(range(min(axis[3], axis[0])) for axis in axes)):
-        met = [_meeting(first, *axis) for first, axis in zip(firsts, axes, strict=True)]
+        met = [_find_taps(first, *axis) for first, axis in zip(firsts, axes, strict=True)]
         where: tuple[Any, ...] = (..., *(slice(first, None, axis[3]) for first, axis in zip(firsts, axes, strict=True)))
         target = y[where]
         columns, weights = x, w
         for axis, (taps, places) in enumerate(met):
-            columns = _taken(columns, places, 2 + 2 * axis)
+            columns = _take(columns, places, 2 + 2 * axis)
             weights = np.take(weights, taps, 3 + axis)
         order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
         ctx.claim(columns.shape, 4, "convolution columns")
@@ -234,7 +234,7 @@ def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, c
         target[...] = made.reshape(target.shape)
 
 
-def _meeting(first: int, out: int, begin: int, kernel: int, stride: int, dilation: int) -> tuple[list[int], Array]:
+def _find_taps(first: int, out: int, begin: int, kernel: int, stride: int, dilation: int) -> tuple[list[int], Array]:
     """Along an axis: the taps that meet an input at the results `first`, first + stride, ...; and which inputs these
     are, [taps, results], some of them beyond the image."""
     taps = [tap for tap in range(kernel) if (first + begin - tap * dilation) % stride == 0]
@@ -242,7 +242,7 @@ def _meeting(first: int, out: int, begin: int, kernel: int, stride: int, dilatio
     return taps, begins[:, None] + np.arange(-(-(out - first) // stride))
 
 
-def _taken(x: Array, places: Array, axis: int) -> Array:
+def _take(x: Array, places: Array, axis: int) -> Array:
     """The elements at these places of an axis, which is replaced by those of `places`; 0 beyond its ends."""
     size = x.shape[axis]
     if not size:
@@ -270,7 +270,7 @@ def _axis_numbers(values: Sequence[int], rank: int, name: str, below: Sequence[i
     return tuple(values)
 
 
-def _placed(
+def _place(
     x: Array,
     w: Array,
     bias: Array | None,

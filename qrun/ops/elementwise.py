@@ -105,10 +105,10 @@ def div(A: Array, B: Array, *, ctx: Context) -> Array:
     if not is_integer(A.dtype):
         return binary(np.divide, A, B, ctx)
     observe_zeros(B, "B", ctx)
-    return binary(_truncated, A, B, ctx)
+    return binary(_truncate, A, B, ctx)
 
 
-def _truncated(a: Array, b: Array) -> Array:
+def _truncate(a: Array, b: Array) -> Array:
     quotient = np.asarray(np.floor_divide(a, b))
     if a.dtype.kind == "i":
         quotient += ((a < 0) != (b < 0)) & (np.remainder(a, b) != 0)
@@ -170,10 +170,10 @@ def max_(*data_0: Array, ctx: Context) -> Array:
 def _fold(op_type: str, choose: Callable[[Array, Array], Any], arrays: Sequence[Array], ctx: Context) -> Array:
     common_shape(op_type, arrays, ctx)
     with np.errstate(all="ignore"):
-        return np.asarray(reduce(partial(_chosen, choose), arrays))
+        return np.asarray(reduce(partial(_choose, choose), arrays))
 
 
-def _chosen(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
+def _choose(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
     made = np.asarray(choose(a, b))
     if is_integer(a.dtype) or (made != 0).all():
         return made

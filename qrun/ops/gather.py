@@ -82,7 +82,7 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
     Raises OperatorError for other shapes, a k that is 0 or larger than data's rank without batch_dims, and for an index
     out of range, naming the first.
     """
-    shape = _gathered(data, indices, batch_dims, ctx)
+    shape = _check_gather(data, indices, batch_dims, ctx)
     batch, split = data.shape[:batch_dims], batch_dims + indices.shape[-1]
     slices = data.reshape(math.prod(data.shape[:split]), math.prod(data.shape[split:]))
     return np.asarray(slices[slice_places(data, indices, batch)]).reshape(shape)
@@ -95,13 +95,13 @@ def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
 
     data, indices = site.inputs
     lead = site.attributes["batch_dims"]
-    shape = _gathered(data, indices, lead, site.ctx)
+    shape = _check_gather(data, indices, lead, site.ctx)
     split = lead + indices.shape[-1]
     places = NamedRows(data.shape[lead:split], math.prod(data.shape[:lead]), True, 1, math.prod(data.shape[split:]))
     return gathered_kernel(site, places, shape)
 
 
-def _gathered(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
+def _check_gather(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
     """The result's shape, after all checks but those of the indices themselves."""
     if not 0 <= lead < max(min(data.ndim, indices.ndim), 1):
         most = min(data.ndim, indices.ndim) - 1

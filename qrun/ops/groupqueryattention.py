@@ -105,9 +105,9 @@ def group_query_attention(
     codes = codes_of(given, attributes, k, ctx)
     room = 0 if given.past_key is None else given.past_key.shape[2]
     steps = places_of(given.seqlens_k, total, k.shape[0], k.shape[2], room, attributes.kept)
-    q, k = _normalized(q, k, given, attributes.qk_norm_epsilon, ctx)
+    q, k = _normalize(q, k, given, attributes.qk_norm_epsilon, ctx)
     if attributes.do_rotary:
-        q, k = _turned(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
+        q, k = _rotate(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
     check_bias(given.attention_bias, (*q.shape[:3], total))
     sink = _sink_of(given, attributes, q.dtype)
     cached = [kind.stored(x, ctx) for kind, x in zip(codes, (k, v), strict=True)] if codes else [k, v]
@@ -120,7 +120,7 @@ def group_query_attention(
     for place, step in enumerate(steps):
         own, rows = slice(place, place + 1), min(length, step.total)
         pasts = (given.past_key, given.past_value)
-        used = [_extended(past, new, own, step) for past, new in zip(pasts, cached, strict=True)]
+        used = [_extend_cache(past, new, own, step) for past, new in zip(pasts, cached, strict=True)]
         for present, all_rows in zip(presents, used, strict=True):
             keep(present[place], all_rows[0], step, attributes.kept)
         used = [kind.read(x, q.dtype, ctx) for kind, x in zip(codes, used, strict=True)] if codes else used
@@ -130,7 +130,7 @@ def group_query_attention(
         first = step.total - columns
         if not first:
             used, bias, seen = [_longer(x, total, 2) for x in used], _longer(bias, total, 3), _longer(seen, total, 1)
-        found, told = _attended(q[own, :, :rows], used, bias, seen, sink, attributes, ctx)
+        found, told = _attend(q[own, :, :rows], used, bias, seen, sink, attributes, ctx)
         y[own, :, :rows] = found
         scores[own, :, :rows, first : first + seen.shape[1]] = told
     return merged_heads(y, ctx), *presents, scores
@@ -210,7 +210,7 @@ def _angles_of(given: GroupQueryInputs, size: int) -> Shape:
     return tuple(cos.shape)
 
 
-def _attended(
+def _attend(
     q: Array,
     used: Sequence[Array],
     bias: Array | None,
@@ -229,7 +229,7 @@ def _attended(
     return found.y, np.where(seen, found.biased, np.zeros((), found.biased.dtype))
 
 
-def _normalized(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx: Context) -> tuple[Array, Array]:
+def _normalize(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx: Context) -> tuple[Array, Array]:
     q_weight, k_weight = given.q_norm_weight, given.k_norm_weight
     both_or_none(q_norm_weight=q_weight, k_norm_weight=k_weight)
     if q_weight is None or k_weight is None:
@@ -241,7 +241,7 @@ def _normalized(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx
     return made[0], made[1]
 
 
-def _turned(
+def _rotate(
     q: Array,
     k: Array,
     given: GroupQueryInputs,
@@ -265,7 +265,7 @@ def _turned(
     return rotated(q, cos, sin, width, interleaved, ctx), rotated(k, cos, sin, width, interleaved, ctx)
 
 
-def _extended(past: Array | None, new: Array, own: slice, step: Places) -> Array:
+def _extend_cache(past: Array | None, new: Array, own: slice, step: Places) -> Array:
     """[1,M,kept+new,H]: the filled rows of the cache of one sequence, and the new ones."""
     fresh = new[own, :, : step.new]
     return np.array(fresh) if past is None else np.concatenate([past[own, :, : step.kept], fresh], axis=2)

@@ -61,7 +61,7 @@ def layer_normalization(
     """
     kind = _stash(stash_type)
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
-    weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
+    weights = [_check_fit(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
     ctx.claim(X.shape, 16)
     x = np.asarray(X, order="C")
     y, mean, inverse = standardized(x, axes, epsilon)
@@ -76,7 +76,7 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
     axis = axis_in(options["axis"], x.ndim)
     weights = {name: p for name, p in (("Scale", scale), ("B", bias)) if p is not None}
     for name, p in weights.items():
-        _fitting(p, x, name)
+        _check_fit(p, x, name)
     site.require_constants()
     if site.ctx.wants(1) or site.ctx.wants(2):
         raise declined("its mean or deviation is asked for")
@@ -112,7 +112,7 @@ def rms_normalization(
     Raises OperatorError for an axis outside [-r, r-1] and a scale that does not broadcast to X.
     """
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
-    weight = _fitting(scale, X, "scale")
+    weight = _check_fit(scale, X, "scale")
     ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
         y = widen(X) * inverse_rms(X, axes, epsilon)
@@ -127,7 +127,7 @@ def _lower_rms_normalization(site: LoweringContext) -> NativeKernel:
 def _first_axis(site: LoweringContext) -> int:
     """The first axis of a row of a checked node."""
     x, scale = site.inputs
-    _fitting(scale, x, "scale")
+    _check_fit(scale, x, "scale")
     return axis_in(site.attributes["axis"], x.ndim)
 
 
@@ -185,7 +185,7 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
         return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
 
 
-def _fitting(p: Array, x: Array, name: str) -> Array:
+def _check_fit(p: Array, x: Array, name: str) -> Array:
     if not broadcasts_to(p.shape, x.shape):
         raise misfit(f"{name} does not fit the input", name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
     return widen(p)

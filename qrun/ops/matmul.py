@@ -78,13 +78,13 @@ def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttribut
     Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times
     NaN is NaN. Raises OperatorError for shapes that do not fit.
     """
-    left, right = _checked(A, B, C, attributes, ctx)
+    left, right = _check(A, B, C, attributes, ctx)
     alpha, beta = single(attributes.alpha), single(attributes.beta)
     with np.errstate(all="ignore"):
         if is_integer(A.dtype):
             total = _times(product(left, right), alpha)
             return total if C is None else np.asarray(total + _times(C, beta))
-        first = None if C is None or (beta == 0 and ctx.arith == "ort") else _begun(C, beta)
+        first = None if C is None or (beta == 0 and ctx.arith == "ort") else _scaled_bias(C, beta)
         if A.dtype == np.float32:
             return _sums(left, right, _gemm_order(left, right, C, attributes, ctx), ctx, alpha, first)
         return chained_products(left, right, A.dtype, alpha, first)
@@ -99,7 +99,7 @@ def _gemm_order(left: Array, right: Array, c: Array | None, attributes: GemmAttr
     return order_of(left.shape[0], right.shape[1], left.shape[1], given)
 
 
-def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:
+def _check(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:
     """Refuse shapes that do not fit, and claim the result; A' and B'."""
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
@@ -120,13 +120,13 @@ def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ct
 def _lower_gemm(site: LoweringContext) -> NativeKernel:
     a, b, c = site.inputs
     given = GemmAttributes.of(site.attributes)
-    left, right = _checked(a, b, c, given, site.ctx)
+    left, right = _check(a, b, c, given, site.ctx)
     require_order(_gemm_order(left, right, c, given, site.ctx), left.shape[1])
     turned = bool(given.transA), bool(given.transB)
     return matmul_kernel(site, a, b, c, alpha=single(given.alpha), beta=single(given.beta), turned=turned)
 
 
-def _begun(c: Array, beta: float) -> Array:
+def _scaled_bias(c: Array, beta: float) -> Array:
     """beta * C, rounded once; float64 for float64, else float32."""
     made = widen(c) * beta
     return made if c.dtype == np.float64 else made.astype(np.float32)
@@ -255,7 +255,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
     return result if is_integer(dtype) else narrow(result, dtype)
 
 
-def _malformed(message: str, expected: str, equation: str) -> OperatorError:
+def _equation_error(message: str, expected: str, equation: str) -> OperatorError:
     return refuse(message, "equation", expected, equation[:80], code="QR204")
 
 
@@ -265,9 +265,9 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
     texts = left.split(",")
     for text in (*texts, right):
         if not _TERM.fullmatch(text):
-            raise _malformed("a term is malformed", "letters and at most one ellipsis in each term", equation)
+            raise _equation_error("a term is malformed", "letters and at most one ellipsis in each term", equation)
     if len(texts) != len(inputs):
-        raise _malformed(f"{len(texts)} terms for {len(inputs)} inputs", f"{len(inputs)} terms", equation)
+        raise _equation_error(f"{len(texts)} terms for {len(inputs)} inputs", f"{len(inputs)} terms", equation)
     letters = [text.replace("...", "") for text in texts]
     hidden = 0
     for place, (text, x) in enumerate(zip(texts, inputs, strict=True)):
@@ -282,7 +282,7 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
         right = ("..." if "..." in left else "") + "".join(once)
     plain = right.replace("...", "")
     if len(set(plain)) < len(plain) or not set(plain) <= set(every) or ("..." in right and "..." not in left):
-        raise _malformed("the output term does not fit", "each letter of the inputs at most once", equation)
+        raise _equation_error("the output term does not fit", "each letter of the inputs at most once", equation)
 
     def labels(text: str, rank: int) -> tuple[str, ...]:
         before, dots, after = text.partition("...")

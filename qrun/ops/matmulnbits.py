@@ -216,7 +216,7 @@ def gather_block_quantized(
     ctx.claim(shape, 12)
     if not size[along]:
         return np.zeros(shape, scales.dtype)
-    codes = _unpacked(np.take(data, places, axis=along), width).astype(np.float32)
+    codes = _unpack(np.take(data, places, axis=along), width).astype(np.float32)
     spread = partial(_spread, places, along, np.arange(size[blocks_along]) // block, blocks_along)
     with np.errstate(all="ignore"):
         if zeros is not None:
@@ -237,7 +237,7 @@ def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array)
     return np.take(x, rows, axis=blocks_along).astype(np.float32)
 
 
-def _unpacked(x: Array, width: int) -> Array:
+def _unpack(x: Array, width: int) -> Array:
     """The codes in bytes along the last axis, the first in the low bits; other types as they are."""
     return unpack(x, width) if x.dtype == np.uint8 else x
 
@@ -260,7 +260,7 @@ def _zeros(zero_points: Array, data: Array, size: Sequence[int], width: int) -> 
     if floating or zero_points.shape != wanted:
         expected = "none, as data is floating point" if floating else shape_text(wanted)
         raise refuse("zero_points do not fit data", "zero_points", expected, zero_points, code="QR302")
-    return _unpacked(zero_points, width)[..., : size[-1]]
+    return _unpack(zero_points, width)[..., : size[-1]]
 
 
 def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, floating: bool) -> None:

@@ -89,8 +89,8 @@ def label_encoder(
     Raises OperatorError for no keys or values, both forms of them, and lists of different length.
     Source: ONNX-ML operators, LabelEncoder-4.
     """
-    keys, kind = _chosen("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
-    values, dtype = _chosen("values", values_tensor, values_strings, values_int64s, values_floats)
+    keys, kind = _choose_list("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
+    values, dtype = _choose_list("values", values_tensor, values_strings, values_int64s, values_floats)
     if len(keys) != len(values):
         expected = f"{len(keys)}, as keys"
         raise refuse("keys and values differ in number", "keys_tensor", expected, str(len(values)), code="QR204")
@@ -102,7 +102,7 @@ def label_encoder(
     return _found(X, keys, values, default, dtype, ctx)
 
 
-def _chosen(name: str, tensor: Array | None, *lists: Sequence[Any] | None) -> tuple[Sequence[Any], np.dtype[Any]]:
+def _choose_list(name: str, tensor: Array | None, *lists: Sequence[Any] | None) -> tuple[Sequence[Any], np.dtype[Any]]:
     """The one list that is given, of texts, integers or floats, or a tensor's elements, and their type."""
     kinds: tuple[np.dtype[Any], ...] = (_TEXT, _WHOLE, _SINGLE)
     given = [(v, kind) for v, kind in zip(lists, kinds, strict=True) if v is not None]

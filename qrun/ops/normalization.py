@@ -262,7 +262,7 @@ def instance_normalization(input: Array, scale: Array, B: Array, *, epsilon: flo
     Raises OperatorError for other shapes.
     """
     ctx.claim(input.shape, 16)
-    x = _grouped(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
+    x = _group_channels(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
     weights = [_per_channel(p, input, name) for name, p in (("scale", scale), ("B", B))]
     return affine(standardized(x, (2,), epsilon)[0].reshape(input.shape), weights, input.dtype)
 
@@ -285,7 +285,7 @@ def group_normalization(
     Raises OperatorError for other shapes and numbers of groups.
     """
     ctx.claim(X.shape, 16)
-    x = _grouped(X, num_groups, "X")
+    x = _group_channels(X, num_groups, "X")
     weights = [_per_channel(p, X, name) for name, p in (("scale", scale), ("bias", bias))]
     return affine(standardized(x, (2,), epsilon)[0].reshape(X.shape), weights, X.dtype)
 
@@ -293,19 +293,19 @@ def group_normalization(
 @instance_normalization.native
 def _lower_instance_normalization(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
-    return _lowered(site, max(x.shape[1], 1) if x.ndim > 1 else 1)
+    return _lower(site, max(x.shape[1], 1) if x.ndim > 1 else 1)
 
 
 @group_normalization.native
 def _lower_group_normalization(site: LoweringContext) -> NativeKernel:
-    return _lowered(site, site.attributes["num_groups"])
+    return _lower(site, site.attributes["num_groups"])
 
 
-def _lowered(site: LoweringContext, groups: int) -> NativeKernel:
+def _lower(site: LoweringContext, groups: int) -> NativeKernel:
     from qrun.native.kernels.rowwise import ChannelNorm
 
     x, *params = site.inputs
-    _grouped(x, groups, site.names[0])
+    _group_channels(x, groups, site.names[0])
     scale, bias = (_per_channel(p, x, name) for name, p in zip(site.names[1:], params, strict=True))
     site.require_constants()
     require_type(x.dtype == np.float32, x.dtype)
@@ -316,7 +316,7 @@ def _lowered(site: LoweringContext, groups: int) -> NativeKernel:
     return kernel_of(site, made, (0,), ALWAYS)
 
 
-def _grouped(x: Array, groups: int, name: str) -> Array:
+def _group_channels(x: Array, groups: int, name: str) -> Array:
     """x [N,C,spatial...] as [N,groups,C / groups * spatial]."""
     if x.ndim < 2:
         raise misfit(f"{name} does not fit the input", name, "[N,C,spatial...]", x)

@@ -129,7 +129,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     for place in (*_SCALES, 6, 8):
         site.require_constant(place)
     assert c.y_scale is not None
-    target = native_target(site, _sloped(site, c.a_scale), c.b_scale, c.y_scale, c.y_zero)
+    target = native_target(site, _slope(site, c.a_scale), c.b_scale, c.y_scale, c.y_zero)
     bias = _row(C, c.b.shape[1])
     if all(site.fixed[1:]):
         return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
@@ -157,7 +157,7 @@ def _row(bias: Array | None, columns: int) -> Array | None:
     return None if bias is None else np.broadcast_to(bias.reshape(-1), (columns,))
 
 
-def _sloped(site: LoweringContext, scale: Array) -> Array:
+def _slope(site: LoweringContext, scale: Array) -> Array:
     """alpha * a_scale, if that is a float32 number."""
     with np.errstate(all="ignore"):
         slope = np.float32(site.attributes["alpha"])

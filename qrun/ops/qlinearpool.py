@@ -195,7 +195,7 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
     total = np.asarray(np.sum(X, axis=axes, dtype=wide, keepdims=True))
     acc = total.astype(np.float64) - float(count) * float(zeros[0])
     y = np.empty(acc.shape, X.dtype)
-    store(_rounded(acc, scales, np.full((1,) * acc.ndim, float(count)), ctx.arith), zeros[1], y, ctx, "Y")
+    store(_round(acc, scales, np.full((1,) * acc.ndim, float(count)), ctx.arith), zeros[1], y, ctx, "Y")
     return y
 
 
@@ -207,7 +207,7 @@ def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> t
     return (xs, ys), (xz, yz), axes, math.prod(given.X.shape[a] for a in axes)
 
 
-def _rounded(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
+def _round(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
     """Sums to rounded quotients."""
     if arith != "ort":
         return pooled(acc, *scales, count)
@@ -229,7 +229,7 @@ def _lower_global(site: LoweringContext) -> NativeKernel:
     order: Literal["rows", "channels"] = "rows" if last else "channels"
 
     def rounding(sums: Array, n: Array) -> Array:
-        return _rounded(sums, scales, n, site.ctx.arith)
+        return _round(sums, scales, n, site.ctx.arith)
 
     return mean_kernel(site, x, taps, np.full(1, float(count)), zeros, scales, rounding, order)
 

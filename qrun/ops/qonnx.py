@@ -34,7 +34,7 @@ _ROUNDINGS: dict[str, Callable[[Array], Any]] = {
 }
 
 
-def _rounded(values: Array, mode: str) -> Array:
+def _round(values: Array, mode: str) -> Array:
     one_of("rounding_mode", mode.upper(), _ROUNDINGS)
     return np.asarray(_ROUNDINGS[mode.upper()](values))
 
@@ -98,7 +98,7 @@ def _int_quant(
         v = np.array(np.broadcast_to(X / scale + zeropt, shape))
         sign = np.where(v >= 0, np.float32(1), np.float32(-1))
         _clip(v, *_limits(bits, signed, narrow))
-        codes = np.where((bits == 1) & bool(signed), sign, _rounded(v, rounding_mode))
+        codes = np.where((bits == 1) & bool(signed), sign, _round(v, rounding_mode))
         return np.asarray((codes - zeropt) * scale)
 
 
@@ -176,7 +176,7 @@ def trunc_1(
     lost = _widths(in_bitwidth, names[3]) - _widths(out_bitwidth, names[4])
     with np.errstate(all="ignore"):
         v = np.rint(X / scale + zeropt) / np.ldexp(np.float32(1), lost)
-        return np.asarray((_rounded(v, rounding_mode) - zeropt) * scale)
+        return np.asarray((_round(v, rounding_mode) - zeropt) * scale)
 
 
 @op(
@@ -219,7 +219,7 @@ def trunc(
         step = _nearest_power(out_scale / scale)
         v = np.array(np.broadcast_to(np.rint(X / scale + zeropt) / step, shape))
         _clip(v, *limits)
-        return np.asarray((_rounded(v, rounding_mode) - zeropt / step) * out_scale)
+        return np.asarray((_round(v, rounding_mode) - zeropt / step) * out_scale)
 
 
 def _nearest_power(ratio: Array) -> Array:

@@ -37,7 +37,7 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
 
     def declare(reduce: Reduction) -> Reduction:
         def by_attribute(data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1, ctx: Context) -> Array:
-            return claimed(data, _chosen(data, axes, 0), keepdims, ctx)
+            return claimed(data, _choose_axes(data, axes, 0), keepdims, ctx)
 
         def by_input(
             data: Array,
@@ -47,7 +47,7 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
             noop_with_empty_axes: int = 0,
             ctx: Context,
         ) -> Array:
-            return claimed(data, _chosen(data, _vector(axes), noop_with_empty_axes), keepdims, ctx)
+            return claimed(data, _choose_axes(data, _vector(axes), noop_with_empty_axes), keepdims, ctx)
 
         def claimed(data: Array, axes: tuple[int, ...], keepdims: int, ctx: Context) -> Array:
             ctx.claim(left(data, axes, keepdims), max(8, data.itemsize))
@@ -56,17 +56,17 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
         by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
         for definition in (op(op_type, since=1)(by_attribute), op(op_type, since=axes_input)(by_input)):
             if native:
-                definition.native(_lowering(native))
+                definition.native(_lowering_of(native))
         return reduce
 
     return declare
 
 
-def _lowering(kind: str) -> Lowering:
+def _lowering_of(kind: str) -> Lowering:
     def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
-        chosen = _chosen(data, given, site.attributes.get("noop_with_empty_axes", 0))
+        chosen = _choose_axes(data, given, site.attributes.get("noop_with_empty_axes", 0))
         site.require_constants()
         shape = left(data, chosen, site.attributes["keepdims"])
         return reduction_kernel(site, kind, chosen, shape)
@@ -80,7 +80,7 @@ def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 0 over no elements.
     """
-    return _added(data, axes, keepdims)
+    return _sum(data, axes, keepdims)
 
 
 @reduction("ReduceMean", native="mean")
@@ -95,7 +95,7 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         if not is_integer(data.dtype):
             return narrow(sum_over(data, axes, keepdims) / np.float64(count), data.dtype)
         if not count:
-            return _wrapped(np.add, data, axes, keepdims)
+            return _wrap(np.add, data, axes, keepdims)
         # sum(data) = count * whole + rest, and neither can overflow
         wide = data.dtype.type if data.dtype.itemsize == 8 else np.int64
         divisor = wide(count)
@@ -132,7 +132,7 @@ def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 1 over no elements.
     """
     if is_integer(data.dtype):
-        return _wrapped(np.multiply, data, axes, keepdims)
+        return _wrap(np.multiply, data, axes, keepdims)
     with np.errstate(all="ignore"):
         return narrow(product_over(data, axes, keepdims), data.dtype)
 
@@ -141,21 +141,21 @@ def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 def reduce_l1(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum of absolute values over `axes`, as ReduceSum adds."""
     with np.errstate(all="ignore"):
-        return _added(np.abs(data), axes, keepdims)
+        return _sum(np.abs(data), axes, keepdims)
 
 
 @reduction("ReduceL2", native="norm")
 def reduce_l2(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The square root of the sum of squares over `axes`, in float64 and rounded once; integers toward zero."""
-    return _rounded(lambda x: np.sqrt(sum_over(np.square(x), axes, keepdims)), data)
+    return _round(lambda x: np.sqrt(sum_over(np.square(x), axes, keepdims)), data)
 
 
 @reduction("ReduceSumSquare", native="sum_square")
 def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum of squares over `axes`, as ReduceSum adds."""
     if is_integer(data.dtype):
-        return _added(np.square(data), axes, keepdims)
-    return _rounded(lambda x: sum_over(np.square(x), axes, keepdims), data)
+        return _sum(np.square(data), axes, keepdims)
+    return _round(lambda x: sum_over(np.square(x), axes, keepdims), data)
 
 
 @reduction("ReduceLogSum", native="log_sum")
@@ -164,7 +164,7 @@ def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
     Integers, until version 18: toward zero.
     """
-    return _rounded(lambda x: log(sum_over(x, axes, keepdims)), data)
+    return _round(lambda x: log(sum_over(x, axes, keepdims)), data)
 
 
 @reduction("ReduceLogSumExp", native="log_sum_exp")
@@ -181,7 +181,7 @@ def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Ar
         added = sum_over(apart, axes, keepdims)
         return np.asarray(log(added) + top.reshape(added.shape))
 
-    return _rounded(wide, data)
+    return _round(wide, data)
 
 
 @op("ArgMax", since=1)
@@ -210,26 +210,26 @@ def _vector(axes: Array | None) -> tuple[int, ...]:
     return tuple(int(a) for a in axes.reshape(-1))
 
 
-def _chosen(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
+def _choose_axes(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
     if axes:
         return axes_in(axes, data.ndim)
     return () if noop else tuple(range(data.ndim))
 
 
-def _wrapped(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def _wrap(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """A reduction of integers in their own type."""
     with np.errstate(all="ignore"):
         return np.asarray(function.reduce(data, axis=axes, dtype=data.dtype, keepdims=keepdims))
 
 
-def _added(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def _sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     if is_integer(data.dtype):
-        return _wrapped(np.add, data, axes, keepdims)
+        return _wrap(np.add, data, axes, keepdims)
     with np.errstate(all="ignore"):
         return narrow(sum_over(data, axes, keepdims), data.dtype)
 
 
-def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
+def _round(function: Callable[[Array], Any], data: Array) -> Array:
     """The function in float64, rounded once; to integers toward zero."""
     with np.errstate(all="ignore"):
         made = np.asarray(function(widen(data)))
@@ -238,14 +238,14 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
 
-    return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
+    return arg_kernel(site, what, _check_axis(site.inputs[0], site.attributes["axis"]))
 
 
 arg_max.native(partial(_lower_place, what="max"))
 arg_min.native(partial(_lower_place, what="min"))
 
 
-def _searched(data: Array, axis: int) -> int:
+def _check_axis(data: Array, axis: int) -> int:
     """The axis, counted from the front; refuses one without elements."""
     place = axis_in(axis, data.ndim)
     if not data.shape[place]:
@@ -254,7 +254,7 @@ def _searched(data: Array, axis: int) -> int:
 
 
 def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
-    place = _searched(data, axis)
+    place = _check_axis(data, axis)
     length = data.shape[place]
     with np.errstate(all="ignore"):
         found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
@@ -337,7 +337,7 @@ def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> A
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
     Raises OperatorError for an axis outside [-r, r-1].
     """
-    return _running(np.add, x, axis, bool(exclusive), bool(reverse))
+    return _run_along(np.add, x, axis, bool(exclusive), bool(reverse))
 
 
 @op("CumProd", since=26)
@@ -347,7 +347,7 @@ def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
     Raises OperatorError for an axis outside [-r, r-1].
     """
-    return _running(np.multiply, x, axis, bool(exclusive), bool(reverse))
+    return _run_along(np.multiply, x, axis, bool(exclusive), bool(reverse))
 
 
 def _lower_running(site: LoweringContext, what: str) -> NativeKernel:
@@ -365,7 +365,7 @@ cum_sum.native(partial(_lower_running, what="sum"))
 cum_prod.native(partial(_lower_running, what="product"))
 
 
-def _running(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
+def _run_along(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
     place = axis_in(scalar(axis, "axis"), x.ndim)
     wide: np.dtype[Any] = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
     source = np.moveaxis(np.flip(x, place) if reverse else x, place, 0)

@@ -25,7 +25,7 @@ _ROI_LIMIT = 2.0**20
 @op("Upsample", since=7)
 def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ctx: Context) -> Array:
     """Resize-10 with scales of 1 or more as an attribute. Source: ONNX operators, Upsample-7."""
-    return _resize_10(X, _enlarging(_scales_7(scales)), mode, ctx)
+    return _resize_10(X, _enlarges(_scales_7(scales)), mode, ctx)
 
 
 def _scales_7(scales: Sequence[float]) -> Array:
@@ -36,7 +36,7 @@ def _scales_7(scales: Sequence[float]) -> Array:
 def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -> Array:
     """Resize-10 with scales of 1 or more. Source: it ended with opset 9."""
     _check_ended(ctx)
-    return _resize_10(X, _enlarging(scales), mode, ctx)
+    return _resize_10(X, _enlarges(scales), mode, ctx)
 
 
 def _check_ended(ctx: Context) -> None:
@@ -46,7 +46,7 @@ def _check_ended(ctx: Context) -> None:
         )
 
 
-def _enlarging(scales: Array) -> Array:
+def _enlarges(scales: Array) -> Array:
     if bool((scales < 1).any()):
         raise refuse("a scale is below 1", "scales", "scales of 1 or more", scales.reshape(-1).tolist())
     return scales
@@ -139,14 +139,14 @@ def _lower_10(site: LoweringContext, scales: Array) -> NativeKernel:
 @upsample_7.native
 @EveryType
 def _lower_upsample_7(site: LoweringContext) -> NativeKernel:
-    return _lower_10(site, _enlarging(_scales_7(site.attributes["scales"])))
+    return _lower_10(site, _enlarges(_scales_7(site.attributes["scales"])))
 
 
 @upsample_9.native
 @EveryType
 def _lower_upsample_9(site: LoweringContext) -> NativeKernel:
     _check_ended(site.ctx)
-    return _lower_10(site, _enlarging(site.inputs[1]))
+    return _lower_10(site, _enlarges(site.inputs[1]))
 
 
 @resize_10.native
@@ -281,7 +281,7 @@ def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_m
     if not all(X.shape[2:]):
         raise misfit("X has no elements to sample", "X", "spatial axes of 1 or more", X)
     places = _places(grid, X.shape[2:], bool(align_corners))
-    return _sampled(X, places, mode, padding_mode, bool(align_corners), shape)
+    return _sample(X, places, mode, padding_mode, bool(align_corners), shape)
 
 
 def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
@@ -294,11 +294,11 @@ def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
         return [(g + 1) / 2 * (n - 1) if align else ((g + 1) * n - 1) / 2 for g, n in zip(turned, size, strict=True)]
 
 
-def _sampled(x: Array, places: list[Array], mode: str, padding: str, align: bool, shape: Any) -> Array:
+def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool, shape: Any) -> Array:
     size = x.shape[2:]
     if mode == "nearest":
         near = [np.rint(p) for p in places]
-        return np.asarray(_picked(x, near, padding, align))
+        return np.asarray(_pick(x, near, padding, align))
     if padding != "zeros" and mode == "linear":
         places = [_inside(p, n, padding, align) for p, n in zip(places, size, strict=True)]
     reach = range(2) if mode == "linear" else range(-1, 3)
@@ -310,7 +310,7 @@ def _sampled(x: Array, places: list[Array], mode: str, padding: str, align: bool
         for offsets in itertools.product(range(len(reach)), repeat=len(size)):
             weight = math.prod(share[o] for share, o in zip(shares, offsets, strict=True))
             at = [s + reach[o] for s, o in zip(starts, offsets, strict=True)]
-            total += np.asarray(weight)[:, None] * widen(_picked(x, at, padding, align))
+            total += np.asarray(weight)[:, None] * widen(_pick(x, at, padding, align))
     return total.astype(x.dtype) if is_integer(x.dtype) else narrow(total, x.dtype)
 
 
@@ -328,7 +328,7 @@ def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
     return np.clip(place, 0, size - 1)
 
 
-def _picked(x: Array, at: list[Array], padding: str, align: bool) -> Array:
+def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
     """The elements [N,C,out...] at whole places, float64 [N,out...]."""
     size = x.shape[2:]
     kept = np.ones(at[0].shape, bool)
@@ -407,7 +407,7 @@ def roi_align(
         sides = [(y1, y2 - y1, output_height, X.shape[2]), (x1, x2 - x1, output_width, X.shape[3])]
         lines = [_samples(*side, sampling_ratio, words[0] != "half_pixel", ctx) for side in sides]
         image = widen(X[int(batch_indices[number])])
-        made[number] = _pooled(image, lines[0], lines[1], mode == "max", ctx)
+        made[number] = _pool(image, lines[0], lines[1], mode == "max", ctx)
     return narrow(made, X.dtype)
 
 
@@ -441,7 +441,7 @@ def _samples(
     return before, after, np.where(away, 0.0, 1 - part), np.where(away, 0.0, part)
 
 
-def _pooled(image: Array, rows: tuple[Array, ...], columns: tuple[Array, ...], largest: bool, ctx: Context) -> Array:
+def _pool(image: Array, rows: tuple[Array, ...], columns: tuple[Array, ...], largest: bool, ctx: Context) -> Array:
     """The means, or the maxima, of the samples of each bin: [C,bins,bins] of an image [C,H,W]."""
     (bins, count), (others, width) = rows[0].shape, columns[0].shape
     if not count * width:

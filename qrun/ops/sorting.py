@@ -37,7 +37,7 @@ def top_k(
 
 
 def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) -> tuple[Array, Array]:
-    place = _ranked(x, k, axis, name, ctx)
+    place = _check_axis(x, k, axis, name, ctx)
     size = x.shape[place]
     keys = x if is_integer(x.dtype) or x.dtype == np.float32 else widen(x)
     flat = (math.prod(x.shape[:place]), size, math.prod(x.shape[place + 1 :]))  # numpy sorts along up to 32 axes
@@ -49,7 +49,7 @@ def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) 
     return np.take_along_axis(rows, chosen, axis=1).reshape(shape), chosen.reshape(shape)
 
 
-def _ranked(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:
+def _check_axis(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:
     """The axis, counted from the front, which has k elements or more; what is needed is claimed."""
     place = axis_in(axis, x.ndim)
     size = x.shape[place]
@@ -61,17 +61,17 @@ def _ranked(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:
 
 @top_k_1.native
 def _lower_top_k_1(site: LoweringContext) -> NativeKernel:
-    return _lowered(site, site.attributes["k"], "k", True)
+    return _lower(site, site.attributes["k"], "k", True)
 
 
 @top_k.native
 def _lower_top_k(site: LoweringContext) -> NativeKernel:
-    return _lowered(site, scalar(site.inputs[1], "K"), "K", bool(site.attributes["largest"]))
+    return _lower(site, scalar(site.inputs[1], "K"), "K", bool(site.attributes["largest"]))
 
 
-def _lowered(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
+def _lower(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
 
-    place = _ranked(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
+    place = _check_axis(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
     site.require_constants()
     return top_kernel(site, k, place, largest)
 

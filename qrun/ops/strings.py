@@ -90,7 +90,7 @@ def tf_idf_vectorizer(
     )
     require("max_skip_count", max_skip_count >= 0, "0 or more", max_skip_count)
     rows = X[None] if X.ndim == 1 else X
-    made = _counted(rows, grams, max_skip_count, mode, shares, ngram_indexes, ctx)
+    made = _count_grams(rows, grams, max_skip_count, mode, shares, ngram_indexes, ctx)
     return narrow(made.reshape(*X.shape[:-1], made.shape[1]), np.dtype(np.float32))
 
 
@@ -119,7 +119,7 @@ def _grams(pool: Sequence[Any], starts: Sequence[int], places: Sequence[int], le
     return {length: found[length] for length in lengths}
 
 
-def _counted(
+def _count_grams(
     rows: Array, grams: dict[int, Grams], skips: int, mode: str, shares: Array, places: Sequence[int], ctx: Context
 ) -> Array:
     ctx.claim((len(rows), max(places) + 1), 12)

@@ -194,8 +194,8 @@ def _memo(model: Model) -> Memo:
 
 
 def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Functions, memo: Memo) -> Optimized:
-    begin = memo.once("placed", lambda: _placed(model))
-    done = _fused(begin, keep, arith, functions == "fused", memo).then(_THEN[functions], keep, arith)
+    begin = memo.once("placed", lambda: _number_nodes(model))
+    done = _fuse(begin, keep, arith, functions == "fused", memo).then(_THEN[functions], keep, arith)
     current, groups, reasons = done.model, done.groups, done.reasons
     old = model.nodes
     refused = tuple(
@@ -205,12 +205,12 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
     )
     if current is begin:
         return Optimized(model, {node.index: (node.index,) for node in old}, refused)
-    nodes = tuple(_named(model, current.nodes, groups))
+    nodes = tuple(_name_nodes(model, current.nodes, groups))
     led = {node.index: tuple(old[i].index for i in group) for node, group in zip(nodes, groups, strict=True)}
     return Optimized(replace(current, nodes=nodes), led, refused)
 
 
-def _fused(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, memo: Memo) -> _Stage:
+def _fuse(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, memo: Memo) -> _Stage:
     """The model, its nodes numbered by their places, with integer operators.
     functions: also for functions of one tensor."""
     start = _Stage(begin, tuple((i,) for i in range(len(begin.nodes))), {})
@@ -225,7 +225,7 @@ def makes_tables(model: Model, arith: Arith) -> bool:
     memo = _memo(model)
 
     def found() -> bool:
-        fused = _fused(memo.once("placed", lambda: _placed(model)), frozenset(), arith, False, memo).model
+        fused = _fuse(memo.once("placed", lambda: _number_nodes(model)), frozenset(), arith, False, memo).model
         if has_tables(fused) or not _TABULATE.wanted(fused):
             return has_tables(fused)
         from qrun.passes.tabulate import makes_a_table
@@ -235,7 +235,7 @@ def makes_tables(model: Model, arith: Arith) -> bool:
     return memo.once(("makes tables", arith), found)
 
 
-def _placed(model: Model) -> Model:
+def _number_nodes(model: Model) -> Model:
     """The model with its nodes numbered by their places; labels stay."""
     if all(node.index == place for place, node in enumerate(model.nodes)):
         return model
@@ -247,7 +247,7 @@ def has_tables(model: Model) -> bool:
     return any(node.domain == OWN for node in model.nodes)
 
 
-def _named(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:
+def _name_nodes(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:
     """The nodes, each named after the node of its group that does the work, with that one's index or, if taken,
     a new one."""
     free = max((node.index for node in model.nodes), default=0) + 1
@@ -289,12 +289,12 @@ def _reason(model: Model, node: Node) -> str:
         )
     if not any(is_quantize(reader) for name in node.outputs for reader in model.consumers.get(name, ())):
         return "its result is not quantized"
-    other = next((name for name in node.inputs if name and not _settled(model, name)), None)
+    other = next((name for name in node.inputs if name and not _is_settled(model, name)), None)
     if other is not None:
         return f"its input {other} is neither stored nor dequantized"
     return f"{node.op_type} of several tensors has no integer form"
 
 
-def _settled(model: Model, name: str) -> bool:
+def _is_settled(model: Model, name: str) -> bool:
     """Whether a tensor is stored, or made by DequantizeLinear."""
     return model.constant(name) is not None or (name in model.producers and is_dequantize(model.producers[name]))

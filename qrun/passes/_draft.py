@@ -67,7 +67,9 @@ class Draft:
     @cached_property
     def preserved(self) -> frozenset[str]:
         """Names of tensors that must stay: asked for, outputs of the graph, or read by a subgraph."""
-        return frozenset(self._keep) | {v.name for v in self.model.outputs} | frozenset(_captured(self.model.nodes))
+        return (
+            frozenset(self._keep) | {v.name for v in self.model.outputs} | frozenset(_captured_names(self.model.nodes))
+        )
 
     @cached_property
     def _used(self) -> set[str]:
@@ -217,10 +219,10 @@ def unchanged(model: Model, refused: Mapping[int, str] | None = None) -> Rewritt
     return Rewritten(model, (), refused or {})
 
 
-def _captured(nodes: Iterable[Node]) -> Iterator[str]:
+def _captured_names(nodes: Iterable[Node]) -> Iterator[str]:
     """Names that subgraphs may read from outside."""
     for node in nodes:
         for graph in node.subgraphs:
             yield from (v.name for v in graph.outputs)
             yield from (name for inner in graph.nodes for name in inner.inputs if name)
-            yield from _captured(graph.nodes)
+            yield from _captured_names(graph.nodes)

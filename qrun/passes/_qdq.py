@@ -226,7 +226,7 @@ def conv(draft: Draft, node: Node) -> IntegerOperator:
         raise Refused(f"integer convolutions over {weights.ndim - 2} axes have no native kernel")
     bias = _bias(draft, node, x, w, (len(weights),))
     rows = weights.reshape(len(weights), math.prod(weights.shape[1:]))
-    added = _fitting(draft, x, w, rows, bias, out)
+    added = _fitting_bias(draft, x, w, rows, bias, out)
     y = out.side
     inputs = (x.tensor, x.scale, x.zero, w.tensor, w.scale, w.zero, y.scale, y.zero, added)
     return IntegerOperator(
@@ -252,7 +252,7 @@ def gemm(draft: Draft, node: Node) -> IntegerOperator:
         raise Refused("B is not a matrix")
     columns = weights if transposed else weights.T
     bias = _bias(draft, node, a, b, (len(columns),))
-    added = _fitting(draft, a, b, columns, bias, out)
+    added = _fitting_bias(draft, a, b, columns, bias, out)
     y = out.side
     inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, added, y.scale, y.zero)
     kept = {name: value for name, value in node.attributes.items() if name in ("transA", "transB")}
@@ -269,7 +269,7 @@ def matmul(draft: Draft, node: Node) -> IntegerOperator:
         if weights.ndim != 2:
             raise Refused("B has one scale per column, but is not a matrix")
     if weights is not None and weights.ndim == 2:
-        _fitting(draft, a, b, weights.T, _Bias(), out)
+        _fitting_bias(draft, a, b, weights.T, _Bias(), out)
         known = True
     else:
         known = _check_depth(draft, node, a, b)
@@ -334,7 +334,7 @@ def _all_equal(a: Array, b: Array) -> bool:
     return (a.size == b.size or 1 in (a.size, b.size)) and bool(np.all(a == b))
 
 
-def _fitting(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias, out: Output) -> str:
+def _fitting_bias(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias, out: Output) -> str:
     """The name of a bias with which all sums fit int32; rows: of weights, one for each output channel.
 
     That is the bias itself, or one that differs in channels whose sums might not fit, but all give the same
@@ -359,7 +359,7 @@ def _fitting(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, 
         ends = (int(at[channel]) + int(end[channel]) for at in (value, moved) for end in (low, high))
         if len({_code(acc * unit, out.side) for acc in ends}) > 1:
             raise Refused("its sums may not fit int32")
-    return draft.constant(moved.astype(np.int32).reshape(bias.value.shape), f"{bias.name}_fitting")
+    return draft.constant(moved.astype(np.int32).reshape(bias.value.shape), f"{bias.name}_fitting_bias")
 
 
 def _unit(x: Array, w: Array, y: Array) -> Fraction:

@@ -18,19 +18,19 @@ def known_shapes(model: Model) -> Mapping[str, Dims]:
     """What is known before any run; tensors of unknown rank are missing."""
     found: dict[str, Dims] = {name: array.shape for name, array in model.constants.items()}
     for value in (*model.inputs, *model.defaults):
-        found |= _stated(value)
+        found |= _stated_shapes(value)
     for node in model.nodes:
         made = _output(node, found.get)
         for place, name in enumerate(node.outputs):
             stated = model.types.get(name)
             if stated is not None and stated.shape is not None:
-                found |= _stated(stated)
+                found |= _stated_shapes(stated)
             elif made is not None and not place and name:
                 found[name] = made
     return found
 
 
-def _stated(value: TensorType) -> dict[str, Dims]:
+def _stated_shapes(value: TensorType) -> dict[str, Dims]:
     """The shape that the file states, by the name of its tensor; nothing for a shape that no array can have."""
     if value.shape is None or len(value.shape) > MOST_AXES:
         return {}

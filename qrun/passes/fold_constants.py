@@ -59,7 +59,7 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
             continue
         room -= max(0, growth)
         left -= fresh if node.inputs else -fresh
-        draft.constants.update((name, _frozen(array)) for name, array in named.items())
+        draft.constants.update((name, _freeze(array)) for name, array in named.items())
         known.update(named)
         draft.put(node.index)
     return draft.finish()
@@ -95,7 +95,7 @@ def _share(made: Array, given: Array | None) -> bool:
     return given is not None and np.may_share_memory(made, given)
 
 
-def _frozen(array: Array) -> Array:
+def _freeze(array: Array) -> Array:
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view

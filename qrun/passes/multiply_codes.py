@@ -50,7 +50,7 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
     name = node.inputs[1]
     if name in draft.preserved or len(draft.consumers(name)) > 1:
         raise Refused("its weights are read in float as well")
-    codes, scale, zero, block = _weights(draft, source, _turned(draft, node))
+    codes, scale, zero, block = _weights(draft, source, _is_transposed(draft, node))
     columns, depth = codes.shape
     shape = draft.shapes.get(node.inputs[0])
     if (shape or (depth,))[-1] not in (depth, None):
@@ -66,8 +66,8 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
     points = (np.zeros(scale.shape, np.int16) if zero is None else zero.astype(np.int16)) + offset
     made = np.zeros((columns, scale.shape[1] * block), np.uint8)
     made[:, :depth] = codes.astype(np.int8) + np.int8(offset)
-    packed = _packed(made, bits).reshape(columns, scale.shape[1], -1)
-    given = {"codes": packed, "scales": scale, "zero_points": _packed(points.astype(np.uint8), bits)}
+    packed = _pack(made, bits).reshape(columns, scale.shape[1], -1)
+    given = {"codes": packed, "scales": scale, "zero_points": _pack(points.astype(np.uint8), bits)}
     if bool((points == middle).all()):
         del given["zero_points"]
     inputs = [node.inputs[0], *(draft.constant(array, f"{name}_{what}") for what, array in given.items())]
@@ -78,7 +78,7 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
     draft.put(node.index, (fused, (source.index, node.index)))
 
 
-def _turned(draft: Draft, node: Node) -> bool:
+def _is_transposed(draft: Draft, node: Node) -> bool:
     """Whether the right operand is [N, K]; Refused for a Gemm that does more than multiply and add."""
     if node.op_type == _MATMUL:
         return False
@@ -142,7 +142,7 @@ def _weights(draft: Draft, source: Node, turned: bool) -> tuple[Array, Array, Ar
     return codes if turned else codes.T, shaped(scale), None if zero is None else shaped(zero), size
 
 
-def _packed(codes: Array, bits: int) -> Array:
+def _pack(codes: Array, bits: int) -> Array:
     """Codes in bytes, from the low bits up, along the last axis; zeros fill the last byte."""
     each = 8 // bits
     wide = np.pad(codes, [(0, 0), (0, -codes.shape[1] % each)])

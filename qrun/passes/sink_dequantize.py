@@ -91,7 +91,7 @@ class _Sink:
             draft.put(node.index, (replace(node, inputs=(side.tensor, *node.inputs[1:])), [node.index]))
             return
         try:
-            moved = _moved(draft, node, side)
+            moved = _find_move(draft, node, side)
         except Refused as reason:
             draft.refused[node.index] = str(reason)
             return
@@ -112,7 +112,7 @@ class _Sink:
         draft.put(node.index, *made)
 
 
-def _moved(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
+def _find_move(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
     """How the node moves integers. None if its operator does not move elements; Refused if this node cannot."""
     definition = find(node.domain, node.op_type, node.version)
     form = definition.form if definition else ""
@@ -124,7 +124,7 @@ def _moved(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
     if version is None:
         raise Refused(f"{node.op_type}-{node.version} does not take {type_name(side.dtype)}")
     if node.op_type == "Pad":
-        inputs = _filled(draft, node, side)
+        inputs = _fill_inputs(draft, node, side)
     elif node.op_type == "MaxPool":
         _check_max_pool(node)
     elif node.op_type in _NEAREST:
@@ -148,7 +148,7 @@ def _moved_axis(draft: Draft, node: Node, side: QuantizedTensor) -> int | None:
     return perm.index(axis)
 
 
-def _filled(draft: Draft, node: Node, side: QuantizedTensor) -> tuple[str, ...]:
+def _fill_inputs(draft: Draft, node: Node, side: QuantizedTensor) -> tuple[str, ...]:
     """Pad's inputs after the first, with a code to fill with."""
     if len(node.inputs) < 2 or node.attributes.get("mode", "constant") != "constant":
         return (*node.inputs[1:2], *(["", *node.inputs[3:]] if node.inputs[3:] else []))

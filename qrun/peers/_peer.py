@@ -58,7 +58,7 @@ def load_ort(
 
     def remote(others: Mapping[str, Any]) -> RemoteObject:
         def arguments() -> tuple[object, ...]:
-            sent = _widened(proto_of(model, data, outputs), others) if others else bytes_of(model, data, outputs)
+            sent = _widen(proto_of(model, data, outputs), others) if others else bytes_of(model, data, outputs)
             return "ort", loading(limit, model, threads), PickleBuffer(sent), options
 
         return RemoteObject("load", arguments)
@@ -74,7 +74,7 @@ def load_ort(
         load_failed(label, model, error, limit)
     plain = all(name in others or types[name] is None or types[name] in ORT_TYPES for name in outputs)
     wanted = [others.get(name) for name in outputs]
-    return Loaded(model, label, limits, session, (names, plain), encode_feeds, partial(_decoded, wanted))
+    return Loaded(model, label, limits, session, (names, plain), encode_feeds, partial(_decode, wanted))
 
 
 def external_settings(model: Model) -> dict[str, str]:
@@ -84,7 +84,7 @@ def external_settings(model: Model) -> dict[str, str]:
     return {"model_external_initializers_file_folder_path": str(model.path.parent.resolve())}
 
 
-def _widened(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
+def _widen(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
     """The model with these outputs as float32 beside them."""
     for name in others:
         proto.graph.node.append(onnx.helper.make_node("Cast", [name], [name + _WIDE], to=onnx.TensorProto.FLOAT))
@@ -107,15 +107,15 @@ def _encoded_for_ort(array: Array) -> tuple[Array, int]:
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
 
 
-def _decoded(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]:
+def _decode(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]:
     """wanted: the element types of outputs that were asked for in float32."""
     return [
-        array.astype(narrow) if narrow is not None else _typed(array, number)
+        array.astype(narrow) if narrow is not None else _with_type(array, number)
         for narrow, (array, number) in zip(wanted, made, strict=True)
     ]
 
 
-def _typed(value: Any, number: int) -> Any:
+def _with_type(value: Any, number: int) -> Any:
     """An output with its own element type; OrtValue.numpy gives bytes for some, and refuses others."""
     dtype = DTYPES.get(number)
     if dtype is None or (dtype in ORT_TYPES and value is not None):
@@ -235,7 +235,7 @@ def optimized_peer(
     refused as written). Raises MemoryLimitError.
     """
     try:
-        found = _optimized(model, data, limits.get("max_memory"))
+        found = _optimize(model, data, limits.get("max_memory"))
         made = {name for node in found.graph.node for name in node.output if name}
         kept = [name for name in model.producers if name in made and name not in outputs]
         if not kept:
@@ -248,7 +248,7 @@ def optimized_peer(
         return None
 
 
-def _optimized(model: Model, data: bytes | None, max_memory: int | None) -> onnx.ModelProto:
+def _optimize(model: Model, data: bytes | None, max_memory: int | None) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="qrun-") as folder:
         path = Path(folder) / "model.onnx"
         options = {"settings": external_settings(model), "optimized": str(path)}

@@ -94,7 +94,7 @@ def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Optimized
         owner |= dict.fromkeys(group - owner.keys(), number)
     _join(model, members, owner, lambda node, name, number: True)
     return tuple(
-        OptimizedNode(node, tuple(sorted(group)), _named(model, node, claim, group))
+        OptimizedNode(node, tuple(sorted(group)), _find_member(model, node, claim, group))
         for node, claim, group in zip(optimized, claims, members, strict=True)
     )
 
@@ -175,7 +175,7 @@ def _back(
     return set(ways) - group if like is None else set()
 
 
-def _named(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int]) -> int:
+def _find_member(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int]) -> int:
     """The member whose operator is like the optimized node's, else the first claimed one that does more than convert;
     -1 if there is none."""
     alike = [i for i in sorted(group) if _alike(model.nodes[i], node)]

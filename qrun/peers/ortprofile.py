@@ -96,7 +96,7 @@ class Profiler:
             return plain
         events: list[NodeEvent] = []
         rows, taken = [], set[int]()
-        for number, (ran, name) in enumerate(_paired(self.nodes, times)):
+        for number, (ran, name) in enumerate(_pair_nodes(self.nodes, times)):
             mine = times.get(name, [])[-runs:]
             if len(mine) == runs:
                 index = ran.named if ran.members and ran.named not in taken else len(self.model.nodes) + number
@@ -203,7 +203,7 @@ def _outermost(events: Sequence[dict[str, Any]], nodes: Sequence[OptimizedNode])
     return found
 
 
-def _paired(
+def _pair_nodes(
     nodes: Sequence[OptimizedNode], times: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[OptimizedNode, str]]:
     """The nodes with their names in the profile, where those without one are ``Op_index``; and what else is there.

@@ -138,7 +138,7 @@ def _known(show: Callable[[Item], str], codes: str = "-") -> Callable[[Item], st
     return lambda item: codes if _true(item, "codes") else show(item)
 
 
-def _agreed(output: Item) -> str:
+def _agreement_text(output: Item) -> str:
     total = output.find("argmax_total")
     return "-" if total is None else f"{output['argmax_agreed'].size} of {total.size}"
 
@@ -148,7 +148,7 @@ _OUTPUTS = [
     Column("SQNR", right=True, cell=_known(_decibel, "codes")),
     Column("cosine", right=True, cell=_known(_cosine)),
     Column("max abs", right=True, cell=_known(lambda o: number(real(o, "max_abs")))),
-    Column("argmax", right=True, cell=_known(_agreed)),
+    Column("argmax", right=True, cell=_known(_agreement_text)),
     Column("NaN/Inf", right=True, optional=1, cell=_known(lambda o: _place(o, "odd"))),
 ]
 
@@ -160,7 +160,7 @@ def _costs(costs: Sequence[Item], causes: bool) -> Grid:
         Column("#", right=True, cell=lambda row: str(row[0].index)),
         Column("node", shrink=2, cell=lambda row: row[0].label),
         Column("op", shrink=1, optional=2, cell=lambda row: op(row[0])),
-        Column("output", right=True, cell=lambda row: _measured(row[1]) + _decibel(row[1], "output_sqnr_db")),
+        Column("output", right=True, cell=lambda row: _effect_text(row[1]) + _decibel(row[1], "output_sqnr_db")),
         Column("share", right=True, cell=lambda row: percent(row[1]["share"].real)),
         Column("local", right=True, optional=1, cell=lambda row: _decibel(row[1].find("local"))),
         Column("cause", cell=lambda row: text_of(row[1], "reason")) if causes else None,
@@ -169,7 +169,7 @@ def _costs(costs: Sequence[Item], causes: bool) -> Grid:
     return Grid.of(columns, zip(nodes, costs, strict=True))
 
 
-def _measured(cost: Item) -> str:
+def _effect_text(cost: Item) -> str:
     return "" if cost.find("measured") is None or _true(cost, "measured") else "~"
 
 

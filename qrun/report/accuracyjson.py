@@ -46,7 +46,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "operators": found.suggestion.operators if found.suggestion else (),
         "departure": _departure(found),
         "corrections": found.corrections,
-        "keep_in_float": _suggested(found),
+        "keep_in_float": _suggestion_json(found),
         "tensors": found.tensors,
         "unmatched": found.left,
         "notes": [*filter(None, [hurry(found), departed(found)]), *corrections(found), *notes(found)],
@@ -64,7 +64,7 @@ def _departure(found: Accuracy) -> dict[str, Any] | None:
 _NODE = {"index": "index", "name": "name", "domain": "full_domain", "op": "op_type"}
 
 
-def _suggested(found: Accuracy) -> dict[str, Any] | None:
+def _suggestion_json(found: Accuracy) -> dict[str, Any] | None:
     kept = found.suggestion
     if kept is None or found.wrong:
         return None

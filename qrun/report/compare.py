@@ -95,7 +95,7 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
         facts += [("by itself", f"fed the values of {found.names[1]}, {told}"), *own]
     if guilt is not None and guilt.inside is not None:
         return facts + _inside(guilt.inside)
-    return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited(found, t))
+    return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited_facts(found, t))
 
 
 def _inside(inside: GraphDifference) -> list[tuple[str, str]]:
@@ -137,7 +137,7 @@ def _inputs(found: Comparison, t: ComparedTensor) -> str:
     return states[t.inputs]
 
 
-def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
+def _inherited_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if not t.checked:
         return [("cause", "not known: not all tensors that it reads are there on both sides")]
     told = "inherited: fed the other side's values, it gives the other side's result"
@@ -193,11 +193,11 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
         nodes = plural(len(found.model.nodes), "node")
         title = "crash" if found.first.crashed else "refusal" if found.first.refused else "difference"
         title = f"First {title}  node {found.first.node.index} of {nodes}"
-        blocks += [Block(title, facts=first_facts(found, found.first)), _differing(found, top)]
+        blocks += [Block(title, facts=first_facts(found, found.first)), _differing_block(found, top)]
         inside = found.first.guilt and found.first.guilt.inside
         if inside:
             title = f"Inside node {found.first.node.index}, {inside.where}: tensors that differ"
-            blocks.append(replace(_differing(inside.found, top), title=title))
+            blocks.append(replace(_differing_block(inside.found, top), title=title))
     causes = _causes(found)
     if causes:
         blocks.append(Block("Causes (qrun explain CAUSE)", Grid.of(_CAUSE_COLUMNS, causes.items())))
@@ -283,7 +283,7 @@ def _by(pair: TensorPair) -> str:
     return "" if not pair.beyond else f" with {largest(pair)}" if odd(pair) else f" by {largest(pair)}"
 
 
-def _differing(found: Comparison, top: int | None) -> Block:
+def _differing_block(found: Comparison, top: int | None) -> Block:
     rows, op = found.differing[:top], op_names(found.model.nodes)
     left, told = len(found.differing) - len(rows), _beyond(found)
     isolate = "" if found.isolate or found.piecewise else "--isolate, "
@@ -367,12 +367,12 @@ def _outputs(found: Comparison) -> Block:
         Column("max rel", right=True, optional=2, cell=lambda o: size(odd(o[1]) or number(o[1].max_rel), o[1])),
         Column("SQNR", right=True, optional=1, cell=lambda o: decibel(o[1].sqnr)),
         Column("argmax", cell=lambda o: _argmax(o[1])),
-        Column("verdict", cell=lambda o: _judged(found, o[1])),
+        Column("verdict", cell=lambda o: _verdict_text(found, o[1])),
     ]
     return Block("Outputs", Grid.of(columns, found.outputs))
 
 
-def _judged(found: Comparison, p: TensorPair) -> str:
+def _verdict_text(found: Comparison, p: TensorPair) -> str:
     if p.identical or p.difference.form:
         return "equal" if p.identical else "missing or of another form"
     told = limit(found.tolerance, p)

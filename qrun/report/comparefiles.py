@@ -46,7 +46,7 @@ def files_sheet(found: Files, top: int | None, sources: Sources = NONE) -> Sheet
 def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
     """The body of the JSON report: ``files`` names the kind; everything that was compared, whole. feeds: of a run."""
     kind = found.kind if isinstance(found, SavedArrays) else _KINDS[type(found)]
-    fields = {"files": kind, "equal": found.equal, **_fed(feeds), **encode(found)}
+    fields = {"files": kind, "equal": found.equal, **_inputs_json(feeds), **encode(found)}
     if kind == "runs":
         fields["outputs"] = fields.pop("pairs")
     if isinstance(found, RecordComparison):
@@ -83,10 +83,10 @@ def recorded_sheet(made: Recorded, sources: Sources = NONE, own: bool = False) -
 
 
 def recorded_fields(made: Recorded, feeds: Feeds | None = None) -> dict[str, Any]:
-    return {**_fed(feeds), "record": {"path": str(made.folder), "tensors": made.tensors, "bytes": made.nbytes}}
+    return {**_inputs_json(feeds), "record": {"path": str(made.folder), "tensors": made.tensors, "bytes": made.nbytes}}
 
 
-def _fed(feeds: Feeds | None) -> dict[str, Any]:
+def _inputs_json(feeds: Feeds | None) -> dict[str, Any]:
     return {"inputs": input_fields(feeds)} if feeds else {}
 
 
@@ -350,13 +350,13 @@ def in_the_files(a: Model, b: Model) -> list[StoredDifference] | None:
     return None if "float" in (ModelFacts(a).form, ModelFacts(b).form) else stored_differences(a, b)
 
 
-def _counted(found: Sequence[StoredDifference]) -> str:
+def _kinds_text(found: Sequence[StoredDifference]) -> str:
     """How many there are of each kind."""
     counts = Counter(d.kind for d in found)
     return ", ".join(plural(n, kind) for kind, n in counts.items())
 
 
-def _gathered(found: Sequence[StoredDifference]) -> list[StoredDifference]:
+def _group_differences(found: Sequence[StoredDifference]) -> list[StoredDifference]:
     """The differences, with one row for the nodes of one operator that only one model has: how many it has."""
     lone = [d for d in found if d.kind == "node" and "-" in (d.a, d.b)]
     rows = []
@@ -372,9 +372,9 @@ def files_block(found: Sequence[StoredDifference], top: int | None) -> Block:
     if not found:
         same = "Both have the same nodes, attributes, scales, zero points and weights."
         return Block("What differs in the files", lines=[same])
-    rows = _gathered(found)
+    rows = _group_differences(found)
     shown, rest = rows[:top], rows[len(rows[:top]) :]
-    more = f"{plural(len(rest), 'more row')}: {_counted(rest)}   --top all, --json" if rest else ""
+    more = f"{plural(len(rest), 'more row')}: {_kinds_text(rest)}   --top all, --json" if rest else ""
     columns = [
         Column("what", cell=lambda d: d.kind),
         Column("name", shrink=1, cell=lambda d: d.name),
@@ -383,4 +383,4 @@ def files_block(found: Sequence[StoredDifference], top: int | None) -> Block:
         Column("second", right=True, cell=lambda d: d.b),
         Column("change", cell=lambda d: d.change),
     ]
-    return Block(f"What differs in the files: {_counted(found)}", Grid.of(columns, shown), more=more)
+    return Block(f"What differs in the files: {_kinds_text(found)}", Grid.of(columns, shown), more=more)

@@ -154,7 +154,7 @@ Line = list[tuple[str, str]]
 
 def plain_lines(grid: Grid) -> Iterator[Line]:
     """One line a record, or as many as its tallest cell, columns aligned, nothing cut."""
-    for lines in _drawn(grid, grid.widths(), ("  ", "  ", ""), "dim"):
+    for lines in _draw(grid, grid.widths(), ("  ", "  ", ""), "dim"):
         yield from lines
 
 
@@ -174,7 +174,7 @@ def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Itera
     top, middle, bottom = (
         [(rule[0] + rule[2].join(rule[1] * (width + 2) for width in widths) + rule[3], "dim")] for rule in rules
     )
-    rows = _drawn(grid, widths, (f"{bar} ", f" {bar} ", f" {bar}"), "bold")
+    rows = _draw(grid, widths, (f"{bar} ", f" {bar} ", f" {bar}"), "bold")
     yield top
     yield from next(rows)
     yield middle
@@ -183,7 +183,7 @@ def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Itera
     yield bottom
 
 
-def _drawn(grid: Grid, widths: Sequence[int], between: tuple[str, str, str], head: str) -> Iterator[list[Line]]:
+def _draw(grid: Grid, widths: Sequence[int], between: tuple[str, str, str], head: str) -> Iterator[list[Line]]:
     """The lines of the header, then those of each row. between: what stands left of a line, between cells,
     and right of it."""
     left, gap, end = between

@@ -72,10 +72,10 @@ def inputs_text(feeds: Feeds) -> str:
 
 def origin(source: str) -> str:
     """Where an input came from, behind its name: ``from x.npy``, ``random, seed 0``, ``full``."""
-    return f"from {source}" if source and not _made(source) else source
+    return f"from {source}" if source and not _is_random(source) else source
 
 
-def _made(source: str) -> bool:
+def _is_random(source: str) -> bool:
     """Whether qrun made the input."""
     return source == FULL or source.startswith("random")
 
@@ -86,7 +86,7 @@ def chance(sources: Mapping[str, str]) -> str:
     if not made:
         return ""
     these = f"{some(made, INPUTS_SHOWN)} {'is' if len(made) == 1 else 'are'}"
-    who = "Inputs are" if all(map(_made, sources.values())) else these
+    who = "Inputs are" if all(map(_is_random, sources.values())) else these
     return f" {who} {sources[made[0]]}."
 
 

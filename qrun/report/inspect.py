@@ -138,12 +138,14 @@ def print_nodes(screen: Screen, model: Model) -> None:
         Column("#", right=True, cell=lambda n: str(n.index)),
         Column("name", shrink=1, cell=lambda n: n.name),
         Column("op", cell=lambda n: op(n.node)),
-        Column("inputs -> outputs", below=True, cell=lambda n: f"{_listed(n.inputs)} -> {_listed(n.outputs)}".strip()),
+        Column(
+            "inputs -> outputs", below=True, cell=lambda n: f"{_list_text(n.inputs)} -> {_list_text(n.outputs)}".strip()
+        ),
     ]
     screen.grid(Grid.of(columns, found))
 
 
-def _listed(tensors: Sequence[NodeTensor | None]) -> str:
+def _list_text(tensors: Sequence[NodeTensor | None]) -> str:
     return ", ".join("-" if tensor is None else str(tensor) for tensor in tensors)
 
 

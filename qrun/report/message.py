@@ -39,7 +39,7 @@ def print_message(
     title = f"{code} {name}: " if code else f"{name}: "
     screen.wrapped("", "  ", (level, STYLES.get(level, "")), " ", (title, "bold"), message)
     if where:
-        _joined(screen, where)
+        _join_places(screen, where)
     width = max((len(label) for label, _ in facts), default=0)
     for label, value in facts:
         screen.wrapped(f"   |  {label:<{width}} ", "   |  " + " " * (width + 1), value)
@@ -54,7 +54,7 @@ def print_error(screen: Screen, error: QrunError) -> None:
     print_message(screen, "error", error.code, error.name, error.message, **told)
 
 
-def _joined(screen: Screen, where: Sequence[str]) -> None:
+def _join_places(screen: Screen, where: Sequence[str]) -> None:
     """Places on one line, or one a line where they are too long together."""
     line = "  --> " + "  ".join(where)
     if screen.width is None or len(line) <= screen.width:

@@ -164,7 +164,7 @@ class ModelFacts:
                     dtype = scope.dtype(node.inputs[tensor])
                     if dtype is not None:
                         counts[f"{type_name(dtype)} {_spread(scope, node, scale)}".strip()] += 1
-        return _ranked(activations), _ranked(weights)
+        return _rank(activations), _rank(weights)
 
     @cached_property
     def operators(self) -> tuple[OperatorFacts, ...]:
@@ -221,7 +221,7 @@ def _spread(scope: Scope, node: Node, place: int) -> str:
     return "" if shape is None else "per channel" if any(size != 1 for size in shape) else "per tensor"
 
 
-def _ranked(found: Counter[str]) -> tuple[str, ...]:
+def _rank(found: Counter[str]) -> tuple[str, ...]:
     """The most frequent first; a type of unknown granularity only where nothing better is known of it."""
     return tuple(k for k, _ in found.most_common() if " " in k or not any(o.startswith(f"{k} ") for o in found))
 

@@ -99,7 +99,7 @@ class ProfileReport:
     @cached_property
     def paired(self) -> list[PairedTimes]:
         """A row per operator of the groups, that with the most time in either runtime first."""
-        rows = (_paired(op, groups) for op, groups in grouped((group.op, group) for group in self.ran).items())
+        rows = (_pair(op, groups) for op, groups in grouped((group.op, group) for group in self.ran).items())
         return sorted(rows, key=lambda row: -max(row.median_ms, row.other_ms))
 
     @cached_property
@@ -263,7 +263,7 @@ def _group(extent: Extent, mine: Sequence[ProfileNode], others: Sequence[Profile
     )
 
 
-def _paired(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:
+def _pair(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:
     mine, others = tuple(n for g in groups for n in g.mine), tuple(n for g in groups for n in g.others)
     a, b, nodes = spent(mine), spent(others), sum(len(g.nodes) for g in groups)
     return PairedTimes(op, len(groups), nodes, a / 1e6, b / 1e6, b / a if a and b else None, mine, others)
@@ -379,13 +379,13 @@ def operator_grid(
         Column("share", right=True, cell=lambda k: percent(k.share)),
         Column("GMAC/s", right=True, optional=3, cell=_gmacs),
         Column("roof", right=True, optional=2, cell=roof) if roofs else None,
-        Column("ran by", optional=4, cell=lambda k: _counted(k.ran_by, len(k.ran_by) > 1)) if kernels else None,
+        Column("ran by", optional=4, cell=lambda k: _count_text(k.ran_by, len(k.ran_by) > 1)) if kernels else None,
         Column("", optional=1, cell=lambda k: draw(k.share)) if draw else None,
     ]
     return Grid.of(columns, shown)
 
 
-def _counted(kernels: Any, numbers: bool = True) -> str:
+def _count_text(kernels: Any, numbers: bool = True) -> str:
     return ", ".join(f"{kernel} {count}" if numbers else kernel for kernel, count in kernels.items())
 
 
@@ -420,7 +420,7 @@ def _both(ran_by: Column, roofs: bool, arithmetic: bool) -> list[Column | None]:
 def _arithmetic_text(row: GroupTimes | PairedTimes) -> str:
     """``integer``, ``float``, or how many nodes of each."""
     kinds = Counter(node.arithmetic for node in row.others if node.arithmetic)
-    return _counted(kinds, len(kinds) > 1) or "-"
+    return _count_text(kinds, len(kinds) > 1) or "-"
 
 
 def _time(rows: Sequence[ProfileNode]) -> str:
@@ -453,7 +453,7 @@ def paired_grid(report: ProfileReport) -> Grid:
     """By operator, with the times and roofs of both runtimes."""
 
     def ran_by(row: PairedTimes) -> str:
-        return _counted(Counter(node.ran_by for node in row.others)) or "-"
+        return _count_text(Counter(node.ran_by for node in row.others)) or "-"
 
     columns = [
         Column("op", shrink=1, cell=lambda row: row.op),

@@ -145,7 +145,7 @@ def _label(report: RunReport) -> str:
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     """What a plain run takes, and the nodes of it."""
     each = " a run" if report.profile else ""
-    screen.wrapped("", "  ", (f"{duration(report.median_ns)}{each}", "bold"), f"  {_measured(report)}")
+    screen.wrapped("", "  ", (f"{duration(report.median_ns)}{each}", "bold"), f"  {_measurement_text(report)}")
     timed = report.timed
     if not timed.events:
         why = "qrun profile shows the time per node of other runtimes" if report.model.nodes else "no nodes"
@@ -175,7 +175,7 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         screen.wrapped("  note: ", "  ", note)
 
 
-def _measured(report: RunReport) -> str:
+def _measurement_text(report: RunReport) -> str:
     """How: ``median of 2,000 plain runs, 2 threads; first run 1.3 ms (148 us of compiling and checking not
     included)``."""
     profile, first, aside = report.profile, report.result.duration_ns, report.result.aside_ns

@@ -19,7 +19,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.float_conv import FloatConv
 from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
 from qrun.ops._window import ConvGeometry
-from qrun.ops.conv import _placed, conv, conv_transpose
+from qrun.ops.conv import _place, conv, conv_transpose
 
 F = np.float32
 
@@ -186,7 +186,7 @@ CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
 
 def transposing(isa: str, x: Array, w: Array, bias: Array | None, threads: int = 1, **g: Any) -> FloatConvTranspose:
     more = [g.get(n, ()) for n in ("output_padding", "output_shape")]
-    place = _placed(x, w, bias, ConvGeometry(**{n: g[n] for n in g if not n.startswith("output_")}), *more)
+    place = _place(x, w, bias, ConvGeometry(**{n: g[n] for n in g if not n.startswith("output_")}), *more)
     group = g.get("group", 1)
     return FloatConvTranspose(
         engine(isa, threads), x.shape, w, (x.shape[0], group * w.shape[1], *place.out), bias=bias,

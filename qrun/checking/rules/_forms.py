@@ -86,7 +86,7 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
     if not isinstance(block, int) or not isinstance(axis, int) or block < 0:
         return ""
     if block:
-        return _blocked(got, x, name, axis, block)
+        return _block_misfit(got, x, name, axis, block)
     if got in ((), (1,)):
         return ""
     if older(node):
@@ -126,7 +126,7 @@ def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
     return np.broadcast_to(values, shape)
 
 
-def _blocked(got: tuple[int, ...], x: Shape | None, name: str, axis: int, block: int) -> str:
+def _block_misfit(got: tuple[int, ...], x: Shape | None, name: str, axis: int, block: int) -> str:
     if x is None or not -len(x) <= axis < len(x):
         return ""
     want = list(x)

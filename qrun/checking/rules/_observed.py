@@ -49,7 +49,7 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
         if not event.observations:
             continue
         for param, found in grouped((o.param, o) for o in event.observations if o.kind in kinds).items():
-            node = _named(model, event)
+            node = _file_node(model, event)
             size, rank = _extent(event, node, param)
             total = max(sum(o.total for o in found), size)
             whole = len(found) == 1 and found[0].total == total and rank in (len(found[0].first), -1)
@@ -75,7 +75,7 @@ def _session(model: Model) -> Session:
     return Session(model)
 
 
-def _named(model: Model, event: NodeEvent) -> Node:
+def _file_node(model: Model, event: NodeEvent) -> Node:
     """The file's node, unless an operator with other parameters ran in its place."""
     if event.node is None or (event.index < len(model.nodes) and model.nodes[event.index].op == event.node.op):
         return model.nodes[event.index]

@@ -90,14 +90,14 @@ class Weight:
 
 def weights(model: Model) -> Iterator[Weight]:
     """Every stored weight of the model, with the node that reads it."""
-    for scope, node in _weighted(model):
+    for scope, node in _weighted_nodes(model):
         found = _weight(scope, node)
         if found is not None:
             yield found
 
 
 @once_per_model
-def _weighted(model: Model) -> tuple[tuple[Scope, Node], ...]:
+def _weighted_nodes(model: Model) -> tuple[tuple[Scope, Node], ...]:
     """The nodes that read stored weights; the weights are not kept, as those of 4 bits are widened."""
     return tuple((s, node) for s, node in parametrized(model, *_OF_FLOAT) if _weight(s, node) is not None)
 
@@ -137,7 +137,7 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
         return None
     slot = Slot(_OF_FLOAT[node.op_type], 1, node.inputs[1])
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
-    held = slot, w.tensor, codes.dtype, _widened(codes)
+    held = slot, w.tensor, codes.dtype, _widen(codes)
     return Weight(scope, node, *held, axis, w.scale, zero.reshape(-1), x, stored, True)
 
 
@@ -155,7 +155,7 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
     stored = scope.value(b.bias.tensor) if b and b.integer else None
     axis = 0 if w.form == "channel" or (w.form == "gemm" and number(node, "transB")) else codes.ndim - 1
     scale = scope.value(w.scale.tensor) if w.scale else None
-    held = w.tensor, w.tensor.tensor, codes.dtype, _widened(codes)
+    held = w.tensor, w.tensor.tensor, codes.dtype, _widen(codes)
     return Weight(scope, node, *held, axis, scale, zero.reshape(-1), x, stored, False)
 
 
@@ -180,7 +180,7 @@ def _sane(w: Weight) -> bool:
     return fits and (w.zero.dtype.kind in "iu" or w.zero.dtype.name in _SHORT)
 
 
-def _widened(codes: Array) -> Array:
+def _widen(codes: Array) -> Array:
     return codes.astype(np.int8) if codes.dtype.name in _SHORT else codes
 
 

@@ -160,7 +160,7 @@ def _worst(w: Weight) -> tuple[int, str, str] | None:
 def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
     """How many sums saturate with these inputs, with the nodes that have most of them first."""
     unsafe = [w for w in unsafe if w.x.tensor]
-    counts = _saturated(model, unsafe, feeds)
+    counts = _count_saturated(model, unsafe, feeds)
     if not counts:
         return ""
     count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
@@ -198,7 +198,9 @@ def _by_pairs(w: Weight) -> Array:
     return np.moveaxis(codes, 1, -1).reshape(len(codes), -1)
 
 
-def _saturated(model: Model, weights: Sequence[Weight], feeds: Mapping[str, Array]) -> list[tuple[int, int]] | None:
+def _count_saturated(
+    model: Model, weights: Sequence[Weight], feeds: Mapping[str, Array]
+) -> list[tuple[int, int]] | None:
     """For each node, how many sums of two products leave int16 with these inputs, of how many.
 
     The model is run once. None if it cannot be, or if an operand is not known.

@@ -79,7 +79,7 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
                 low, high = map(int, seen.detail.split())
                 used = Used(low, high, 0, seen.count)
                 if used.collapsed:
-                    yield from _collapsed(model, known[event.outputs[0].name], used, [feeds])
+                    yield from _find_collapsed(model, known[event.outputs[0].name], used, [feeds])
 
 
 @rule("QR414", "note", spec="QuantizeLinear", fix=_FIX, applies=_QUANTIZE, every=True, follows=True)
@@ -170,16 +170,18 @@ def over_all(model: Model, used: Mapping[str, Used], samples: Sequence[Mapping[s
     """The findings of QR413 and QR414 on codes that were counted over many inputs. samples: some of these inputs."""
     for name, one in one_scaled(model).items():
         if name in used:
-            yield from RULES["QR413"].told(model, _collapsed(model, one, used[name], samples))
+            yield from RULES["QR413"].told(model, _find_collapsed(model, one, used[name], samples))
             yield from RULES["QR414"].told(model, _few(model, one, used[name], samples))
 
 
-def _collapsed(model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
+def _find_collapsed(
+    model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str, Array]]
+) -> Iterator[Finding]:
     real = _before_rounding(model, one, samples) if used.collapsed else None
     if real is None:
         return
     low, high = (float(v) * one.scale for v in (real.min() - one.zero, real.max() - one.zero))
-    fit = _fitting(model, one, low, high)
+    fit = _fit(model, one, low, high)
     if fit is not None:
         codes = f"code {used.low}" if used.low == used.high else f"code {used.low} or {used.high}"
         text = f"all {used.size} values of {one.name} have {codes}"
@@ -191,7 +193,7 @@ def _few(model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str
     if used.collapsed or used.size < MANY:
         return
     low, high = one.reals(used.low, used.high)
-    fit = _fitting(model, one, low, high)
+    fit = _fit(model, one, low, high)
     if fit is None or (used.count < DISTINCT and _before_rounding(model, one, samples) is None):
         return
     yield _finding(
@@ -203,7 +205,7 @@ def _few(model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str
     )
 
 
-def _fitting(model: Model, one: OneScaled, low: float, high: float) -> tuple[float, int] | None:
+def _fit(model: Model, one: OneScaled, low: float, high: float) -> tuple[float, int] | None:
     """The scale and the zero point that fit values from `low` to `high`; None if the stored scale does.
 
     A function that gives 0 to 1 has the scale for these, whatever few of its values occurred.

@@ -35,7 +35,7 @@ def _rewrites(model: Model, kind: Callable[[Model], Iterator[Rewrite]]) -> Itera
     return ((scope, found) for scope in scopes(model) for found in kind(scope.model))
 
 
-def _changed(scope: Scope, found: Rewrite, place: str, **fields: Any) -> Finding:
+def _rewrite_finding(scope: Scope, found: Rewrite, place: str, **fields: Any) -> Finding:
     where = scope.at(found.node, f"{found.tensor} ({place})")
     return Finding(f"the default session of onnxruntime {found.text}", **where, **fields)
 
@@ -44,7 +44,7 @@ def _each(model: Model, kind: Callable[[Model], Iterator[Rewrite]], place: str, 
     """A finding for each rewrite; {op} in its words stands for the operator."""
     for scope, found in _rewrites(model, kind):
         told = {name: text.format(op=found.node.op_type) for name, text in fields.items()}
-        yield _changed(scope, found, place, **told)
+        yield _rewrite_finding(scope, found, place, **told)
 
 
 _SINCE_1_20 = "seen with onnxruntime 1.20 to 1.32."
@@ -97,7 +97,7 @@ def float_bias(model: Model) -> Iterator[Finding]:
         place = node.inputs.index(found.tensor)
         is_bias = place != 1 or node.op_type == "Add"
         larger = f"use a larger scale for the weights of that channel, {_PLAIN}"
-        yield _changed(
+        yield _rewrite_finding(
             scope,
             found,
             f"input {place}",

@@ -271,7 +271,7 @@ def uncalibrated_scale(model: Model) -> Iterator[Finding]:
     scales = {one.scale for one in known}
     if len(known) < 2 or (scales != {1.0} and all(frexp(scale)[0] == 0.5 for scale in scales)):
         return
-    found = [one for one in known if one.scale == 1 and one.zero == 0 and _computed(model, one)]
+    found = [one for one in known if one.scale == 1 and one.zero == 0 and _is_computed(model, one)]
     for one in found[:1]:
         more = f", and {len(found) - 1} more: {listed([o.name for o in found[1:]])}" if found[1:] else ""
         yield Finding(
@@ -284,7 +284,7 @@ def uncalibrated_scale(model: Model) -> Iterator[Finding]:
         )
 
 
-def _computed(model: Model, one: OneScaled) -> bool:
+def _is_computed(model: Model, one: OneScaled) -> bool:
     node = source(model, one)
     return node is not None and node.op_type not in _WHOLE and node.op_type != "DequantizeLinear"
 

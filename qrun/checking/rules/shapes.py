@@ -141,7 +141,7 @@ def _expected_shapes(scope: Scope, node: Node, places: tuple[int, int]) -> str:
     if key in BROADCASTS:
         return "" if _broadcast(a, b) else "equal sizes on every axis, counted from the last, or 1"
     if node.op_type == "MatMulNBits":
-        return _packed(node, a, b)
+        return _packed_misfit(node, a, b)
     if node.op_type in ("Gemm", "QGemm"):
         if len(a) != 2 or len(b) != 2:
             return "two matrices"
@@ -159,7 +159,7 @@ def _product(a: Shape, b: Shape) -> str:
     return "" if _broadcast(a[:-2], b[:-2]) else "leading axes that are equal, or 1"
 
 
-def _packed(node: Node, a: Shape, b: Shape) -> str:
+def _packed_misfit(node: Node, a: Shape, b: Shape) -> str:
     """What operands of a MatMulNBits should be, or "" if they fit its attributes or those say nothing."""
     k, n, block = (number(node, name) for name in ("K", "N", "block_size"))
     if min(k, n, block) < 1:

@@ -206,7 +206,7 @@ def output_type(model: Model) -> Iterator[Finding]:
             if value is None or value.dtype is None or (not place and by_zero_point):
                 continue
             made = made_type(node, place, scope.dtype)
-            if made is not None and made != value.dtype and _allowed(node, place, made):
+            if made is not None and made != value.dtype and _is_allowed(node, place, made):
                 yield Finding(
                     f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
                     **scope.at(node, f"{name} (output {place})"),
@@ -216,7 +216,7 @@ def output_type(model: Model) -> Iterator[Finding]:
                 )
 
 
-def _allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
+def _is_allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
     """False if the type follows from an input that the operator does not take, which is QR203's to say."""
     known = known_schema(node)
     if known is None or not known.outputs:

@@ -95,7 +95,7 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
     infinite = {s.node.index: s.count for s in seen(model, result, "infinite-quantized")}
     for s in seen(model, result, "saturated"):
         s = replace(s, count=s.count - infinite.get(s.node.index, 0))
-        if s.count < 2 or s.count <= SHARE * s.total or _folded(model, s.node):
+        if s.count < 2 or s.count <= SHARE * s.total or _may_fold(model, s.node):
             continue
         percent = f"{100 * s.count / s.total:.1f}%"
         yield Finding(
@@ -122,7 +122,7 @@ def _ends(model: Model, node: Node) -> tuple[float, float] | None:
     return None
 
 
-def _folded(model: Model, node: Node) -> bool:
+def _may_fold(model: Model, node: Node) -> bool:
     """May a Relu or Relu6 be folded into this node's range?
 
     QuantizeLinear counts both ends together, so one whose zero point is the smallest code and whose x another node

@@ -170,7 +170,7 @@ class Preparation:
         for op in [op for op in view.ops if op.op_type == DEQUANTIZE and view.scalar(op)]:
             self._forward(view, op, op.outputs[0])
         for op in [op for op in view.ops if op.op_type in self.dropped]:
-            if _repeated(view, op):
+            if _clips_again(view, op):
                 view.without(op)
         _merge(view)
 
@@ -234,7 +234,7 @@ def _join(view: TargetView) -> None:
     view.link()
 
 
-def _repeated(view: TargetView, op: Op) -> bool:
+def _clips_again(view: TargetView, op: Op) -> bool:
     """Whether the only reader clips float32 values to at least the operator's limits."""
     readers = view.read(op.outputs[0])
     if (

@@ -70,13 +70,13 @@ def reason(suspect: Suspect) -> Reason:
                 elif hypothesis.tolerant and (left := suspect.residual(hypothesis.array)) is not None:
                     return Reason(known.name, hypothesis.text, suspect.beyond, left)
     if not fits:
-        return _measured(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
+        return _measure(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
     (text, name), *others = fits.items()
-    made = _measured(suspect, name, text)
+    made = _measure(suspect, name, text)
     return replace(made, also=tuple(f"{cause}: {text}" for text, cause in others))
 
 
-def _measured(suspect: Suspect, name: str, text: str) -> Reason:
+def _measure(suspect: Suspect, name: str, text: str) -> Reason:
     theirs, mine, exact = suspect.theirs, suspect.mine, suspect.exact
     if theirs is None or theirs.shape != mine.shape or theirs.dtype != mine.dtype:
         return Reason(name, text)
@@ -97,7 +97,7 @@ def told() -> Mapping[str, Cause]:
     """Every cause by name, and what stands where there is none."""
     others = [
         Cause(UNKNOWN, 0, "qrun explain causes lists the hypotheses", _unknown),
-        Cause(INHERITED, 0, "qrun compare makes the node anew from the other side's values", _inherited),
+        Cause(INHERITED, 0, "qrun compare makes the node anew from the other side's values", _is_inherited),
     ]
     return {known.name: known for known in sorted([*CAUSES.values(), *others], key=lambda known: known.name)}
 
@@ -114,7 +114,7 @@ def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
     return iter(())
 
 
-def _inherited(suspect: Suspect) -> Iterator[Hypothesis]:
+def _is_inherited(suspect: Suspect) -> Iterator[Hypothesis]:
     """The node gives the same as on the other side when it reads the other side's values: an earlier one is the cause.
 
     To confirm: qrun compare MODEL -i X --isolate feeds every node the other side's values: the tensor is then equal.

@@ -245,11 +245,11 @@ def sum_of_products(node: Node, args: Args) -> ErrorBound:
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
     value, magnitude, most = (whole(node, [f[place] if f else None for f in forms]) for place in range(3))
     ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
-    terms = 2 + max(float(ones.max(initial=0)), _pooled(node, given(args, 0)))
+    terms = 2 + max(float(ones.max(initial=0)), _window_size(node, given(args, 0)))
     return ErrorBound.rounded(value, most - magnitude + 2 * terms * UNIT * most)
 
 
-def _pooled(node: Node, x: ErrorBound) -> int:
+def _window_size(node: Node, x: ErrorBound) -> int:
     """How many elements a mean is taken of."""
     kernel = node.attributes.get("kernel_shape", ())
     shape = (
@@ -279,7 +279,7 @@ def bounded(node: Node, args: Args) -> ErrorBound | None:
         with np.errstate(all="ignore"):
             if rule is not None:
                 return rule(node, args)
-            return _moved(node, args) if moves(node) or _shapes(node) else None
+            return _move_bounds(node, args) if moves(node) or _shapes(node) else None
     except (ValueError, IndexError, TypeError, AttributeError):
         return None
 
@@ -289,7 +289,7 @@ def _shapes(node: Node) -> bool:
     return definition is not None and definition.form == "shape"
 
 
-def _moved(node: Node, args: Args) -> ErrorBound | None:
+def _move_bounds(node: Node, args: Args) -> ErrorBound | None:
     """Nodes that move elements move their bounds."""
     first = args[0]
     assert first is not None
@@ -405,7 +405,7 @@ def _concat(node: Node, args: Args) -> ErrorBound:
     return ErrorBound(whole(node, values), whole(node, errors))
 
 
-def _summed(node: Node, args: Args) -> ErrorBound:
+def _sum(node: Node, args: Args) -> ErrorBound:
     made = given(args, 0)
     for place in range(1, len(args)):
         made = made + given(args, place)
@@ -417,8 +417,8 @@ _RULES: Mapping[str, Rule] = {
     "Sub": _two(ErrorBound.__sub__),
     "Mul": _two(ErrorBound.__mul__),
     "Div": _two(ErrorBound.__truediv__),
-    "Sum": _summed,
-    "Mean": lambda node, args: _summed(node, args) * ErrorBound.of(1 / len(args)),
+    "Sum": _sum,
+    "Mean": lambda node, args: _sum(node, args) * ErrorBound.of(1 / len(args)),
     "Neg": _one(lambda x: ErrorBound(-x.value, x.error)),
     "Abs": _one(size),
     "Relu": _one(lambda x: ErrorBound(np.maximum(x.value, 0), x.error)),

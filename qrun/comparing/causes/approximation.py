@@ -85,7 +85,7 @@ def _tanh(x: Array, step: Step) -> Array:
     return np.asarray(odd * v / even)
 
 
-def _reduced(x: Array, step: Step) -> tuple[Array, Array]:
+def _reduce_argument(x: Array, step: Step) -> tuple[Array, Array]:
     """x as n * ln 2 + rest: n and the rest."""
     whole = step(x, _LOG2_E, _WHOLE) - _WHOLE
     return whole, step(whole, _LN2_LOW, step(whole, _LN2_HIGH, x))
@@ -93,7 +93,7 @@ def _reduced(x: Array, step: Step) -> tuple[Array, Array]:
 
 def _exp(x: Array, step: Step) -> Array:
     """The power of 2 is multiplied in two parts, as one is outside the exponents that float32 has."""
-    whole, rest = _reduced(np.clip(x, *_EXP_ENDS), step)
+    whole, rest = _reduce_argument(np.clip(x, *_EXP_ENDS), step)
     p = _horner(_EXP, rest, step)
     power = np.nan_to_num(whole).astype(np.int32)
     inner = np.clip(power, -126, 127)
@@ -105,7 +105,7 @@ def _erf(x: Array, step: Step, end: np.float32) -> Array:
     size = np.minimum(np.abs(x), end)
     small = step(_horner(_ERF_SMALL, size * size, step), size, size)
     power = np.maximum(-step(_horner(_ERF_LARGE, size, step), size, size), _F32(-88.3762626647949))
-    whole, rest = _reduced(power, step)
+    whole, rest = _reduce_argument(power, step)
     large = 1 - np.ldexp(_horner(_ERF_EXP, rest, step), np.nan_to_num(whole).astype(np.int32))
     return np.asarray(np.copysign(np.where(size > _ERF_SPLIT, large, small), x))
 
@@ -160,7 +160,7 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
     made: list[tuple[Array, str]] = []
     for said, step in STEPS.items():
         for formula in range(max(map(ways, s.unit.group))):
-            found = _computed(s, step, formula)
+            found = _compute_approximately(s, step, formula)
             if found is not None:
                 made.append((found[0], f"computes {found[1]}, {said}"))
                 yield Hypothesis(*made[-1])
@@ -171,7 +171,7 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis(mixed, f"{text}, some elements in another way")
 
 
-def _computed(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
+def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
     """The unit's tensor with approximations in place of functions, and which; None if it has none."""
     values, texts = {**s.model.constants, **s.values}, list[str]()
     for node in s.unit.group:

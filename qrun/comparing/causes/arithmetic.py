@@ -299,7 +299,7 @@ def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.exact is not None and s.alone and np.any(s.zero % 2):
         text = f"adds the zero point {_text(s.zero)}, an odd one, before rounding"
-        yield from _other_than_nearest(s, s.coded(np.rint(_snapped(s.exact))), text)
+        yield from _other_than_nearest(s, s.coded(np.rint(_snap(s.exact))), text)
 
 
 @cause("tie-rounding", rank=31, source=_SPEC)
@@ -312,7 +312,7 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.exact is None or not s.alone:
         return
-    real = _snapped(s.exact - s.zero)
+    real = _snap(s.exact - s.zero)
     away = np.copysign(np.floor(np.abs(real) + 0.5), real)
     inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
     ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
@@ -362,12 +362,12 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
 def _other_than_nearest(s: Suspect, made: Array | None, text: str) -> Iterator[Hypothesis]:
     """The hypothesis, if it gives other codes than rounding the real value as the specification says."""
     assert s.exact is not None
-    nearest = s.coded(np.rint(_snapped(s.exact - s.zero)), s.zero)
+    nearest = s.coded(np.rint(_snap(s.exact - s.zero)), s.zero)
     if made is not None and nearest is not None and not same(made, nearest):
         yield Hypothesis(made, text)
 
 
-def _snapped(values: Array) -> Array:
+def _snap(values: Array) -> Array:
     """Values that float64 puts beside a tie, on it."""
     tie = np.floor(values) + 0.5
     return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))

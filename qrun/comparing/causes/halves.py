@@ -115,11 +115,11 @@ def _float32(node: Node, args: Sequence[Any]) -> Array | None:
     return made[0] if made is not None and len(made) == 1 else None
 
 
-def _bounded(node: Node, args: Sequence[Any]) -> ErrorBound | None:
+def _bound(node: Node, args: Sequence[Any]) -> ErrorBound | None:
     return bounded(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.nearly(a) for a in args])
 
 
 def _within(s: Suspect, depth: int, through: bool) -> bool:
     """Can the other side's numbers come of float32 steps of the chain, in any order?"""
-    bound = _chain(s, depth, through, [], _bounded)
+    bound = _chain(s, depth, through, [], _bound)
     return s.theirs is not None and s.theirs.dtype in NARROW and bound is not None and bound.rounds_to(s.theirs)

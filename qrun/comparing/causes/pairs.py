@@ -133,13 +133,13 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         text = (
             f"{losses.pairs} pairs of products saturate (in int16, as on CPUs without VNNI), in {losses.told(s.mine)}"
         )
-        hidden = _hidden(s, losses)
+        hidden = _count_hidden(s, losses)
         text += f"; {hidden} of them still give the same code" if hidden else ""
         # Functions of the sums, as those of gates, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
 
 
-def _hidden(s: Suspect, losses: PairLosses) -> int:
+def _count_hidden(s: Suspect, losses: PairLosses) -> int:
     """Counts the elements whose sum saturation changes, and whose result is the same on both sides."""
     if s.theirs is None or s.theirs.shape != s.mine.shape or len(losses.changes) != 1:
         return 0

@@ -118,11 +118,11 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.exact is None or not s.alone:
         return
-    for text, whole in _converted(s.exact, s.zero):
+    for text, whole in _convert(s.exact, s.zero):
         yield from recomputed(s.coded(whole), text)
 
 
-def _converted(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
+def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     """Rounded values after a conversion to int32 without saturation, zero point added."""
     start = "conversion to int32 without saturation: overflow becomes -2147483648"
     whole = np.rint(exact - zero)

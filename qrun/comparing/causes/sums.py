@@ -252,7 +252,7 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
         yield from pool_divisor.function(s.fused_node)
     if not s.is_op("AveragePool", "QLinearAveragePool") or s.theirs is None or not s.args or s.args[0] is None:
         return
-    for node, x, text in _divided(s, s.args[0]):
+    for node, x, text in _divide(s, s.args[0]):
         args = [x, *s.args[1:]]
         exact, own = computed(node, args), s.evaluate()
         if exact is None or own is None or same(exact[0], own):
@@ -266,7 +266,7 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
             yield Hypothesis(None, f"{text}; what is left is {part(share)} of the bound on float32 sums in any order")
 
 
-def _divided(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:
+def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:
     """The node with other divisors, what it then reads, and in words."""
     a = s.node.attributes
     included = bool(a.get("count_include_pad", 0))

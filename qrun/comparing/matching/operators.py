@@ -109,13 +109,13 @@ def unfold(model: Model) -> tuple[Node, ...]:
     for node in model.nodes:
         if node.index in writer.done or not any(node.outputs):
             continue
-        form = _SPECIAL.get((node.domain, node.op_type), _quantized)
-        if not form(writer, node) and not _moved(writer, node):
+        form = _SPECIAL.get((node.domain, node.op_type), _write_quantized)
+        if not form(writer, node) and not _write_move(writer, node):
             writer.put(node)
-    return tuple(_needed(writer.nodes, {v.name for v in model.outputs}))
+    return tuple(_needed_nodes(writer.nodes, {v.name for v in model.outputs}))
 
 
-def _needed(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
+def _needed_nodes(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
     """The nodes that the outputs depend on."""
     needed, found = set(outputs), []
     for node in reversed(nodes):
@@ -126,7 +126,7 @@ def _needed(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
     return found[::-1]
 
 
-def _moved(writer: NodeWriter, node: Node) -> bool:
+def _write_move(writer: NodeWriter, node: Node) -> bool:
     """An operator on codes, as one on what they mean; its codes have the same parameters."""
     source = node.inputs[0] if node.inputs else ""
     if source not in writer.codes or len(node.outputs) != 1:
@@ -148,7 +148,7 @@ def _inputs(node: Node, count: int) -> tuple[str, ...]:
     return (*node.inputs, *[""] * count)[:count]
 
 
-def _quantized(writer: NodeWriter, node: Node) -> bool:
+def _write_quantized(writer: NodeWriter, node: Node) -> bool:
     """DequantizeLinear, the real operator, QuantizeLinear."""
     definition, found, b = real_operator(node), operands(node), bias(node)
     if definition is None or definition.op_type == "Identity" or node.attributes.get("channels_last", 0):
@@ -156,7 +156,7 @@ def _quantized(writer: NodeWriter, node: Node) -> bool:
     given = [q for _, q in found if q]
     if any(q.form == "row" for q in given) and any(_wide(writer, q) for q in given):
         return False
-    real = [_dequantized(writer, node, q) if q else name for name, q in found]
+    real = [_dequantize(writer, node, q) if q else name for name, q in found]
     if b and b.integer:
         real.append(_int32_bias(writer, node, b, *[q.scale.tensor for q in given if q.scale]))
     out = next((q for q in quantizers(node) if q.is_output and (q.zero_point or definition.op_type != "Gemm")), None)
@@ -174,7 +174,7 @@ def _parameters(q: Quantizer) -> tuple[str, str]:
     return q.scale.tensor if q.scale else "", q.zero_point.tensor if q.zero_point else ""
 
 
-def _dequantized(writer: NodeWriter, node: Node, q: Quantizer) -> str:
+def _dequantize(writer: NodeWriter, node: Node, q: Quantizer) -> str:
     scale, zero = _parameters(q)
     axis = {} if q.form == "tensor" else {"axis": parameter_axis(node, q.form)}
     return writer.real(node, q.tensor.tensor, scale, zero, **axis)
@@ -243,7 +243,7 @@ def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], b
 
     def form(writer: NodeWriter, node: Node) -> bool:
         a, b, az, bz = _inputs(node, 4)
-        end = _scaled(writer.model, node, a)
+        end = _find_scale(writer.model, node, a)
         if end is None:
             return False
         last, a_scale, b_scale, passed = end
@@ -255,7 +255,7 @@ def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], b
     return form
 
 
-def _scaled(model: Model, node: Node, a: str) -> tuple[Node, str, str, set[int]] | None:
+def _find_scale(model: Model, node: Node, a: str) -> tuple[Node, str, str, set[int]] | None:
     """The last Mul behind the sums, the names of both scales, and the nodes up to it."""
     source = model.producers.get(a)
     if source is None or (len(source.outputs) < 2 and not is_quantize(source)):

@@ -216,7 +216,10 @@ def suggest(
         count = _enough({n: mean_ratio(trials.one(kept)) for n, kept in lists.items()})
         reached = None if wanted is None else True
     else:
-        count, reached = _reaching(trials, [*measured, *(c for c in costs if not c.measured)], lists, wanted), True
+        count, reached = (
+            _search_reaching(trials, [*measured, *(c for c in costs if not c.measured)], lists, wanted),
+            True,
+        )
         if not count:
             reached, trials.hurried = False, trials.hurried or trials.late
     tried = tuple((n, decibels(mean_ratio(trials.sums[lists[n]]))) for n in sorted(lists))
@@ -233,7 +236,7 @@ def suggest(
         trials.used,
         mean_ratio(trials.sums[lists[0]]),
         reached,
-        _told(operators, trials),
+        _operator_costs(operators, trials),
         trials.hurried,
     )
 
@@ -249,19 +252,19 @@ def _least(sums: Sequence[ErrorSums]) -> float:
 
 def _enough(ratios: Mapping[int, float]) -> int:
     """How long the shortest list is that removes most of the noise that the best list removes; 0: none removes half."""
-    won = {n: _won(ratios[0], ratio) for n, ratio in ratios.items()}
+    won = {n: _share_removed(ratios[0], ratio) for n, ratio in ratios.items()}
     best = max(won.values())
     return next((n for n in ratios if best >= HALF and won[n] >= MOST * best), 0)
 
 
-def _won(whole: float, left: float) -> float:
+def _share_removed(whole: float, left: float) -> float:
     """The share of the noise that is gone."""
     if not math.isfinite(whole):
         return float(math.isfinite(left))
     return 1 - left / whole if whole else 0.0
 
 
-def _reaching(trials: _Trials, costs: Sequence[Cost], lists: dict[int, Kept], wanted: float) -> int:
+def _search_reaching(trials: _Trials, costs: Sequence[Cost], lists: dict[int, Kept], wanted: float) -> int:
     """The fewest of the ranking's first nodes with which each output reaches `wanted`; 0 if none did in the time.
 
     lists: those that were measured, by length, to which what is tried is added.
@@ -291,7 +294,7 @@ def _by_operator(costs: Sequence[Cost]) -> dict[tuple[str, str], Kept]:
     return {key: _targets(found[key]) for key in order} if len(order) > 1 else {}
 
 
-def _told(operators: Mapping[tuple[str, str], Kept], trials: _Trials) -> tuple[OperatorCost, ...]:
+def _operator_costs(operators: Mapping[tuple[str, str], Kept], trials: _Trials) -> tuple[OperatorCost, ...]:
     rows = [
         OperatorCost(domain, op, len(kept), decibels(mean_ratio(trials.sums[kept])))
         for (domain, op), kept in operators.items()

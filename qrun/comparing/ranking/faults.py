@@ -101,10 +101,10 @@ def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) 
     if kind is not None:
         _, simplest = max(((left, fault) for left, fault in found if fault.kind == kind), key=lambda each: each[0])
         return Verdict(constant, own, simplest)
-    return _unexplained(constant, stored, own, label)
+    return _judge_unexplained(constant, stored, own, label)
 
 
-def _unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
+def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
     """Rounded, clipped, or different values."""
     what = constant.role if constant.role != "constant" else constant.name
     steps = stored.steps() if stored is not None else None
@@ -493,18 +493,18 @@ def judge_structure(
     edits = _Edits(a, b, group, constants, label)
     held = {value: clean[a.settled(value)] for value in group.there.inputs}
     for fault, instead in edits.of_first():
-        made = _made(lambda at=instead: operate(a, group.there, dict(held), NO_PATHS, at)[group.raw], raw)  # type: ignore[misc]
+        made = _try_change(lambda at=instead: operate(a, group.there, dict(held), NO_PATHS, at)[group.raw], raw)  # type: ignore[misc]
         if made is not None and sqnr(inside(made), fair) >= max(_EQUAL, own + FINE):
             return own, fault
     for fault, instead in edits.of_second():
         whole = {**constants.instead(), **instead}
-        made = _made(lambda at=whole: simulate(b, group, clean, own=False, instead=at), raw)  # type: ignore[misc]
+        made = _try_change(lambda at=whole: simulate(b, group, clean, own=False, instead=at), raw)  # type: ignore[misc]
         if made is not None and sqnr(inside(made), raw) >= max(_EQUAL, own + FINE):
             return own, fault
     return own, None
 
 
-def _made(compute: Callable[[], Array], like: Array) -> Array | None:
+def _try_change(compute: Callable[[], Array], like: Array) -> Array | None:
     """What a change makes; None if it cannot be made, or has another size."""
     try:
         array = compute()

@@ -93,7 +93,7 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
                 a.settled(other),
                 other,
                 limits(a, a.rounds.get(other, ())),
-                _named(b, inner, rounds),
+                _naming_node(b, inner, rounds),
                 inner,
                 {v: a.settled(names[v]) for v in inner.inputs},
                 rounds,
@@ -150,7 +150,7 @@ def _repeats(b: Reals, inner: Region, rounds: Path) -> bool:
     return bool(before) and all(path and b.same_parameters(path[-1], rounds[0]) for path in before)
 
 
-def _named(b: Reals, inner: Region, rounds: Path) -> Node:
+def _naming_node(b: Reals, inner: Region, rounds: Path) -> Node:
     """The first operator that is more than a bias or an activation, or any; of a graph input, its quantizer."""
     places = [p for p in inner.operators if not is_absorbed(b, p)] or list(inner.operators) or list(rounds)
     node = b.nodes[places[0]]

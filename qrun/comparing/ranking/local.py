@@ -100,7 +100,7 @@ def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: 
     if lossy:
         moved = float(np.clip(np.rint(least - low / now), least, most))
         if moved != zero and own.covers(now, moved, low, high) and own.names[1]:
-            return _moved(own, now, zero, moved, low, high, inside)
+            return _fit_zero_point(own, now, zero, moved, low, high, inside)
     if not lossy and now < _WIDE * wanted:
         return None
     sides = [low / (least - zero) if low < 0 and zero > least else math.inf if low < 0 else 0.0]
@@ -126,7 +126,7 @@ def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: 
     return Fit(now, float(value), inside, text, tuple(corrections))
 
 
-def _moved(
+def _fit_zero_point(
     own: ActivationQuantizer, now: float, zero: float, moved: float, low: float, high: float, inside: bool
 ) -> Fit:
     """The scale is right, and the zero point is not: its number, or its type."""

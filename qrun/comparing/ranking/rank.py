@@ -212,14 +212,14 @@ class Ranking:
             group, local, spread = watch.group, watch.local(), watch.values.spread()
             made = group.node, group.value, group.target, group.floats
             faults = faults_of(watch, local)
-            fit = _misplaced(watch, spread) if any(fault.kind == MISSING for fault in faults) else None
+            fit = _fit_zero_point(watch, spread) if any(fault.kind == MISSING for fault in faults) else None
             if fit is not None:
                 faults = tuple(fault for fault in faults if fault.kind != MISSING)
             told = explain(watch, local, spread, faults)
             if fit is not None and not faults:
-                told = "clipped", f"{fit.text}; {_clipped(spread)}", fit
+                told = "clipped", f"{fit.text}; {_clipping_text(spread)}", fit
             found.append(Cost(*made, ratio, share, measured, local, spread, *told, faults))
-        return _ordered([self._of_scales(cost, found) for cost in found])
+        return _order([self._of_scales(cost, found) for cost in found])
 
     def _of_scales(self, cost: Cost, costs: Sequence[Cost]) -> Cost:
         """The cost with the input's scale in place of the bias that is too large by it: an operator without a scale of
@@ -261,7 +261,7 @@ _BOUNDED = {
 """Operators whose codes stand for all that they can make, by convention, whatever the values are."""
 
 
-def _ordered(costs: Sequence[Cost]) -> list[Cost]:
+def _order(costs: Sequence[Cost]) -> list[Cost]:
     """The costs: nodes with faults first, and faults that follow from another node's scale behind that node."""
     parts = [(part.name, cost) for cost in costs for part in _corrections(cost)]
     sources = {name: cost.ratio for name, cost in reversed(parts)}
@@ -297,7 +297,7 @@ def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] 
     The third is the scale that the values need, where that is the reason.
     """
     if faults:
-        return faults[0].kind, _told(watch, faults), None
+        return faults[0].kind, _faults_text(watch, faults), None
     inputs = watch.input_spread()
     reason, why = _reason(watch, local, spread, inputs)
     inside = max(local.clipped, local.rounding, local.weights, local.bias, local.structure) < local.input
@@ -326,7 +326,7 @@ def _is_numeric(array: Array) -> bool:
     return array.dtype.kind not in "OUS" and not is_compound(array)
 
 
-def _misplaced(watch: Watch, spread: Spread) -> Fit | None:
+def _fit_zero_point(watch: Watch, spread: Spread) -> Fit | None:
     """The zero point that fits, where the stored one clips values that a Relu keeps, and keeps values that it removes.
 
     A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. Where the
@@ -349,7 +349,7 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     if _shared(watch, local, largest):
         return "both-round", _both(watch)
     if largest == "clipped" and spread.range is not None:
-        return "clipped", _clipped(spread)
+        return "clipped", _clipping_text(spread)
     if largest == "weights" and watch.group.inside:
         return "operator", f"both models quantize what it reads; {_apart(local)} before the result is rounded"
     if largest == "structure" or (largest == "weights" and watch.constants is None):
@@ -357,7 +357,7 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     if largest in ("weights", "bias"):
         return _rounded_constants(watch, local, largest)
     if largest == "input" and inputs is not None:
-        reason, why = ("clipped", _clipped(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
+        reason, why = ("clipped", _clipping_text(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
         return "input" if reason == "rounding" else reason, f"its input: {why}"
     return _rounding(spread)
 
@@ -366,7 +366,7 @@ def _apart(local: Local) -> str:
     return f"{decibels(local.weights):.1f} dB apart"
 
 
-def _told(watch: Watch, faults: Sequence[Fault]) -> str:
+def _faults_text(watch: Watch, faults: Sequence[Fault]) -> str:
     """The faults, in words; and that the weights are fine, where they might be suspected."""
     weights = [v.sqnr for v in watch.verdicts if v.constant.role == "weights" and v.fault is None]
     fine = f" (weights {weights[0]:.1f} dB, fine)" if weights and weights[0] >= FINE else ""
@@ -415,7 +415,7 @@ def _both(watch: Watch) -> str:
     return f"both models round here; {codes} go to other codes, from values that are {watch.apart:.2g} apart at most"
 
 
-def _clipped(spread: Spread) -> str:
+def _clipping_text(spread: Spread) -> str:
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)

@@ -119,17 +119,17 @@ def _whole_number(x: Value, to: str) -> Value:
     kept for narrower types; 0 where it is too large for uint32 and uint64."""
     if to not in "mq":
         wide = "i64" if to == "l" else "i32"
-        made = _signed(x, wide)
+        made = _to_signed(x, wide)
         return made.trunc(KINDS[to][0]) if KINDS[to][1] < 4 else made
     element, size = KINDS[to]
     bits = 8 * size
     fits = x.test("oge", 0.0)
     below = x.test("olt", 2.0**bits)
     positive = below.select(fits.select(x, x.like(0.0)), x.like(0.0)).fptoui(element)
-    return fits.select(positive, _signed(x, element))
+    return fits.select(positive, _to_signed(x, element))
 
 
-def _signed(x: Value, element: str) -> Value:
+def _to_signed(x: Value, element: str) -> Value:
     """A real number toward zero, or the least integer of i32 or i64 where that does not hold it."""
     half = 2.0 ** (int(element[1:]) - 1)
     # The number below -half that still ends there has a fraction: float32 has none of that size, nor float64 for i64.

@@ -36,7 +36,7 @@ class RotaryEmitter(KernelEmitter):
         with w.part(tile, a.chunk, a.rows) as row:
             rest, place = divmod(row, a.places)
             batch, head = divmod(rest, a.heads)
-            later = _kept(self, a.ends + batch * 4)
+            later = _count_kept(self, a.ends + batch * 4)
             x = a.x + batch * a.batch_step + head * a.head_step + place * a.place_step
             self._row(x, a.y + row * a.size * 4, (place + later) * a.half * 4)
 
@@ -106,7 +106,7 @@ class PresentEmitter(KernelEmitter):
         with w.part(tile, a.chunk, a.rows) as row:
             head_of, place = divmod(row, a.room)
             batch, head = divmod(head_of, a.heads)
-            kept = _kept(self, a.ends + batch * 4)
+            kept = _count_kept(self, a.ends + batch * 4)
             old = a.past + (head_of * a.past_rows + place) * a.size * 4
             new = a.new + batch * a.batch_step + head * a.head_step + (place - kept) * a.place_step
             x, y = place.test("slt", kept).select(old, new), a.y + row * a.size * 4
@@ -129,7 +129,7 @@ class HiddenEmitter(KernelEmitter):
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             batch, place = divmod(row, a.places)
-            kept = _kept(self, a.ends + batch * 4)
+            kept = _count_kept(self, a.ends + batch * 4)
             end = (kept + place + a.ahead + 1).least(kept + a.places)
             first = end - a.window
             first = first.test("slt", 0).select(w.value("i64", 0), first)
@@ -139,7 +139,7 @@ class HiddenEmitter(KernelEmitter):
             _fill(self, y, end, a.total, -inf)
 
 
-def _kept(kernel: KernelEmitter, place: Value) -> Value:
+def _count_kept(kernel: KernelEmitter, place: Value) -> Value:
     """How many rows are kept, of the end at this place; 0 where that is none, and the run is undecided."""
     w, a = kernel.w, kernel.a
     kept = place.load("i32", 4).sext("i64") - a.least

@@ -64,7 +64,7 @@ class ResampleEmitter(StridedEmitter):
                     self._loaded(n, source + at * self.size) * weight.splat(n)
                     for source, weight in zip(sources, weights, strict=True)
                 ]
-                (own + at * 8).store(_added(terms), 8)
+                (own + at * 8).store(_sum(terms), 8)
         if self.spec.form.startswith("neighbours"):
             self._neighbours()
         else:
@@ -82,7 +82,7 @@ class ResampleEmitter(StridedEmitter):
                     (source + at * 8).load(f"<{n} x double>", 8) * weight.splat(n)
                     for source, weight in zip(sources, weights, strict=True)
                 ]
-                self._stored(_added(terms), y + at * self.made)
+                self._stored(_sum(terms), y + at * self.made)
 
     def _neighbours(self) -> None:
         w, a = self.w, self.a
@@ -92,7 +92,7 @@ class ResampleEmitter(StridedEmitter):
                 step = (a.count * place + at) * 8
                 sums = self._gathered((a.at + step).load(f"<{n} x i64>", 8))
                 terms.append(sums * (a.weights + step).load(f"<{n} x double>", 8))
-            self._stored(_added(terms), self.starts["y"] + at * self.made)
+            self._stored(_sum(terms), self.starts["y"] + at * self.made)
 
     def _gathered(self, places: Value) -> Value:
         """float64 of the thread's memory, at bytes of its own in each lane."""
@@ -123,7 +123,7 @@ class ResampleEmitter(StridedEmitter):
             y.store(value.single(), 4)
 
 
-def _added(terms: list[Value]) -> Value:
+def _sum(terms: list[Value]) -> Value:
     """The sum from 0 on, in this order. 0 is added to it last, which makes 0 of -0 as well."""
     total = terms[0]
     for term in terms[1:]:

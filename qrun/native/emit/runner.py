@@ -67,7 +67,7 @@ _TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
 """The types of the words from spec.STATE_AT to spec.DOUBTS_AT."""
 
 
-def _undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
+def _is_undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
     """Whether one of the calls with these numbers left a result undecided."""
     with w.loop(0, doubts, 1, [w.value("i1", "false")]) as turn:
         call = (doubtful + turn.index * 8).load("i64", 8)
@@ -135,7 +135,7 @@ def _rest(futex: int, w: Flow, state: Value, counter: Value, seen: Value, turn: 
     return w.instead([spun], long, asleep)[0]
 
 
-def _roused(futex: int, w: Flow, state: Value, counter: Value) -> None:
+def _wake(futex: int, w: Flow, state: Value, counter: Value) -> None:
     """Wake the threads that sleep until this counter changes, as it just did."""
     system = (state + spec.SYSCALL).load("ptr", 8)
     asked = f"i64 {futex}, ptr {counter}, i64 {_WAKE}, i64 {_ALL}, ptr null, ptr null, i64 0"
@@ -143,7 +143,7 @@ def _roused(futex: int, w: Flow, state: Value, counter: Value) -> None:
         w.let("i64", f"call i64 (i64, ...) {system}({asked})")
 
 
-def _changed(w: Flow, state: Value, counter: Value, what: str, number: Value) -> None:
+def _change_counter(w: Flow, state: Value, counter: Value, what: str, number: Value) -> None:
     """Change a counter, and wake the threads that wait for it."""
     w.atomic(what, counter, number, "seq_cst")
     with w.when(w.atomic_load(state + spec.SLEEPERS, "seq_cst").test("ne", 0)):
@@ -201,9 +201,9 @@ def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heed
         did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
         with w.when(did.test("ne", 0)):
             worked.store(w.call("i64", clock), 8)
-            _changed(w, state, args + spec.DONE, "add", did)
+            _change_counter(w, state, args + spec.DONE, "add", did)
     with w.when(~goes & heeded.test("eq", 0)):
-        _changed(w, state, args + spec.DONE, "add", (entry + 16).load("i64", 8))
+        _change_counter(w, state, args + spec.DONE, "add", (entry + 16).load("i64", 8))
 
 
 def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
@@ -246,7 +246,7 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
 
     still = w.atomic_load(state + spec.OPEN, "seq_cst").test("eq", generation)
     (seen,) = w.instead([last], still, work)
-    _changed(w, state, state + spec.INSIDE, "sub", one)
+    _change_counter(w, state, state + spec.INSIDE, "sub", one)
     w.back(head, [zero, seen])
     w.jump("look")
     w.label("exit")
@@ -254,7 +254,7 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
     return zero
 
 
-def _moved(w: Flow, first: Value, count: Value) -> None:
+def _make_moves(w: Flow, first: Value, count: Value) -> None:
     """Make so many moves."""
     with w.loop(0, count, 1) as turn:
         move = first + turn.index * spec.MOVE
@@ -266,7 +266,7 @@ def _moved(w: Flow, first: Value, count: Value) -> None:
             (target + at).store((source + at).load(f"<{n} x i8>"))
 
 
-def _tallied(w: Flow, first: Value, count: Value) -> None:
+def _tally(w: Flow, first: Value, count: Value) -> None:
     """Add bytes to numbers, as so many moves say."""
     with w.loop(0, count, 1) as turn:
         source, total = ((first + turn.index * spec.MOVE + n).load("ptr", 8) for n in (0, 8))
@@ -325,11 +325,11 @@ def runner_text(architecture: str) -> str:
     return functions({
         "internal i64 @wait(ptr %yield, i64 %turn)": partial(_wait, PAUSE[architecture]),
         "internal i64 @rest(ptr %state, ptr %counter, i64 %seen, i64 %turn)": partial(_rest, futex),
-        "internal void @roused(ptr %state, ptr %counter)": partial(_roused, futex),
+        "internal void @roused(ptr %state, ptr %counter)": partial(_wake, futex),
         f"internal void @segment({segment})": partial(_segment, clock),
-        "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": _undecided,
-        "internal void @tallied(ptr %first, i64 %count)": _tallied,
-        "void @moved(ptr %first, i64 %count)": _moved,
+        "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": _is_undecided,
+        "internal void @tallied(ptr %first, i64 %count)": _tally,
+        "void @moved(ptr %first, i64 %count)": _make_moves,
         "i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)": _lead,
         "i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch)": _follow,
         "i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns)": partial(_repeat, clock),

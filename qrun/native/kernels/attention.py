@@ -92,7 +92,7 @@ class Attention(Operation):
             {**read, sources[self.place]: first, "y*": second},
             {"a*": second, "b*": right.starts[head, 1], "y*": right.starts[head, 3] + row * right.y_row},
         )
-        return (_sliced(engine, parts, moves, own, [size(o.shape) * o.dtype.itemsize for o in self.operands]),)
+        return (_slice_call(engine, parts, moves, own, [size(o.shape) * o.dtype.itemsize for o in self.operands]),)
 
     def _product(self, engine: Engine, product: FloatMatmul, pointers: Mapping[str, int]) -> KernelCall:
         """The call for one block of a product. Each slice later sets the addresses in the thread's memory."""
@@ -114,7 +114,7 @@ def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
     return row == 4 * columns and np.array_equal(starts, np.arange(number) * (4 * rows * columns))
 
 
-def _sliced(
+def _slice_call(
     engine: Engine, parts: Sequence[KernelCall], moves: Sequence[Mapping[str, Any]], own: int, extents: Sequence[int]
 ) -> KernelCall:
     """A call whose tiles are slices; each runs all parts. moves: for each part, by word, what each slice adds to the

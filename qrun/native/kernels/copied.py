@@ -208,14 +208,14 @@ def clipped(product: Product, run: PanelRun) -> RelocatableCall:
     each, most = lane_bounds(weights[pick[pick >= 0]], depth)
     arrays = {
         "weights*": pack(product.engine, weights, pick, depth),
-        "each*": _repeated(each, rows),
-        "first*": _repeated(most, rows),
+        "each*": _repeat(each, rows),
+        "first*": _repeat(most, rows),
     }
     words = {"limit": limit, "stride": row if row % VECTOR == 0 else VECTOR}
     return plan.part(spec, arrays, words, scratch_bytes(spec, plan.block, plan.cut()[0], limit))
 
 
-def _repeated(values: Int8s, rows: int) -> Int8s:
+def _repeat(values: Int8s, rows: int) -> Int8s:
     """The same for each row of a block."""
     made = aligned((rows, *values.shape), np.int8)
     made[...] = values

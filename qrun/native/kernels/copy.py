@@ -137,7 +137,7 @@ def _copies(
     engine: Engine, axes: list[Loop], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> Iterator[KernelCall]:
     """axes: merged. source: what to read instead of the operand."""
-    call = _chosen(engine, axes, itemsize)
+    call = _choose_call(engine, axes, itemsize)
     if len(call.outer) <= OUTER:
         yield _section(engine, call, axes, starts, itemsize, source)
         return
@@ -149,7 +149,7 @@ def _copies(
         yield from _copies(engine, rest, (starts[0] + i * first.x, starts[1] + i * first.y), itemsize, source)
 
 
-def _chosen(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
+def _choose_call(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
     last = axes[-1] if axes else Loop(1, (itemsize, itemsize))
     if last.x == last.y == itemsize:
         run = last.count * itemsize

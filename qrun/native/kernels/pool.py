@@ -55,7 +55,7 @@ class Pool(Operation):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x_row, y_row = (s or self.columns for s in strides)
-        unroll, offsets = _unrolled(self.taps.offsets(x_row), self.kind)
+        unroll, offsets = _unroll(self.taps.offsets(x_row), self.kind)
         width, vectors = self._panel()
         panel = width * max(vectors, 1)
         panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
@@ -207,7 +207,7 @@ class MeanPool(Pool):
         return "ort", words, {"constants*": self.divisors}
 
 
-def _unrolled(offsets: Ints, kind: str) -> tuple[int, Ints]:
+def _unroll(offsets: Ints, kind: str) -> tuple[int, Ints]:
     """Taps per turn, and the table with as many taps as that takes: for a maximum the last one again, else padding. Of
     float sums there are no more, as a zero may be -0."""
     pixels, taps = offsets.shape

@@ -305,7 +305,7 @@ def depthwise(product: Product) -> list[RelocatableCall]:
     rest = n % width
     if rest > _FEW_VECTORS[taps_per_turn(product.isa)] * lanes:
         rest = 0
-    parts = [_interleaved(product, n - rest)]
+    parts = [_interleave(product, n - rest)]
     return [*parts, _plain(product, n - -(-rest // lanes) * lanes)] if rest else parts
 
 
@@ -326,17 +326,17 @@ def _plain(product: Product, start: int) -> RelocatableCall:
     pick = _pick(start, len(centred), vectors * lanes)
     rows = min(TABLE_ROWS if form == "table" else _ROWS, product.layout.rows)
     spec = KernelSpec("depthwise", product.isa.name, rows, vectors, 1, form, results.out, product.signed)
-    packed = product.folded.memo.once(("plain", start, vectors), lambda: _packed(centred, pick))
+    packed = product.folded.memo.once(("plain", start, vectors), lambda: _pack(centred, pick))
     return _part(product, spec, pick, packed, range(centred.shape[1]))
 
 
-def _packed(centred: Array, pick: Ints) -> Array:
+def _pack(centred: Array, pick: Ints) -> Array:
     """int32 [panels, taps, lanes], each weight in 16 bits."""
     weights = np.where(pick < 0, 0, centred[np.maximum(pick, 0), :, 0].transpose(2, 0, 1)).astype(np.int32) & 0xFFFF
     return aligned_copy(weights.swapaxes(0, 1))
 
 
-def _interleaved(product: Product, count: int) -> RelocatableCall:
+def _interleave(product: Product, count: int) -> RelocatableCall:
     """The first `count` channels.
 
     Where four taps make a turn, and a kernel is three pixels wide, two results side by side share the four pixels that

@@ -162,7 +162,7 @@ def tiling(window: Window, pixel: int, depth: int, mode: Mode, stored: bool) -> 
     mode:   whether pixels are read in place or copied, and then whether a tap is a whole kernel row (dilation 1).
     stored: padding is stored around the image, and a tap is a whole kernel row.
     """
-    return _in_place(window, pixel, depth, stored) if mode == "in place" else _copied(window, pixel, depth, mode)
+    return _in_place(window, pixel, depth, stored) if mode == "in place" else _copy_tiling(window, pixel, depth, mode)
 
 
 def _in_place(window: Window, pixel: int, depth: int, stored: bool) -> Tiling | None:
@@ -180,7 +180,7 @@ def _in_place(window: Window, pixel: int, depth: int, stored: bool) -> Tiling | 
     return Tiling(TileGrid.of(*out, strides[0] * line, strides[1] * pixel), taps, depth)
 
 
-def _copied(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
+def _copy_tiling(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
     """Tiles in a copy of the padded image, `depth` bytes of every pixel.
 
     Unless a tap is a whole kernel row, pixels of the same phase of the strides lie together.
@@ -219,7 +219,7 @@ def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, 
     merges = window.dilations[1] == 1 and window.kernel[1] > 1
     modes: tuple[Mode, ...] = ("pixels", "lines") if merges else ("pixels",)
     for mode in modes:
-        cost = _copied(window, pixel, depth, mode).cost()
+        cost = _copy_tiling(window, pixel, depth, mode).cost()
         if best is None or cost * _WORTH < best[1]:
             best = (mode, cost)
     assert best
@@ -250,14 +250,14 @@ def tables(
     gather, copy = np.zeros((1, 0), np.int64), 0
     read = grid.last + int(made.taps.max()) + (len(runs) * steps if len(taps) == 1 else steps) * STEP
     if made.sources is not None:
-        chunk, gather, places, copy = _chunked(made, places, rows, chunk)
+        chunk, gather, places, copy = _chunk(made, places, rows, chunk)
         copy += steps * len(runs) * STEP
         read = int(gather.max()) + made.piece if gather.max(initial=-1) >= 0 else 0
     int32s = (aligned_copy(places, np.int32), aligned_copy(targets, np.int32), aligned_copy(gather, np.int32))
     return Tables(rows, high, len(runs), steps, grid.across, made.pitch, made.piece, *int32s, chunk, copy, read)
 
 
-def _chunked(tiling: Tiling, places: Ints, rows: int, chunk: int) -> tuple[int, Ints, Ints, int]:
+def _chunk(tiling: Tiling, places: Ints, rows: int, chunk: int) -> tuple[int, Ints, Ints, int]:
     """(blocks per chunk, what each chunk copies, places in the copy, its bytes): copies not larger than a cache."""
     assert tiling.sources is not None
     reach = (rows - 1) * tiling.grid.across + tiling.steps * STEP
@@ -310,16 +310,16 @@ def tiled(product: Product) -> list[TiledPart]:
     """Kernel calls group by group, or for all groups merged;
     none if tiles would do too much that counts for nothing."""
     if product.group == 1:
-        return _tiled(product)
+        return _tile_calls(product)
     if product.group <= _GROUPS and product.k >= _INPUTS:
-        made = [_tiled(product.alone(group)) for group in range(product.group)]
+        made = [_tile_calls(product.alone(group)) for group in range(product.group)]
         if all(made):
             return [part.of_group(g, product.k, product.each) for g, parts in enumerate(made) for part in parts]
     merged = product.merged()
-    return _tiled(merged) if merged.group == 1 else []
+    return _tile_calls(merged) if merged.group == 1 else []
 
 
-def _tiled(product: Product) -> list[TiledPart]:
+def _tile_calls(product: Product) -> list[TiledPart]:
     """The calls for a product of one group."""
     layout, folded, window, stored = product.layout, product.folded, product.window, product.stored
     n, taps, k = folded.centred.shape
@@ -383,7 +383,7 @@ def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int],
     total = made.taps * made.steps * STEP
     key = "tiled", pick.shape, pick.tobytes(), spec.rows, spec.vectors, total
     arrays = {
-        "weights*": product.folded.memo.once(key, lambda: _packed(product.engine, weights, pick, spec, total)),
+        "weights*": product.folded.memo.once(key, lambda: _pack(product.engine, weights, pick, spec, total)),
         "padding*": product.padding(max(made.piece, 1)),
     }
     scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP
@@ -391,7 +391,7 @@ def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int],
     return TiledPart(section, laid, results.size)
 
 
-def _packed(engine: Engine, weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
+def _pack(engine: Engine, weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
     """int8 [N, taps, k] as panels of groups of vectors:
     [total / 4][channels of the group][4], zero where nothing is."""
     depth = total // weights.shape[1]

@@ -130,7 +130,7 @@ class Blob:
 
 def loaded(bodies: Sequence[bytes]) -> list[Blob]:
     """These blobs, in one piece of executable memory. Raises OSError where the system does not allow it."""
-    parts = [_parted(body) for body in bodies]
+    parts = [_split_code(body) for body in bodies]
     places = list(accumulate((-(-len(code) // _ALIGN) * _ALIGN for _, code in parts), initial=0))
     memory = mmap.mmap(-1, places[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
     for (_, code), place in zip(parts, places, strict=False):
@@ -142,7 +142,7 @@ def loaded(bodies: Sequence[bytes]) -> list[Blob]:
     return [Blob(body, (memory, pin), start + place, offsets) for body, (offsets, _), place in pairs]
 
 
-def _parted(body: bytes) -> tuple[dict[str, int], bytes]:
+def _split_code(body: bytes) -> tuple[dict[str, int], bytes]:
     """Where functions are in the code, by name, and the code. Raises OSError if this is no blob."""
     if len(body) < _HEAD.size:
         raise OSError("not a blob")

@@ -183,7 +183,7 @@ class Kernels:
         entry = self.cache.load(key, _suffix())
         if entry is not None:
             self.loaded += 1
-            names, body = _parted(entry)
+            names, body = _split(entry)
             return Awaited(self._code(key, isa, body, names, lambda: emit()[0])), names
         text, names = emit()
         self.compiled += 1
@@ -210,7 +210,7 @@ class Kernels:
                 entry = _entry(names, codegen.compile_object(text(), isa))
                 self.cache.save(key, entry, ".o")
                 self.compiled += 1
-            found = codegen.load_object(_parted(entry)[1], isa)
+            found = codegen.load_object(_split(entry)[1], isa)
         self._engines.append(found)
         return found
 
@@ -239,7 +239,7 @@ def _entry(names: Sequence[str], body: bytes) -> bytes:
     return " ".join(names).encode() + b"\n" + body
 
 
-def _parted(entry: bytes) -> tuple[tuple[str, ...], bytes]:
+def _split(entry: bytes) -> tuple[tuple[str, ...], bytes]:
     head, _, body = entry.partition(b"\n")
     return tuple(head.decode().split()), body
 

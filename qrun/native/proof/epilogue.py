@@ -244,14 +244,14 @@ def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) ->
     if kept.refused:
         return prove(target, low, high, isa.fma, None, bounds)
     key = _key(target, low, high, isa.fma)
-    guess = _decoded(kept.load(key, ".proof"), len(low))
+    guess = _decode_guess(kept.load(key, ".proof"), len(low))
     found = prove(target, low, high, isa.fma, guess, bounds)
     if guess is None or not np.array_equal(found.a, guess.a):
         kept.save(key, found.a.tobytes() + found.b.tobytes(), ".proof")
     return found
 
 
-def _decoded(body: bytes | None, channels: int) -> Guess | None:
+def _decode_guess(body: bytes | None, channels: int) -> Guess | None:
     if body is None or len(body) != 8 * channels:
         return None
     values = np.frombuffer(body, np.float32)

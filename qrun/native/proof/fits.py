@@ -145,7 +145,7 @@ def _doubles(near: CodeSum) -> Iterator[Candidate]:
 
     Factors of so few bits that products with DOUBLES + 255 are exact.
     """
-    ka, kb = (_shortened(factor) for factor in (near.a, near.b))
+    ka, kb = (_shorten(factor) for factor in (near.a, near.b))
     left, right = (DOUBLES + CODES) * ka, (DOUBLES + CODES) * kb
     zeros = -(DOUBLES + near.u_zero) * ka - (DOUBLES + near.v_zero) * kb
     for grid in _GRIDS:
@@ -214,7 +214,7 @@ def _single(values: Any) -> Floats:
     return np.asarray(values).astype(np.float32).astype(np.float64)
 
 
-def _shortened(value: float) -> float:
+def _shorten(value: float) -> float:
     """Rounded to _SHORT bits."""
     fraction, exponent = np.frexp(value)
     return float(np.ldexp(np.rint(np.ldexp(fraction, _SHORT)), exponent - _SHORT))

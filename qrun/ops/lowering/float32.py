@@ -52,7 +52,7 @@ def pointwise(name: str) -> Lowering:
 def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Sequence[float]] = tuple) -> NativeKernel:
     """The kernel of a function of the first input; the other inputs are parameters."""
     x = site.inputs[0]
-    _called(site, np.empty(0, x.dtype))
+    _call_reference(site, np.empty(0, x.dtype))
     site.require_constants()
     if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
         raise declined(f"no native kernel for {type_name(x.dtype)}")
@@ -189,7 +189,7 @@ def _rows(site: LoweringContext) -> Array:
     return np.asarray(x)
 
 
-def _called(site: LoweringContext, x: Array) -> Array:
+def _call_reference(site: LoweringContext, x: Array) -> Array:
     """The reference kernel's result for other values of the first input."""
     ctx = replace(site.ctx, budget=Context().budget, claims=None, observing=False)
     return np.asarray(site.reference((x, *site.inputs[1:]), ctx))

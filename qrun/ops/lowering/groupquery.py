@@ -97,11 +97,11 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
         raise declined("attention_bias is given for sequences that may have different places")
     if form.angles and form.total > form.angles[0]:
         raise declined("there are places without angles")
-    stages = [*_cached(site, form), *_attended(site, form), *_outputs(site, form)]
+    stages = [*_cache_stages(site, form), *_attention_stages(site, form), *_outputs(site, form)]
     return staged_kernel(site, stages, [stage.operation for stage in stages if not stage.operation.view], ALWAYS)
 
 
-def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
+def _cache_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     """``query`` and ``key`` turned; ``keys`` and ``values``, the presents."""
     from qrun.native.kernels.decoder import Heads, Present, RaggedPresent, Rotary
 
@@ -127,7 +127,7 @@ def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     return [*turned, *made]
 
 
-def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
+def _attention_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     """``mixed``: Softmax(capped(scale * query @ keys') + bias + mask) @ values."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.kernels.fma_product import FloatMatmul
@@ -138,7 +138,7 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     product = FloatMatmul(engine, queries, columns.result.shape)
     made = [Stage(columns, ("keys",), "columns"), Stage(product, ("query", "columns"), "scores")]
     name, scores = "scores", product.result
-    for what, function, source in _scaled(site, form):
+    for what, function, source in _score_steps(site, form):
         others = [] if source is None else [source]
         operands = [scores, *(stage.operation.result for stage in others)]
         step = Elementwise(engine, function, operands)
@@ -187,7 +187,7 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
     return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
 
 
-def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage | None]]:
+def _score_steps(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage | None]]:
     """The steps from products to masked scores: the result's name, the function, and the stage of its other operand."""
     from qrun.native.kernels.copy import view
     from qrun.native.kernels.decoder import Constant, RaggedMask

@@ -45,11 +45,11 @@ def resize_kernel(
         return indexed_kernel(site, {axis: index for axis, (index, _) in tables.items()})
     if x.dtype in NARROW:
         alone = replace(site, inputs=site.inputs[:1], fixed=site.fixed[:1], names=site.names[:1])
-        return narrow_kernel(lambda wide: _summed(wide, tables), alone, x.dtype)
-    return _summed(site, tables)
+        return narrow_kernel(lambda wide: _sum_kernel(wide, tables), alone, x.dtype)
+    return _sum_kernel(site, tables)
 
 
-def _summed(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarray | None]]) -> NativeKernel:
+def _sum_kernel(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarray | None]]) -> NativeKernel:
     """The kernel of sums along these axes, in their order:
     one operation for each but the last two if they are neighbours."""
 

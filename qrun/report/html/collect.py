@@ -120,7 +120,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     """
     by_kind, one = dict(documents), page_model(documents)
     told = {kind: decode(Measurement, by_kind[kind], True) for kind in MEASURED if kind in by_kind}
-    checked, ran = _checked(by_kind, one), by_kind.get("profile") or by_kind.get("run")
+    checked, ran = _find_checks(by_kind, one), by_kind.get("profile") or by_kind.get("run")
     every, runs = [_node(n) for n in items(ran, "nodes")], next(iter(told.values()), Measurement())
     total, against = sum(n.median_ms for n in every), ran.find("against") if ran else None
     time = runs.run or (Samples(runs.time_ms) if runs.time_ms else Samples())
@@ -181,7 +181,7 @@ def _model(told: Iterable[Measurement], by_kind: Mapping[str, Item]) -> ModelFil
     return models[0] if len(models) == 1 else ModelFile(f"{len(models)} models" if models else None)
 
 
-def _checked(by_kind: Mapping[str, Item], page: ModelFile | None) -> CheckedModel | None:
+def _find_checks(by_kind: Mapping[str, Item], page: ModelFile | None) -> CheckedModel | None:
     check, run = by_kind.get("check"), by_kind.get("run")
     if check is None:
         if run is None or not run.find("findings"):

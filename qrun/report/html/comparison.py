@@ -32,7 +32,7 @@ def _sides(found: Item) -> list[str]:
     return [text_of(found[side], "path") for side in ("reference", "quantized")]
 
 
-def _differing(found: Item) -> list[Item]:
+def _differing_section(found: Item) -> list[Item]:
     """The tensors beyond the tolerance."""
     return [t for t in found["tensors"] if not t["equal"].truth]
 
@@ -48,7 +48,7 @@ def _about(found: Item) -> str:
     each = f", each node fed the values of {b}" if found["isolate"].truth else ""
     limits = found["tolerance"]
     tolerance = ", ".join(f"{name} {number(limits[name].real)}" for name in limits.keys if limits[name].real)
-    count, differing, same = len(list(found["tensors"])), len(_differing(found)), _same(found)
+    count, differing, same = len(list(found["tensors"])), len(_differing_section(found)), _same(found)
     within = count - differing - same
     counts = [
         f"{differing} beyond the tolerance ({tolerance})" if tolerance else f"{differing} differ",
@@ -70,7 +70,7 @@ def headline(found: Item) -> tuple[str, str, bool]:
     noise = "" if worst is None else decibel(worst)
     if not is_of_runtimes(found):
         return noise or ("equal" if equal else "differs"), f"SQNR against {a}", equal
-    count, differing = len(list(found["tensors"])), len(_differing(found))
+    count, differing = len(list(found["tensors"])), len(_differing_section(found))
     against, tensors = f"against {b}", plural(count, "tensor")
     if equal:
         exact = _same(found) == count
@@ -100,7 +100,7 @@ def told(found: Item) -> tuple[str, str, bool]:
 
 def _first(found: Item) -> Item | None:
     """The first tensor that differs."""
-    first, differing = found.find("first"), _differing(found)
+    first, differing = found.find("first"), _differing_section(found)
     name = first["tensor"].text if first else None
     return next((t for t in differing if t["name"].text == name), next(iter(differing), None))
 
@@ -127,7 +127,7 @@ def accuracies(found: Item) -> dict[int, float]:
 
 
 def _runtimes(found: Item) -> Iterator[Markup]:
-    refused, differing, outputs = found.find("refused"), _differing(found)[:MOST], list(found["outputs"])
+    refused, differing, outputs = found.find("refused"), _differing_section(found)[:MOST], list(found["outputs"])
     if refused:
         yield tag("p", f"The other side does not run the whole model: {refused.text}")
     shown = [Block("First difference", facts=_facts(found, first))] if (first := _first(found)) else []

@@ -30,7 +30,7 @@ def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
             _block([pair for pair in of_level if pair[0].rule == rule], rows)
             for rule in dict.fromkeys(f.rule for f, _ in of_level)
         ]
-    return section("findings", "Findings", _judged(checked), parts)
+    return section("findings", "Findings", _judge(checked), parts)
 
 
 def counts(checked: CheckedModel) -> str:
@@ -38,7 +38,7 @@ def counts(checked: CheckedModel) -> str:
     return counted(f.level for f in checked.findings) or "no findings"
 
 
-def _judged(checked: CheckedModel) -> str:
+def _judge(checked: CheckedModel) -> str:
     parts = [f"{plural(checked.rules, 'rule')} looked at the model"] if checked.rules else []
     vectors = checked.vectors
     if vectors:

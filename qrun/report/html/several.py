@@ -173,7 +173,7 @@ def _sections(pages: Pages, names: Sequence[str]) -> list[Markup]:
         several("evaluation", "Data set", "Intervals are 95 % confidence intervals.", "metric", _scores),
         several("findings", "Findings", "How often each rule found something.", "rule", _findings),
         several("costs", "What costs accuracy", "SQNR of the outputs with only this node quantized.", "node", _costs, lambda row: row.least),
-        several("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", _differing),
+        several("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", _differing_section),
         several("operators", "Time by operator", "Medians of all its nodes; in brackets, how many.", "operator", _operators, lambda row: -row.most),
         several("nodes", "Time by node", "Medians; what differs most comes first. A node is found by its name.", "node", _nodes, lambda row: -row.gap),
     ]  # fmt: skip
@@ -277,7 +277,7 @@ def _costs(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
         yield decode(RanNode, cost).label, _amount(real(cost, "output_sqnr_db"), decibel, 1)
 
 
-def _differing(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+def _differing_section(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
     for tensor in page.comparison["tensors"] if page.comparison and is_of_runtimes(page.comparison) else ():
         count = tensor["differing"].size
         if count:
