@@ -19,7 +19,7 @@ from helpers.whole_recurrent import tagger, translator, voice_activity
 from helpers.whole_transformers import STEPS, blocks_decoder, encoder, merged_decoder
 
 import qrun
-from qrun.ir.compound import unwrapped
+from qrun.ir.compound import to_runtime
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -105,7 +105,7 @@ def test_both_backends_and_onnxruntime(name: str) -> None:
         feeds = case.next_feeds(place, made)
         made = reference.run(feeds)
         every = reference.run(feeds, names)
-        observed = {n: unwrapped(value) for n, value in native.execute(feeds, names).outputs.items()}
+        observed = {n: to_runtime(value) for n, value in native.execute(feeds, names).outputs.items()}
         runs = [native.run(feeds), native.run(feeds), native.run(feeds, names), observed]
         for number, got in enumerate(runs):
             for tensor, array in got.items():

@@ -253,10 +253,10 @@ def _explain(model: Model, vectors: Sequence[Vector], known: Sequence[Finding]) 
         f.index: f for f in reversed(known) if f.level == "error" and f.index is not None
     }
     for vector in vectors if wrong else ():
-        vector.findings[:] = [_explained(model, f, wrong) if f.rule == "QR501" else f for f in vector.findings]
+        vector.findings[:] = [_explain_crash(model, f, wrong) if f.rule == "QR501" else f for f in vector.findings]
 
 
-def _explained(model: Model, finding: Finding, wrong: Mapping[int | None, Finding]) -> Finding:
+def _explain_crash(model: Model, finding: Finding, wrong: Mapping[int | None, Finding]) -> Finding:
     if finding.index is None:
         return finding
     before = nodes_before(model, finding.index)

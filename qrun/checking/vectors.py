@@ -232,7 +232,7 @@ def _judge(
     where = {**(at(node) if node else {}), "tensor": f"{name} (output {place}, {file})"}
     compared = compare(name, file, got, want, tolerance)
     if compared.differing and integral(got.dtype):
-        compared = classified(compared, model, feeds, got, want, tolerance)
+        compared = classify(compared, model, feeds, got, want, tolerance)
     vector.outputs.append(compared)
     if compared.differing:
         index = f" at [{','.join(map(str, compared.first))}]" if compared.first else ""
@@ -350,7 +350,7 @@ def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance)
     return ComparedOutput(name, file, *counts, first, plain(got[first]), plain(want[first]), verdict="differs")
 
 
-def classified(
+def classify(
     c: ComparedOutput, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
 ) -> ComparedOutput:
     """With the verdict over the elements that differ, from the exact values that their node rounds."""

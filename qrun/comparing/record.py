@@ -151,7 +151,7 @@ def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array |
         mean=mean,
         nan=nan,
         inf=flat.size - finite.size - nan,
-        saturated=_saturated(array, flat),
+        saturated=_saturation_of(array, flat),
         histogram=_histogram(flat) if narrow else None,
         quantiles=() if narrow else _quantiles(finite),
         sample=tuple(_plain(flat[at]) for at in places(flat.size)),
@@ -189,7 +189,7 @@ def _mean(finite: Array) -> float:
         return float(f"{finite.mean(dtype=np.float64):.9g}")
 
 
-def _saturated(array: Array, flat: Array) -> tuple[int, int] | None:
+def _saturation_of(array: Array, flat: Array) -> tuple[int, int] | None:
     if not integral(array.dtype) or PACKED_BITS.get(NUMBERS.get(array.dtype, 0), 8 * array.dtype.itemsize) > 16:
         return None
     low, high = integer_range(array.dtype)

@@ -12,7 +12,7 @@ _holding = 0
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Switch Python's cyclic garbage collector off in all threads while the block runs.
 
     A plan has ten thousands of objects, all of which stay. Looking through them, and through all older objects of the

@@ -33,7 +33,7 @@ class Remembering(Protocol):
 R = TypeVar("R", bound=Remembering)
 
 
-def remembered(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+def memoize(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
     """A method whose results are kept in its owner's memo:
     each is made once for the same arguments, which are hashable."""
 

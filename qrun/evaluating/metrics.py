@@ -20,7 +20,7 @@ from qrun.comparing.differences import class_axis
 from qrun.errors import CallError
 from qrun.evaluating.samples import Label
 from qrun.ir import Array
-from qrun.ir.compound import compared, form_difference, is_compound, numbers, unwrapped
+from qrun.ir.compound import compared, form_difference, is_compound, numbers, to_runtime
 from qrun.ir.types import describe, is_extension
 
 Outputs = Mapping[str, Array]
@@ -64,7 +64,7 @@ def measured(
     for place, (name, got) in enumerate(outputs.items() if reference is not None else ()):
         want = list((reference or {}).values())[place]
         found |= {f"{column}#{place}": value for column, value in _compare(name, got, want)}
-    as_returned = {name: unwrapped(value) for name, value in outputs.items()} if own else {}
+    as_returned = {name: to_runtime(value) for name, value in outputs.items()} if own else {}
     for spec, function in own.items():
         try:
             found[spec] = float(function(as_returned, label))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RUNTIMES = ("ort", "onnx-ref")
 
 
-def evaluated(
+def evaluate_models(
     models: Sequence[str | bytes | Model],
     samples: Sequence[str] | Iterable[Any],
     wishes: Wishes,
@@ -219,7 +219,7 @@ def evaluate(
         health=health,
     )
     files = [os.fspath(samples)] if isinstance(samples, (str, os.PathLike)) else samples
-    return evaluated([_source(model) for model in several], files, wishes)
+    return evaluate_models([_source(model) for model in several], files, wishes)
 
 
 def _source(model: Any) -> str | bytes | Model:

@@ -34,7 +34,7 @@ class Compound(np.ndarray):
         self.elements = getattr(other, "elements", ())
         self.element = getattr(other, "element", None)
 
-    def holding(self, elements: Iterable[Array]) -> Compound:
+    def with_elements(self, elements: Iterable[Array]) -> Compound:
         """This value with other elements in place of its own."""
         made = self.view(Compound)
         made.elements = tuple(elements)
@@ -69,7 +69,7 @@ def is_compound(value: Array) -> bool:
     return isinstance(value, Compound)
 
 
-def unwrapped(value: Array) -> Any:
+def to_runtime(value: Array) -> Any:
     """The value as onnxruntime returns it: an array, a list of arrays, a dict, a list of dicts, or None."""
     if not isinstance(value, Compound):
         return value
@@ -177,7 +177,7 @@ def apart(value: Array, from_: Iterable[Array]) -> Array:
     if not isinstance(value, Compound) or not value.elements:
         return value
     others = [array for array in from_ if not isinstance(array, Compound)]
-    return value.holding(
+    return value.with_elements(
         element.copy() if any(np.may_share_memory(element, other) for other in others) else element
         for element in value.elements
     )
@@ -211,7 +211,7 @@ def _keys(stated: TensorType) -> np.dtype[Any] | None:
 
 
 def wrapped(value: Any, stated: TensorType) -> Array:
-    """A value of Python's as one of this type: the inverse of `unwrapped`; what does not fit it is left an array.
+    """A value of Python's as one of this type: the inverse of `to_runtime`; what does not fit it is left an array.
 
     Numbers, lists and tuples become arrays of the stated element type, unless that would change what they are: a text
     is no number, and 1.5 no integer.
@@ -272,8 +272,8 @@ def _as_type(values: Any, dtype: np.dtype[Any] | None) -> Array:
     return made
 
 
-def received(value: Any, stated: TensorType | None) -> Array:
-    """What another runtime returned, whose type the model may state: the inverse of `unwrapped`."""
+def from_runtime(value: Any, stated: TensorType | None) -> Array:
+    """What another runtime returned, whose type the model may state: the inverse of `to_runtime`."""
     if stated is not None and stated.kind != "tensor":
         return wrapped(value, stated)
     if isinstance(value, list):

@@ -16,7 +16,7 @@ from qrun.child.inference import Expand, plain_nodes
 from qrun.ir import schema
 from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
-from qrun.ir.localfunctions import inlined
+from qrun.ir.localfunctions import inline_functions
 from qrun.ir.model import Array, Model, Node, TensorType
 from qrun.ir.types import LONGEST_NAME, NUMBERS
 from qrun.shapes import MOST_AXES
@@ -44,7 +44,7 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
     if len(data) > MAX_BYTES:
         return {}
     try:
-        proto = inlined(parse(data, str(source)), str(source))
+        proto = inline_functions(parse(data, str(source)), str(source))
         named = {name for node in proto.graph.node for name in node.output}
         if any(expand(node.domain, node.op_type, len(node.input)) for node in proto.graph.node):
             nodes = [plain for node in proto.graph.node for plain in plain_nodes(node, expand)]

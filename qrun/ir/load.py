@@ -14,7 +14,7 @@ from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, abse
 from qrun.ir import schema
 from qrun.ir.external import External, open_regular
 from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
-from qrun.ir.localfunctions import all_nodes, inlined
+from qrun.ir.localfunctions import all_nodes, inline_functions
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
 from qrun.ir.wire import Lifted, lift
@@ -185,7 +185,7 @@ def _build(
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
     if proto.functions:
-        proto = inlined(proto, label)
+        proto = inline_functions(proto, label)
         opsets = _opsets(proto, label)
     external = External(path.parent if path else None, payloads, spared)
     try:

@@ -17,7 +17,7 @@ _Calls = Mapping[_Key | None, Sequence[tuple[_Key, "onnx.NodeProto"]]]
 """By function, None for the graph: its nodes, those of graphs inside them too, and what each calls."""
 
 
-def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
+def inline_functions(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
     """The model without functions. label: what messages call it.
     Raises ModelError for functions that cannot be replaced."""
     if not proto.functions:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 __all__ = ["AttributeProto", "ModelProto", "TensorProto"]
 
 
-def generated() -> ModuleType:
+def generated_module() -> ModuleType:
     """The module that protobuf's compiler made for onnx, under a name that nobody else imports;
     onnx where that fails."""
     package = None if "onnx" in sys.modules else find_spec("onnx")
@@ -33,5 +33,5 @@ def generated() -> ModuleType:
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, TensorProto
 else:
-    _module = generated()
+    _module = generated_module()
     AttributeProto, ModelProto, TensorProto = _module.AttributeProto, _module.ModelProto, _module.TensorProto

@@ -251,7 +251,7 @@ def angles(cos_cache: Array, sin_cache: Array, positions: Array, width: int, ctx
     return made[0], made[1]
 
 
-def rotated(x: Array, cos: Array, sin: Array, width: int, interleaved: bool, ctx: Context) -> Array:
+def rotate(x: Array, cos: Array, sin: Array, width: int, interleaved: bool, ctx: Context) -> Array:
     """[B,N,S,H] with the first `width` elements of each head turned. cos and sin [B,1,S,width/2]."""
     half = width // 2
     first = x[..., 0:width:2] if interleaved else x[..., :half]

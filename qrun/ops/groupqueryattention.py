@@ -22,7 +22,7 @@ from qrun.ops._attention import (
     places_of,
     positive,
     rotary_width,
-    rotated,
+    rotate,
     seen_places,
     split_heads,
 )
@@ -262,7 +262,7 @@ def _rotate(
     places = places if position_ids is None or total == length else position_ids
     width = rotary_width(q.shape[3], 2 * cos_cache.shape[-1] if cos_cache.ndim else 0)
     cos, sin = angles(cos_cache, sin_cache, places, width, ctx)
-    return rotated(q, cos, sin, width, interleaved, ctx), rotated(k, cos, sin, width, interleaved, ctx)
+    return rotate(q, cos, sin, width, interleaved, ctx), rotate(k, cos, sin, width, interleaved, ctx)
 
 
 def _extend_cache(past: Array | None, new: Array, own: slice, step: Places) -> Array:
@@ -320,7 +320,7 @@ def rotary_embedding(
             with_shape(c, name, (*length, width // 2))[:, None]
             for name, c in (("cos_cache", cos_cache), ("sin_cache", sin_cache))
         )
-    return _as(rotated(x, cos, sin, width, bool(interleaved), ctx), X)
+    return _as(rotate(x, cos, sin, width, bool(interleaved), ctx), X)
 
 
 @contrib_op("RotaryEmbedding", types={"T": (FLOATS, "input cos_cache sin_cache"), "M": ("int64", "position_ids")})
@@ -360,7 +360,7 @@ def rotary_embedding_1(
     if positions.ndim == 1:
         positions = np.broadcast_to(position_ids + np.arange(length[1]), length)
     cos, sin = angles(cos_cache, sin_cache, positions, width, ctx)
-    return _as(rotated(x, cos, sin, width, bool(interleaved), ctx), input)
+    return _as(rotate(x, cos, sin, width, bool(interleaved), ctx), input)
 
 
 def _by_head(x: Array, name: str, heads: int) -> Array:

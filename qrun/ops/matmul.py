@@ -250,7 +250,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
         following = pending.pop(0)
         needed = {*out, *(label for operand in pending for label in operand.labels)}
         total = _contract(total, following, needed, sizes, ctx)
-    total = _reduced(total, set(out))
+    total = _reduce_labels(total, set(out))
     result = total.array.transpose([total.labels.index(label) for label in out])
     return result if is_integer(dtype) else narrow(result, dtype)
 
@@ -319,7 +319,7 @@ def _operand(x: Array, labels: tuple[str, ...], sizes: dict[str, int]) -> _Opera
     return _Operand(array, tuple(left))
 
 
-def _reduced(operand: _Operand, needed: set[str]) -> _Operand:
+def _reduce_labels(operand: _Operand, needed: set[str]) -> _Operand:
     """Summed over the labels that nobody needs."""
     gone = tuple(place for place, label in enumerate(operand.labels) if label not in needed)
     if not gone:
@@ -334,7 +334,7 @@ def _reduced(operand: _Operand, needed: set[str]) -> _Operand:
 
 def _contract(a: _Operand, b: _Operand, needed: set[str], sizes: dict[str, int], ctx: Context) -> _Operand:
     """a * b, summed over the labels that are not needed any more."""
-    a, b = _reduced(a, needed | set(b.labels)), _reduced(b, needed | set(a.labels))
+    a, b = _reduce_labels(a, needed | set(b.labels)), _reduce_labels(b, needed | set(a.labels))
     shared = [label for label in a.labels if label in b.labels]
     batch = [label for label in shared if label in needed]
     inner = [label for label in shared if label not in needed]

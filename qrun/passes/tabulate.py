@@ -71,14 +71,14 @@ class _Tables:
         self.made = 0
 
     def run(self) -> Rewritten:
-        for _ in self._visited():
+        for _ in self._visit():
             pass
         return self.draft.finish()
 
     def any(self) -> bool:
-        return any(self.made for _ in self._visited())
+        return any(self.made for _ in self._visit())
 
-    def _visited(self) -> Iterator[Node]:
+    def _visit(self) -> Iterator[Node]:
         """Yield each node, the last first, after a table has taken its place or it has been left as it is."""
         needed = set(self.draft.preserved)
         for node in reversed(self.draft.model.nodes):

@@ -18,7 +18,7 @@ import onnx
 from qrun.child import Crash, Failed, RemoteObject
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model, Node
-from qrun.ir.compound import is_compound, received, unwrapped
+from qrun.ir.compound import from_runtime, is_compound, to_runtime
 from qrun.ir.infer import node_proto
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.memory import ResourceLimits
@@ -101,7 +101,7 @@ def _encoded_for_ort(array: Array) -> tuple[Array, int]:
     if array.dtype in ORT_TYPES:
         return array, 0
     if is_compound(array):
-        return unwrapped(array), 0
+        return to_runtime(array), 0
     if NUMBERS[array.dtype] not in range(16, 21):
         raise unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
@@ -184,7 +184,7 @@ class Peer:
         start = perf_counter_ns()
         arrays, duration = self._loaded.run(feeds)
         stated = {value.name: value for value in self.model.outputs}
-        named = {name: received(made, stated.get(name)) for name, made in zip(self.outputs, arrays, strict=True)}
+        named = {name: from_runtime(made, stated.get(name)) for name, made in zip(self.outputs, arrays, strict=True)}
         return RunResult({name: named[name] for name in outputs or self.outputs}, (), duration, 0, start)
 
     def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> TimedRunner:
@@ -223,7 +223,7 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
 
 
 def _encoded(feeds: Mapping[str, Array]) -> dict[str, Any]:
-    return {name: unwrapped(array) for name, array in feeds.items()}
+    return {name: to_runtime(array) for name, array in feeds.items()}
 
 
 def optimized_peer(

@@ -221,7 +221,7 @@ def _makes_codes(node: onnx.NodeProto, reads_codes: bool) -> bool:
     return reads_codes and node.op_type not in _REAL_RESULT
 
 
-def unmarked(model: Model, name: str) -> str:
+def unmark(model: Model, name: str) -> str:
     """A tensor's name in the model, if it is a tensor of the model; else onnxruntime's name, with labels for marks."""
     for kept in tensors_of(model, name):
         return kept

@@ -21,7 +21,7 @@ from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.peers import Limits, Loaded, Peer, encode_feeds, external_settings, loading, proto_of
-from qrun.peers.ortnodes import OptimizedNode, covers, unmarked, with_marks
+from qrun.peers.ortnodes import OptimizedNode, covers, unmark, with_marks
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult, Session
@@ -118,10 +118,10 @@ class Profiler:
         self, index: int, ran: OptimizedNode, event: Mapping[str, Any], macs: Mapping[int, int], begin: int
     ) -> NodeEvent:
         proto, nodes = ran.proto, self.model.nodes
-        name = unmarked(self.model, proto.name)
+        name = unmark(self.model, proto.name)
         if ran.members and not name:
             name = f"{nodes[ran.named].label}/{proto.op_type}"
-        inputs, outputs = ([unmarked(self.model, n) for n in names if n] for names in (proto.input, proto.output))
+        inputs, outputs = ([unmark(self.model, n) for n in names if n] for names in (proto.input, proto.output))
         node = Node(index, name, proto.domain, proto.op_type, 1, tuple(inputs), tuple(outputs))
         args = event["args"]
         return NodeEvent(

@@ -12,7 +12,7 @@ from qrun.declare.frozen import replace
 from qrun.documents.answers import RanNode
 from qrun.documents.record import Item, decode, encode
 from qrun.io.inputs import Feeds
-from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departed, hurry, kept, notes, verdict
+from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departure_text, hurry, kept, notes, verdict
 from qrun.report.comparefiles import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
@@ -35,7 +35,7 @@ FOUND_BY = {
 def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) -> Sheet:
     """The report. top: rows of each table, None for all; sources: of the inputs."""
     reached = found.equal if found.min_sqnr is None else found.passed
-    about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
+    about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departure_text(found)])]
     later = (
         ["Then compare again: nodes to keep in float are told once these are right."]
         if found.wrong and found.suggestion
@@ -228,7 +228,7 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
     if not best.judged:
         said = f"{found[0][0]}: {decibel(least(best))} SQNR against {first}{classes(best)}, the best of {len(found)}."
     about = [f"{plural(best.runs, 'set')} of inputs; SQNR is that of the worst output"]
-    notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departed(each)) if text]
+    notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departure_text(each)) if text]
     columns = [column for column in _CANDIDATES if best.judged or column.header != "good enough"]
     (block,) = top_rows("Models, the best first", columns, found, top, "model")
     tip = f"qrun compare {first} {found[0][0]} with the same inputs tells what each node costs"

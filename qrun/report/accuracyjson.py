@@ -49,7 +49,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "keep_in_float": _suggestion_json(found),
         "tensors": found.tensors,
         "unmatched": found.left,
-        "notes": [*filter(None, [hurry(found), departed(found)]), *corrections(found), *notes(found)],
+        "notes": [*filter(None, [hurry(found), departure_text(found)]), *corrections(found), *notes(found)],
     }
 
 
@@ -58,7 +58,7 @@ def _departure(found: Accuracy) -> dict[str, Any] | None:
     if gone is None:
         return None
     node = gone.node and {key: getattr(gone.node, name) for key, name in _NODE.items()}
-    return {"real_sqnr_db": gone.real, "measured_sqnr_db": gone.measured, "node": node, "why": departed(found)}
+    return {"real_sqnr_db": gone.real, "measured_sqnr_db": gone.measured, "node": node, "why": departure_text(found)}
 
 
 _NODE = {"index": "index", "name": "name", "domain": "full_domain", "op": "op_type"}
@@ -72,7 +72,7 @@ def _suggestion_json(found: Accuracy) -> dict[str, Any] | None:
         "count": kept.count,
         "nodes": [node.label for node in kept.nodes],
         "readers": [node.label for node in kept.around],
-        "exclude": json.loads(excluded(found)) if kept.count else [],
+        "exclude": json.loads(excluded_list(found)) if kept.count else [],
         "exclude_sqnr_db": kept.listed if kept.around else dict(kept.tried).get(kept.count) if kept.count else None,
         "tried": [{"nodes": n, "output_sqnr_db": value} for n, value in kept.tried],
         "runs": kept.runs,
@@ -84,7 +84,7 @@ EXCLUDE = "nodes_to_exclude"
 """What onnxruntime's quantizers call the nodes to keep in float."""
 
 
-def excluded(found: Accuracy) -> str:
+def excluded_list(found: Accuracy) -> str:
     """The suggested nodes as a Python list."""
     kept = found.suggestion
     nodes = {node.index: node for node in ((*kept.nodes, *kept.around) if kept else ())}
@@ -147,7 +147,7 @@ def _at(found: Accuracy) -> str:
     return "at the outputs" if found.averaged < 2 else f"at the outputs (mean of {found.averaged})"
 
 
-def departed(found: Accuracy) -> str:
+def departure_text(found: Accuracy) -> str:
     """Why nodes are not ranked, and where to look; "" if they are."""
     gone = found.departure
     if gone is None:
@@ -192,7 +192,7 @@ def kept(found: Accuracy) -> list[str]:
     goal = f", which reaches --min-sqnr {found.min_sqnr:g}" if found.min_sqnr is not None and not found.passed else ""
     lines = [
         f"{first}{decibel(dict(advice.tried)[advice.count])} {_at(found)} instead of {whole}{goal}, measured {steps}.",
-        f"{EXCLUDE}={excluded(found)}",
+        f"{EXCLUDE}={excluded_list(found)}",
     ]
     if advice.reached and goal and advice.count * 2 > len(found.costs):
         lines.append(

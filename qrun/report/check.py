@@ -36,7 +36,7 @@ def outcome(report: Report) -> str:
     return "failed" if report.failed else "passed"
 
 
-def unexplained(report: Report) -> list[tuple[Checked, Vector]]:
+def unexplained_vectors(report: Report) -> list[tuple[Checked, Vector]]:
     """Skipped vectors that no finding tells of, because it was not chosen."""
     skipped = ((m, v) for m in report.models for v in m.vectors if v.status == "skipped")
     return [(m, v) for m, v in skipped if not any(f is t for f in v.findings for t in m.findings)]

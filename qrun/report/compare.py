@@ -36,10 +36,10 @@ def limit(t: Tolerance, pair: TensorPair) -> str:
     """What of the tolerance holds for a tensor; "" if nothing does."""
     if pair.difference.integral:
         return limits(Tolerance(t.lsb, 0, 0))
-    return "" if pair.type.startswith(("bool", "string")) else applied(t, [pair])
+    return "" if pair.type.startswith(("bool", "string")) else tolerance_text(t, [pair])
 
 
-def applied(t: Tolerance, pairs: Iterable[TensorPair]) -> str:
+def tolerance_text(t: Tolerance, pairs: Iterable[TensorPair]) -> str:
     """The tolerance in words, without the steps and the noise that no one of these tensors is allowed."""
     found = list(pairs)
     steps = any(pair.difference.integral or pair.stepped for pair in found)
@@ -215,7 +215,7 @@ def verdict(found: Comparison) -> str:
     """Equal, or where and by how much the sides first differ."""
     tensors = plural(len(found.tensors), "tensor")
     first, refused = found.first, len(found.refused)
-    told = applied(found.tolerance, (t.pair for t in found.tensors))
+    told = tolerance_text(found.tolerance, (t.pair for t in found.tensors))
     if first is None:
         exact = all(t.pair.identical for t in found.tensors)
         how = ", graph optimizations off" if found.names[1] == "ort" else ""
@@ -273,7 +273,7 @@ def _counts(found: Comparison) -> list[str]:
 
 def _beyond(found: Comparison) -> str:
     """The tolerance that the tensors which differ are beyond."""
-    return applied(found.tolerance, (t.pair for t in found.differing))
+    return tolerance_text(found.tolerance, (t.pair for t in found.differing))
 
 
 def _by(pair: TensorPair) -> str:

@@ -94,7 +94,7 @@ class Grid:
             if fits and not (droppable and wrapped._is_tall(range(len(widths)), TALL)):
                 return wrapped
             if not droppable:
-                return wrapped._shrunk(wrapped.widths(), room, ellipsis)
+                return wrapped._shrink(wrapped.widths(), room, ellipsis)
             grid = grid.without(max(droppable, key=lambda at: grid.columns[at].optional))
 
     def _is_tall(self, places: Sequence[int], most: int) -> bool:
@@ -126,7 +126,7 @@ class Grid:
         rows = [["\n".join(wrap(c, limits[at])) if at in floors else c for at, c in enumerate(r)] for r in self.rows]
         return replace(self, rows=rows)
 
-    def _shrunk(self, widths: list[int], room: int, ellipsis: str) -> Grid:
+    def _shrink(self, widths: list[int], room: int, ellipsis: str) -> Grid:
         limits = list(widths)
         orders = sorted({c.shrink for c in self.columns if c.shrink}, reverse=True)
         for floor in (FULL, LEAST):

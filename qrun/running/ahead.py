@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qrun.declare.collector import uncollected
+from qrun.declare.collector import without_collector
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context
@@ -27,7 +27,7 @@ def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, 
 
     A step that cannot be bound fails when it runs, with its place in the model.
     """
-    with uncollected():
+    with without_collector():
         _bind_all(plan, values, natives, budget)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qrun.declare.collector import uncollected
+from qrun.declare.collector import without_collector
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array
@@ -94,7 +94,7 @@ def program_ahead(
     if programs is None or not programs.foretold:
         return None
     engine, run = programs.natives.engine, Run(programs.arith, budget, observe, programs.natives, Clock(), groups)
-    with engine.kernels.foreseeing(), uncollected():
+    with engine.kernels.foreseeing(), without_collector():
         try:
             dry = dry_run(plan, feeds, run)
         except (QrunError, *REFUSALS):

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import changeable, frozen
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
-from qrun.ir.compound import Compound, of_type, parts, tensors, unwrapped
+from qrun.ir.compound import Compound, of_type, parts, tensors, to_runtime
 from qrun.ir.types import describe, type_name
 from qrun.memory import SMALL, Budget, Deadline, default_limit
 from qrun.ops import Arith
@@ -119,7 +119,7 @@ class Repeatable:
             _check_outputs(model, outputs)
         except Exception:  # the longer way reports it
             return None
-        return {name: unwrapped(value) for name, value in outputs.items()} if made else None
+        return {name: to_runtime(value) for name, value in outputs.items()} if made else None
 
     def counted(self) -> bool:
         """Count another run; False for the run after which the program is to be kept: `Runs.run` must see to that."""
@@ -241,7 +241,7 @@ def own_outputs(
 
     def own(name: str, array: Array) -> Array:
         if isinstance(array, Compound):
-            return array.holding(own(name, element) for element in array.elements)
+            return array.with_elements(own(name, element) for element in array.elements)
         root = _root(array)
         if root in seen or not array.flags.writeable:
             array = _copied(name, array, model, budget)

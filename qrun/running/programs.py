@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from qrun.declare import Later
-from qrun.declare.collector import uncollected
+from qrun.declare.collector import without_collector
 from qrun.declare.frozen import replace
 from qrun.ir import Array
 from qrun.ops import Arith
@@ -154,7 +154,7 @@ class Programs:
         sized = self._sized[plan.keep] = varying(earlier, events).union(fed, self._sized.get(plan.keep, ()))
         loose, compiled = Loose.of(plan, self._varying, sized, self.natives.derived), None
         if 2 * len(loose.steps) <= len(plan.steps):
-            with uncollected():
+            with without_collector():
                 inputs = {name: TensorInfo(name, kind, shape) for name, shape, kind in last[1]}
                 infos, values, bounds = self._learned(plan, inputs, events)
                 compiled = self._compiler.program(plan, events, infos, inputs, values, bounds, loose)
@@ -193,7 +193,7 @@ class Programs:
 
     def _compiled(self, plan: Plan, feeds: Mapping[str, Array], events: Sequence[NodeEvent]) -> Compiled | None:
         """The program of a plan that has run, with these events."""
-        with uncollected():
+        with without_collector():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, events)
             turns = partial(flat_turns.repeated_turns, self.natives.engine, self._flat) if self.repeats else None

@@ -14,7 +14,7 @@ from weakref import finalize
 
 from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.compound import unwrapped
+from qrun.ir.compound import to_runtime
 from qrun.memory import Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.running.cpus import usable_cpus
@@ -185,7 +185,7 @@ class Session:
         repeated = self._runs.repeated(feeds) if outputs is None else None
         if repeated is not None:
             return repeated
-        return {name: unwrapped(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
+        return {name: to_runtime(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
 
     def values(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """As `run`, with sequences, maps and optional values as ir/compound.py has them."""

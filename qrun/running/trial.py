@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qrun.declare.collector import uncollected
+from qrun.declare.collector import without_collector
 from qrun.errors import MemoryLimitError, QrunError, TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
@@ -28,7 +28,7 @@ def refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: 
     """
     assert chosen.natives is not None
     trial = _Trial(chosen, feeds, arith, budget)
-    with chosen.natives.engine.kernels.foreseeing(), uncollected():
+    with chosen.natives.engine.kernels.foreseeing(), without_collector():
         return trial.refused()
 
 

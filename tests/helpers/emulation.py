@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from helpers.intrinsics import INSTRUCTIONS, PREFIX, STATE
-from qrun.native.emit.isa import ISAS, Isa, available, host_architecture, host_features, permitted
+from qrun.native.emit.isa import ISAS, Isa, available, host_architecture, host_features, permit_tiles
 from qrun.native.machine.cache import default_directory
 from qrun.native.machine.compile import Emitted, Kernels
 from qrun.native.machine.engine import Engine
@@ -42,7 +42,7 @@ def emulated_sets() -> dict[str, Isa]:
 def usable() -> frozenset[str]:
     """The features of this CPU that this process may use."""
     found = host_features(host_architecture())
-    return found if permitted() else frozenset(name for name in found if not name.startswith("amx"))
+    return found if permit_tiles() else frozenset(name for name in found if not name.startswith("amx"))
 
 
 def emulating(isa: Isa) -> Isa:

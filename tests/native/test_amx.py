@@ -12,7 +12,7 @@ import pytest
 from helpers.native import LIMITS, TYPES, Array, Guarded, codes, engine, needs_amx
 
 from qrun.native.emit import amx as _amx
-from qrun.native.emit.isa import ISAS, permitted
+from qrun.native.emit.isa import ISAS, permit_tiles
 from qrun.native.emit.spec import BYTES, MAGIC, MAGIC_BITS, TABLE, KernelSpec
 from qrun.native.machine.blob import blob_of
 from qrun.native.machine.codegen import compile_object
@@ -329,4 +329,4 @@ def test_groups_fill_four_tiles_of_sums() -> None:
 def test_permission_is_asked_of_linux_on_x86_only(system: str, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert not permitted.__wrapped__()
+    assert not permit_tiles.__wrapped__()

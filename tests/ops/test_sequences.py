@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import MemoryLimitError, QrunError
-from qrun.ir.compound import Compound, absent, joined, maps, sequence, tensors, unwrapped
+from qrun.ir.compound import Compound, absent, joined, maps, sequence, tensors, to_runtime
 from qrun.ops import Context, find
 
 F, I64 = np.float32, np.int64
@@ -373,12 +373,12 @@ def test_parts_and_wholes() -> None:
     for name in "abd":
         again = joined({key[1:]: value for key, value in found.items() if key.startswith(name)})
         assert isinstance(again, Compound)
-        equal(unwrapped(again), unwrapped(values[name]))
+        equal(to_runtime(again), to_runtime(values[name]))
     assert list(tensors({"a": sequence(PARTS[:1]), "a[0]": X, "a[0]'": X})) == ["a[0]''", "a[0]", "a[0]'"]
     assert joined({"[0]": X, "[2]": X}) is None
     assert joined({"[0]": X, "[1]": X.astype(I64)}) is None
     assert joined({".keys": X, ".values": X}) is None
-    assert unwrapped(values["d"]) == [{3: 0.0, 4: 1.0}, {3: 3.0, 4: 4.0}]
+    assert to_runtime(values["d"]) == [{3: 0.0, 4: 1.0}, {3: 3.0, 4: 4.0}]
 
 
 @pytest.mark.parametrize("form", ["npz", "folder", "json"])

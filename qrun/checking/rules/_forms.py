@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._scope import Scope, Shape, differ, known, number, parametrized
+from qrun.checking.rules._scope import Scope, Shape, differ, known, nodes_with_parameters, number
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
@@ -261,7 +261,7 @@ def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
 @once_per_model
 def quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
     """Every scale with its zero point in the model, at each node that has it, unless a type is wrong."""
-    return [(scope, node, q) for scope, node in parametrized(model) for q in sound(scope, node)]
+    return [(scope, node, q) for scope, node in nodes_with_parameters(model) for q in sound(scope, node)]
 
 
 def judged_elsewhere(scope: Scope, node: Node) -> set[int]:

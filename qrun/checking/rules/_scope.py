@@ -211,7 +211,7 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
     return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
 
 
-def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
+def nodes_with_parameters(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
     """The nodes whose inputs may be scales, zero points or a quantized bias,
     and those of `more` operators of ai.onnx."""
     of_onnx = {("", op_type) for op_type in ("Conv", *more)}

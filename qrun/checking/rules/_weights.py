@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._rule import TOLERANCE
-from qrun.checking.rules._scope import Scope, nodes, number, parametrized
+from qrun.checking.rules._scope import Scope, nodes, nodes_with_parameters, number
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.schema import MS
@@ -99,7 +99,7 @@ def weights(model: Model) -> Iterator[Weight]:
 @once_per_model
 def _weighted_nodes(model: Model) -> tuple[tuple[Scope, Node], ...]:
     """The nodes that read stored weights; the weights are not kept, as those of 4 bits are widened."""
-    return tuple((s, node) for s, node in parametrized(model, *_OF_FLOAT) if _weight(s, node) is not None)
+    return tuple((s, node) for s, node in nodes_with_parameters(model, *_OF_FLOAT) if _weight(s, node) is not None)
 
 
 def _weight(scope: Scope, node: Node) -> Weight | None:
@@ -212,7 +212,7 @@ class StoredBias:
 
 def biases(model: Model) -> Iterator[StoredBias]:
     """Every stored int32 bias, with the node that adds it."""
-    for scope, node in parametrized(model, "Gemm"):
+    for scope, node in nodes_with_parameters(model, "Gemm"):
         found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
         found = found or _of_integer(scope, node)
         if found is not None:

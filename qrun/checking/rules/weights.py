@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.checking.rules._forms import expected_bias, mistyped, shaped
 from qrun.checking.rules._rule import Finding, digits, listed, rule, tolerance
-from qrun.checking.rules._scope import Scope, nodes, parametrized
+from qrun.checking.rules._scope import Scope, nodes, nodes_with_parameters
 from qrun.checking.rules._weights import (
     PRODUCTS,
     QuantizedOperand,
@@ -321,7 +321,7 @@ def bias_shape(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
         }
     """
-    for scope, node in parametrized(model):
+    for scope, node in nodes_with_parameters(model):
         b = bias(node)
         if b is None or {b.bias.place, b.weight.place}.intersection(mistyped(scope, node)):
             continue

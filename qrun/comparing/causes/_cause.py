@@ -281,7 +281,7 @@ class Cause:
         return next(part.removeprefix(start) for part in self._paragraphs if part.startswith(start))
 
 
-def recomputed(array: Array | None, text: str) -> Iterator[Hypothesis]:
+def recompute(array: Array | None, text: str) -> Iterator[Hypothesis]:
     """The hypothesis that the other side gives this array; none where qrun could not compute it."""
     if array is not None:
         yield Hypothesis(array, text)

@@ -272,7 +272,7 @@ def largest(node: Node, args: Args) -> ErrorBound:
     return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))
 
 
-def bounded(node: Node, args: Args) -> ErrorBound | None:
+def bound_of(node: Node, args: Args) -> ErrorBound | None:
     """What a node makes of bounded values; None where no rule is known."""
     rule = _RULES.get(node.op_type) if not node.domain else None
     try:

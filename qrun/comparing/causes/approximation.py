@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part
-from qrun.comparing.causes._formulas import ULPS, ErrorBound, bounded
+from qrun.comparing.causes._formulas import ULPS, ErrorBound, bound_of
 from qrun.comparing.differences import NARROW, differing
 from qrun.ir import Array, Node
 from qrun.ir.types import type_name
@@ -218,7 +218,7 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         if array.dtype.kind in "fiu" or array.dtype in NARROW
     }
     for node in s.unit.group:
-        made = bounded(node, [values.get(name) if name else None for name in node.inputs])
+        made = bound_of(node, [values.get(name) if name else None for name in node.inputs])
         if made is None:
             return
         values[node.outputs[0]] = made

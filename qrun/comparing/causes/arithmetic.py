@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, in_known_order, part, recomputed
+from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, in_known_order, part, recompute
 from qrun.comparing.causes._formulas import OFF, UNIT
 from qrun.comparing.differences import distances, same
 from qrun.comparing.ties import real_operands
@@ -169,7 +169,7 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         made = s.coded(np.rint(quotient), s.zero)
         if made is None and s.mine.dtype.itemsize == 1:
             made = narrow(quotient, s.mine.dtype, bool(s.node.attributes.get("saturate", 1)))
-        yield from recomputed(made, f"divides in {type_name(kind)}")
+        yield from recompute(made, f"divides in {type_name(kind)}")
 
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
@@ -184,8 +184,8 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.is_op(*_PRODUCTS):
         start, end = "rounds x_scale * w_scale / y_scale to float32", "times the multiplier"
-        yield from recomputed(s.evaluate("ort"), f"{start}; float32(sum) {end}, in float32")
-        yield from recomputed(s.evaluate("onnx-ref"), f"{start}; float64(sum) {end}, zero point added before rounding")
+        yield from recompute(s.evaluate("ort"), f"{start}; float32(sum) {end}, in float32")
+        yield from recompute(s.evaluate("onnx-ref"), f"{start}; float64(sum) {end}, zero point added before rounding")
 
 
 @cause(
@@ -262,7 +262,7 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
         return
     single = (s.exact - s.zero).astype(np.float32)
     for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
-        yield from recomputed(
+        yield from recompute(
             s.coded(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
         )
 
@@ -339,9 +339,9 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
     for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
         inside = np.clip(whole, low, high)
         beyond = "; beyond the range the low bits stay" if np.any(inside != whole) else ""
-        yield from recomputed(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
+        yield from recompute(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
         if beyond:
-            yield from recomputed(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
+            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
 
 
 @cause("truncation", rank=32, source=_SPEC)
@@ -356,7 +356,7 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
         return
     real = s.exact - s.zero
     for text, whole in (("drops the fraction", np.trunc(real)), ("rounds down", np.floor(real))):
-        yield from recomputed(s.coded(whole, s.zero), text)
+        yield from recompute(s.coded(whole, s.zero), text)
 
 
 def _other_than_nearest(s: Suspect, made: Array | None, text: str) -> Iterator[Hypothesis]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
-from qrun.comparing.causes._formulas import ErrorBound, bounded
+from qrun.comparing.causes._formulas import ErrorBound, bound_of
 from qrun.comparing.differences import NARROW, same
 from qrun.comparing.matching.operators import moves
 from qrun.ir import Array, Node
@@ -116,7 +116,7 @@ def _float32(node: Node, args: Sequence[Any]) -> Array | None:
 
 
 def _bound(node: Node, args: Sequence[Any]) -> ErrorBound | None:
-    return bounded(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.nearly(a) for a in args])
+    return bound_of(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.nearly(a) for a in args])
 
 
 def _within(s: Suspect, depth: int, through: bool) -> bool:

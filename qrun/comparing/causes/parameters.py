@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recomputed
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recompute
 from qrun.comparing.differences import differing
 from qrun.ir import Array
 from qrun.ops import Context, find
@@ -42,7 +42,7 @@ def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
         return
     for other in range(s.mine.ndim):
         if other != axis % max(s.mine.ndim, 1) and s.mine.shape[other] == scale.size:
-            yield from recomputed(
+            yield from recompute(
                 s.evaluate(attributes={"axis": other}), f"applies the scales along axis {other}, not {axis}"
             )
 
@@ -64,7 +64,7 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
     except ValueError:
         return
     for whole, zero in ((np.rint(real), float(y_zero.item())), (np.rint(real + float(y_zero.item())), 0.0)):
-        yield from recomputed(
+        yield from recompute(
             s.coded(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
         )
 
@@ -92,7 +92,7 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
         array = s.args[place] if place < len(s.args) else None
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
-            yield from recomputed(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
+            yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
         yield Hypothesis(np.asarray(s.mine / scale), "divides a float result by y_scale, though y_zero_point is absent")
@@ -119,7 +119,7 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
     if s.exact is None or not s.alone:
         return
     for text, whole in _convert(s.exact, s.zero):
-        yield from recomputed(s.coded(whole), text)
+        yield from recompute(s.coded(whole), text)
 
 
 def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
@@ -162,7 +162,7 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
     if not beyond.any() or np.any(np.abs(whole) >= 2.0**62) or not np.isfinite(whole).all():
         return
     codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
-    yield from recomputed(
+    yield from recompute(
         s.coded(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
     )
 

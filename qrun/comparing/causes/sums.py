@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part, recomputed
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part, recompute
 from qrun.comparing.causes._formulas import UNIT
 from qrun.comparing.differences import same
 from qrun.ir import Array, Node
@@ -178,7 +178,7 @@ def negative_padding(s: Suspect) -> Iterator[Hypothesis]:
         cut.append(half if auto_pad == "SAME_UPPER" else -total - half)
     if any(cut):
         cropped = np.ascontiguousarray(x[(slice(None), slice(None), *(slice(c, None) for c in cut))])
-        yield from recomputed(
+        yield from recompute(
             s.evaluate(attributes={"auto_pad": "VALID"}, inputs={s.definition.inputs[0].name: cropped}),
             f"padding below 0 crops {cut[0] if len(cut) == 1 else cut} elements before the first",
         )

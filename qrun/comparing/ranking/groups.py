@@ -259,7 +259,7 @@ class Mixed:
         for group in active:
             if group.target not in self.a.producers:
                 now[group.target] = self.made(group, clean, known)
-        needed = self._needed(at)
+        needed = self._needed_tensors(at)
         for place in self.a.running:
             node = self.a.nodes[place]
             group_here = next((at[name] for name in node.outputs if name in at), None)
@@ -281,7 +281,7 @@ class Mixed:
         made = simulate(self.b, group, values) if group.whole else like
         return self.b.pass_through(made, group.rounds).reshape(like.shape)
 
-    def _needed(self, at: Mapping[str, RoundingGroup]) -> set[str]:
+    def _needed_tensors(self, at: Mapping[str, RoundingGroup]) -> set[str]:
         """The tensors that the outputs need when these targets are made by groups."""
         needed = set(self.outputs)
         for place in reversed(self.a.running):

@@ -80,7 +80,7 @@ class CodedProductEmitter(FmaProductEmitter):
                     (target + (k + more) * (4 * self.width) + 4 * self.lanes * j).store(b, 4)
 
         if self.right_is == "decoded":
-            self._decoded([], store)
+            self._decode_block([], store)
 
     def _chain_loop(
         self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
@@ -92,9 +92,9 @@ class CodedProductEmitter(FmaProductEmitter):
             for more, row in enumerate(rows):
                 self._multiply(lefts, self._left_step(k, more), row, carried)
 
-        return self._decoded(sums, add)
+        return self._decode_block(sums, add)
 
-    def _decoded(
+    def _decode_block(
         self, carried: list[Value], body: Callable[[Value, Sequence[Weights], list[Value]], None]
     ) -> list[Value]:
         """The block of k, a group at a time, then one by one: body(k, its rows of weights, the carried values, which it

@@ -139,11 +139,11 @@ class DenseEmitter(KernelEmitter):
         lanes = self.isa.lanes
         by_lane = self.isa.dot in ("usdot", "sdot") and u - u % lanes + lanes <= self.spec.unroll
         if not by_lane:
-            return self._flipped((row + 4 * u).load("i32").splat(lanes))
+            return self._flip_sign((row + 4 * u).load("i32").splat(lanes))
         if not u % lanes:
-            held[row] = self._flipped((row + 4 * u).load(self.kind))
+            held[row] = self._flip_sign((row + 4 * u).load(self.kind))
         return held[row].shuffled([u % lanes] * lanes)
 
-    def _flipped(self, packed: Value) -> Value:
+    def _flip_sign(self, packed: Value) -> Value:
         """int8 activations as uint8, or uint8 ones as int8: what the dot product takes."""
         return packed if self.flip is None else packed ^ self.flip

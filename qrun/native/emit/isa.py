@@ -73,7 +73,7 @@ def _on_darwin(feature: str) -> bool:
 
 
 @cache
-def permitted() -> bool:
+def permit_tiles() -> bool:
     """Ask Linux, once per process, to let it use AMX tiles; False where it does not. Without that they are illegal.
 
     Threads and forked processes inherit the permission.
@@ -210,7 +210,7 @@ def available() -> tuple[Isa, ...]:
     """The instruction sets this CPU and operating system can run, best first."""
     mine = [isa for isa in ISAS if isa.architecture == host_architecture()]
     host = host_features(host_architecture()) if mine else frozenset()
-    return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permitted()))
+    return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permit_tiles()))
 
 
 def choose(name: str = "") -> Isa:

@@ -117,7 +117,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
                 less = (a.column_sums + column).load(kind, 4) * zero.splat(lanes)
                 factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
                 totals = made[number * rows : (number + 1) * rows]
-                self._scaled((first + number) * lanes, starts, [total - less for total in totals], factor)
+                self._scale_sums((first + number) * lanes, starts, [total - less for total in totals], factor)
 
     def _sums_at(self, matrix: Value, row: Value) -> Value:
         """Where the sums of a sequence's gate are; matrix: its number, of all directions'."""
@@ -158,7 +158,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     def four_weights(self, start: Value, turn: int) -> Value:
         return (start + turn * (4 * self.isa.lanes)).load(int32s(self.isa), 4)
 
-    def _scaled(
+    def _scale_sums(
         self, unit: Value, starts: Sequence[tuple[Value, Value]], totals: Sequence[Value], factor: Value
     ) -> None:
         """A vector of units: sums times their factor plus what the inputs give;

@@ -118,7 +118,7 @@ class Requantizer:
     def finish(self, row: list[Value]) -> list[Value]:
         """int32 results to what is stored: one value per vector, or a single one for the whole row."""
         if self.out in WIDE:
-            return self._unmixed(row) if self.by_lanes else row
+            return self._unmix(row) if self.by_lanes else row
         if self.by_lanes:
             return [self._packed(row)]
         if self.form != "table" and self.isa.lanes == 16:
@@ -141,7 +141,7 @@ class Requantizer:
                 target = target + step if i else target
                 self.store(row, target, whole)
 
-    def _unmixed(self, four: list[Value]) -> list[Value]:
+    def _unmix(self, four: list[Value]) -> list[Value]:
         """Four vectors with their channels in order. Each of the given ones has four channels of every sixteen."""
         n = self.isa.lanes
         low, high = (a.shuffled(range(2 * n), b) for a, b in (four[:2], four[2:]))

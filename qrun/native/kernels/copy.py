@@ -319,7 +319,7 @@ class Copy(Operation):
         """The loops, in bytes, for rows of operands `strides` bytes apart."""
         if self.source_order == "any" and any(strides):
             raise ValueError("rows of a copy whose order is not known")
-        x, y = self._lying(strides)
+        x, y = self._operand_strides(strides)
         return [
             Loop(m.count, (m.x_step * x.steps[m.x_axis] if m.x_step else 0, m.y_step * y.steps[m.y_axis]))
             for m in self._moves
@@ -341,11 +341,11 @@ class Copy(Operation):
             return None
         if any((m.x_step, m.y_step) != (1, 1) or m.count != self.operands[0].shape[m.x_axis] for m in axes):
             return None
-        x, y = self._lying((0, 0))
+        x, y = self._operand_strides((0, 0))
         return tuple(x.steps[m.x_axis] if read else y.steps[m.y_axis] for m in axes)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = self._lying(strides)
+        x, y = self._operand_strides(strides)
         starts = [
             place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))
             for place, first in zip((x, y), self._first, strict=True)

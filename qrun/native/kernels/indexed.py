@@ -86,7 +86,7 @@ class Indexed(Operation):
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
         """The loops, outermost in the result first, neighbours that walk on evenly as one."""
-        x, y = self._lying(strides)
+        x, y = self._operand_strides(strides)
         found: list[_Axis] = []
         shape = self.result.shape
         for axis in sorted(range(len(shape)), key=lambda axis: -y.steps[axis]):

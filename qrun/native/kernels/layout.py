@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo, remembered
+from qrun.declare.memo import Memo, memoize
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Array, Ints, aligned_copy
 from qrun.native.machine.operation import size
@@ -255,7 +255,7 @@ class Layout:
         if it writes `written` bytes of each row."""
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
-    @remembered
+    @memoize
     def table(self, rows: int, taps: tuple[int, ...], later: tuple[int, ...] = (), share: int = 1) -> Array:
         """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo, remembered
+from qrun.declare.memo import Memo, memoize
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.spec import CODES, PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
@@ -149,7 +149,7 @@ class Lines:
         good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma, likely)
         return cls(good[place], a[place], b[place], add, CODES[tables.dtype], bool(signed))
 
-    @remembered
+    @memoize
     def runs(self) -> list[tuple[int, int, bool]]:
         """Neighbouring columns that have lines, or have not: first, end, whether."""
         edges = np.flatnonzero(np.diff(self.good)) + 1
@@ -165,7 +165,7 @@ class Lines:
         words = {name: int(value[0].view(np.int32)) for name, value in (("a!", self.a), ("b!", self.b))}
         return _kernel("affine", words | {"add!": self.add}, {}, self.out, self.signed)
 
-    @remembered
+    @memoize
     def kernel(self, pieces: int, first: int, end: int) -> Kernel:
         """The kernel for some columns in vectors of so many pieces, the last of which overlaps the one before."""
         width, count = PIECE * pieces, end - first

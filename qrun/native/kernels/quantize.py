@@ -197,7 +197,7 @@ class QuantizeImage(Operation):
         lines = size(y.shape[2:-1])
         stored = y.stored("channels")
         y_line, y_image = stored[-2] * planes, size(stored[1:])
-        start = self._lying(strides)[-1].start
+        start = self._operand_strides(strides)[-1].start
         block = _block(width, 4 * engine.isa.lanes)[0]
         plane, row = 4 * lines * width, width * planes * 5
         chunk = lines if engine.threads == 1 else min(lines, share(images * lines, row, engine.threads))

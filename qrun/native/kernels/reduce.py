@@ -140,7 +140,7 @@ class Arg(Operation):
         return self.again(order=order)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = self._lying(strides)
+        x, y = self._operand_strides(strides)
         source = self.operands[0]
         length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
         loops = merged(

@@ -93,7 +93,7 @@ class Resample(Operation):
         return self.again(out=NARROW[dtype.name]) if self.out == "f32" else self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = self._lying(strides)
+        x, y = self._operand_strides(strides)
         shape = self.result.shape
         stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])
         axes = sorted(self.taps)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo, remembered
+from qrun.declare.memo import Memo, memoize
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.engine import Engine, Ints
 from qrun.native.machine.memory import aligned_copy
@@ -56,7 +56,7 @@ class Results:
     def zero_point(self) -> int:
         return self.target.zero_point if self.target else 0
 
-    @remembered
+    @memoize
     def part(self, first: int, end: int) -> Results:
         """The results of some channels."""
         if self.target is None:
@@ -65,7 +65,7 @@ class Results:
         target = replace(self.target, w_scale=scales[first:end] if scales.size > 1 else scales)
         return Results(target, self.proven.part(slice(first, end)) if self.proven else None)
 
-    @remembered
+    @memoize
     def panels(self, lanes: int, most: int, channels: int, groups: int) -> list[PanelRun]:
         """Runs of panels of so many channels in each group, each with a kernel of its own.
 

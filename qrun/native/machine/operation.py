@@ -184,7 +184,7 @@ class Operation(ABC):
         """In which order each operand lies."""
         return [self.source_order] * (len(self.operands) - 1) + [self.result_order]
 
-    def _lying(self, strides: Sequence[int]) -> list[OperandStrides]:
+    def _operand_strides(self, strides: Sequence[int]) -> list[OperandStrides]:
         """Where the elements of each operand lie."""
         return [OperandStrides.of(*each) for each in zip(self.operands, self._orders, strides, strict=True)]
 

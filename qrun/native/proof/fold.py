@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.declare.memo import Memo, remembered
+from qrun.declare.memo import Memo, memoize
 from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.search import INT32
@@ -46,7 +46,7 @@ class Folded:
     total: Ints
     memo: Memo = field(default_factory=Memo)
 
-    @remembered
+    @memoize
     def part(self, first: int, end: int) -> Folded:
         """The sums of some channels."""
         own = slice(first, end)
@@ -82,7 +82,7 @@ class Folded:
         """The weights as int8 taps: see `int8_taps`."""
         return int8_taps(self.centred)
 
-    @remembered
+    @memoize
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
         n, taps, k = self.centred.shape
@@ -93,7 +93,7 @@ class Folded:
             spread[:, group, :, :, group] = own[:, group]
         return replace(self, centred=spread.reshape(n, taps, count * k), memo=Memo())
 
-    @remembered
+    @memoize
     def lines(self, kernel: tuple[int, int]) -> Folded:
         """The same sums with a whole kernel row as one tap."""
         n, _, k = self.centred.shape
@@ -102,12 +102,12 @@ class Folded:
 
 def fold(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool) -> Folded:
     """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`."""
-    centred = _centred(w, w_zero)
+    centred = _centre(w, w_zero)
     ends = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
     return Folded(centred, bias, ends, x_zero, _total(centred))
 
 
-def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
+def _centre(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
     """w - w_zero; w itself where nothing is subtracted."""
     if w.dtype == np.int8 and not w_zero.any():
         return w
@@ -122,7 +122,7 @@ def magnitudes(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> 
     """int64 [N]: the sum of the magnitudes of w - w_zero for each channel; w int8 or uint8 [N, ...], w_zero of one
     element or [N]."""
     zeros = np.zeros(1, w.dtype) if w_zero is None else w_zero.reshape(-1)
-    return _magnitude(_centred(w.reshape(len(w), 1, -1), np.broadcast_to(zeros, len(w))))
+    return _magnitude(_centre(w.reshape(len(w), 1, -1), np.broadcast_to(zeros, len(w))))
 
 
 def _total(centred: np.ndarray[Any, Any]) -> Ints:

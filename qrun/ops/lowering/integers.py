@@ -252,11 +252,13 @@ class DynamicProduct:
             before.append(turning(self.site, left))
             left = before[-1].output
         if self.weighted and target is None:
-            made, shown = self._weighted(left, output)
+            made, shown = self._with_weights(left, output)
             return [*before, *made], shown
         if self.turned[1]:
             before.append(turning(self.site, right))
-        made, shown = self._stacked(left, before[-1].output if self.turned[1] else right, target, matrices, output)
+        made, shown = self._stack_matrices(
+            left, before[-1].output if self.turned[1] else right, target, matrices, output
+        )
         return [*before, *made], shown
 
     def _zero(self, place: int | Given) -> int | Given:
@@ -272,7 +274,7 @@ class DynamicProduct:
             raise declined(f"{self.site.names[place]} has several values")
         return Given.input(self.site, place)
 
-    def _weighted(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
+    def _with_weights(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
         """With constant weights, which are packed once."""
         from qrun.native.kernels.conv import KINDS, SUM_KINDS, Gemm, dynamic_sums
         from qrun.native.kernels.copy import view
@@ -298,7 +300,7 @@ class DynamicProduct:
         shaped = view(site.engine, gemm.result.shape, self.shape, gemm.result.dtype)
         return [Stage(gemm, (left,), "column"), Stage(shaped, ("column",), output)], gemm
 
-    def _stacked(
+    def _stack_matrices(
         self, left: int | str, right: int | str, target: Target | None, matrices: int, output: int | str
     ) -> tuple[list[Stage], Operation]:
         """With matrices that are packed in each run; both zero points have one value."""

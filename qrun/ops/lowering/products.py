@@ -59,7 +59,7 @@ def matmul_kernel(
     if c is not None and site.fixed[2]:
         constant = _spread(c, left.shape[0], right.shape[1])
     elif c is not None:
-        before |= _spreading(site, c, right.shape[1])
+        before |= _spread_column(site, c, right.shape[1])
         operands.append(2)
     operation = FloatMatmul(
         site.engine,
@@ -80,7 +80,7 @@ def matmul_kernel(
     return preceded(site, kernel, operands, before) if before else kernel
 
 
-def _spreading(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage]:
+def _spread_column(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage]:
     """What repeats a C that comes with the run and has one value per row; nothing if it has one per column."""
     from qrun.native.kernels.copy import repeated
 

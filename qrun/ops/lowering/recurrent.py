@@ -42,7 +42,7 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
     added = np.stack([other[-sequences.hidden :] for other in rb]) if linear else None
     site.afford(4 * w.nbytes + 4 * site.inputs[2].nbytes)
     inputs = _inputs(site, None if b is None else np.concatenate(shared))
-    return _walked(site, sequences, form, inputs, added)
+    return _walk_kernel(site, sequences, form, inputs, added)
 
 
 def _form(kind: str, gates: Gates) -> CellForm:
@@ -76,7 +76,7 @@ def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
     return Stage(operation, (0,), "inputs")
 
 
-def _walked(
+def _walk_kernel(
     site: LoweringContext, sequences: Sequences, form: CellForm, inputs: Stage, added: Array | None
 ) -> NativeKernel:
     from qrun.native.kernels.recurrent import Recurrent

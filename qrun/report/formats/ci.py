@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import LEVELS, Finding
-from qrun.report.check import facts, fingerprints, headline, outcome, place, summary, title, unexplained, visible
+from qrun.report.check import (
+    facts,
+    fingerprints,
+    headline,
+    outcome,
+    place,
+    summary,
+    title,
+    unexplained_vectors,
+    visible,
+)
 from qrun.report.formats._format import FORMATS, Asked, check_format
 from qrun.report.json import text
 from qrun.report.markdown import cell, code
@@ -83,7 +93,7 @@ def markdown(report: Report, asked: Asked) -> str:
     if len(ordered) > MOST_ROWS:
         left = plural(len(ordered) - MOST_ROWS, "more finding")
         lines += ["", f"{left}: the log and the other reports have all of them."]
-    skipped = unexplained(report)
+    skipped = unexplained_vectors(report)
     if skipped:
         lines += ["", *(f"- {code(m.name)}: {cell(v.name)} skipped: {cell(v.reason)}" for m, v in skipped[:MOST_ROWS])]
     return "\n".join(lines).rstrip() + "\n"

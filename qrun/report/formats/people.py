@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.checking.check import Checked, Report
-from qrun.report.check import outcome, summary, unexplained, visible
+from qrun.report.check import outcome, summary, unexplained_vectors, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
 from qrun.report.message import print_finding
@@ -77,7 +77,7 @@ def _table(screen: Screen, report: Report) -> None:
     if len(report.models) > 1 and shown:
         screen.line()
         screen.grid(fold_prefix(screen, Grid.of(_MODELS, shown), 0))
-    reasons = unexplained(report)
+    reasons = unexplained_vectors(report)
     for model, vector in reasons[:TABLE]:
         screen.wrapped(f"{model.name}: {vector.name} skipped: ", "  ", vector.reason)
     if reasons[TABLE:]:
