@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.accuracy import by_hand, ranges_of, renamed, sentences, transformer
-from helpers.models import make_model
+from helpers.models import make_model, typed
 from onnx import helper
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -19,6 +19,7 @@ sys.path.insert(0, str(SCRIPTS))
 import qrun  # noqa: E402
 from qrun.comparing.matching.graph import Reals  # noqa: E402
 from qrun.comparing.matching.match import Matching, match  # noqa: E402
+from qrun.comparing.matching.products import NativeProducts  # noqa: E402
 
 DIGITS = {"images", "c1", "dw", "pw", "pool", "c2", "sum", "mean", "features", "logits"}
 
@@ -152,3 +153,31 @@ def test_what_has_no_counterpart_is_listed() -> None:
     assert {m.other for m in found.matches} == {v.name for v in source.graph.input} | {
         name for node in source.graph.node for name in node.output
     }
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_products_are_those_of_the_reference_kernels(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: with constant weights, with others in their place, without a bias, and where nothing is native."""
+    rng = np.random.default_rng(seed)
+    x, w, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 8, 8), (5, 3, 3, 3), (5,)))
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("MatMul", ["c", "m"], ["p"]),
+        helper.make_node("MatMul", ["p", "c"], ["y"]),
+    ]
+    m = rng.standard_normal((8, 8)).astype(np.float32)
+    proto = make_model(
+        nodes, {"x": typed(np.float32, [2, 3, 8, 8])}, {"y": typed(np.float32, None)}, {"w": w, "b": b, "m": m}
+    )
+    reals = Reals(qrun.load(proto.SerializeToString()))
+    cases = [(0, [x, w, b]), (0, [x, w * 2, b]), (0, [x, w, None]), (0, [x[:1], w * 3, b]), (0, [x, w, b])]
+    cases += [(1, [rng.standard_normal((2, 5, 8, 8)).astype(np.float32), array]) for array in (m, -m)]
+    cases += [(2, [rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2)]) for _ in range(2)]
+    for backend in ("native", "reference"):
+        if backend == "reference":
+            monkeypatch.setattr(NativeProducts, "_engine", None)
+            reals = Reals(reals.model)
+        for place, args in cases:
+            (got,) = reals.compute(place, args)
+            (want,) = reals.apply(reals.nodes[place], args)
+            np.testing.assert_array_equal(got, want, f"seed {seed}, {backend}, node {place}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from qrun.comparing.differences import integral
 from qrun.comparing.matching.operators import is_dequantize, is_quantize, unfold
+from qrun.comparing.matching.products import SUMS, NativeProducts
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError
@@ -52,6 +53,7 @@ class Reals:
         self.model = model
         self.budget = Budget()
         self.nodes = unfold(model)
+        self._products = NativeProducts(model)
         self.sources: dict[str, Source] = {v.name: Source(v.name) for v in (*model.inputs, *model.defaults)}
         self.names: dict[Source, str] = {source: name for name, source in self.sources.items()}
         self.codes: dict[Source, str] = {}
@@ -234,9 +236,10 @@ class Reals:
     # Computing
 
     def compute(self, place: int, args: Sequence[Array | None], around: Values | None = None) -> tuple[Array, ...]:
-        """The outputs of a node with the reference kernel. around: what graphs inside it take from outside.
-        Raises RunError."""
+        """The outputs of a node. around: what graphs inside it take from outside. Raises RunError."""
         node = self.nodes[place]
+        if node.op_type in SUMS:
+            return self._products.run(place, node, args, [self.is_constant(name) for name in node.inputs], self.budget)
         try:
             bodies = bodies_of(self.model, node, around or {}, self.budget) if any(node.subgraphs) else {}
             return _call(node, args, self.budget, bodies)

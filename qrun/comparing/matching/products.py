@@ -1,0 +1,76 @@
+"""Operators whose reference kernels add term by term, run by native kernels, which give the same bits much sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from qrun.declare.frozen import frozen
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node
+from qrun.memory import Budget
+from qrun.running.cpus import usable_cpus
+from qrun.running.dispatch import NativeKernels
+from qrun.running.engine import make_engine
+from qrun.running.plan import Step, step_of
+from qrun.running.steps import Run, compute_step
+from qrun.running.times import Clock
+
+if TYPE_CHECKING:
+    from qrun.native.machine.engine import Engine
+
+SUMS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulNBits", "LSTM", "GRU", "RNN"])
+_KEPT = 2
+"""Sets of weights of one node whose kernels are kept: the model's own, and those that are tried in their place."""
+
+
+@frozen
+class BoundNode:
+    """A node with its kernels. model: holds the constants that it reads."""
+
+    model: Model
+    step: Step
+    natives: NativeKernels | None
+
+
+class NativeProducts:
+    """Runs nodes of one model; reference kernels compute what has no native one, or all where there is no engine."""
+
+    def __init__(self, model: Model) -> None:
+        self._empty = replace(model, nodes=(), inputs=(), outputs=(), constants={}, types={}, defaults=())
+        self._bound: dict[int, list[BoundNode]] = {}
+
+    def run(
+        self, place: int, node: Node, args: Sequence[Array | None], fixed: Sequence[bool], budget: Budget
+    ) -> tuple[Array, ...]:
+        """The node's outputs. fixed: which inputs are constants. Raises RunError."""
+        names = tuple(["" if array is None else f"{at}" for at, array in enumerate(args)])
+        constants = {name: array for name, array, f in zip(names, args, fixed, strict=False) if f and array is not None}
+        bound = self._bind(place, node, names, constants)
+        values = {name: array for name, array in zip(bound.step.node.inputs, args, strict=True) if array is not None}
+        made, _ = compute_step(bound.step, bound.model, values, Run("exact", budget, False, bound.natives, Clock(), {}))
+        return tuple(made)
+
+    def _bind(self, place: int, node: Node, names: tuple[str, ...], constants: Mapping[str, Array]) -> BoundNode:
+        kept = self._bound.setdefault(place, [])
+        for at, found in enumerate(kept):
+            stored = found.model.constants
+            alike = found.step.node.inputs == names and stored.keys() == constants.keys()
+            if alike and all(stored[name] is array for name, array in constants.items()):
+                kept.append(kept.pop(at))
+                return found
+        model = replace(self._empty, constants=constants)
+        step = replace(step_of(model, node), node=replace(node, inputs=names))
+        natives = None if self._engine is None else NativeKernels(model, self._engine, "exact")
+        kept.append(BoundNode(model, step, natives))
+        del kept[:-_KEPT]
+        return kept[-1]
+
+    @cached_property
+    def _engine(self) -> Engine | None:
+        try:
+            return make_engine("", True, usable_cpus())
+        except QrunError:
+            return None
