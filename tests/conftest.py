@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.poison import poisoned
+from helpers.tiers import split_tests, write_table
 
 SCREEN = (
     "COLUMNS",
@@ -25,6 +26,30 @@ SCREEN = (
     "QRUN_CACHE_SIZE",
 )
 OBJECTS = "QRUN_TEST_OBJECTS"
+SECONDS: dict[str, float] = {}
+"""What each test took so far, by its node id."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run all cases of tests that take long, too, as CI does")
+    parser.addoption("--measure", action="store_true", help="write tests/slow.txt from what the tests of this run take")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long, unless it is asked for: by --all, or by the names of files or tests."""
+    chosen = any(".py" in arg for arg in config.args) or config.getoption("keyword") or config.getoption("markexpr")
+    if not config.getoption("--all") and not chosen:
+        items[:], left = split_tests(items)
+        config.hook.pytest_deselected(items=left)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    SECONDS[report.nodeid] = SECONDS.get(report.nodeid, 0.0) + report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--measure") and not hasattr(session.config, "workerinput"):
+        write_table(SECONDS)
 
 
 def pytest_configure(config: pytest.Config) -> None:

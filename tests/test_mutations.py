@@ -17,7 +17,6 @@ LONG = 10**4
 """Characters of a long name here, and how often a name comes."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_models(
     part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

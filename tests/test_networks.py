@@ -58,7 +58,6 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return built
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", QOPERATOR)
 def test_whole_network_has_the_bits_of_onnxruntime(case: Any, name: str) -> None:
     model, feeds, theirs = case(name, "qop")

@@ -67,7 +67,6 @@ def test_ctrl_c_while_the_command_starts(tmp_path: Path, entry: str, at: int) ->
     assert (code, out, err) == (130, "", "interrupted\n")
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_an_error_is_printed_and_at_the_end(tmp_path: Path) -> None:
     ends = set()
     for at in range(80, LAST, 75):

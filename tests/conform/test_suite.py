@@ -33,7 +33,6 @@ def test_suite_1_0_is_frozen() -> None:
     assert ARCHIVE.stat().st_size < 3_000_000
 
 
-@pytest.mark.slow
 def test_the_script_makes_the_same_suite() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/make_conformance.py", "--check"], cwd=ROOT, capture_output=True, text=True

@@ -20,7 +20,7 @@ from qrun.evaluating import work
 from qrun.evaluating.work import Done, _tasks
 
 pytest.importorskip("distributed", reason="the package distributed is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 MODEL = MODELS / "qdq" / "model.onnx"
 CLUSTER = """
 import sys, time

@@ -60,7 +60,6 @@ def children(process: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("chunks", "jobs"), [(0, 1), (1, 1), (3, 1), (1, 2), (4, 2)])
 def test_a_killed_call_is_gone_on_with(
     many: list[str], undisturbed: dict[str, bytes], chunks: int, jobs: int, tmp_path: Path
@@ -73,7 +72,6 @@ def test_a_killed_call_is_gone_on_with(
     assert contents(tmp_path / "out") == undisturbed
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc, as Linux has it")
 def test_a_killed_worker_costs_nothing(many: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     running = started(many, "-o", "out", "-j", "2")
@@ -87,7 +85,6 @@ def test_a_killed_worker_costs_nothing(many: list[str], undisturbed: dict[str, b
     assert contents(tmp_path / "out") == undisturbed
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc, as Linux has it")
 def test_workers_end_with_the_call(many: list[str], tmp_path: Path) -> None:
     running = started(many, "-o", "out", "-j", "2")

@@ -380,7 +380,6 @@ def cases() -> tuple[list[Case], list[Case]]:
     return [*random_cases(), *extreme_cases(), *copy_cases(), *float_cases(), *run_cases()], [*own, *step_cases()]
 
 
-@pytest.mark.slow
 @needs_qemu
 @every_aarch64
 def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:

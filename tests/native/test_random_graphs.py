@@ -9,7 +9,7 @@ import pytest
 from helpers.graphs import compare, coupled
 from helpers.native import ISAS, OBJECTS, SETS, emulating
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
 
 @pytest.mark.parametrize("first", range(0, 96, 16))

@@ -23,7 +23,7 @@ import make_networks  # noqa: E402
 
 DIGITS = SCRIPTS.parent / "models" / "digits"
 SIZES = {"squeezenet": 40, "mobilenetv2": 32}
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""Which tests run without --all: every case of most functions, some cases of those that take long, none of the longest.
+
+slow.txt says how many cases of a function those are; ``pytest --all --measure`` writes it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+TABLE = Path(__file__).resolve().parents[1] / "slow.txt"
+SECONDS = 0.5
+"""For the cases of one function, unless a single one takes longer."""
+LONGEST = 3.0
+"""Functions whose cases take longer are left out."""
+
+
+def read_table() -> dict[str, int]:
+    """How many cases of a function run, by the function's node id."""
+    rows = (line.split(" ", 1) for line in TABLE.read_text("utf-8").splitlines())
+    return {function: int(count) for count, function in rows}
+
+
+def write_table(seconds: Mapping[str, float]) -> None:
+    """Write slow.txt. seconds: what each test took, by its node id."""
+    grouped = defaultdict(list)
+    for test, taken in seconds.items():
+        grouped[function_of(test)].append(taken)
+    lines = []
+    for function, cases in sorted(grouped.items()):
+        mean = sum(cases) / len(cases)
+        count = 0 if mean > LONGEST else max(1, int(SECONDS / mean)) if mean else len(cases)
+        if count < len(cases):
+            lines.append(f"{count} {function}\n")
+    TABLE.write_text("".join(lines), "utf-8")
+
+
+def split_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests that run, and those that are left out; the cases that run are spread evenly over a function's."""
+    table, grouped = read_table(), defaultdict(list)
+    for item in items:
+        grouped[function_of(item.nodeid)].append(item)
+    kept = set()
+    for function, cases in grouped.items():
+        count = min(table.get(function, len(cases)), len(cases))
+        kept.update(cases[place * len(cases) // count] for place in range(count))
+    return [item for item in items if item in kept], [item for item in items if item not in kept]
+
+
+def function_of(test: str) -> str:
+    return test.partition("[")[0]
