@@ -340,6 +340,26 @@ def int32_rewrites(model: Model) -> Iterator[Rewrite]:
         yield Rewrite(mover, start, text, {start: (replace(mover, outputs=(made,)), quantize, dequantize)}, {})
 
 
+_ROUNDED = "/rounded later"
+
+
+def earlier_rounding(model: Model) -> Iterator[Rewrite]:
+    """onnxruntime quantizes what an operator only moves before that operator, where only QuantizeLinear reads it."""
+    for node in model.nodes:
+        reader = only_reader(model, node) if node.op_type in MOVES else None
+        q = parameters(model, reader, "QuantizeLinear")
+        if q is None or not q.is_scalar or node.outputs[0].endswith(_ROUNDED):
+            continue
+        start, made = node.outputs[0], node.outputs[0] + _ROUNDED
+        codes = f"{start}/rounded codes"
+        quantize = replace(q.node, inputs=(made, *q.node.inputs[1:]), outputs=(codes,))
+        kept = {key: value for key, value in q.node.attributes.items() if key == "axis"}
+        inputs = (codes, *q.node.inputs[1:])
+        dequantize = Node(node.index, f"{start}/dq", "", "DequantizeLinear", q.node.version, inputs, (start,), kept)
+        text = f"quantizes before {node.label}, so that {start} has the values that {q.node.label} rounds it to"
+        yield Rewrite(node, start, text, {start: (replace(node, outputs=(made,)), quantize, dequantize)}, {})
+
+
 def requantized(model: Model) -> Iterator[tuple[Node, Node]]:
     """Each DequantizeLinear that only a QuantizeLinear reads, and this QuantizeLinear."""
     for node in model.nodes:
@@ -595,7 +615,15 @@ def _unpack(packed: Array, bits: int) -> Array:
     return np.asarray((parts & ((1 << bits) - 1)).reshape(*packed.shape[:-1], -1))
 
 
-KINDS = (bias_rewrites, axis_rewrites, weight_only_rewrites, pair_rewrites, int32_rewrites, slice_rewrites)
+KINDS = (
+    bias_rewrites,
+    axis_rewrites,
+    weight_only_rewrites,
+    pair_rewrites,
+    int32_rewrites,
+    slice_rewrites,
+    earlier_rounding,
+)
 
 
 def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:

@@ -363,6 +363,31 @@ def test_groups_of_8_bits_differ_only_where_pairs_saturate(
     assert causes - {"fused-requantization"} == ({"pair-saturation"} if pairs_saturate() else set())
 
 
+EARLIER: Mapping[str, tuple[Any, ...]] = {
+    "MaxPool": (), "Reshape": (np.array([1, 2, 32]),), "Transpose": (), "Squeeze": (np.array([0]),),
+    "Unsqueeze": (np.array([0]),), "Slice": (np.array([0]), np.array([1]), np.array([1])),
+}  # fmt: skip
+
+
+@newest
+@pytest.mark.parametrize("op_type", EARLIER)
+def test_a_tensor_that_is_quantized_earlier_is_proved(op_type: str) -> None:
+    """The session quantizes before the operator; what comes after it is the same. uint8 codes would move without it."""
+    d = Draft()
+    x = d("HardSigmoid", d.fed((d.rng.standard_normal((1, 2, 4, 8)) * 2).astype(F32)))
+    attributes = {"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}
+    of_codes = F32(1 / 255), I8(-128)
+    codes = d("QuantizeLinear", d(op_type, x, *EARLIER[op_type], **attributes), *of_codes)
+    added = d("QLinearAdd", codes, *of_codes, codes, *of_codes, F32(2 / 255), I8(-128), domain="com.microsoft")
+    data = d.model(d("DequantizeLinear", added, F32(2 / 255), I8(-128)))
+    model = qrun.load(data)
+    found = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=True), d.feeds)
+    reasons = [t.guilt.reason for t in found.tensors if t.guilt]
+    assert [r.cause for r in reasons] == ["session-rewrite"]
+    assert "quantizes before n1" in reasons[0].text
+    assert all(pair.identical for _, pair in found.outputs)
+
+
 @newest
 @pytest.mark.parametrize("name", FAILING)
 def test_failures_are_foretold(name: str, tmp_path: Path) -> None:
