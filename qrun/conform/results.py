@@ -67,7 +67,9 @@ class RuntimeResult:
 
     @property
     def title(self) -> str:
-        return f"{self.label} {self.version}".rstrip()
+        """``onnxruntime 1.32.0, graph optimizations off``."""
+        name, comma, how = self.label.partition(", ")
+        return f"{name} {self.version}{comma}{how}" if self.version else self.label
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
