@@ -389,6 +389,21 @@ def test_a_tensor_that_is_quantized_earlier_is_proved(op_type: str) -> None:
 
 
 @newest
+def test_codes_of_float_steps_that_end_beside_a_tie() -> None:
+    """Each fifth value of HardSigmoid is next to the middle of two codes; the session quantizes before MaxPool."""
+    d, scale = Draft(), F32(1 / 255)
+    x = d("HardSigmoid", d.fed((np.arange(256, dtype=F32) * F32(6 / 255)).reshape(1, 1, 16, 16)))
+    codes = d("QuantizeLinear", d("MaxPool", x, kernel_shape=[1, 1]), scale, U8(0))
+    added = d("QLinearAdd", codes, scale, U8(0), codes, scale, U8(0), F32(2 / 255), U8(0), domain="com.microsoft")
+    data = d.model(d("DequantizeLinear", added, F32(2 / 255), U8(0)))
+    model = qrun.load(data)
+    found = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=True), d.feeds)
+    reasons = [t.guilt.reason for t in found.tensors if t.guilt]
+    assert [r.cause for r in reasons] == ["float-steps"]
+    assert "each code is that of a value within their bound" in reasons[0].text
+
+
+@newest
 @pytest.mark.parametrize("name", FAILING)
 def test_failures_are_foretold(name: str, tmp_path: Path) -> None:
     data, feeds = FAILING[name]()

@@ -190,6 +190,19 @@ def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array,
     return (values[s.tensor], " and ".join(dict.fromkeys(texts))) if texts else None
 
 
+def _rounds_within(s: Suspect, quantize: Node, x: ErrorBound | None) -> bool:
+    """Whether each code of the other side is that of a value within the bound."""
+    rest = [s.model.constants.get(name, s.values.get(name)) if name else None for name in quantize.inputs[1:]]
+    if x is None or s.theirs is None:
+        return False
+    ends = [np.nextafter((x.value + sign * x.error).astype(_F32), _F32(sign * np.inf)) for sign in (-1, 1)]
+    made = [computed(quantize, [end, *rest]) for end in ends]
+    if made[0] is None or made[1] is None:
+        return False
+    low, high = made[0][0], made[1][0]
+    return low.shape == s.theirs.shape and bool(((low <= s.theirs) & (s.theirs <= high)).all())
+
+
 @cause(
     "float-steps",
     rank=49,
@@ -209,7 +222,9 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.theirs is None or (s.theirs.dtype, s.theirs.shape) != (s.mine.dtype, s.mine.shape) or in_known_order(s):
         return
-    if s.mine.dtype != np.float32 and (s.mine.dtype not in NARROW or not s.alone):
+    last = s.unit.group[-1]
+    rounds = last.op_type == "QuantizeLinear" and s.tensor == last.outputs[0] and not s.alone
+    if s.mine.dtype != np.float32 and (s.mine.dtype not in NARROW or not s.alone) and not rounds:
         return
     start = ErrorBound.nearly if s.mine.dtype in NARROW else ErrorBound.of
     values = {
@@ -217,11 +232,15 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         for name, array in {**s.model.constants, **s.values}.items()
         if array.dtype.kind in "fiu" or array.dtype in NARROW
     }
-    for node in s.unit.group:
+    for node in s.unit.group[:-1] if rounds else s.unit.group:
         made = bound_of(node, [values.get(name) if name else None for name in node.inputs])
         if made is None:
             return
         values[node.outputs[0]] = made
+    if rounds:
+        if _rounds_within(s, last, values.get(last.inputs[0])):
+            yield Hypothesis(None, "float32 steps of these nodes; each code is that of a value within their bound")
+        return
     if s.mine.dtype in NARROW:
         if s.tensor in values and values[s.tensor].rounds_to(s.theirs):
             kind = type_name(s.mine.dtype)
