@@ -9,7 +9,6 @@
 import _signal
 import os
 import sys
-from importlib import import_module
 
 _COLLECT_EVERY = 500_000
 """Objects after which Python looks for circles among the new ones, in a process of the command. A model, and what is
@@ -133,6 +132,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     """Import on first use, so that ``qrun --help`` starts without numpy and onnx."""
     if name in _HOME or name == "report":
+        from importlib import import_module
+
         if name == "report":
             return import_module("qrun.report")
         value = getattr(import_module(_HOME[name]), name)

@@ -62,8 +62,8 @@ def test_functions_that_call_each_other_are_named() -> None:
 
 def test_the_calls_in_a_long_chain_of_functions_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("qrun.ir.localfunctions")
-    looks, real = [], module._called
-    monkeypatch.setattr(module, "_called", lambda node: (looks.append(1), real(node))[1])
+    looks, real = [], module._key_of
+    monkeypatch.setattr(module, "_key_of", lambda node: (looks.append(1), real(node))[1])
     with pytest.raises(ModelError, match="inlined"):
         Session(_tower(9_000, 1))
     assert 9_000 <= len(looks) <= 9_002

@@ -18,9 +18,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-import click
-from click.exceptions import Exit
-
 import qrun
 from qrun.cli._base import COMMANDS, Call
 from qrun.errors import CallError, OperatorError, QrunError, used_up
@@ -116,6 +113,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def _run(call: Call) -> int:
+    import click
 
     from qrun.cli._group import group
 
@@ -165,6 +163,7 @@ def _complete_shell(group: click.Group) -> None:
     """Answer the shell's request for completions, which it makes through the environment, and end."""
     instruction = os.environ.get("_QRUN_COMPLETE")
     if instruction:
+        from click.exceptions import Exit
         from click.shell_completion import shell_complete
 
         raise Exit(shell_complete(group, {}, "qrun", "_QRUN_COMPLETE", instruction))
@@ -205,6 +204,7 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
 
 def _commands_with(context: click.Context | None, option: str) -> list[str]:
     """Which commands have an option that this one has not."""
+    import click
 
     root = context.find_root() if context else None
     if root is None or not option or not isinstance(root.command, click.Group):

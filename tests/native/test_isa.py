@@ -29,7 +29,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str], perm
     """The instruction sets of a machine that has these features."""
     monkeypatch.setattr("platform.machine", lambda: name)
     monkeypatch.setattr(isa, "host_features", lambda architecture: frozenset(features))
-    monkeypatch.setattr(isa, "permitted", lambda: permission)
+    monkeypatch.setattr(isa, "permit_tiles", lambda: permission)
     return [found.name for found in available()]
 
 
