@@ -292,7 +292,7 @@ class Ort:
             options.add_session_config_entry("session.x64quantprecision", "1")
         unreadable = [name for name, (number, _) in outputs.items() if number in self.PACKED]
         if unreadable:
-            model = self._widened(model, unreadable)
+            model = self._widen(model, unreadable)
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         if all(t.type in PLAIN for t in inputs.values()) and all(number in PLAIN for number, _ in outputs.values()):
             made = session.run(list(outputs), {name: t.numpy() for name, t in inputs.items()})
@@ -302,7 +302,7 @@ class Ort:
         made = session.run_with_ort_values(names, values)
         return [_tensor(value, outputs[name][0] if name in unreadable else 0) for name, value in zip(outputs, made)]  # noqa: B905
 
-    def _widened(self, model: bytes, names: list[str]) -> bytes:
+    def _widen(self, model: bytes, names: list[str]) -> bytes:
         """The model with these outputs in float32 too, as Python cannot read those of less than a byte."""
         onnx = import_module("onnx")
         proto = onnx.load_model_from_string(model)

@@ -87,7 +87,7 @@ class _Work:
                 case = self._suite.load(self._cases[at]) if at < len(self._cases) else None
             if case is None:
                 return
-            made = self._judged(mine, case)
+            made = self._judge_one(mine, case)
             with self._lock:
                 self._made[at] = made
                 self._done += 1
@@ -95,7 +95,7 @@ class _Work:
             if self._progress is not None:
                 self._progress(done)
 
-    def _judged(self, mine: CaseRunner, case: Case) -> CaseResult:
+    def _judge_one(self, mine: CaseRunner, case: Case) -> CaseResult:
         def again() -> Response:
             return mine.run(case, self._limit)
 

@@ -68,7 +68,7 @@ class SampleChunks:
     def chunks(self, kept: Callable[[int], bool]) -> Iterator[Chunk]:
         """All chunks that are not kept, in order. kept: asked about each chunk's index as the chunk comes."""
         if self._iterator is not None:
-            yield from (chunk for chunk in self._streamed() if not kept(chunk.index))
+            yield from (chunk for chunk in self._stream() if not kept(chunk.index))
             return
         assert self.total is not None
         for index, start in enumerate(range(0, self.total, self.size)):
@@ -97,7 +97,7 @@ class SampleChunks:
         labels = self._setup.labels
         return sample if labels is None else replace(sample, label=as_label(labels[at], labels.dtype.kind == "O"))
 
-    def _streamed(self) -> Iterator[Chunk]:
+    def _stream(self) -> Iterator[Chunk]:
         assert self._iterator is not None
         labels, limit = self._setup.labels, self._setup.job.wishes.limit
         rest = chain([self.first] if self.first is not None else [], self._iterator)

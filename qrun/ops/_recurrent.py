@@ -36,9 +36,9 @@ class Gates:
 
     def of(self, direction: int) -> tuple[Activation, ...]:
         """The functions of a direction; each of them clips its input first, if `clip` is given."""
-        return tuple(self._clipped(function) for function in self.functions[direction])
+        return tuple(self._clip(function) for function in self.functions[direction])
 
-    def _clipped(self, function: Activation) -> Activation:
+    def _clip(self, function: Activation) -> Activation:
         bound = self.clip
         return function if bound is None else lambda x: function(np.clip(x, x.dtype.type(-bound), x.dtype.type(bound)))
 

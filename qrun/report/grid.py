@@ -83,7 +83,7 @@ class Grid:
             room = width - overhead * len(widths)
             if sum(widths) <= room:
                 return grid
-            wrapped = grid._wrapped(widths, room)
+            wrapped = grid._wrap(widths, room)
             fits = sum(wrapped.widths()) <= room
             droppable = [at for at, c in enumerate(grid.columns) if c.optional]
             if low := [at for at, c in enumerate(grid.columns) if c.below]:
@@ -113,7 +113,7 @@ class Grid:
             kept = kept.without(at)
         return replace(kept, below=below)
 
-    def _wrapped(self, widths: list[int], room: int) -> Grid:
+    def _wrap(self, widths: list[int], room: int) -> Grid:
         """The widest wrapping column gives way first, none below its longest word."""
         limits = list(widths)
         floors = {

@@ -75,14 +75,14 @@ class Reals:
             return
         source = self.sources.get(node.inputs[0]) if node.inputs else None
         if is_quantize(node) and source is not None and all(map(self.is_constant, node.inputs[1:])):
-            self._passed(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
+            self._pass_source(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
         elif _is_dynamic(node) and source is not None:
-            self._passed(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
+            self._pass_source(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
             self.sources.update((name, Source(name)) for name in node.outputs[1:])
         elif (is_dequantize(node) and source is not None and self._undoes(node, source)) or (
             _is_alias(node) and source is not None and len(list(filter(None, node.outputs))) == 1
         ):
-            self._passed(node.outputs[0], source)
+            self._pass_source(node.outputs[0], source)
         else:
             self.operators.append(place)
             for at, read in self.inputs(place):
@@ -92,7 +92,7 @@ class Reals:
                 self.sources[name] = Source(name)
                 self.names[Source(name)] = name
 
-    def _passed(self, name: str, source: Source, codes: bool = False) -> None:
+    def _pass_source(self, name: str, source: Source, codes: bool = False) -> None:
         self.sources[name] = source
         (self.codes if codes else self.names).setdefault(source, name)
 

@@ -418,12 +418,12 @@ class _Values:
         largest = max(abs(self.least), abs(self.most))
         bulk = min(largest, _edge(int(np.searchsorted(reach, BULK * total)))) if self.bins.any() else 0.0
         typical = float(np.median(self.kept)) if self.kept.size else 0.0
-        near, share = self._parted(reach, total)
+        near, share = self._below_gap(reach, total)
         low, high = min(self.least, 0.0), max(self.most, 0.0)
         range_ = self.range or Limits(low, high, (high - low) / 255 or 1.0, 256)
         return Spread(self.count, self.beyond, self.least, self.most, range_, bulk, typical, near, share)
 
-    def _parted(self, reach: Array, total: int) -> tuple[float | None, float]:
+    def _below_gap(self, reach: Array, total: int) -> tuple[float | None, float]:
         """The largest magnitude below the highest wide gap with 10 % of the values below it, and the share of these."""
         used = np.flatnonzero(self.bins)
         gaps = np.diff(used)

@@ -276,7 +276,7 @@ class DynamicQuantizerEmitter(_Elements):
         with w.loop(cut, end, n) as one:
             mask = first_lanes(end - one.index, n)
             x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
-            (a.y + one.index).masked_store(self._shifted(self._divided(x)).trunc("i8"), mask)
+            (a.y + one.index).masked_store(self._shift(self._divide(x)).trunc("i8"), mask)
 
     def _block(self, values: list[Value]) -> list[Value]:
         """The codes of these vectors, before saturation."""
@@ -287,14 +287,14 @@ class DynamicQuantizerEmitter(_Elements):
             raised.append(guess + self.magic)
             far = abs(guess - (raised[-1] - self.magic)).test("ugt", self.sure)
             doubts.append(doubts[-1] | far if doubts else far)
-        made = w.instead(raised, doubts[-1].any(), lambda: [*map(self._divided, values)])
-        return [*map(self._shifted, made)]
+        made = w.instead(raised, doubts[-1].any(), lambda: [*map(self._divide, values)])
+        return [*map(self._shift, made)]
 
-    def _divided(self, x: Value) -> Value:
+    def _divide(self, x: Value) -> Value:
         """x / scale rounded to an integer, in the low bits of a float."""
         return (x / self.scale).within(self.low, self.high) + self.magic
 
-    def _shifted(self, raised: Value) -> Value:
+    def _shift(self, raised: Value) -> Value:
         return raised.bitcast("i32") + self.shift
 
 

@@ -211,9 +211,9 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
         with self.w.loop(0, self.a.depth, UNROLL, [self.w.zero(int32s(self.isa))] * (count * rows)) as k:
             lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
-            made = [*self._multiplied(lefts, rights, 0)]
+            made = [*self._multiply(lefts, rights, 0)]
             for turn in range(1, UNROLL):
-                made = [total + more for total, more in zip(made, self._multiplied(lefts, rights, turn), strict=True)]
+                made = [total + more for total, more in zip(made, self._multiply(lefts, rights, turn), strict=True)]
             k.next(
                 *(
                     total + pairs(low, low.like(1)) + pairs(high, high.like(16))
@@ -222,7 +222,7 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
             )
         return k.carried
 
-    def _multiplied(self, lefts: Sequence[Value], rights: Sequence[Value], turn: int) -> Iterator[Value]:
+    def _multiply(self, lefts: Sequence[Value], rights: Sequence[Value], turn: int) -> Iterator[Value]:
         """Products of a turn, added in 16 bits: [count][rows][halves], one by one as they are asked for."""
         halves = [self.four_codes(start, turn, half) for start in lefts for half in range(2)]
         for start in rights:

@@ -189,9 +189,9 @@ class Kernels:
         self.compiled += 1
         self._llvm = self._llvm or Awaited(make=codegen.begin)
         self._llvm.get()
-        return self._builder.later(lambda: self._built(key, isa, text, names), len(text), not _alone(name)), names
+        return self._builder.later(lambda: self._build(key, isa, text, names), len(text), not _alone(name)), names
 
-    def _built(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
+    def _build(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
         """The code of this IR, which is kept."""
         body = (
             (blob.blob_of(codegen.compile_object(text, isa, flat=True)) or b"")
