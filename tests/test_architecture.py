@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,12 @@ def modules() -> dict[str, str]:
     return found
 
 
+parse = cache(ast.parse)
+
+
 def imports(source: str, typing: bool = False) -> Iterator[str]:
     """Everything a module imports, also inside functions; under TYPE_CHECKING only if `typing`."""
-    pending: list[ast.AST] = [ast.parse(source)]
+    pending: list[ast.AST] = [parse(source)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not typing:
@@ -69,7 +73,9 @@ def imports(source: str, typing: bool = False) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        pending += ast.iter_child_nodes(node)
+        pending += (
+            n for n in ast.iter_child_nodes(node) if isinstance(n, (ast.stmt, ast.excepthandler, ast.match_case))
+        )
 
 
 def engine_violations(name: str, source: str) -> list[str]:
@@ -96,7 +102,7 @@ def engine_violations(name: str, source: str) -> list[str]:
 
 
 def strings(source: str) -> list[str]:
-    return [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [n.value for n in ast.walk(parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
 def below(name: str, packages: Iterable[str]) -> str:
@@ -176,7 +182,7 @@ def class_homes(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Public class names that stand in several modules, and those modules."""
     homes: dict[str, list[str]] = {}
     for name, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
     return {name: places for name, places in homes.items() if len(places) > 1}
