@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part
 from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
@@ -53,7 +54,7 @@ class Run:
         label, op = event.node.label, event.node.op
         self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)
 
-    def inform(self, node: Node, args: Sequence[Array | None], made: Sequence[Array]) -> None:
+    def inform(self, node: Node, args: Sequence[Part | None], made: Sequence[Array]) -> None:
         """Note what a node read and made."""
         infos = self.infos
         for names, arrays in ((node.inputs, args), (node.outputs, made)):
