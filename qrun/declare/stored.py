@@ -102,8 +102,7 @@ class Constants(Mapping[str, Array]):
         self.parts = parts
 
     def __getitem__(self, name: str) -> Array:
-        part = self.parts[name]
-        return part.keep() if isinstance(part, Stored) else part
+        return kept(self.parts[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts
@@ -113,6 +112,9 @@ class Constants(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 def parts(constants: Mapping[str, Array]) -> Mapping[str, Part]:
@@ -141,6 +143,27 @@ def lent(part: Part) -> Array: ...
 def lent(part: None) -> None: ...
 
 
+@overload
+def lent(part: Part | None) -> Array | None: ...
+
+
 def lent(part: Part | None) -> Array | None:
     """The array, for somebody who does not hold it for long."""
     return part.read() if isinstance(part, Stored) else part
+
+
+@overload
+def kept(part: Part) -> Array: ...
+
+
+@overload
+def kept(part: None) -> None: ...
+
+
+@overload
+def kept(part: Part | None) -> Array | None: ...
+
+
+def kept(part: Part | None) -> Array | None:
+    """The array, which is held from now on, for somebody who often asks for it."""
+    return part.keep() if isinstance(part, Stored) else part
