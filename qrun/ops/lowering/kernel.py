@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Part, kept
+from qrun.declare.stored import Part, Stored, kept
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
@@ -75,11 +75,12 @@ class NativeKernel:
     room: Callable[[Inputs], Any] | None = None
 
     def read(self, inputs: Sequence[Part | None]) -> Inputs:
-        """The inputs as `run` takes them: what its stages do not read, as it was packed, is None or stays in a file."""
+        """The inputs as `run` takes them: what was packed, so that no stage reads it, stays in its file."""
+        if not any(isinstance(part, Stored) for part in inputs):
+            return inputs
         places = {value for stage in self.stages for value in stage.inputs}
-        if not isinstance(self.run, StagesRun):
-            return [kept(part) for part in inputs]
-        return [kept(part) if place in places else part for place, part in enumerate(inputs)]
+        every = not isinstance(self.run, StagesRun)
+        return [kept(part) if every or place in places else part for place, part in enumerate(inputs)]
 
     @property
     def sections(self) -> tuple[NativeSection, ...]:
