@@ -77,6 +77,8 @@ def test_packed_weights_are_not_held_as_they_were_stored(form: str, tmp_path: Pa
                 np.testing.assert_array_equal(session.run(feeds(rows))["y"], want[rows])
                 session.observed(feeds(rows))
                 assert not held(found)
+    kept = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*.model"))
+    assert kept < (tmp_path / "weights").stat().st_size // 4
 
 
 @pytest.mark.parametrize("form", FORMS)
