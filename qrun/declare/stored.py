@@ -14,7 +14,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _ALIGNMENT = 64
 
 
-class Stored:
+class StoredArray:
     """An array in a file, by its type and shape. fill: reads its bytes; raises QrunError where it cannot."""
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], fill: Callable[[memoryview], None]) -> None:
@@ -47,7 +47,7 @@ class Stored:
 class _Memory(np.ndarray[Any, np.dtype[Any]]):
     """What was read. Views of it know by their base where they come from."""
 
-    stored: Stored
+    stored: StoredArray
     start: int
 
 
@@ -91,10 +91,10 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-Part = Array | Stored
+Part = Array | StoredArray
 
 
-class Constants(Mapping[str, Array]):
+class StoredConstants(Mapping[str, Array]):
     """Arrays by name, of which some stay in files until they are asked for, and are held then. parts: without reading
     them."""
 
@@ -118,14 +118,14 @@ class Constants(Mapping[str, Array]):
 
 
 def parts(constants: Mapping[str, Array]) -> Mapping[str, Part]:
-    """The arrays by name; those that stay in files as Stored, which also has type and shape."""
-    return constants.parts if isinstance(constants, Constants) else constants
+    """The arrays by name; those that stay in files as StoredArray, which also has type and shape."""
+    return constants.parts if isinstance(constants, StoredConstants) else constants
 
 
 def constants_of(found: Mapping[str, Part]) -> Mapping[str, Array]:
     """Constants of these parts."""
-    if any(type(part) is Stored for part in found.values()):
-        return Constants(found)
+    if any(type(part) is StoredArray for part in found.values()):
+        return StoredConstants(found)
     return found  # type: ignore[return-value]
 
 
@@ -149,7 +149,7 @@ def lent(part: Part | None) -> Array | None: ...
 
 def lent(part: Part | None) -> Array | None:
     """The array, for somebody who does not hold it for long."""
-    return part.read() if isinstance(part, Stored) else part
+    return part.read() if isinstance(part, StoredArray) else part
 
 
 @overload
@@ -166,4 +166,4 @@ def kept(part: Part | None) -> Array | None: ...
 
 def kept(part: Part | None) -> Array | None:
     """The array, which is held from now on, for somebody who often asks for it."""
-    return part.keep() if isinstance(part, Stored) else part
+    return part.keep() if isinstance(part, StoredArray) else part

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.declare.stored import Part, Stored
+from qrun.declare.stored import Part, StoredArray
 from qrun.errors import ModelError
 from qrun.ir.external import External
 from qrun.ir.messages import TensorProto
@@ -53,7 +53,7 @@ def to_part(tensor: onnx.TensorProto, external: External) -> Part:
         name, dims = _claimed(tensor, "")
         later = external.later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
         if later is not None:
-            return Stored(DTYPES[number], dims, later)
+            return StoredArray(DTYPES[number], dims, later)
     return to_array(tensor, external)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Part, Stored, constants_of, parts
+from qrun.declare.stored import Part, StoredArray, constants_of, parts
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.schema import OPSETS, version
 from qrun.ops import Arith
@@ -90,7 +90,7 @@ class Draft:
     def value(self, name: str) -> Array | None:
         """The value of a constant, or None. Initializers that may be fed are not constants."""
         part = None if name in self._fed else self.constants.get(name)
-        if isinstance(part, Stored):
+        if isinstance(part, StoredArray):
             part = self._read[name] = self._read[name] if name in self._read else part.read()
         return part
 

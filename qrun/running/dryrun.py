@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from qrun.declare.collector import uncollected
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Stored, lent, parts
+from qrun.declare.stored import StoredArray, lent, parts
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
@@ -72,7 +72,7 @@ def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
         for name in step.frees if run.observe else ():
             freed = values.held.pop(name, None)
             if freed is not None:
-                assert not isinstance(freed, Stored)
+                assert not isinstance(freed, StoredArray)
                 run.budget.release(freed)
     if run.observe:
         own_outputs({name: lent(values.held[name]) for name in plan.keep}, feeds, plan.model, run.budget)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from qrun.declare.frozen import changeable, replace
-from qrun.declare.stored import Constants, Part, kept, parts
+from qrun.declare.stored import Part, StoredConstants, kept, parts
 from qrun.ir import Array
 from qrun.ir.compound import apart
 from qrun.memory import Budget
@@ -90,7 +90,7 @@ class BoundStep:
 
     def _around(self, given: Sequence[Array]) -> Mapping[str, Array]:
         """All that the step reads, by name, and the constants."""
-        return Constants({**self._constants, **dict(zip(self._moving, given, strict=True))})
+        return StoredConstants({**self._constants, **dict(zip(self._moving, given, strict=True))})
 
     def _reference(self, args: Sequence[Part | None], given: Sequence[Array], of: ProgramRun) -> Any:
         step, wanted, observer = self.step, self._wanted, of.observer

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Constants, Part, kept, lent, parts
+from qrun.declare.stored import Part, StoredConstants, kept, lent, parts
 from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
@@ -85,7 +85,7 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Part], run: Run)
         run.arith, node.version, len(wanted), wanted, run.observe, run.budget, memo=step.memo, fixed=step.fixed
     )
     if step.bodies:
-        ctx.bodies = run.bodies(step, Constants(values))
+        ctx.bodies = run.bodies(step, StoredConstants(values))
     try:
         run.budget.in_time()
         check_types(step, args)

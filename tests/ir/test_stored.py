@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import qrun
-from qrun.declare.stored import Constants, Lent, Stored, parts
+from qrun.declare.stored import Lent, StoredArray, StoredConstants, parts
 from qrun.errors import ModelError
 from qrun.ir import external
 
@@ -49,11 +49,11 @@ def feeds(rows: int = 4) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(rows).normal(size=(rows, 512)).astype(np.float32)}
 
 
-def stored(session: qrun.Session) -> list[Stored]:
-    return [part for part in parts(session.model.constants).values() if isinstance(part, Stored)]
+def stored(session: qrun.Session) -> list[StoredArray]:
+    return [part for part in parts(session.model.constants).values() if isinstance(part, StoredArray)]
 
 
-def held(found: list[Stored]) -> bool:
+def held(found: list[StoredArray]) -> bool:
     """Whether one of these is in memory for more than a moment."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
@@ -160,7 +160,7 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
             os.fstat(handle)
 
 
-def counted(shape: tuple[int, ...] = (4, 6)) -> tuple[Stored, list[int]]:
+def counted(shape: tuple[int, ...] = (4, 6)) -> tuple[StoredArray, list[int]]:
     """A stored array of numbers in order, and a list that grows with each time it is read."""
     reads: list[int] = []
 
@@ -168,12 +168,12 @@ def counted(shape: tuple[int, ...] = (4, 6)) -> tuple[Stored, list[int]]:
         reads.append(len(block))
         block[:] = np.arange(np.prod(shape), dtype=np.int32).tobytes()
 
-    return Stored(np.dtype(np.int32), shape, fill), reads
+    return StoredArray(np.dtype(np.int32), shape, fill), reads
 
 
 def test_constants_are_held_once_they_were_asked_for() -> None:
     part, reads = counted()
-    constants = Constants({"w": part, "b": np.ones(2)})
+    constants = StoredConstants({"w": part, "b": np.ones(2)})
     assert list(constants) == ["w", "b"]
     assert "w" in constants
     assert len(constants) == 2

@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Part, Stored, kept
+from qrun.declare.stored import Part, StoredArray, kept
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
@@ -76,7 +76,7 @@ class NativeKernel:
 
     def read(self, inputs: Sequence[Part | None]) -> Inputs:
         """The inputs as `run` takes them: what was packed, so that no stage reads it, stays in its file."""
-        if not any(isinstance(part, Stored) for part in inputs):
+        if not any(isinstance(part, StoredArray) for part in inputs):
             return inputs
         places = {value for stage in self.stages for value in stage.inputs}
         every = not isinstance(self.run, StagesRun)

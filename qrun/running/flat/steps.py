@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.declare.stored import Constants, Part, constants_of, lent, parts
+from qrun.declare.stored import Part, StoredConstants, constants_of, lent, parts
 from qrun.errors import QrunError
 from qrun.ir import Array, Node
 from qrun.ir.schema import OPSETS, version
@@ -81,7 +81,7 @@ class FlatSteps:
     ) -> None:
         self.plan, self.around, self.infos, self.whole = plan, natives, infos, whole
         self.constants: dict[str, Part] = dict(parts(plan.model.constants))
-        self.model = replace(plan.model, constants=Constants(self.constants))
+        self.model = replace(plan.model, constants=StoredConstants(self.constants))
         self.natives = NativeKernels(self.model, natives.engine, natives.arith, derived=natives.derived)
         self.dry = Run(natives.arith, Budget(), False, self.natives, Clock(), {})
         self.values = DryValues({**self.constants, **shapes})
