@@ -1,7 +1,8 @@
 """Files that a model, a test vector or a repository names: opened only if they are regular, read only up to a limit.
 A link may lead to /dev/zero, which never ends, or to a pipe to which nobody writes.
 
-The files of external data are read into memory once, so that nothing that happens to them later reaches a session.
+What is read of external data stays as it was. Large tensors are read when they are needed, from files that stay open
+and must not have changed by then; they are not mapped, as a file that is cut would end the process.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from io import FileIO
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -59,6 +63,10 @@ def read_regular(path: Path, budget: Budget) -> bytes:
 
 _TICK = 2_000_000_000
 """Nanoseconds that no file system's clock exceeds: those of FAT tick every two seconds."""
+_LARGE = 1 << 20
+"""Bytes from which on a tensor is read when it is needed."""
+_OPEN = 16
+"""How many files of a model stay open for that."""
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -91,15 +99,43 @@ class External:
 
         Raises ModelError where they cannot be read, MemoryLimitError where they are more than 80 % of the free memory.
         """
-        if location not in self.files:
-            if self.folder is None and self._spared:
+        if self.folder is None and self._spared:
+            return self._none(location, length)
+        with self._explained(location, tensor, length):
+            try:
+                return self._file(location, tensor).read(start, length, tensor, self._budget)
+            except FileNotFoundError:
+                if not self._spared:
+                    raise
                 return self._none(location, length)
+
+    def later(self, location: str, tensor: str, start: int, length: int) -> Callable[[memoryview], None] | None:
+        """What reads the bytes of a large tensor whenever they are needed; None where `read` must do it now.
+
+        Raises what `read` raises; what it returns raises ModelError if the file has changed.
+        """
+        if length < _LARGE or self.folder is None or self._spared or not hasattr(os, "preadv"):
+            return None
+        with self._explained(location, tensor, length):
+            file = self._file(location, tensor)
+            if file.open is None and sum(other.open is not None for other in self.files.values()) >= _OPEN:
+                return None
+            opened = file.stays(start, length, tensor, self._budget)
+        return partial(_read_again, opened, location, tensor, start) if opened else None
+
+    def _file(self, location: str, tensor: str) -> _File:
+        if location not in self.files:
             if self.folder is None:
                 reason = "the model did not come from a file, so there is no folder to look in"
                 raise _external(tensor, location, reason)
             self.files[location] = _File(self._inside(location, tensor))
+        return self.files[location]
+
+    @contextmanager
+    def _explained(self, location: str, tensor: str, length: int) -> Iterator[None]:
+        """Errors in words for the user."""
         try:
-            return self.files[location].read(start, length, tensor, self._budget)
+            yield
         except MemoryLimitError as error:
             raise _no_room(error, self._budget.live + length) if self._own else error from None
         except _Short as short:
@@ -111,8 +147,6 @@ class External:
         except _Refused as reason:
             raise _external(tensor, location, str(reason)) from None
         except OSError as error:
-            if self._spared and isinstance(error, FileNotFoundError):
-                return self._none(location, length)
             fix = f"copy {location} next to the model"
             raise _external(tensor, location, error.strerror or str(error), fix=fix) from None
 
@@ -190,13 +224,36 @@ class _File:
         self.size = self.changed = 0
         self.settled = False
         self.blocks: dict[tuple[int, int], Bytes] = {}
+        self.open: _Open | None = None
+        self._later: set[tuple[int, int]] = set()
         self._taken = 0
+
+    def stays(self, start: int, length: int, tensor: str, budget: Budget) -> _Open | None:
+        """The file, which stays open so that these bytes can be read later; None where they must be read now: a change
+        might not show, or tensors overlap. They count as if they were read."""
+        with open_regular(self.path) as stream:
+            self._look(stream, start, length)
+            again = (start, length) in self._later
+            if not self.settled or (start, length) in self.blocks or (not again and self._taken + length > self.size):
+                return None
+            if not again:
+                budget.claim((length,), 1, f"tensor {tensor}")
+                budget.reserve(length, f"tensor {tensor}")
+                self._taken += length
+                self._later.add((start, length))
+            if self.open is None:
+                self.open = _Open(os.dup(stream.fileno()))
+                self._check(stream)
+            return self.open
+
+    def _look(self, stream: FileIO, start: int, length: int) -> None:
+        self._check(stream)
+        if start < 0 or start + length > self.size:
+            raise _Short(start, start + length, self.size)
 
     def read(self, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
         with open_regular(self.path) as stream:
-            self._check(stream)
-            if start < 0 or start + length > self.size:
-                raise _Short(start, start + length, self.size)
+            self._look(stream, start, length)
             if (start, length) in self.blocks:
                 return self.blocks[start, length]
             if self._taken + length > self.size:  # tensors overlap: one copy of the file serves them all
@@ -230,6 +287,38 @@ class _File:
         budget.hold(block, f"tensor {tensor}")
         self.blocks[start, length] = block
         return block
+
+
+class _Open:
+    """A file that stays open. It may be removed, and another one may take its name, but what is in it must stay."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle, self._before = handle, os.fstat(handle)
+        finalize(self, os.close, handle)
+
+    def fill(self, block: memoryview, start: int) -> None:
+        """Read the bytes from `start` on. Raises OSError, and _Refused if the file has changed since it was opened."""
+        while len(block) and (count := os.preadv(self._handle, [block], start)):
+            block, start = block[count:], start + count
+        if len(block) or self._changed:
+            raise _Refused("a file that has changed since the model was loaded")
+
+    @property
+    def _changed(self) -> bool:
+        """Whether another state of the file means that it has changed, and not that it has a name more or less."""
+        now, before = os.fstat(self._handle), self._before
+        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            return True
+        return now.st_ctime_ns != before.st_ctime_ns and now.st_nlink == before.st_nlink
+
+
+def _read_again(opened: _Open, location: str, tensor: str, start: int, block: memoryview) -> None:
+    try:
+        opened.fill(block, start)
+    except _Refused as reason:
+        raise _external(tensor, location, str(reason), fix="load the model again") from None
+    except OSError as error:
+        raise _external(tensor, location, error.strerror or str(error)) from None
 
 
 def _room(nbytes: int) -> Bytes:

@@ -12,12 +12,13 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, constants_of
 from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.external import External
 from qrun.ir.messages import AttributeProto
-from qrun.ir.model import Array, Attribute, Model, Node, TensorType
-from qrun.ir.tensors import to_array, to_dense
+from qrun.ir.model import Attribute, Model, Node, TensorType
+from qrun.ir.tensors import to_array, to_dense, to_part
 from qrun.ir.types import DTYPES, describe
 
 if TYPE_CHECKING:
@@ -183,23 +184,23 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
         "inputs": tuple([v for v in inputs if v.name not in constants]),
         "defaults": tuple([v for v in inputs if v.name in constants]),
         "outputs": outputs,
-        "constants": constants,
+        "constants": constants_of(constants),
         "types": types,
         "was_sorted": isinstance(order, range),
     }
 
 
-def _constants(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Array]:
+def _constants(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Part]:
     """Initializers by name; sparse ones as the dense tensors that they stand for."""
-    constants: dict[str, Array] = {}
+    constants: dict[str, Part] = {}
 
-    def add(name: str, array: Array) -> None:
+    def add(name: str, array: Part) -> None:
         if name in constants:
             raise invalid(scope, f"initializer {name!r} is defined twice", name)
         constants[name] = array
 
     for tensor in graph.initializer:
-        add(tensor.name, to_array(tensor, scope.external))
+        add(tensor.name, to_part(tensor, scope.external))
     for sparse in graph.sparse_initializer:
         add(sparse.values.name, to_dense(sparse, scope.external))
     return constants
@@ -267,7 +268,7 @@ def _length(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     return dim.dim_param or None
 
 
-def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Array) -> None:
+def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Part) -> None:
     """An initializer of a graph input must be a value of that input."""
     shape = value.shape if value.shape is not None else stored.shape
     fits = len(shape) == stored.ndim and all(

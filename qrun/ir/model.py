@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.declare import InNotebook, grouped
 from qrun.declare.frozen import frozen, replace
+from qrun.declare.stored import Part, constants_of, kept, parts
 from qrun.ir.types import shape_text, type_name
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class Model(InNotebook):
     """A graph ready to plan: nodes in an order in which every input is defined before it is used.
 
     inputs:     graph inputs that must be fed; `defaults` names those that have an initializer and may be fed.
-    constants:  initializers by name, read-only arrays.
+    constants:  initializers by name, read-only arrays; large ones stay in files of external data until they are asked
+                for (`qrun/declare/stored.py`).
     opsets:     domain (``""`` for ai.onnx) to imported version.
     types:      what the file states about inputs, outputs and intermediate values.
     was_sorted: the file had its nodes in a valid order.
@@ -168,8 +170,8 @@ class Model(InNotebook):
         if not self.defaults:
             return self
         fed = tuple(value for value in self.defaults if value.name in replaced)
-        constants = {name: array for name, array in self.constants.items() if name not in replaced}
-        made = replace(self, inputs=(*self.inputs, *fed), constants=constants, defaults=())
+        constants = {name: part for name, part in parts(self.constants).items() if name not in replaced}
+        made = replace(self, inputs=(*self.inputs, *fed), constants=constants_of(constants), defaults=())
         return made if fed else made.with_content(self.content)
 
     def everywhere(self) -> Iterator[tuple[Node, str]]:
@@ -238,8 +240,12 @@ class Model(InNotebook):
 
     def constant(self, name: str) -> Array | None:
         """The value of an initializer or of a Constant node's output, or None if it is known only when running."""
+        return kept(self.part(name))
+
+    def part(self, name: str) -> Part | None:
+        """As `constant`, but what stays in a file is not read."""
         if name in self.constants:
-            return None if name in self.fed else self.constants[name]
+            return None if name in self.fed else parts(self.constants)[name]
         node = self.producers.get(name)
         if node is not None and node.op_type == "Constant" and not node.domain:
             value = node.attributes.get("value", node.attributes.get("sparse_value"))

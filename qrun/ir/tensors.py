@@ -4,10 +4,12 @@ own claims; external data is read by external.py."""
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare.stored import Part, StoredArray
 from qrun.errors import ModelError
 from qrun.ir.external import External
 from qrun.ir.messages import TensorProto
@@ -43,32 +45,31 @@ def stored_bytes(number: int, count: int) -> int:
     return count * DTYPES[number].itemsize if bits is None else -(-count * bits // 8)
 
 
+def to_part(tensor: onnx.TensorProto, external: External) -> Part:
+    """As `to_array`; a large tensor in a file of external data, stored element by element, stays there."""
+    number = tensor.data_type
+    plain = sys.byteorder == "little" and number not in PACKED_BITS and number not in (8, 9)
+    if plain and tensor.data_location == TensorProto.EXTERNAL and not _filled(tensor):
+        name, dims = _claimed(tensor, "")
+        later = external.later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
+        if later is not None:
+            return StoredArray(DTYPES[number], dims, later)
+    return to_array(tensor, external)
+
+
 def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> np.ndarray[Any, np.dtype[Any]]:
     """The tensor as a read-only array of its own element type, one element per array item.
 
     Raises ModelError if dims, type and data contradict each other or external data cannot be read.
     """
-    name = tensor.name or where or "(unnamed)"
-    number = tensor.data_type
-    if number not in DTYPES:
-        raise bad_tensor(name, "an element type of onnx.TensorProto.DataType", str(number))
-    dims = tuple(tensor.dims)
-    if any(d < 0 for d in dims):
-        raise bad_tensor(name, "dims of 0 or more", shape_text(dims))
-    count = math.prod(dims)
-    if len(dims) > 64:
-        raise bad_tensor(name, "at most 64 dims", str(len(dims)))
-    if math.prod(d or 1 for d in dims) * DTYPES[number].itemsize >= 2**63:  # numpy asks that of empty arrays too
-        raise bad_tensor(name, "axes that span less than 2**63 bytes, also where one of them is 0", shape_text(dims))
-    filled = [field for field in _TYPED if getattr(tensor, field)]
-    if filled and tensor.HasField("raw_data"):  # whose bytes getattr would copy
-        filled = ["raw_data", *filled]
+    name, dims = _claimed(tensor, where)
+    number, count, filled = tensor.data_type, math.prod(dims), _filled(tensor)
     if len(filled) > 1:
         raise bad_tensor(name, "data in one field", " and ".join(filled))
     if number == 8:
         array: np.ndarray[Any, np.dtype[Any]] = _strings(tensor, name, count)
     elif tensor.data_location == TensorProto.EXTERNAL:
-        array = _decode(number, _stored(tensor, external, name, stored_bytes(number, count)), count)
+        array = _decode(number, external.read(*_place(tensor, name, stored_bytes(number, count))), count)
     elif tensor.HasField("raw_data"):
         data = tensor.raw_data
         raw = np.frombuffer(external.payloads.get(data, data), np.uint8)
@@ -84,6 +85,28 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
     return array
 
 
+def _claimed(tensor: onnx.TensorProto, where: str) -> tuple[str, tuple[int, ...]]:
+    """The name of a tensor and its dims, which an array can have."""
+    name = tensor.name or where or "(unnamed)"
+    number, dims = tensor.data_type, tuple(tensor.dims)
+    if number not in DTYPES:
+        raise bad_tensor(name, "an element type of onnx.TensorProto.DataType", str(number))
+    if any(d < 0 for d in dims):
+        raise bad_tensor(name, "dims of 0 or more", shape_text(dims))
+    if len(dims) > 64:
+        raise bad_tensor(name, "at most 64 dims", str(len(dims)))
+    if math.prod(d or 1 for d in dims) * DTYPES[number].itemsize >= 2**63:  # numpy asks that of empty arrays too
+        raise bad_tensor(name, "axes that span less than 2**63 bytes, also where one of them is 0", shape_text(dims))
+    return name, dims
+
+
+def _filled(tensor: onnx.TensorProto) -> list[str]:
+    """The fields that have data."""
+    filled = [field for field in _TYPED if getattr(tensor, field)]
+    # getattr would copy the bytes of raw_data
+    return ["raw_data", *filled] if filled and tensor.HasField("raw_data") else filled
+
+
 def _expect(name: str, dims: tuple[int, ...], number: int, unit: str, wanted: int, got: int) -> None:
     if wanted != got:
         claim = f"{wanted} {unit} for {type_name(DTYPES[number])} {shape_text(dims)}"
@@ -97,9 +120,8 @@ def _strings(tensor: onnx.TensorProto, name: str, count: int) -> np.ndarray[Any,
     return array
 
 
-def _stored(
-    tensor: onnx.TensorProto, external: External, name: str, nbytes: int
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _place(tensor: onnx.TensorProto, name: str, nbytes: int) -> tuple[str, str, int, int]:
+    """File, name, first byte and number of bytes, as `External.read` takes them."""
     info = {entry.key: entry.value for entry in tensor.external_data}
     location = info.get("location", "")
     if any(isinstance(item, bytes) for pair in info.items() for item in pair):
@@ -111,7 +133,7 @@ def _stored(
         raise bad_tensor(name, "whole numbers for offset and length", str(info)) from None
     if length != nbytes:
         raise bad_tensor(name, f"length {nbytes} in external_data", str(length))
-    return external.read(location, name, offset, length)
+    return location, name, offset, length
 
 
 def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, np.dtype[Any]]:

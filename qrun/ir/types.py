@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from qrun.declare.stored import StoredArray
 from qrun.shapes import MOST_AXES
 
 _TABLE: tuple[tuple[int, str, type], ...] = (
@@ -120,7 +121,7 @@ def _first(told: list[str], count: int) -> list[str]:
     return [*told, f"... {count - len(told)} more"] if count > len(told) else told
 
 
-def describe(array: np.ndarray) -> str:
+def describe(array: np.ndarray | StoredArray) -> str:
     """``float32 [1,3,224,224]``."""
     return f"{type_name(array.dtype)} {shape_text(array.shape)}"
 

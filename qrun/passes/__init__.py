@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import parts
 from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import OWN
 from qrun.ir.types import PACKED_INTEGERS
@@ -70,7 +71,7 @@ def _multiplies_codes(model: Model) -> bool:
     """Whether a product may read weights of 2 or 4 bits that were dequantized."""
     if model.op_types.isdisjoint(("MatMul", "Gemm")):
         return False
-    narrow = {name for name, array in model.constants.items() if array.dtype in PACKED_INTEGERS}
+    narrow = {name for name, part in parts(model.constants).items() if part.dtype in PACKED_INTEGERS}
     return any(is_dequantize(node) and node.inputs[0] in narrow for node in model.nodes) if narrow else False
 
 
@@ -82,7 +83,7 @@ def _has_chains(model: Model) -> bool:
     """Whether an elementwise node reads the result of another or a constant of rank 1 or more, or may after folding."""
     nodes = [node for node in model.nodes if node.domain == OWN or node.op_type == "Identity" or _is_elementwise(node)]
     made = {name for node in nodes for name in node.outputs}
-    constants = {name for name, array in model.constants.items() if array.ndim}
+    constants = {name for name, part in parts(model.constants).items() if part.ndim}
     return any(not made.isdisjoint(n.inputs) or not constants.isdisjoint(n.inputs) for n in nodes) or (
         bool(nodes) and _has_constant_nodes(model)
     )
@@ -297,4 +298,4 @@ def _reason(model: Model, node: Node) -> str:
 
 def _is_settled(model: Model, name: str) -> bool:
     """Whether a tensor is stored, or made by DequantizeLinear."""
-    return model.constant(name) is not None or (name in model.producers and is_dequantize(model.producers[name]))
+    return model.part(name) is not None or (name in model.producers and is_dequantize(model.producers[name]))

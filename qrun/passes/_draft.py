@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, StoredArray, constants_of, parts
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.schema import OPSETS, version
 from qrun.ops import Arith
@@ -53,7 +54,8 @@ class Draft:
     def __init__(self, model: Model, keep: Iterable[str], arith: Arith) -> None:
         self.model = model
         self.arith: Arith = arith
-        self.constants = dict(model.constants)
+        self.constants: dict[str, Part] = dict(parts(model.constants))
+        self._read: dict[str, Array] = {}
         self._keep = keep
         self.refused: dict[int, str] = {}
         self._types: dict[str, TensorType] = {}
@@ -82,13 +84,17 @@ class Draft:
         """Tensors that nodes make of constants alone, by name."""
         found: set[str] = set()
         for node in self.model.nodes:
-            if all(not n or n in found or self.value(n) is not None for n in node.inputs) and not any(node.subgraphs):
+            known = (not n or n in found or (n in self.constants and n not in self._fed) for n in node.inputs)
+            if all(known) and not any(node.subgraphs):
                 found.update(node.outputs)
         return found
 
     def value(self, name: str) -> Array | None:
         """The value of a constant, or None. Initializers that may be fed are not constants."""
-        return None if name in self._fed else self.constants.get(name)
+        part = None if name in self._fed else self.constants.get(name)
+        if isinstance(part, StoredArray):
+            part = self._read[name] = self._read[name] if name in self._read else part.read()
+        return part
 
     def computed(self, name: str, depth: int = _DEPTH) -> Array | None:
         """The value of a constant, or of a small tensor that nodes make of constants alone; else None."""
@@ -195,7 +201,7 @@ class Draft:
         constants = {n: a for n, a in self.constants.items() if n in needed or n in self._fed}
         opsets = {**{node.domain: node.version for node in nodes}, **self.model.opsets}
         types = {**self.model.types, **self._types}
-        model = replace(self.model, nodes=nodes, constants=constants, opsets=opsets, types=types)
+        model = replace(self.model, nodes=nodes, constants=constants_of(constants), opsets=opsets, types=types)
         return Rewritten(model, tuple(entry[-1] for entry in live), self.refused)
 
     def _resolve(self, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
+from qrun.declare.stored import parts
 from qrun.ir import Model, Node, TensorType
 from qrun.ops import find
 from qrun.shapes import MOST_AXES
@@ -16,7 +17,7 @@ Find = Callable[[str], Dims | None]
 
 def known_shapes(model: Model) -> Mapping[str, Dims]:
     """What is known before any run; tensors of unknown rank are missing."""
-    found: dict[str, Dims] = {name: array.shape for name, array in model.constants.items()}
+    found: dict[str, Dims] = {name: part.shape for name, part in parts(model.constants).items()}
     for value in (*model.inputs, *model.defaults):
         found |= _stated_shapes(value)
     for node in model.nodes:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qrun.declare.stored import constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import of_type
 from qrun.ops import Arith
@@ -32,7 +33,7 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
     """
     draft = Draft(model, keep, arith)
     room = LIMIT
-    left = LIMIT + sum(array.nbytes for array in model.constants.values())
+    left = LIMIT + sum(part.nbytes for part in parts(model.constants).values())
     declared = {value.name: value for value in model.outputs}
     known = {"", *model.constants}.difference(v.name for v in model.defaults)
     for node in model.nodes:
@@ -82,13 +83,14 @@ def _body(graph: Model, draft: Draft, dequantize: bool) -> Model:
     """The graph, whose nodes keep their numbers; constants of the graphs around it stay there."""
     taken = {name: array for name in graph.captured if (array := draft.value(name)) is not None}
     place = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(graph.nodes))
-    own = replace(graph, nodes=place, constants={**taken, **graph.constants})
+    own = replace(graph, nodes=place, constants=constants_of({**taken, **parts(graph.constants)}))
     done = fold_constants(own, (), draft.arith, dequantize=dequantize)
     if done.model is own:
         return graph
     origins = (graph.nodes[first].index for first, *_ in done.origins)
     nodes = tuple(replace(node, index=index) for node, index in zip(done.model.nodes, origins, strict=True))
-    return replace(graph, nodes=nodes, constants={n: a for n, a in done.model.constants.items() if n not in taken})
+    left = {name: part for name, part in parts(done.model.constants).items() if name not in taken}
+    return replace(graph, nodes=nodes, constants=constants_of(left))
 
 
 def _share(made: Array, given: Array | None) -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.declare.memo import Memo
+from qrun.declare.stored import parts
 from qrun.ir import Array, Model, Node
 from qrun.ir.model import once_per_model
 from qrun.ir.schema import OWN
@@ -53,7 +54,7 @@ def makes_a_table(model: Model, arith: Arith) -> bool:
 
 
 def _has_codes(model: Model) -> bool:
-    types = {v.dtype for v in model.types.values()} | {array.dtype for array in model.constants.values()}
+    types = {v.dtype for v in model.types.values()} | {part.dtype for part in parts(model.constants).values()}
     return not types.isdisjoint(EIGHT)
 
 

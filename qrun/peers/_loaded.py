@@ -12,6 +12,7 @@ import onnx
 
 from qrun.child import Crash, Failed, RemoteObject, Slow, alone, running
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import parts
 from qrun.errors import MemoryLimitError, QrunError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.ir.load import parse, read_file
@@ -188,7 +189,7 @@ def loading(limit: int | None, model: Model, threads: int | None = None) -> int 
     on top."""
     if limit is None:
         return None
-    weights = sum(array.nbytes for array in model.constants.values())
+    weights = sum(part.nbytes for part in parts(model.constants).values())
     return limit + FORMS * weights + STACK * max(threads or 0, os.cpu_count() or 1)
 
 

@@ -29,7 +29,7 @@ _TEXTS = {
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle.",
     "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or are numbers that the type has not; or the type does not exist.",
-    "QR104": "The data of a tensor are kept in another file that is missing, too short, or outside the model's folder.",
+    "QR104": "The data of a tensor are kept in another file that is missing, too short, outside the model's folder, or changed while it is in use.",
     "QR105": "A node uses a domain that the model does not import. Every node's domain needs an opset_import entry.",
     "QR106": "The model imports an opset that qrun does not read, or one domain twice.",
     "QR107": "A model-local function cannot be put in the place of its calls, for example because it calls itself.",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qrun.declare.collector import without_collector
+from qrun.declare.stored import Part
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context
@@ -22,7 +23,7 @@ LARGE = 1 << 26
 and only a run counts what it takes."""
 
 
-def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, budget: Budget) -> None:
+def bind_ahead(plan: Plan, values: Mapping[str, Part], natives: NativeKernels, budget: Budget) -> None:
     """Bind the steps whose inputs have shapes that are known. values: constants and what is fed.
 
     A step that cannot be bound fails when it runs, with its place in the model.
@@ -31,7 +32,7 @@ def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, 
         _bind_all(plan, values, natives, budget)
 
 
-def _bind_all(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, budget: Budget) -> None:
+def _bind_all(plan: Plan, values: Mapping[str, Part], natives: NativeKernels, budget: Budget) -> None:
     known, made = dict(values), set[str]()
     for step in plan.steps:
         names = [name for name in step.node.inputs if name]
@@ -46,7 +47,7 @@ def _bind_all(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, b
         made |= {name for name, array in found.items() if not array.flags.owndata}
 
 
-def _outputs(step: Step, args: list[Array | None], natives: NativeKernels, budget: Budget) -> dict[str, Array]:
+def _outputs(step: Step, args: list[Part | None], natives: NativeKernels, budget: Budget) -> dict[str, Array]:
     """The step's outputs as far as known: small values that follow from shapes; for others, arrays of their shapes."""
     check_types(step, args)
     bound = natives.bind(step, args, budget)

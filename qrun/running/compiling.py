@@ -69,7 +69,7 @@ class Compiler:
         wanted = [
             name
             for name in dict.fromkeys((*plan.keep, *(flat.needed if flat else ())))
-            if name not in constants or plan.model.constant(name) is None
+            if name not in constants or plan.model.part(name) is None
         ]
         try:
             guards = flat.guards if flat else {}

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from qrun.declare.stored import lent
 from qrun.ir import Array, Model
 from qrun.ops import Arith, Context, find
 from qrun.running.plan import Step
@@ -41,7 +42,7 @@ def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
         if definition is None or definition.graphs or definition.compounds == "makes":
             continue
         if (shapes and definition.form == "shape") or all(
-            not name or name in found or model.constant(name) is not None for name in node.inputs
+            not name or name in found or model.part(name) is not None for name in node.inputs
         ):
             found.update(name for name in node.outputs if name)
     return frozenset(found)
@@ -57,7 +58,7 @@ def derived_values(
     found: dict[str, Array] = {}
 
     def value(name: str) -> Array | None:
-        return found[name] if name in found else model.constant(name)
+        return found[name] if name in found else lent(model.part(name))
 
     for step in steps:
         node = step.node

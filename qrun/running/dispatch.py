@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import Part, lent, parts
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
@@ -128,7 +129,7 @@ class NativeKernels:
                 found.of_bodies, found.bodies = self.of_bodies, self.of_bodies(found) if self.of_bodies else None
             return found
 
-    def known(self, step: Step, args: Sequence[Array | None]) -> KernelBinding | None:
+    def known(self, step: Step, args: Sequence[Part | None]) -> KernelBinding | None:
         """The binding for inputs of these shapes and types, if there is one."""
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
@@ -144,7 +145,7 @@ class NativeKernels:
         ]
         return self._bound[step.node.index].get(_key(args, fixed))
 
-    def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> KernelBinding:
+    def bind(self, step: Step, args: Sequence[Part | None], budget: Budget) -> KernelBinding:
         """The kernel for these inputs. Raises what the reference kernel's checks raise."""
         index = step.node.index
         with self._lock:
@@ -162,21 +163,19 @@ class NativeKernels:
                 self._fixed[index] = fixed
             return found
 
-    def _lent(self, index: int, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> KernelBinding | None:
+    def _lent(self, index: int, args: Sequence[Part | None], fixed: Fixed, budget: Budget) -> KernelBinding | None:
         """The binding of the same node in another graph, if the same inputs are constant there."""
         natives, step = self.lenders.get(index, (None, None))
         if natives is None or step is None or fixed != tuple(map(natives._how_fixed, step.node.inputs, args)):
             return None
         return natives.bind(step, args, budget)
 
-    def _how_fixed(self, name: str, array: Array | None) -> How:
-        if array is None or self.model.constant(name) is not None:
+    def _how_fixed(self, name: str, array: Part | None) -> How:
+        if array is None or self.model.part(name) is not None:
             return "constant"
         return "value" if name in self.derived and array.size <= SMALL else ""
 
-    def _shared(
-        self, step: Step, args: Sequence[Array | None], fixed: Fixed, key: Key, budget: Budget
-    ) -> KernelBinding:
+    def _shared(self, step: Step, args: Sequence[Part | None], fixed: Fixed, key: Key, budget: Budget) -> KernelBinding:
         """The binding of an earlier node with the same attributes, constants and shapes, if there is one; else a new
         one. Values of constants do not count where the lowering looks at shapes only (`OfShapes`)."""
         node = step.node
@@ -227,7 +226,7 @@ class NativeKernels:
         except TypeError:
             return None
 
-    def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
+    def _make(self, step: Step, args: Sequence[Part | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
         from qrun.native.errors import Declined
 
         definition = step.definition
@@ -242,7 +241,7 @@ class NativeKernels:
         ctx = Context(
             self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[], fixed=step.fixed
         )
-        inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
+        inputs, fixed = (*[lent(part) for part in args], *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = self._attributes.once(step.node.index, lambda: _attributes(step))
         types = [None if x is None else x.dtype for x in inputs]
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
@@ -267,7 +266,7 @@ class NativeKernels:
     @cached_property
     def constants(self) -> Mapping[str, TensorInfo]:
         """Type and shape of each of the model's constants."""
-        return {name: TensorInfo(name, a.dtype, a.shape) for name, a in self.model.constants.items()}
+        return {name: TensorInfo(name, a.dtype, a.shape) for name, a in parts(self.model.constants).items()}
 
     @cached_property
     def _constant(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from qrun.declare.collector import without_collector
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import StoredArray, lent, parts
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
@@ -58,7 +59,7 @@ def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
 
     Raises what `execute` raises.
     """
-    values = DryValues({**plan.model.constants, **feeds})
+    values = DryValues({**parts(plan.model.constants), **feeds})
     hold_feeds(plan.model, feeds, run.budget)
     run.infos.update(run.natives.constants if run.natives else {})
     steps, held = [], []
@@ -71,9 +72,10 @@ def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
         for name in step.frees if run.observe else ():
             freed = values.held.pop(name, None)
             if freed is not None:
+                assert not isinstance(freed, StoredArray)
                 run.budget.release(freed)
     if run.observe:
-        own_outputs({name: values.held[name] for name in plan.keep}, feeds, plan.model, run.budget)
+        own_outputs({name: lent(values.held[name]) for name in plan.keep}, feeds, plan.model, run.budget)
     bounds = tuple([step.bound for step in steps])
     return DryRun(DryEvents(steps, run), bounds, run.infos, run.budget.peak, tuple(held))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, lent
 from qrun.ir import Array
 from qrun.ops import Context, Observation
 from qrun.running.derived import SMALL, blank
@@ -32,10 +33,10 @@ class DryValues:
     """The values of a dry run. held: by name, an array as large as the value, or one without memory where memory is not
     counted; known: names of the values whose elements are known too."""
 
-    def __init__(self, known: dict[str, Array]) -> None:
+    def __init__(self, known: dict[str, Part]) -> None:
         self.held, self.known = known, set(known)
 
-    def shown(self, name: str) -> Array | None:
+    def shown(self, name: str) -> Part | None:
         """The value as kernels are bound to it: zeros in place of elements that are not known."""
         if not name:
             return None
@@ -75,7 +76,7 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
 
 
 def _made(
-    step: Step, values: DryValues, args: list[Array | None], bound: KernelBinding, run: Run, follows: bool
+    step: Step, values: DryValues, args: list[Part | None], bound: KernelBinding, run: Run, follows: bool
 ) -> tuple[Sequence[Array], tuple[Observation, ...]]:
     """What a step makes, with its elements where it `follows` from shapes, and what is observed."""
     node, kernel = step.node, bound.kernel
@@ -89,17 +90,18 @@ def _made(
     return made if isinstance(made, tuple) else (made,), tuple(ctx.observations)
 
 
-def _room(bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
+def _room(bound: KernelBinding, args: Sequence[Part | None], ctx: Context) -> Any:
     """Arrays that take the memory of a native kernel's results; the kernel's own claims of memory are checked first."""
     kernel = bound.kernel
     assert kernel is not None
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
-    return (kernel.room or kernel.run)(args)
+    return kernel.room(args) if kernel.room else kernel.run([lent(part) for part in args])
 
 
-def _told(step: Step, bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
+def _told(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Context) -> Any:
     """The results of a step that reads only shapes and small values, in arrays that take the memory of a real run."""
+    args = [lent(part) for part in given]
     if bound.kernel is None:
         return reference(step, args, ctx)
     made = _room(bound, args, ctx)

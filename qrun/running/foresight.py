@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, lent
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
@@ -21,7 +22,7 @@ BYTES = 1 << 16
 """Memory that computing a small value may take."""
 
 
-def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int, allowed: int) -> None:
+def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Part], live: int, allowed: int) -> None:
     """MemoryLimitError, at the node where it will be, if the steps that are left will need more bytes than allowed.
 
     values: what is there, by name, of which tensors that were made or fed take `live` bytes.
@@ -41,7 +42,7 @@ def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], li
 
 
 def _needs(
-    model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int
+    model: Model, steps: Sequence[Step], values: Mapping[str, Part], live: int
 ) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
     """For each output of the steps: the bytes held once it is made, its node, name,
     shape and own bytes (0 if unknown)."""
@@ -67,19 +68,19 @@ class _Told:
     Small values are computed by the kernels, not by ONNX, whose propagation of data knows no limit.
     """
 
-    def __init__(self, model: Model, values: Mapping[str, Array]) -> None:
+    def __init__(self, model: Model, values: Mapping[str, Part]) -> None:
         self.opsets = model.opsets
         self.types: dict[str, TensorType] = {}
         self.values: dict[str, Array] = {}
-        for name, array in values.items():
-            self._see(name, array)
+        for name, part in values.items():
+            self._see(name, part)
 
-    def _see(self, name: str, array: Array) -> None:
-        if array.dtype.names:
+    def _see(self, name: str, part: Part) -> None:
+        if part.dtype.names:
             return
-        self.types[name] = TensorType(name, array.dtype, array.shape)
-        if array.size <= SMALL:
-            self.values[name] = array
+        self.types[name] = TensorType(name, part.dtype, part.shape)
+        if part.size <= SMALL:
+            self.values[name] = lent(part)
 
     def learn(self, step: Step) -> None:
         """Add what can be told of the step's outputs."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qrun.declare.frozen import replace
+from qrun.declare.stored import lent, parts
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context, Observation
@@ -62,8 +63,8 @@ class Observer:
                         self.found[item] = (*(self._kept.told or ())[item], *few.observations)
                     return
             step = plan.steps[item]
-            moves, constants = moving(plan, step), plan.model.constants
-            args = [(seen(name) if name in moves else constants[name]) if name else None for name in node.inputs]
+            moves, constants = moving(plan, step), parts(plan.model.constants)
+            args = [(seen(name) if name in moves else lent(constants[name])) if name else None for name in node.inputs]
             wanted = tuple(map(bool, node.outputs))
             budget = self._budget.aside()
             budget.live = self._kept.held.get(item, 0)

@@ -11,6 +11,7 @@ import numpy as np
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import constants_of, parts
 from qrun.errors import CallError, OperatorError, UnsupportedError
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
@@ -89,7 +90,7 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
         seen = accepted.setdefault((node.domain, node.op_type, node.version), set())
         bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
         formals, frees = definition.formals(node.version), last.get(node.index, ())
-        fixed = tuple([bool(name) and model.constant(name) is not None for name in node.inputs])
+        fixed = tuple([bool(name) and model.part(name) is not None for name in node.inputs])
         steps.append(Step(node, definition, kwargs, formals, frees, seen, bodies, fixed=fixed))
     return Plan(model, tuple(steps), kept)
 
@@ -114,8 +115,9 @@ def _body(model: Model, node: Node, name: str) -> Plan:
     given = node.attributes[name]
     assert isinstance(given, Model)
     graph = given.settled()
-    captured = {n: value for n in graph.captured if (value := model.constant(n)) is not None}
-    own = replace(graph, constants={**captured, **graph.constants}, source=f"{model.label}: {node.label}/{name}")
+    captured = {n: part for n in graph.captured if (part := model.part(n)) is not None}
+    constants = constants_of({**captured, **parts(graph.constants)})
+    own = replace(graph, constants=constants, source=f"{model.label}: {node.label}/{name}")
     return _bound(own, tuple(dict.fromkeys(v.name for v in own.outputs)), frozenset(own.captured))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from qrun.declare.frozen import changeable, replace
+from qrun.declare.stored import Part, StoredConstants, kept, parts
 from qrun.ir import Array
 from qrun.ir.compound import apart
 from qrun.memory import Budget
@@ -57,7 +58,7 @@ class BoundStep:
         self, plan: Plan, item: int, bound: KernelBinding | None, arith: Arith, natives: NativeKernels | None
     ) -> None:
         self.step, self._item, self._arith, self._natives = plan.steps[item], item, arith, natives
-        node, self._constants = self.step.node, plan.model.constants
+        node, self._constants = self.step.node, parts(plan.model.constants)
         self._moving = moving(plan, self.step)
         places = {name: place for place, name in enumerate(self._moving)}
         self._known = [self._constants[name] if name and name not in places else None for name in node.inputs]
@@ -73,11 +74,11 @@ class BoundStep:
         else:
             for shape, itemsize, what in self._claims:
                 of.budget.claim(shape, itemsize, what)
-            made = self._kernel.run(args)
+            made = self._kernel.run(self._kernel.read(args))
         return self._named(made, given)
 
-    def _args(self, given: Sequence[Array]) -> list[Array | None]:
-        args = self._known.copy()
+    def _args(self, given: Sequence[Array]) -> list[Part | None]:
+        args: list[Part | None] = self._known.copy()
         for at, place in self._read:
             args[at] = given[place]
         return args
@@ -89,9 +90,9 @@ class BoundStep:
 
     def _around(self, given: Sequence[Array]) -> Mapping[str, Array]:
         """All that the step reads, by name, and the constants."""
-        return {**self._constants, **dict(zip(self._moving, given, strict=True))}
+        return StoredConstants({**self._constants, **dict(zip(self._moving, given, strict=True))})
 
-    def _reference(self, args: Sequence[Array | None], given: Sequence[Array], of: ProgramRun) -> Any:
+    def _reference(self, args: Sequence[Part | None], given: Sequence[Array], of: ProgramRun) -> Any:
         step, wanted, observer = self.step, self._wanted, of.observer
         observing = observer is not None
         ctx = Context(
@@ -100,7 +101,7 @@ class BoundStep:
         if step.bodies:
             run = Run(self._arith, of.budget, False, self._natives, Clock(), {}, inside=of.inside, path=of.path)
             ctx.bodies = run.bodies(step, self._around(given))
-        made = reference(step, args, ctx)
+        made = reference(step, [kept(part) for part in args], ctx)
         if observer is not None:
             observer.found[self._item] = tuple(ctx.observations)
         return made

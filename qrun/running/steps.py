@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, StoredConstants, kept, lent, parts
 from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
@@ -53,7 +54,7 @@ class Run:
         label, op = event.node.label, event.node.op
         self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)
 
-    def inform(self, node: Node, args: Sequence[Array | None], made: Sequence[Array]) -> None:
+    def inform(self, node: Node, args: Sequence[Part | None], made: Sequence[Array]) -> None:
         """Note what a node read and made."""
         infos = self.infos
         for names, arrays in ((node.inputs, args), (node.outputs, made)):
@@ -62,7 +63,7 @@ class Run:
                     infos[name] = TensorInfo(name, array.dtype, array.shape)
 
 
-def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> NodeEvent:
+def run_step(step: Step, model: Model, values: dict[str, Part], run: Run) -> NodeEvent:
     """Run a step on `values` and put what it makes there. Raises RunError with the node's place in the model."""
     made, told = compute_step(step, model, values, run)
     for name, array in zip(step.node.outputs, made, strict=False):
@@ -75,7 +76,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     return told
 
 
-def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run) -> tuple[Sequence[Array], NodeEvent]:
+def compute_step(step: Step, model: Model, values: Mapping[str, Part], run: Run) -> tuple[Sequence[Array], NodeEvent]:
     """What a step makes of `values`, and what happened. Raises RunError with the node's place in the model."""
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
@@ -84,7 +85,7 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
         run.arith, node.version, len(wanted), wanted, run.observe, run.budget, memo=step.memo, fixed=step.fixed
     )
     if step.bodies:
-        ctx.bodies = run.bodies(step, values)
+        ctx.bodies = run.bodies(step, StoredConstants(values))
     try:
         run.budget.in_time()
         check_types(step, args)
@@ -114,7 +115,7 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
 
 def event(
     step: Step,
-    args: Sequence[Array | None],
+    args: Sequence[Part | None],
     made: Sequence[Array],
     bound: KernelBinding | None,
     ctx: Context,
@@ -201,7 +202,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
     if done is not None:
         return done
     run.infos.clear()
-    values, events = {**model.constants, **given}, []
+    values, events = dict[str, Part]({**parts(model.constants), **given}), []
     for name, array in fed.items():
         budget.hold_made(array, name)
     for step in plan.steps:
@@ -211,10 +212,10 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
-    made = [values[value.name] for value in model.outputs]
-    for name, array in values.items():
+    made = [lent(values[value.name]) for value in model.outputs]
+    for name, part in values.items():
         if name not in outside and name not in model.constants:
-            budget.release(array)
+            budget.release(part)
     if programs:
         programs.ran(plan, given, events)
     return made
@@ -227,7 +228,7 @@ def placed(error: LimitError, model: Model, node: Node) -> LimitError:
     return error
 
 
-def bind(step: Step, args: Sequence[Array | None], run: Run, wait: bool = True) -> KernelBinding | None:
+def bind(step: Step, args: Sequence[Part | None], run: Run, wait: bool = True) -> KernelBinding | None:
     """The step's binding in a native session, made now if these shapes are new; None on the reference backend.
 
     wait: until its kernels are compiled.
@@ -244,31 +245,35 @@ def bind(step: Step, args: Sequence[Array | None], run: Run, wait: bool = True) 
     return bound
 
 
-def compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
+def compute(step: Step, args: Sequence[Part | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
     """The step's outputs, and whether the native kernel made them. The reference kernel observes while it computes."""
     if bound is None or bound.kernel is None:
-        return reference(step, args, ctx), False
+        return reference(step, [kept(part) for part in args], ctx), False
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
     try:
-        return bound.kernel.run(args), True
+        return bound.kernel.run(bound.kernel.read(args)), True
     except Exception as error:
         if not undecided(error):
             raise
         return reference(step, args, ctx), False
 
 
-def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
+def reference(step: Step, args: Sequence[Part | None], ctx: Context) -> Any:
     """What the reference kernel makes of these inputs."""
-    made = step.definition.compute(args, step.kwargs, ctx)
+    made = step.definition.compute([lent(part) for part in args], step.kwargs, ctx)
     observe_codes(step.node, made, ctx)
     return made
 
 
-def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, result: Any, ctx: Context) -> None:
+def observe(step: Step, args: Sequence[Part | None], bound: KernelBinding, result: Any, ctx: Context) -> None:
     """Add what the reference kernel would have observed: known from the parameters, or found by running it as well."""
     kernel = bound.kernel
-    if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):
+    if (
+        kernel is not None
+        and kernel.complete(result)
+        and (kernel.plain is None or kernel.plain([lent(part) for part in args]))
+    ):
         ctx.observations.extend(bound.observations)
         observe_codes(step.node, result, ctx)
     else:
@@ -288,7 +293,7 @@ def observe_codes(node: Node, result: Any, ctx: Context) -> None:
         ctx.observe("few-codes", "", size, size, (), f"{found[0]} {found[1]}")
 
 
-def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | None]) -> QrunError:
+def _failed(error: Exception, model: Model, step: Step, args: Sequence[Part | None]) -> QrunError:
     node = step.node
     shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
     return RunError(

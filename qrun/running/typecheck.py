@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.stored import Part
 from qrun.errors import OperatorError
-from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.running.plan import Step
 
 
-def check_types(step: Step, args: Sequence[Array | None]) -> None:
+def check_types(step: Step, args: Sequence[Part | None]) -> None:
     """Refuse element types that the operator does not take. Accepted combinations are remembered with the step."""
     key = tuple([None if a is None else a.dtype for a in args])
     if key in step.accepted:

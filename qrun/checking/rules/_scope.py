@@ -13,6 +13,7 @@ import numpy as np
 from qrun.checking.rules._ort import known_schema
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, lent, parts
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.types import DTYPES
 from qrun.ops import Slot, facts, quantizers
@@ -54,11 +55,15 @@ class Scope:
 
     def value(self, name: str) -> Array | None:
         """The stored value of an initializer or Constant, even if a caller may replace it; None if there is none."""
+        return lent(self.part(name))
+
+    def part(self, name: str) -> Part | None:
+        """As `value`, but what stays in a file is not read."""
         home = self.home(name) if name else None
         if home is None:
             return None
         if name in home.model.constants:
-            return home.model.constants[name]
+            return parts(home.model.constants)[name]
         return constant_value(home.model.producers[name]) if name in home.model.producers else None
 
     def producer(self, name: str) -> tuple[Node, Scope] | None:
@@ -84,9 +89,9 @@ class Scope:
             home = scope.home(name) if name else None
             if home is None:
                 return None
-            value = home.value(name)
-            if value is not None:
-                return tuple(value.shape)
+            part = home.part(name)
+            if part is not None:
+                return tuple(part.shape)
             stated = home.model.types.get(name)
             if stated is not None and stated.shape is not None:
                 return stated.shape
@@ -137,7 +142,7 @@ class Scope:
     def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str], frozenset[str]]:
         """Types, disputed tensors, and those whose type their nodes do not give, in one pass in execution order."""
         found = {v.name: v.dtype for v in self.model.types.values() if v.dtype is not None}
-        found |= {name: array.dtype for name, array in self.model.constants.items()}
+        found |= {name: part.dtype for name, part in parts(self.model.constants).items()}
         disputed, not_given = set(), set()
 
         def dtype(name: str) -> np.dtype[Any] | None:

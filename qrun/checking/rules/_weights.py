@@ -12,6 +12,7 @@ import numpy as np
 from qrun.checking.rules._rule import TOLERANCE
 from qrun.checking.rules._scope import Scope, nodes, nodes_with_parameters, number
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Part, lent
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.schema import MS
 from qrun.ops import Quantizer, Slot, bias, channel_axis, find, quantizers
@@ -49,7 +50,7 @@ class Weight:
     """Stored weights of a product.
 
     slot:  the input that holds them, or that a DequantizeLinear fills from them.
-    codes: as stored (4-bit types widened to int8), of rank 2 at least; axis: that of the output channels.
+    stored: of rank 2 at least; `codes` reads them. axis: that of the output channels.
     zero:  of the weights, flat, one element or one per channel.
     x:     the other operand. b: the int32 bias, flat, if stored.
     float: the node computes in float, behind DequantizeLinear.
@@ -59,14 +60,42 @@ class Weight:
     node: Node
     slot: Slot
     tensor: str
-    dtype: np.dtype[Any]
-    codes: Array
+    stored: Part
     axis: int
     scale: Array | None
     zero: Array
     x: QuantizedOperand
     b: Array | None
     float: bool
+
+    @property
+    def codes(self) -> Array:
+        """As stored, 4-bit types widened to int8."""
+        return lent(self.stored).astype(self.type, copy=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.stored.dtype
+
+    @property
+    def type(self) -> np.dtype[Any]:
+        """Of the codes."""
+        return np.dtype(np.int8) if self.dtype.name in _SHORT else self.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    @property
+    def size(self) -> int:
+        return self.stored.size
+
+    @property
+    def terms(self) -> int:
+        """The weights of an output."""
+        if self.is_conv:
+            return self.size // self.shape[0]
+        return self.shape[-2] if self.axis == len(self.shape) - 1 else self.shape[-1]
 
     @property
     def where(self) -> dict[str, Any]:
@@ -76,7 +105,7 @@ class Weight:
     def rows(self) -> Array:
         """One row of weights for each output channel (of each matrix, if there are several)."""
         moved = np.moveaxis(self.codes, self.axis, 0 if self.is_conv else -2)
-        return moved.reshape(len(self.codes), -1) if self.is_conv else moved.reshape(-1, moved.shape[-1])
+        return moved.reshape(self.shape[0], -1) if self.is_conv else moved.reshape(-1, moved.shape[-1])
 
     def zeros(self, rows: Array) -> Array:
         """The zero point of each row, as a column of int64."""
@@ -98,7 +127,7 @@ def weights(model: Model) -> Iterator[Weight]:
 
 @once_per_model
 def _weighted_nodes(model: Model) -> tuple[tuple[Scope, Node], ...]:
-    """The nodes that read stored weights; the weights are not kept, as those of 4 bits are widened."""
+    """The nodes that read stored weights."""
     return tuple((s, node) for s, node in nodes_with_parameters(model, *_OF_FLOAT) if _weight(s, node) is not None)
 
 
@@ -127,7 +156,7 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
     if len(node.inputs) < 2:
         return None
     w, x = dequantized(scope, node.inputs[1]), dequantized(scope, node.inputs[0])
-    codes = w.scope.value(w.tensor) if w else None
+    codes = w.scope.part(w.tensor) if w else None
     if w is None or x is None or codes is None or w.scale is None or w.scale.ndim > 1:
         return None
     b = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
@@ -137,14 +166,13 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
         return None
     slot = Slot(_OF_FLOAT[node.op_type], 1, node.inputs[1])
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
-    held = slot, w.tensor, codes.dtype, _widen(codes)
-    return Weight(scope, node, *held, axis, w.scale, zero.reshape(-1), x, stored, True)
+    return Weight(scope, node, slot, w.tensor, codes, axis, w.scale, zero.reshape(-1), x, stored, True)
 
 
 def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
     found = [q for q in quantizers(node) if not q.is_output]
     w = next((q for q in found if q.form in ("channel", "column", "gemm")), None)
-    codes = scope.value(w.tensor.tensor) if w else None
+    codes = scope.part(w.tensor.tensor) if w else None
     if w is None or codes is None:
         return None
     zero = scope.value(w.zero_point.tensor) if w.zero_point else np.zeros(1, np.int8)
@@ -155,8 +183,7 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
     stored = scope.value(b.bias.tensor) if b and b.integer else None
     axis = 0 if w.form == "channel" or (w.form == "gemm" and number(node, "transB")) else codes.ndim - 1
     scale = scope.value(w.scale.tensor) if w.scale else None
-    held = w.tensor, w.tensor.tensor, codes.dtype, _widen(codes)
-    return Weight(scope, node, *held, axis, scale, zero.reshape(-1), x, stored, False)
+    return Weight(scope, node, w.tensor, w.tensor.tensor, codes, axis, scale, zero.reshape(-1), x, stored, False)
 
 
 def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand | None:
@@ -173,15 +200,11 @@ def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand
 
 def _sane(w: Weight) -> bool:
     """Whether its parameters fit it, so that a rule need not ask again. QR301 and QR302 say what does not."""
-    if w.codes.ndim < 2 or not w.codes.size or w.codes.dtype.kind not in "iu" or w.codes.dtype.itemsize > 2:
+    if len(w.shape) < 2 or not w.size or w.type.kind not in "iu" or w.type.itemsize > 2:
         return False
-    channels = w.codes.shape[w.axis]
+    channels = w.shape[w.axis]
     fits = w.zero.size in (1, channels) and w.zero.size > 0 and (w.scale is None or w.scale.size in (1, channels))
     return fits and (w.zero.dtype.kind in "iu" or w.zero.dtype.name in _SHORT)
-
-
-def _widen(codes: Array) -> Array:
-    return codes.astype(np.int8) if codes.dtype.name in _SHORT else codes
 
 
 def is_quantized(model: Model, node: Node) -> bool:
@@ -287,7 +310,7 @@ def _weights_of(scope: Scope, node: Node, name: str) -> Iterator[Weight]:
     for matrix, own in zip(matrices, parts, strict=True):
         x = _met(scope, node, name)
         flat = np.asarray(own).reshape(-1)
-        yield Weight(scope, node, slot, slot.tensor, codes.dtype, matrix, 1, None, flat, x, None, False)
+        yield Weight(scope, node, slot, slot.tensor, matrix, 1, None, flat, x, None, False)
 
 
 def _met(scope: Scope, node: Node, name: str) -> QuantizedOperand:

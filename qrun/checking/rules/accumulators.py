@@ -60,10 +60,8 @@ def _bound(w: Weight, enough: int) -> AccumulatorBound | None:
     x = w.x.dtype
     if x is None or x.kind not in "iu" or x.itemsize > 2:
         return None
-    limits, wide = np.iinfo(x), np.iinfo(w.codes.dtype)
-    rows = w.rows()
-    bias = _bias(w, len(rows))
-    terms = rows.shape[1]
+    limits, wide, terms = np.iinfo(x), np.iinfo(w.type), w.terms
+    bias = _bias(w, w.size // terms)
     span_x, span_w = int(limits.max) - int(limits.min), int(wide.max) - int(wide.min)
     if terms * span_x * span_w + int(np.abs(bias).max(initial=0)) <= enough:
         return None
@@ -71,6 +69,7 @@ def _bound(w: Weight, enough: int) -> AccumulatorBound | None:
     if not zero.size:
         return None
     high, low = int(limits.max) - int(zero.min()), int(limits.min) - int(zero.max())
+    rows = w.rows()
     up, down = _parts(rows, w.zeros(rows))
     top, bottom = up * high - down * low + bias, up * low - down * high + bias
     best, worst = int(np.argmax(top)), int(np.argmin(bottom))
@@ -174,7 +173,7 @@ def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array
 
 
 def _is_depthwise(w: Weight) -> bool:
-    return w.is_conv and w.codes.shape[1] == 1 and number(w.node, "group", 1) == len(w.codes) > 1
+    return w.is_conv and w.shape[1] == 1 and number(w.node, "group", 1) == w.shape[0] > 1
 
 
 _NEAR = 1 << 17
@@ -238,21 +237,22 @@ def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
     if len(matrices) == 1:
         yield x.reshape(-1, x.shape[-1]).T, matrices[0]
         return
-    lead = broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
+    lead = broadcast_shapes(x.shape[:-2], w.shape[:-2])
     rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(math.prod(lead), *x.shape[-2:])
-    placed = np.broadcast_to(matrices.reshape(*w.codes.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
+    placed = np.broadcast_to(matrices.reshape(*w.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
     for one, matrix in zip(rows, placed.reshape(-1, *matrices.shape[1:]), strict=True):
         yield one.T, matrix
 
 
 def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
     geometry = ConvGeometry.of(w.node.attributes)
-    window = conv_window(x, w.codes, geometry)
+    stored = w.codes
+    window = conv_window(x, stored, geometry)
     fill = 0 if w.x.zero is None else int(w.x.zero.reshape(-1)[0])
-    rank, depth = len(window.kernel), w.codes.shape[1]
+    rank, depth = len(window.kernel), w.shape[1]
     for image in x:
         seen = patches(padded(image, window, fill, Context()), window)
-        for g, codes in enumerate(np.split(w.codes, geometry.group)):
+        for g, codes in enumerate(np.split(stored, geometry.group)):
             part = np.moveaxis(seen[g * depth : (g + 1) * depth], 0, rank)
             yield part.reshape(depth * np.prod(window.kernel, dtype=int), -1), _terms(codes)
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from qrun.checking.rules._rule import Finding, listed, rule, several
 from qrun.checking.rules._scope import Scope, constant_value, names_read, scopes
 from qrun.declare import grouped
+from qrun.declare.stored import parts
 from qrun.ir import Array, Model, Node
 
 
@@ -71,7 +72,7 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         graph = scope.model
         unused = sorted(set(graph.constants) - names_read(graph)) if graph.constants else []
         if unused:
-            size = sum(graph.constants[name].nbytes for name in unused)
+            size = sum(parts(graph.constants)[name].nbytes for name in unused)
             yield Finding(
                 f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {listed(unused)}",
                 node=scope.path[:-1],

@@ -11,6 +11,7 @@ from qrun.checking.rules._forms import formals, given_types, judged_elsewhere, m
 from qrun.checking.rules._ort import known_schema
 from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope, made_type, nodes, number, scopes
+from qrun.declare.stored import parts
 from qrun.ir import Model, Node
 from qrun.ir.schema import Formal
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, type_name
@@ -64,7 +65,7 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
         return
     newer: dict[np.dtype[Any], list[str]] = {}
     for scope in scopes(model):
-        stored = ((name, array.dtype) for name, array in scope.model.constants.items())
+        stored = ((name, part.dtype) for name, part in parts(scope.model.constants).items())
         stated = ((name, value.dtype) for name, value in scope.model.types.items())
         for name, dtype in dict((*stated, *stored)).items():
             if dtype is not None and _IR_OF_TYPE.get(dtype, 0) > model.ir_version:

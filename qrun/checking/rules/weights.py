@@ -67,21 +67,21 @@ def codes_unused(model: Model) -> Iterator[Finding]:
         }
     """
     for w in weights(model):
-        if w.codes.size >= _ENOUGH and w.codes.dtype.itemsize == 1 and w.dtype.itemsize == 1:
+        if w.size >= _ENOUGH and w.type.itemsize == 1 and w.dtype.itemsize == 1:
             yield from _judge_codes(w)
 
 
 def _judge_codes(w: Weight) -> Iterator[Finding]:
-    others = tuple(i for i in range(w.codes.ndim) if i != w.axis)
+    codes, others = w.codes, tuple(i for i in range(len(w.shape)) if i != w.axis)
     limits = ml_dtypes.iinfo(w.dtype)  # type: ignore[no-untyped-call]
-    high, low = w.codes.max(others).astype(np.int64), w.codes.min(others).astype(np.int64)
+    high, low = codes.max(others).astype(np.int64), codes.min(others).astype(np.int64)
     zero = w.zero.astype(np.int64)
     if w.scale is None or w.scale.size == 1:
         high, low, zero = high.max(keepdims=True), low.min(keepdims=True), zero[:1]
     used = np.maximum(high - zero, zero - low)
     reach = np.minimum(127, np.maximum(limits.max - zero, zero - limits.min))
     small = (used > 0) & (used * _ROOM <= reach)
-    if 2 * int(small.sum()) <= small.size or len(np.unique(w.codes)) <= _FEW:
+    if 2 * int(small.sum()) <= small.size or len(np.unique(codes)) <= _FEW:
         return
     worst = int(np.argmin(np.where(small, used / reach, 1.0)))
     most, all_of = int(used[worst]), int(np.broadcast_to(reach, used.shape)[worst])
@@ -124,11 +124,11 @@ def zero_channel(model: Model) -> Iterator[Finding]:
         }
     """
     for w in weights(model):
-        others = tuple(i for i in range(w.codes.ndim) if i != w.axis)
-        if w.codes.size == w.codes.shape[w.axis]:
+        others = tuple(i for i in range(len(w.shape)) if i != w.axis)
+        if w.size == w.shape[w.axis]:
             continue
-        zero = w.zero.astype(np.int64)
-        dead = (w.codes.max(others) == zero) & (w.codes.min(others) == zero)
+        codes, zero = w.codes, w.zero.astype(np.int64)
+        dead = (codes.max(others) == zero) & (codes.min(others) == zero)
         if dead.any() and not dead.all():
             names = [str(i) for i in np.flatnonzero(dead)]
             yield Finding(

@@ -8,6 +8,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import Lent
 from qrun.native.emit.coded import BEYOND, GROUP
 from qrun.native.emit.fma_product import BLOCK
 from qrun.native.emit.isa import Isa
@@ -54,8 +55,18 @@ class CodedPanels(RightPanels):
     kind = "coded_product"
 
     def __init__(self, weights: CodedWeights, memo: Memo) -> None:
-        self.weights, self.memo = weights, memo
+        self.memo, group, blocks = memo, GROUP[weights.bits], max(1, BLOCK // weights.block)
         self.coding, self.words = f"-{weights.bits}-{weights.how}", {"block": weights.block}
+        words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
+        self._parts: dict[str, tuple[Lent, int, int]] = {
+            name: (Lent(values.T[None]), rows, beyond)
+            for name, values, rows, beyond in (
+                ("b*", words[:, : -(-weights.depth // group)], BLOCK // group, BEYOND),
+                ("scales*", weights.scales, blocks, 0),
+                ("zeros*", weights.zeros, blocks, 0),
+            )
+            if values is not None
+        }
 
     def lying(self, direct: bool) -> str:
         return "codes" if direct else "decoded"
@@ -68,19 +79,14 @@ class CodedPanels(RightPanels):
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
         """The weights as emit/coded.py has them: codes in words, and what each block of K has."""
-        weights, group = self.weights, GROUP[self.weights.bits]
-        words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
-        blocks = max(1, BLOCK // weights.block)
-        parts = {
-            "b*": (words[:, : -(-weights.depth // group)], BLOCK // group, BEYOND),
-            "scales*": (weights.scales, blocks, 0),
-            "zeros*": (weights.zeros, blocks, 0),
-        }
         return {
-            name: self.memo.once((name, width), partial(pack_panels, engine, values.T[None], width, *cut))
-            for name, (values, *cut) in parts.items()
-            if values is not None
+            name: self.memo.once((name, width), partial(_panels, engine, values, width, rows, beyond))
+            for name, (values, rows, beyond) in self._parts.items()
         }
+
+
+def _panels(engine: Engine, values: Lent, width: int, block: int, beyond: int) -> Array:
+    return pack_panels(engine, values.array, width, block, beyond)
 
 
 class CodedMatmul(FloatProduct):

@@ -14,10 +14,11 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import Lent
 from qrun.native.emit.spec import CODES, DTYPE_OF, SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window
-from qrun.native.kernels.packing import LARGE, copy_into
+from qrun.native.kernels.packing import LARGE
 from qrun.native.kernels.product import Product, RelocatableCall, depthwise, merged_groups
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, Order, size
@@ -145,7 +146,7 @@ class Conv(Operation):
         results = self._memo.once(("results", id(folded)), make)
         sums = folded.lines(self.window.kernel) if self.lines else folded
         product = Product(engine, self._layout((0, 0)), sums, results, zero, self.window, self.lines, self.group)
-        if self.group > 1 and folded.centred.shape[::2] == (self.group, 1):
+        if self.group > 1 and folded.shape[::2] == (self.group, 1):
             return depthwise(product)
         parts: Sequence[RelocatableCall | TiledPart] = ()
         if "tiled" in kinds and engine.isa.tiles:
@@ -208,18 +209,14 @@ class Gemm(ChannelsLast):
     ) -> None:
         self.engine, memo = engine, memo or Memo()
         *rows, k = (int(n) for n in x_shape)
-        columns = memo.once("columns", lambda: self._columns(w))
+        columns = memo.once("columns", lambda: Lent(self._columns(w))).array
         self.conv = Conv(engine, (1, w.shape[0], max(size(rows), 1)), columns, memo=memo, **parameters)
         x, y = self.conv.operands
         self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))
 
     def _columns(self, w: Array) -> Array:
-        """Weights [K, N] as [N, K, 1], in this order where they are widened or bounded before they are packed."""
-        columns: Array = w.T
-        if self.engine.isa.widens or w.nbytes < LARGE:
-            columns = np.empty(columns.shape, w.dtype)
-            copy_into(self.engine, columns, w.T)
-        return columns[:, :, None]
+        """Weights [K, N] as [N, K, 1]; small ones in this order."""
+        return (np.ascontiguousarray(w.T) if w.nbytes < LARGE else w.T)[:, :, None]
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self._conv.sections(strides)

@@ -14,6 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.copied import PIECE, STEP, VECTOR, scratch_bytes
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import EIGHT, KernelSpec
+from qrun.native.kernels.packing import in_order
 from qrun.native.kernels.product import Product, RelocatableCall, even_rows, pack
 from qrun.native.kernels.results import PanelRun
 from qrun.native.machine.memory import Array, Ints, aligned
@@ -205,9 +206,10 @@ def clipped(product: Product, run: PanelRun) -> RelocatableCall:
     )
     limit = int(rows * row // EIGHT * _LISTED)
     pick = plan.pick
-    each, most = lane_bounds(weights[pick[pick >= 0]], depth)
+    stored = weights.array
+    each, most = lane_bounds(in_order(product.engine, stored)[pick[pick >= 0]], depth)
     arrays = {
-        "weights*": pack(product.engine, weights, pick, depth),
+        "weights*": pack(product.engine, stored, pick, depth),
         "each*": _repeat(each, rows),
         "first*": _repeat(most, rows),
     }

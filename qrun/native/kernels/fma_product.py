@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import Lent
 from qrun.native.emit.fma_product import BLOCK, PITCH
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import NARROW
@@ -125,10 +126,11 @@ class FloatPanels(RightPanels):
     """Those of float32 [number, K, N]."""
 
     def __init__(self, matrices: Array, memo: Memo) -> None:
-        self.matrices, self.memo = matrices, memo
+        self.matrices, self.memo = Lent(matrices), memo
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
-        return {"b*": self.memo.once(("panels", width), lambda: pack_panels(engine, self.matrices, width, BLOCK, 0))}
+        make = lambda: pack_panels(engine, self.matrices.array, width, BLOCK, 0)  # noqa: E731
+        return {"b*": self.memo.once(("panels", width), make)}
 
 
 Limits = tuple[float, float, float]
@@ -361,9 +363,11 @@ class FloatMatmul(FloatProduct):
         self.turned = turned
         self.arrays = arrays = dict[str, Array]()
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
-        for name, array in (("b*", weights), ("addend*", constant)):
-            if array is not None:
-                arrays[name], shapes[name] = array if name == "b*" else np.ascontiguousarray(array), None
+        self.right = None if weights is None else Lent(weights)
+        if weights is not None:
+            shapes["b*"] = None
+        if constant is not None:
+            arrays["addend*"], shapes["addend*"] = np.ascontiguousarray(constant), None
         self.names = [name for name, shape in shapes.items() if shape is not None]
         self.operands = tuple(Operand(shape, _FLOAT) for shape in shapes.values() if shape is not None)
         row = addend if constant is None else constant.shape
@@ -408,7 +412,7 @@ class FloatMatmul(FloatProduct):
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n, 4 * k if self.turned else 0)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if "b*" not in self.arrays:
+        if self.right is None:
             return (product_call(self, self.stack, self.names, self.whole),)
         matrix = self.stack.k * 4 * self.stack.columns
         numbered = replace(self.stack, starts=self.stack.starts // np.array([1, matrix, 1, 1]))
@@ -416,10 +420,11 @@ class FloatMatmul(FloatProduct):
 
     @property
     def _weights(self) -> FloatPanels:
-        right = self.arrays["b*"].reshape(-1, self.stack.k, self.stack.columns)
-        return self._memo.once("weights", lambda: FloatPanels(right, self._memo))
+        assert self.right is not None
+        held, shape = self.right, (-1, self.stack.k, self.stack.columns)
+        return self._memo.once("weights", lambda: FloatPanels(held.array.reshape(shape), self._memo))
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of weights that it lays out anew."""
-        return self.arrays["b*"].nbytes if "b*" in self.arrays else 0
+        return self.right.nbytes if self.right else 0

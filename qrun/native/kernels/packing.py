@@ -10,9 +10,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Lent
 from qrun.native.kernels.copy import Loop, copies
 from qrun.native.machine.engine import Array, Engine, aligned
-from qrun.native.machine.memory import address
 
 LARGE = 1 << 20
 """Bytes from which on native kernels copy constants, on all threads, and other processes pack them again rather than
@@ -24,7 +24,7 @@ class Packing:
     """How an array was packed: `PACKINGS[kind](engine, source, *arguments)`. The arguments are plain values."""
 
     kind: str
-    source: Array
+    source: Lent
     arguments: tuple[Any, ...]
 
 
@@ -43,12 +43,13 @@ def _packing(make: Callable[..., Array]) -> Callable[..., Array]:
     kind = make.__name__
 
     def packed(engine: Engine, source: Array, *arguments: Any) -> Array:
-        key = kind, address(source), source.shape, source.strides, source.dtype, arguments
+        held = Lent(source)
+        key = kind, held.key, arguments
         found = _packed.get(key)
         if found is None:
             found = make(engine, source, *arguments)
             if found.nbytes >= LARGE:
-                _packed[key], _packings[id(found)] = found, Packing(kind, source, arguments)
+                _packed[key], _packings[id(found)] = found, Packing(kind, held, arguments)
                 finalize(found, _packings.pop, id(found), None)
         return found
 
@@ -78,7 +79,7 @@ def pack_words(
         if whole < len(pick) and last:
             _words_into(engine, places[-1:, :, :, :last], weights[pick[-1][0] :][None, :last])
         return packed
-    rows = np.zeros((width, taps, depth), dtype)
+    weights, rows = in_order(engine, weights), np.zeros((width, taps, depth), dtype)
     packed = aligned((len(pick), rows[0].nbytes // 4, width), np.int32)
     for panel, (first, count) in enumerate(pick):
         if count < len(rows):
@@ -117,6 +118,15 @@ def pack_panels(engine: Engine, matrices: Array, width: int, block: int, beyond:
             rest = own[..., whole * width :].reshape(number, turns, size, columns % width)
             copy_into(engine, target[:, :, whole, :, : columns % width], rest)
     return packed
+
+
+def in_order(engine: Engine, array: Array) -> Array:
+    """The array itself, or a large one that does not lie in order as a copy that does."""
+    if array.nbytes < LARGE or array.flags.c_contiguous:
+        return array
+    made = np.empty(array.shape, array.dtype)
+    copy_into(engine, made, array)
+    return made
 
 
 def copy_into(engine: Engine, target: Array, source: Array) -> None:

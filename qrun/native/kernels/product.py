@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
+from qrun.declare.stored import Lent
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import INTERLEAVED, MAGIC_BITS, KernelSpec, constant_bytes, taps_per_turn
 from qrun.native.kernels.layout import Layout, Window, chunk_blocks, unroll_for
@@ -99,7 +100,7 @@ class Product:
     @property
     def k(self) -> int:
         """Activations that are read at each tap."""
-        return int(self.folded.centred.shape[2])
+        return self.folded.shape[2]
 
     @property
     def signed(self) -> bool:
@@ -108,7 +109,7 @@ class Product:
     @property
     def each(self) -> int:
         """Output channels of a group."""
-        return len(self.folded.centred) // self.group
+        return self.folded.shape[0] // self.group
 
     @property
     def panels(self) -> list[PanelRun]:
@@ -143,11 +144,11 @@ class Product:
             )
             rows = even_rows(self.layout.rows, TABLE_ROWS if form == "table" else self.isa.rows[vectors])
             packed = self.folded.memo.once(
-                ("dense", first, panels, width, steps), partial(pack, self.engine, weights, pick, 4 * steps)
+                ("dense", first, panels, width, steps), partial(_dense, self.engine, weights, pick, 4 * steps)
             )
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
-            far = weights.size > FAR_WEIGHTS and blocks >= _FEW_BLOCKS
+            far = weights.nbytes > FAR_WEIGHTS and blocks >= _FEW_BLOCKS
             # a turn's share, so that the next panel is there when this one is done
             lines = -(-unroll * width * 4 // 64 // blocks) if far and not chunk else 0
             spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, self.results.out, self.signed, lines)
@@ -279,6 +280,10 @@ def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> I
     return pick.reshape(groups * panels[0], panels[1])
 
 
+def _dense(engine: Engine, weights: Lent, pick: Ints, depth: int) -> Array:
+    return pack(engine, weights.array, pick, depth)
+
+
 def pack(engine: Engine, weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
     """Channels of [N, taps, k] as `pack_words` packs them. pick: [panels, lanes], -1 for none."""
     counts = np.count_nonzero(pick >= 0, axis=1)
@@ -298,7 +303,7 @@ def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
 
 def depthwise(product: Product) -> list[RelocatableCall]:
     """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights."""
-    lanes, n = product.isa.lanes, len(product.folded.centred)
+    lanes, n = product.isa.lanes, product.folded.shape[0]
     width = INTERLEAVED * lanes
     if n < width or not _interleaves(product):
         return [_plain(product, 0)]

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.stored import Lent
 from qrun.native.emit.amx import STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
@@ -322,7 +323,7 @@ def tiled(product: Product) -> list[TiledPart]:
 def _tile_calls(product: Product) -> list[TiledPart]:
     """The calls for a product of one group."""
     layout, folded, window, stored = product.layout, product.folded, product.window, product.stored
-    n, taps, k = folded.centred.shape
+    n, taps, k = folded.shape
     if not k:
         return []
     mode, cost = choose(window, layout.pixel, k, stored)
@@ -344,7 +345,7 @@ def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
     units = min(_UNITS_PER_THREAD * product.engine.threads, macs * product.layout.images // _UNIT_MACS)
     units = max(1, -(-units // product.layout.images))
     blocks = -(-product.layout.rows // (2 * TILE))
-    panels = -(-len(product.folded.centred) // (product.isa.vectors * product.isa.lanes))
+    panels = -(-product.folded.shape[0] // (product.isa.vectors * product.isa.lanes))
     if weights > _SHARED_WEIGHTS:
         shares = min(panels, units)
         return -(-units // shares), shares
@@ -352,15 +353,15 @@ def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
     return chunks, -(-units // chunks)
 
 
-def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int], Tables], shares: int) -> TiledPart:
+def _part(product: Product, run: PanelRun, weights: Lent, laid: Callable[[int], Tables], shares: int) -> TiledPart:
     """The call for one run of panels. laid: `tables` of a TiledPart."""
     first, vectors, panels, form = run
-    results, n, made = product.results, len(weights), laid(product.layout.pixel)
+    results, n, made = product.results, weights.shape[0], laid(product.layout.pixel)
     pick = lanes_of(first, panels * vectors * TILE, n).reshape(panels, -1)
     kind = "amx_copy" if made.piece else "amx"
     spec = KernelSpec(kind, product.isa.name, TILE * made.high, vectors, 1, form, results.out, product.signed)
     turns = made.chunk * len(groups(spec))
-    if weights.size > FAR_WEIGHTS and turns > 1:
+    if weights.nbytes > FAR_WEIGHTS and turns > 1:
         spec = replace(
             spec, prefetch=next(lines for lines in (1, 4, 16) if lines * turns >= TILE * vectors or lines == 16)
         )
@@ -383,7 +384,7 @@ def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int],
     total = made.taps * made.steps * STEP
     key = "tiled", pick.shape, pick.tobytes(), spec.rows, spec.vectors, total
     arrays = {
-        "weights*": product.folded.memo.once(key, lambda: _pack(product.engine, weights, pick, spec, total)),
+        "weights*": product.folded.memo.once(key, lambda: _pack(product.engine, weights.array, pick, spec, total)),
         "padding*": product.padding(max(made.piece, 1)),
     }
     scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP

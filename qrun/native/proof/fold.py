@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen, replace
 from qrun.declare.memo import Memo, memoize
+from qrun.declare.stored import Lent
 from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.search import INT32
@@ -33,24 +34,32 @@ _NEAR_BOUNDS = 1 << 18
 class Folded:
     """sum of (x - x_zero) * (w - w_zero) + bias, for channels [N], as sum of kernel activations * centred + constant.
 
-    centred:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255.
+    weights:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255; `centred` reads them.
     bias:     int64 [N]. ends: the least and the greatest x - x_zero.
     total:    int64 [N]: the sum of each channel's weights.
     memo:     the same sums otherwise cut, and what kernels pack of these ones, for products of other shapes.
     """
 
-    centred: Centred
+    weights: Lent
     bias: Ints
     ends: tuple[int, int]
     x_zero: int
     total: Ints
     memo: Memo = field(default_factory=Memo)
 
+    @property
+    def centred(self) -> Centred:
+        return self.weights.array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.weights.shape
+
     @memoize
     def part(self, first: int, end: int) -> Folded:
         """The sums of some channels."""
         own = slice(first, end)
-        return Folded(self.centred[own], self.bias[own], self.ends, self.x_zero, self.total[own])
+        return Folded(Lent(self.centred[own]), self.bias[own], self.ends, self.x_zero, self.total[own])
 
     @cached_property
     def constant(self) -> Ints:
@@ -67,7 +76,7 @@ class Folded:
     @property
     def may_wrap(self) -> bool:
         """Whether some activations would take a sum out of int32. Weights are looked at only where there are many."""
-        _, *many = self.centred.shape
+        _, *many = self.shape
         if _SPAN * _SPAN * math.prod(many) + int(np.abs(self.bias).max(initial=0)) <= INT32[1]:
             return False
         low, high = self.bounds
@@ -78,33 +87,36 @@ class Folded:
         return wrapped(self.constant - shift * self.total)
 
     @cached_property
-    def taps(self) -> tuple[Int8s, list[int]]:
+    def taps(self) -> tuple[Lent, list[int]]:
         """The weights as int8 taps: see `int8_taps`."""
-        return int8_taps(self.centred)
+        if self.weights.dtype == np.int8:
+            return self.weights, list(range(self.shape[1]))
+        weights, taps = int8_taps(self.centred)
+        return Lent(weights), taps
 
     @memoize
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
-        n, taps, k = self.centred.shape
+        n, taps, k = self.shape
         each = n // groups
         spread = np.zeros((groups // count, count, each, taps, count, k), self.centred.dtype)
         own = self.centred.reshape(groups // count, count, each, taps, k)
         for group in range(count):
             spread[:, group, :, :, group] = own[:, group]
-        return replace(self, centred=spread.reshape(n, taps, count * k), memo=Memo())
+        return replace(self, weights=Lent(spread.reshape(n, taps, count * k)), memo=Memo())
 
     @memoize
     def lines(self, kernel: tuple[int, int]) -> Folded:
         """The same sums with a whole kernel row as one tap."""
-        n, _, k = self.centred.shape
-        return replace(self, centred=self.centred.reshape(n, kernel[0], kernel[1] * k), memo=Memo())
+        n, _, k = self.shape
+        return replace(self, weights=Lent(self.centred.reshape(n, kernel[0], kernel[1] * k)), memo=Memo())
 
 
 def fold(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool) -> Folded:
     """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`."""
     centred = _centre(w, w_zero)
     ends = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
-    return Folded(centred, bias, ends, x_zero, _total(centred))
+    return Folded(Lent(centred), bias, ends, x_zero, _total(centred))
 
 
 def _centre(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:

@@ -418,12 +418,14 @@ def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, in
 def plain_scales(site: LoweringContext, *places: int) -> Callable[[Inputs], bool]:
     """A check of a run's inputs: whether the reference kernel observes nothing in the scales at these places."""
 
+    names = site.names
+
     def plain(inputs: Inputs) -> bool:
         probe = Context()
         for place in places:
             scale = inputs[place] if place < len(inputs) else None
             if scale is not None:
-                note_scale(probe, scale, site.names[place])
+                note_scale(probe, scale, names[place])
         return not probe.observations
 
     return plain

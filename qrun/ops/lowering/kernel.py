@@ -14,6 +14,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.declare.stored import Part, StoredArray, kept
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
@@ -72,6 +73,14 @@ class NativeKernel:
     stages: tuple[Stage, ...] = ()
     plain: Callable[[Inputs], bool] | None = None
     room: Callable[[Inputs], Any] | None = None
+
+    def read(self, inputs: Sequence[Part | None]) -> Inputs:
+        """The inputs as `run` takes them: what was packed, so that no stage reads it, stays in its file."""
+        if not any(isinstance(part, StoredArray) for part in inputs):
+            return inputs
+        places = {value for stage in self.stages for value in stage.inputs}
+        every = not isinstance(self.run, StagesRun)
+        return [kept(part) if every or place in places else part for place, part in enumerate(inputs)]
 
     @property
     def sections(self) -> tuple[NativeSection, ...]:

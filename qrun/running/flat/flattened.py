@@ -15,6 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from qrun.declare.frozen import replace
+from qrun.declare.stored import lent
 from qrun.ir import Array
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
@@ -105,7 +106,7 @@ class _Flattening(RepeatedSteps):
             raise Unforetold
         start = f"{level.start}{node.index}"
         if name in self.values.known:
-            branch = "then_branch" if condition.reshape(()) else "else_branch"
+            branch = "then_branch" if lent(condition).reshape(()) else "else_branch"
             stated = zip(step.bodies[branch].model.outputs, node.outputs, strict=False)
             called = {value.name: level.of(output) for value, output in stated if output}
             made = self._graph(step, branch, level, at, level.guard, {}, called)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
+from qrun.declare.stored import Part, StoredConstants, constants_of, lent, parts
 from qrun.errors import QrunError
 from qrun.ir import Array, Node
 from qrun.ir.schema import OPSETS, version
@@ -79,8 +80,8 @@ class FlatSteps:
         whole: Sequence[NodeEvent],
     ) -> None:
         self.plan, self.around, self.infos, self.whole = plan, natives, infos, whole
-        self.constants = dict(plan.model.constants)
-        self.model = replace(plan.model, constants=self.constants)
+        self.constants: dict[str, Part] = dict(parts(plan.model.constants))
+        self.model = replace(plan.model, constants=StoredConstants(self.constants))
         self.natives = NativeKernels(self.model, natives.engine, natives.arith, derived=natives.derived)
         self.dry = Run(natives.arith, Budget(), False, self.natives, Clock(), {})
         self.values = DryValues({**self.constants, **shapes})
@@ -135,7 +136,7 @@ class FlatSteps:
         value = self.values.held.get(name)
         if value is None or name not in self.values.known or value.size != 1 or value.dtype != dtype:
             raise Unforetold
-        return value.reshape(())
+        return lent(value).reshape(())
 
     def _forced(self, step: Step, source: Origin, guard: str) -> None:
         """Add a step. Raises Unforetold where only a run tells what the step makes."""
@@ -175,10 +176,12 @@ class FlatSteps:
 
     def flat(self, keep: Sequence[str], whole: Sequence[NodeEvent]) -> Flattened:
         """The finished flat plan. keep: names of the values to keep. whole: the events of the original plan's steps."""
-        model = replace(self.model, nodes=tuple([step.node for step in self.steps]), constants=self.constants)
+        model = replace(
+            self.model, nodes=tuple([step.node for step in self.steps]), constants=constants_of(self.constants)
+        )
         self.natives.model = model
-        infos = {**self.infos, **self.dry.infos}
-        shapes = {name: self.values.held[name] for name in self.values.known if name not in self.constants}
+        infos, held = {**self.infos, **self.dry.infos}, self.values.held
+        shapes = {name: lent(held[name]) for name in self.values.known if name not in self.constants}
         flat = Flat(self.events, self.sources, self.guards, self.inner, whole, self.needed, self.repeated)
         made = Plan(model, tuple(self.steps), tuple(keep))
         return Flattened(made, self.natives, self.bounds, infos, shapes, flat)

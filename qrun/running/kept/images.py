@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from qrun.declare.frozen import replace
+from qrun.declare.stored import constants_of, lent, parts
 from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
@@ -229,8 +230,8 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
     """What an optimized model has that the model itself does not have, as plain values."""
     if made.model is model:
         return None, dict(made.groups), _refusals(made)
-    old, new = model.constants, made.model.constants
-    constants = {name: None if old.get(name) is array else bundle.array(array) for name, array in new.items()}
+    old, new = parts(model.constants), parts(made.model.constants)
+    constants = {name: None if old.get(name) is part else bundle.array(lent(part)) for name, part in new.items()}
     nodes = tuple(packed_node(node, bundle) for node in made.model.nodes)
     types = [v for name, v in made.model.types.items() if model.types.get(name) is not v]
     return (
@@ -249,11 +250,11 @@ def _optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
     refused = tuple(Refusal(*refusal) for refusal in refusals)
     if changed is None:
         return Optimized(model, groups, refused)
-    nodes, constants, opsets, types = changed
+    (nodes, constants, opsets, types), stored = changed, parts(model.constants)
     made = replace(
         model,
         nodes=tuple(unpacked_node(node, arrays) for node in nodes),
-        constants={name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()},
+        constants=constants_of({name: stored[name] if n is None else arrays[n] for name, n in constants.items()}),
         opsets=opsets,
         types={**model.types, **{fields[0]: unpacked_type(fields) for fields in types}},
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from qrun.declare.stored import Lent, lent, part_of, parts, viewed
 from qrun.ir import Array, Model
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.engine import Engine
@@ -25,15 +26,16 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
     of large ones that were packed of constants, how."""
     from qrun.native.kernels.packing import packing_of
 
-    listing, names = made.listing, {id(array): name for name, array in model.constants.items()}
-    starts = sorted((address(array), name) for name, array in model.constants.items() if array.size)
+    listing, names = made.listing, {id(part): name for name, part in parts(model.constants).items()}
+    there = [(name, part) for name, part in parts(model.constants).items() if isinstance(part, np.ndarray)]
+    starts = sorted((address(array), name) for name, array in there if array.size)
 
     def array(value: Array) -> int | str | tuple[Any, ...]:
         packing = packing_of(value)
-        place = packing and _place(packing.source, starts, model)
+        place = packing and _place(packing.source, names, starts, model)
         if packing and place:
             return packing.kind, place, packing.arguments
-        return names.get(id(value)) or bundle.array(value)
+        return names.get(id(part_of(value))) or bundle.array(value)
 
     specs = {spec: number for number, spec in enumerate(dict.fromkeys(made.specs))}
     return (
@@ -107,22 +109,31 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     return Portable(listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held)
 
 
-def _place(source: Array, starts: Sequence[tuple[int, str]], model: Model) -> tuple[Any, ...] | None:
-    """Where an array without negative strides lies in a constant of the model; None if it lies in none. starts: the
-    addresses of the constants."""
-    start = address(source)
+def _place(
+    source: Lent, names: Mapping[int, str], starts: Sequence[tuple[int, str]], model: Model
+) -> tuple[Any, ...] | None:
+    """Where an array without negative strides lies in a constant of the model; None if it lies in none. names: of the
+    constants, by id; starts: the addresses of those that are in memory."""
+    form = source.shape, source.strides, type_named(source.dtype)
+    if source.stored is not None:
+        name = names.get(id(source.stored), "")
+        return (name, source.start, *form) if name else None
+    start = source.start
     found, name = starts[max(bisect_right(starts, start, key=itemgetter(0)) - 1, 0)] if starts else (0, "")
-    end = start + sum((n - 1) * step for n, step in zip(source.shape, source.strides, strict=True)) + source.itemsize
+    end = (
+        start
+        + sum((n - 1) * step for n, step in zip(source.shape, source.strides, strict=True))
+        + source.dtype.itemsize
+    )
     inside = found <= start and end <= found + model.constants[name].nbytes if name else False
     if not inside or not model.constants[name].flags.c_contiguous:
         return None
-    return name, start - found, source.shape, source.strides, type_named(source.dtype)
+    return (name, start - found, *form)
 
 
 def _placed(place: tuple[Any, ...], model: Model) -> Array:
     name, start, shape, strides, dtype = place
-    memory = model.constants[name].reshape(-1).view(np.uint8)
-    return np.ndarray(shape, type_of(dtype), memory.data, start, strides)
+    return viewed(lent(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:

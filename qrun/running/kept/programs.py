@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from qrun.declare.frozen import frozen, replace
+from qrun.declare.stored import constants_of, lent, parts
 from qrun.ir import Array, Model, Node
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
@@ -74,10 +75,11 @@ def packed_program(
     nodes = [plan.steps[item].node for item in needed]
     names = {name for node in nodes for name in (*node.inputs, *node.captured)}
     names.update(plan.keep)
-    constants = {name: array for name, array in plan.model.constants.items() if name in names}
+    old = parts(model.constants)
+    constants = {name: part for name, part in parts(plan.model.constants).items() if name in names}
     return (
         tuple(packed_node(step.node, bundle) for step in plan.steps),
-        {name: None if model.constants.get(name) is a else bundle.array(a) for name, a in constants.items()},
+        {name: None if old.get(name) is part else bundle.array(lent(part)) for name, part in constants.items()},
         _packed_events(compiled.events),
         packed_portable(made, model, bundle),
         {item: stored(check) for item, check in (checks or {}).items()},
@@ -96,8 +98,9 @@ def unpacked_program(
     """The program of this index, for the model that it was made of."""
     packed, constants, events, made, checks, told, peak, held, flat = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
-    known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
-    own = replace(model, nodes=nodes, constants=known)
+    stored = parts(model.constants)
+    known = {name: stored[name] if n is None else arrays[n] for name, n in constants.items()}
+    own = replace(model, nodes=nodes, constants=constants_of(known))
     plan = Plan(own, LazySteps(own), keep)
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
