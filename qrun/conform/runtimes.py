@@ -159,7 +159,10 @@ class ProcessRunner:
             "QR012",
             f"the runtime {self.name} cannot be used",
             facts=[("got", got[:400])],
-            fixes=["install it, or name a Python that has it: --python PATH", "qrun explain conform"],
+            fixes=[
+                f"pip install {packages_of(self.name)}, or name a Python that has it: --python PATH",
+                "qrun explain conform",
+            ],
         )
 
     def _ended(self) -> str:
@@ -354,6 +357,12 @@ RUNTIMES = {
     )
 }
 OWN = ("native", "reference")
+
+
+def packages_of(name: str) -> str:
+    """What pip installs for a runtime of RUNTIMES."""
+    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler iree-base-runtime"}
+    return "onnxruntime" if name.startswith("ort") else "onnx-qrun" if name in OWN else known.get(name, name)
 
 
 def runtime(name: str) -> Runtime:
