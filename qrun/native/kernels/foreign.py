@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.native.emit.spec import DOUBT, FOREIGN, KernelSpec
 from qrun.native.errors import Declined, Unplanned
-from qrun.native.kernels.copy import SIZES, Loop, copies
+from qrun.native.kernels.strided import SIZES, Loop, copies
 from qrun.native.machine.call import mark_of
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, size
 from qrun.native.machine.memory import aligned_up, array_at

@@ -13,8 +13,8 @@ from qrun.declare.frozen import frozen
 from qrun.memory import Budget
 from qrun.native.emit.spec import HELD, MOVE, STRUCT, KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import SIZES
 from qrun.native.kernels.foreign import Part
+from qrun.native.kernels.strided import SIZES
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation
 from qrun.native.machine.memory import address, aligned_up
 from qrun.native.plan.instance import Instance
