@@ -62,21 +62,69 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     going = cond is None or _truth(cond, "cond", "cond")
     most = None if M is None else int(_one(M))
     stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
-    number, rounds = 0, Rounds(body, stacks, ctx, certain=False)
+    number = 0
     while going and (most is None or number < most):
-        left = AT_ONCE if most is None else min(most - number, AT_ONCE)
-        condition = _as(body, 1, np.array(going))
-        turns = None
-        if rounds.due(number, left):
-            numbers = np.arange(number, number + left)
-            shape = _as(body, 0, numbers[:1].reshape(())).shape
-            turns = rounds.run([numbers.reshape(left, *shape), condition, *state], (0,), left, until=True)
-        if turns is None:
-            turns = rounds.alone(number, [_as(body, 0, np.array(number, np.int64)), condition, *state])
-        going = _truth(turns.carried[0], "body", "the condition that body makes")
-        state, number = list(turns.carried[1:]), number + turns.count
+        args = [_as(body, 0, np.array(number, np.int64)), _as(body, 1, np.array(going)), *state]
+        condition, *state = _turn(body, number, args, stacks, ctx)
+        going, number = _truth(condition, "body", "the condition that body makes"), number + 1
     stated = body.outputs[1 + len(state) :]
     return (*state, *(stack.whole(value.shape, value.dtype, 0) for stack, value in zip(stacks, stated, strict=True)))
+
+
+def _turn(body: Body, number: int, args: Sequence[Array], stacks: Sequence[ScanOutput], ctx: Context) -> list[Array]:
+    """What goes around, as iteration `number`, counted from 0, makes it. Its elements of scan outputs are added.
+
+    Raises TimeLimitError, which tells the number."""
+    try:
+        ctx.budget.in_time()
+        made = body.run(args)
+    except TimeLimitError as error:
+        error.in_turn(number + 1)
+        raise
+    carried = len(made) - len(stacks)
+    for stack, element in zip(stacks, made[carried:], strict=True):
+        stack.add(element)
+    return list(made[:carried])
+
+
+class ScanOutput:
+    """Elements of a scan output, in the order in which they are made."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._elements, self._nbytes = ctx, list[Array](), 0
+
+    def add(self, element: Array) -> None:
+        """Add one element. Raises MemoryLimitError where all elements, and the array that joins them, are too large."""
+        if isinstance(element, Compound):
+            got = type_name(element.dtype)
+            raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
+        first = self._elements[0] if self._elements else element
+        if (element.shape, element.dtype) != (first.shape, first.dtype):
+            raise misfit(
+                f"element {len(self._elements)} of a scan output has another shape or type",
+                "body",
+                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
+                f"{type_name(element.dtype)} {shape_text(element.shape)}",
+            )
+        self._nbytes += element.nbytes
+        self._ctx.claim((2 * self._nbytes,), 1, "scan output")
+        self._elements.append(element)
+
+    def whole(
+        self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
+    ) -> Array:
+        """All elements, along a new axis. stated, dtype: the shape and type of an element, used if there is none."""
+        elements = self._elements
+        if elements:
+            first = elements[0]
+            axis = axis_in(axis, first.ndim + 1, "scan_output_axes")
+            checked((*first.shape[:axis], len(elements), *first.shape[axis:]), first.itemsize, "body")
+            return np.ascontiguousarray(np.stack(elements[::-1] if backward else elements, axis))
+        if dtype is None:
+            raise refuse("a scan output without elements has no type", "body", "a type of the output", "none stated")
+        shape = [size if isinstance(size, int) else 0 for size in stated or ()]
+        axis = axis_in(axis, len(shape) + 1, "scan_output_axes")
+        return np.zeros((*shape[:axis], 0, *shape[axis:]), dtype)
 
 
 def _one(value: Array) -> int:
@@ -203,33 +251,10 @@ def _scan(
 ) -> tuple[list[Array], list[ScanOutput]]:
     """The last states and the scan outputs. how: the axis and the direction of each scan input."""
     stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
-    step, rounds, places = (
-        0,
-        Rounds(body, stacks, ctx, certain=True),
-        tuple(range(len(states), len(states) + len(scanned))),
-    )
-    rows: list[Array] = []
-    while step < length:
-        left = min(length - step, AT_ONCE)
-        turns = None
-        if rounds.due(step, left):
-            rows = rows or [_rows(x, axis, backward, ctx) for x, axis, backward in zip(scanned, *how, strict=True)]
-            turns = rounds.run([*states, *(x[step : step + left] for x in rows)], places, left, until=False)
-        if turns is None:
-            elements = (
-                x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True)
-            )
-            turns = rounds.alone(step, [*states, *map(np.asarray, elements)])
-        states, step = list(turns.carried), step + turns.count
+    for step in range(length):
+        elements = (x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True))
+        states = _turn(body, step, [*states, *map(np.asarray, elements)], stacks, ctx)
     return states, stacks
-
-
-def _rows(x: Array, axis: int, backward: int, ctx: Context) -> Array:
-    """A scan input with its elements along the first axis, in the order in which they are scanned, contiguous."""
-    rows = np.moveaxis(x, axis, 0)[:: -1 if backward else 1]
-    if not rows.flags.c_contiguous:
-        ctx.claim(x.shape, x.itemsize, "scan input")
-    return np.require(rows, requirements="C")
 
 
 def _given(values: Sequence[Array | None], name: str) -> list[Array]:

@@ -14,13 +14,12 @@ from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.running.dispatch import KernelBinding
 from qrun.running.drysteps import DryStep, DryValues, dry_step
-from qrun.running.events import LaterEvents, NodeEvent, TensorInfo
+from qrun.running.events import Clock, LaterEvents, NodeEvent, TensorInfo
 from qrun.running.execution import hold_feeds, own_outputs
 from qrun.running.kept.programs import KeptProgram, observing_program
 from qrun.running.plan import Plan
 from qrun.running.programs import Programs
 from qrun.running.steps import REFUSALS, Run, event_of
-from qrun.running.times import Clock
 
 
 class DryEvents(LaterEvents):

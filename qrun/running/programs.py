@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from qrun.declare import Later
 from qrun.declare.collector import uncollected
-from qrun.declare.frozen import replace
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith
-from qrun.running.compiled import Compiled
-from qrun.running.compiling import Compiler
+from qrun.running.compiled import Compiled, Compiler, Loose
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.loose import AnyShapes, Loose, varying
 from qrun.running.plan import Plan
-
-if TYPE_CHECKING:
-    from qrun.running.flat import flattened
-    from qrun.running.flat import turns as flat_turns
-    from qrun.running.flat.steps import Flattened
-else:
-    flattened, flat_turns = Later("qrun.running.flat.flattened"), Later("qrun.running.flat.turns")
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that
@@ -42,20 +31,39 @@ Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 Key = tuple[tuple[str, ...], Forms]
 
 
+@frozen
+class AnyShapes:
+    """A program for runs in which some inputs may have any shape.
+
+    shapes: by input name, shape (None: any) and type. compiled: None where too many steps depend on these inputs.
+    """
+
+    shapes: Mapping[str, tuple[tuple[int, ...] | None, np.dtype[Any]]]
+    compiled: Compiled | None
+
+    def takes(self, feeds: Mapping[str, Array]) -> bool:
+        """Whether these inputs fit `shapes`, for which the program was made."""
+        if len(feeds) != len(self.shapes):
+            return False
+        for name, array in feeds.items():
+            shape, dtype = self.shapes.get(name, ((), None))
+            if array.dtype != dtype or (shape is not None and array.shape != shape):
+                return False
+        return True
+
+
 class Programs:
     """The programs of one model. Safe to use from several threads.
 
     Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is
     made of them, may have any shape in programs that are made from then on: their steps run in Python.
 
-    calls: whether a program itself calls the reference kernels of steps without a native one (running/foreignsteps.py);
-    repeats: whether a program itself makes the turns of a loop whose number only a run tells (running/flat/repeats.py).
     foretold: False once a dry run found that shapes do not tell all that a program needs.
     """
 
-    def __init__(self, natives: NativeKernels, arith: Arith, calls: bool = False) -> None:
-        self.natives, self.arith, self.foretold, self.repeats = natives, arith, True, calls
-        self._compiler = Compiler(natives, arith, calls)
+    def __init__(self, natives: NativeKernels, arith: Arith) -> None:
+        self.natives, self.arith, self.foretold = natives, arith, True
+        self._compiler = Compiler(natives, arith)
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
         self._ahead: dict[Key, Compiled] = {}
@@ -144,7 +152,7 @@ class Programs:
 
     def _of_any_shapes(self, plan: Plan, key: Key) -> AnyShapes | None:
         """Made from the last two runs with inputs of these types and different shapes; None if there were no two."""
-        made = [(k, m.events) for kept in (self._made, self._ahead) for k, m in kept.items() if m and not m.flat]
+        made = [(k, m.events) for kept in (self._made, self._ahead) for k, m in kept.items() if m]
         alike = {k: events for k, events in (*made, *self._seen.items()) if (k[0], _types(k)) == (key[0], _types(key))}
         if len(alike) < 2 or any(step.bodies for step in plan.steps):
             return None
@@ -196,19 +204,7 @@ class Programs:
         with uncollected():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, events)
-            turns = partial(flat_turns.repeated_turns, self.natives.engine, self._flat) if self.repeats else None
-            given = plan, self.natives, events, infos, shapes, bounds, turns
-            other = None if self._varying else flattened.flattened(*given)
-            made = self._flat(other, fed) if other is not None else None
-            return made or self._compiler.program(
-                plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying)
-            )
-
-    def _flat(self, other: Flattened, fed: Mapping[str, TensorInfo]) -> Compiled | None:
-        """The program of a flat plan."""
-        flat, none = other.flat, Loose.of(other.plan)
-        made = self._compiler.program(other.plan, flat.events, other.infos, fed, other.shapes, other.bounds, none, flat)
-        return made and replace(made, natives=other.natives)
+            return self._compiler.program(plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying))
 
     def _learned(
         self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]
@@ -244,3 +240,10 @@ def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
 def forms(feeds: Mapping[str, Array]) -> Forms:
     """Name, shape and type of each input: one program serves all feeds that have these."""
     return tuple([(name, array.shape, array.dtype) for name, array in sorted(feeds.items())])
+
+
+def varying(before: Sequence[NodeEvent], after: Iterable[NodeEvent]) -> frozenset[str]:
+    """The tensors whose type or shape differed between two runs of the same nodes."""
+    infos = {info.name: info for event in before for info in event.outputs}
+    made = (info for event in after for info in event.outputs)
+    return frozenset(info.name for info in made if infos.get(info.name, info) != info)

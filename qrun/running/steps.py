@@ -14,11 +14,9 @@ from qrun.ir.types import describe
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation, quantizers
 from qrun.ops._complete import few_codes
-from qrun.ops._context import Round, Turns
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
-from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.events import Clock, Inside, NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, located, step_of
-from qrun.running.times import Clock, Inside
 from qrun.running.typecheck import check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
@@ -185,12 +183,7 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
     def start(args: Sequence[Array]) -> Sequence[Array]:
         return run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
 
-    def repeat(args: Sequence[Array], how: Round) -> Turns | None:
-        inner = own()
-        bodies = inner.natives.bodies if inner.natives else None
-        return bodies.repeat(plan, outside, args, how, inner) if bodies else None
-
-    return Body(inputs, plan.model.outputs, start, repeat)
+    return Body(inputs, plan.model.outputs, start)
 
 
 def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
