@@ -4,14 +4,14 @@ used from then on."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
-from qrun.running.events import Happening, Inside, NodeEvent
+from qrun.running.events import Inside, NodeEvent
 from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
@@ -76,13 +76,14 @@ class BodyPrograms:
 def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
     """The graph's outputs, without counting the memory of each array;
     None where a limit of time or memory, or the program itself, does not allow that."""
-    if again.compiled.direct is None or budget.deadline is not None:
+    direct = again.direct
+    if direct is None or budget.deadline is not None:
         return None
     try:
         budget.claim((again.nbytes,), 1, "native program")
     except MemoryLimitError:
         return None
-    return again.compiled.run_directly(given, budget.aside())
+    return direct.run(given) if direct.alone else again.compiled.run_directly(given, budget.aside())
 
 
 def _with_account(compiled: Compiled, given: Mapping[str, Array], run: Run) -> Mapping[str, Array]:
@@ -91,12 +92,6 @@ def _with_account(compiled: Compiled, given: Mapping[str, Array], run: Run) -> M
     ran = compiled.run(given, budget, inside, None, inside.timed, run.path)
     run.budget.peak = max(run.budget.peak, budget.peak)
     if inside.timed:
-        run.inside.add_later(lambda: _told(compiled.timed(ran), run.path))
+        run.inside.add_later(lambda: compiled.timed(ran), run.path)
         run.inside.add_all(inside)
     return ran.values
-
-
-def _told(events: Iterable[NodeEvent], path: str) -> Iterator[Happening]:
-    for event in events:
-        assert event.node is not None
-        yield f"{path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why, 1

@@ -157,19 +157,20 @@ class Inside:
         self._noted: list[Happening | Callable[[], Iterable[Happening]]] = []
         self._found: dict[str, InsideEvent] = {}
 
-    def add(self, path: str, op: str, duration_ns: int, backend: str, why: str, more: int = 1) -> None:
-        """One more run of a node, or so many."""
+    def add(self, event: NodeEvent, path: str) -> None:
+        """Add a run of a node. path: of its graph."""
         if self.timed:
-            self._note((path, op, duration_ns, backend, why, more))
+            self._note(_happening(event, path))
 
-    def add_later(self, told: Callable[[], Iterable[Happening]]) -> None:
-        """Add what `told` returns; it is called when the events are added up."""
+    def add_later(self, told: Callable[[], Iterable[NodeEvent]], path: str) -> None:
+        """Add the events that `told` returns; it is called when they are added up."""
         if self.timed:
-            self._note(told)
+            self._note(lambda: (_happening(event, path) for event in told()))
 
     def add_all(self, other: Inside) -> None:
         """Add the events of `other`, to which nothing more is added."""
-        self.add_later(other.happenings)
+        if self.timed:
+            self._note(other.happenings)
 
     def happenings(self) -> Iterator[Happening]:
         for event in self.events:
@@ -192,6 +193,11 @@ class Inside:
                 before = self._found.get(path)
                 runs, spent = (before.runs, before.duration_ns) if before else (0, 0)
                 self._found[path] = InsideEvent(path, op, runs + more, spent + duration_ns, backend, why)
+
+
+def _happening(event: NodeEvent, path: str) -> Happening:
+    assert event.node is not None
+    return f"{path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why, 1
 
 
 UNTIMED = Inside(False)

@@ -176,7 +176,7 @@ def execute(
     budget.look_ahead(look)
     run = Run(arith, budget, observe, natives, clock, groups or {})
     if ahead and natives is not None:
-        from qrun.running.ahead import bind_ahead
+        from qrun.running.drysteps import bind_ahead
 
         with clock.aside:
             bind_ahead(plan, values, natives, budget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,6 +106,26 @@ class Programs:
                 self._made[key] = self._made.pop(key)
             return self._made.get(key)
 
+    def find(
+        self, plan: Plan, feeds: Mapping[str, Array], make: Callable[[], object] | None
+    ) -> tuple[Compiled | None, bool]:
+        """The program for these inputs, if one is made or shapes tell enough, and whether such inputs came before.
+
+        make: calls `make_ahead`, None where that is not allowed. It is called if such inputs are expected to come
+        again: they ran lately with the program for any shapes, or inputs of other shapes came again, and fewer than
+        KEPT_AHEAD programs made ahead still wait for that."""
+        compiled = self.ready(plan, feeds)
+        if compiled is not None:
+            return compiled, True
+        compiled, key = self.of_any_shapes(plan, feeds), _key(plan, feeds)
+        again = key in self._met
+        if compiled is not None or make is None or not (again or (self._made and len(self._ahead) < KEPT_AHEAD)):
+            return compiled, False
+        make()
+        with self._lock:
+            ahead = self._ahead.get(key)
+        return (self.ready(plan, feeds) if again else ahead), again
+
     def make_ahead(
         self,
         plan: Plan,
@@ -174,20 +194,6 @@ class Programs:
         with self._lock:
             found = self._any.get(plan.keep)
             return bool(found and found.compiled and found.takes(feeds) and _key(plan, feeds) not in self._met)
-
-    def returning(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether to expect that inputs of these shapes come again: others did, and fewer than KEPT_AHEAD programs made
-        ahead still wait to be used again; or these did."""
-        return (bool(self._made) and len(self._ahead) < KEPT_AHEAD) or self.returned(plan, feeds)
-
-    def returned(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for any shapes ran with inputs of these shapes lately."""
-        return _key(plan, feeds) in self._met
-
-    def made_ahead(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
-        """What `make_ahead` made for these inputs."""
-        with self._lock:
-            return self._ahead.get(_key(plan, feeds))
 
     def drop(self, plan: Plan, feeds: Mapping[str, Array]) -> None:
         """Use the program for these inputs no more."""

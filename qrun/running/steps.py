@@ -45,12 +45,6 @@ class Run:
         """The graphs inside a step, by attribute, ready to run. values: what they may read from around them."""
         return {name: _body(step, name, values, self) for name in step.bodies}
 
-    def tell(self, event: NodeEvent, duration_ns: int, runs: int = 1) -> None:
-        """Record the event of a node in an inner graph: how long its last `runs` runs took."""
-        assert event.node is not None
-        label, op = event.node.label, event.node.op
-        self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)
-
     def inform(self, node: Node, args: Sequence[Array | None], made: Sequence[Array]) -> None:
         """Note what a node read and made."""
         infos = self.infos
@@ -199,7 +193,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
         budget.hold_made(array, name)
     for step in plan.steps:
         events.append(run_step(step, model, values, run))
-        run.tell(events[-1], events[-1].duration_ns)
+        run.inside.add(events[-1], run.path)
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:
