@@ -195,7 +195,9 @@ def test_large_weights_are_packed_again(form: str, tmp_path: Path) -> None:
         assert served(session) == (run > 0)
         gc.collect()
     sizes = sum(image.stat().st_size for image in images(cache))
-    copied = form == "uint8" or (form == "int8" and available()[0].widens)  # such weights are not packed as they are stored
+    copied = form == "uint8" or (
+        form == "int8" and available()[0].widens
+    )  # such weights are not packed as they are stored
     assert (sizes < path.stat().st_size // 4) == (not copied)
 
 

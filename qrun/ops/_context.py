@@ -43,13 +43,24 @@ class Observation:
     detail: str = ""
 
 
+Repeated = tuple[int, list[Array], list[Array]]
+"""How many runs of a graph there were, what goes around after the last one, and what is kept of each,
+along a first axis."""
+
+
 @frozen
 class Body:
-    """A graph inside a node. run: from the values of its inputs to those of its outputs, both in order."""
+    """A graph inside a node. run: from the values of its inputs to those of its outputs, both in order.
+
+    repeat: runs that follow each other, each on what the one before made; None where they must be made one by one. It
+    takes the inputs of the first run and its number; scanned arrays in place of the last inputs, with an element for
+    each run along a first axis; how many runs at most; and the bytes that were kept of earlier ones.
+    """
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     run: Callable[[Sequence[Array]], Sequence[Array]]
+    repeat: Callable[[Sequence[Array], int, Sequence[Array], int, int], Repeated | None] = lambda *_: None
 
 
 @changeable

@@ -60,66 +60,82 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     state = _given(v_initial, "v_initial")
     body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
     going = cond is None or _truth(cond, "cond", "cond")
-    most = None if M is None else int(_one(M))
+    most, number = 1 << 62 if M is None else int(_one(M)), 0
     stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
-    number = 0
-    while going and (most is None or number < most):
+    while going and number < most:
         args = [_as(body, 0, np.array(number, np.int64)), _as(body, 1, np.array(going)), *state]
-        condition, *state = _turn(body, number, args, stacks, ctx)
-        going, number = _truth(condition, "body", "the condition that body makes"), number + 1
+        count, (condition, *state) = _turns(body, number, most - number, args, (), stacks, ctx)
+        going, number = _truth(condition, "body", "the condition that body makes"), number + count
     stated = body.outputs[1 + len(state) :]
     return (*state, *(stack.whole(value.shape, value.dtype, 0) for stack, value in zip(stacks, stated, strict=True)))
 
 
-def _turn(body: Body, number: int, args: Sequence[Array], stacks: Sequence[ScanOutput], ctx: Context) -> list[Array]:
-    """What goes around, as iteration `number`, counted from 0, makes it. Its elements of scan outputs are added.
+def _turns(
+    body: Body,
+    number: int,
+    left: int,
+    args: Sequence[Array],
+    scanned: Sequence[Array],
+    stacks: Sequence[ScanOutput],
+    ctx: Context,
+) -> tuple[int, list[Array]]:
+    """How many turns are made of those that are left, and what goes around then. What is kept of them is added.
 
-    Raises TimeLimitError, which tells the number."""
+    number: of the first one, from 0; args: what it reads; scanned: as in `Body`. Raises TimeLimitError, which tells the
+    turn.
+    """
     try:
         ctx.budget.in_time()
-        made = body.run(args)
+        kept = sum(stack.nbytes for stack in stacks)
+        found = body.repeat(args, number, scanned, left, kept) if left > 1 else None
+        made = () if found else body.run(args)
     except TimeLimitError as error:
         error.in_turn(number + 1)
         raise
-    carried = len(made) - len(stacks)
-    for stack, element in zip(stacks, made[carried:], strict=True):
-        stack.add(element)
-    return list(made[:carried])
+    carried = len(body.outputs) - len(stacks)
+    for place, stack in enumerate(stacks):
+        stack.add_all(found[2][place]) if found else stack.add(made[carried + place])
+    return found[:2] if found else (1, list(made[:carried]))
 
 
 class ScanOutput:
     """Elements of a scan output, in the order in which they are made."""
 
     def __init__(self, ctx: Context) -> None:
-        self._ctx, self._elements, self._nbytes = ctx, list[Array](), 0
+        self._ctx, self._blocks, self.nbytes = ctx, list[Array](), 0
 
     def add(self, element: Array) -> None:
         """Add one element. Raises MemoryLimitError where all elements, and the array that joins them, are too large."""
         if isinstance(element, Compound):
             got = type_name(element.dtype)
             raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
-        first = self._elements[0] if self._elements else element
-        if (element.shape, element.dtype) != (first.shape, first.dtype):
+        self.add_all(element[None])
+
+    def add_all(self, block: Array) -> None:
+        """Add elements, one or more, that lie along a first axis. Raises as `add`."""
+        first = self._blocks[0] if self._blocks else block
+        if (block.shape[1:], block.dtype) != (first.shape[1:], first.dtype):
             raise misfit(
-                f"element {len(self._elements)} of a scan output has another shape or type",
+                f"element {sum(map(len, self._blocks))} of a scan output has another shape or type",
                 "body",
-                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
-                f"{type_name(element.dtype)} {shape_text(element.shape)}",
+                f"{type_name(first.dtype)} {shape_text(first.shape[1:])}, as the first",
+                f"{type_name(block.dtype)} {shape_text(block.shape[1:])}",
             )
-        self._nbytes += element.nbytes
-        self._ctx.claim((2 * self._nbytes,), 1, "scan output")
-        self._elements.append(element)
+        self.nbytes += block.nbytes
+        self._ctx.claim((2 * self.nbytes,), 1, "scan output")
+        self._blocks.append(block)
 
     def whole(
         self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
     ) -> Array:
         """All elements, along a new axis. stated, dtype: the shape and type of an element, used if there is none."""
-        elements = self._elements
-        if elements:
-            first = elements[0]
-            axis = axis_in(axis, first.ndim + 1, "scan_output_axes")
-            checked((*first.shape[:axis], len(elements), *first.shape[axis:]), first.itemsize, "body")
-            return np.ascontiguousarray(np.stack(elements[::-1] if backward else elements, axis))
+        blocks = self._blocks
+        if blocks:
+            (_, *shape), count = blocks[0].shape, sum(map(len, blocks))
+            axis = axis_in(axis, blocks[0].ndim, "scan_output_axes")
+            checked((*shape[:axis], count, *shape[axis:]), blocks[0].itemsize, "body")
+            one = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            return np.require(np.moveaxis(one[::-1] if backward else one, 0, axis), requirements="C")
         if dtype is None:
             raise refuse("a scan output without elements has no type", "body", "a type of the output", "none stated")
         shape = [size if isinstance(size, int) else 0 for size in stated or ()]
@@ -250,10 +266,13 @@ def _scan(
     ctx: Context,
 ) -> tuple[list[Array], list[ScanOutput]]:
     """The last states and the scan outputs. how: the axis and the direction of each scan input."""
-    stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
-    for step in range(length):
-        elements = (x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True))
-        states = _turn(body, step, [*states, *map(np.asarray, elements)], stacks, ctx)
+    ordered = [np.moveaxis(x, axis, 0)[:: -1 if b else 1] for x, axis, b in zip(scanned, *how, strict=True)]
+    stacks, number = [ScanOutput(ctx) for _ in body.outputs[len(states) :]], 0
+    while number < length:
+        args = [*states, *(np.ascontiguousarray(x[number]).reshape(x.shape[1:]) for x in ordered)]
+        left = [x[number:] for x in ordered]
+        count, states = _turns(body, number, length - number, args, left, stacks, ctx)
+        number += count
     return states, stacks
 
 

@@ -5,22 +5,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
+from qrun.ops._context import Repeated
 from qrun.running.compiled import Compiled
+from qrun.running.derived import blank
 from qrun.running.dispatch import NativeKernels, undecided
-from qrun.running.events import Inside, NodeEvent
+from qrun.running.dryrun import program_ahead
+from qrun.running.events import Happening, Inside, NodeEvent
 from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import Run
+from qrun.running.turns import call_of, told, turns_of
+
+if TYPE_CHECKING:
+    from qrun.native.plan.turns import Turns
 
 OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many
 later it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
+PATIENT = 8
+"""How often runs in one call are tried in vain."""
+ROOM = 1 << 20
+"""Bytes for what runs in one call may leave behind, if some of them may not follow; or as many as earlier ones left."""
 
 
 class BodyPrograms:
@@ -30,6 +45,7 @@ class BodyPrograms:
         self._programs = Programs(natives, natives.arith)
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
+        self._idle = 0
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
@@ -53,6 +69,72 @@ class BodyPrograms:
         self._last = again
         constants = plan.model.constants
         return [made[v.name] if v.name in made else constants[v.name] for v in plan.model.outputs]
+
+    def repeat(
+        self,
+        plan: Plan,
+        outside: Mapping[str, Array],
+        run: Run,
+        args: Sequence[Array],
+        number: int,
+        scanned: Sequence[Array],
+        left: int,
+        kept: int,
+    ) -> Repeated | None:
+        """Runs that follow each other in one call, as `Body.repeat`. outside: what the graph reads from around it."""
+        last = self._last
+        found = self._turning(last, plan, len(scanned)) if last and self._idle < PATIENT else None
+        if last is None or found is None:
+            return None
+        names = [value.name for value in plan.model.inputs]
+        values = {**outside, **dict(zip(names, args, strict=True))}
+        like = next(iter(last.compiled.program.free.copy()), None)
+        if like is None or like.measuring or last.taken(values) is None:
+            return None
+        values |= dict(zip(names[len(names) - len(scanned) :], scanned, strict=True))
+        compiled, turns = found
+        most = left if scanned else min(left, max(max(kept, ROOM) // max(turns.element, 1), 1))
+        happened, budget = list[Happening](), run.budget.aside()
+        watch = (lambda held, tick: happened.extend(told(compiled, held, tick, run.path))) if run.inside.timed else None
+        try:
+            count, goes, made = turns.run(values, number, most, budget, like, watch)
+        except MemoryLimitError:  # one by one they may have room
+            return None
+        self._idle = 0 if count else self._idle + 1
+        run.budget.peak = max(run.budget.peak, budget.peak)
+        run.inside.add_told(happened)
+        states = [*([] if scanned else [np.array(goes)]), *made[: len(turns.carried)]]
+        return (count, states, made[len(turns.carried) :]) if count else None
+
+    def _turning(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
+        """The program without steps in Python, and its turns; None if there is none. It is looked for some times, as
+        programs of graphs inside may be made later."""
+        from qrun.native.errors import Declined
+
+        found: tuple[Compiled, Turns] | None
+        tries, found = last.compiled.turns.get(scanned, (0, None))
+        if found is None and tries < PATIENT:
+            given = {name: blank(shape, dtype) for name, shape, dtype in last.forms}
+            native = self._with_calls(plan, given, last.compiled)
+            with suppress(Declined):
+                found = (native, turns_of(plan, native, "Scan" if scanned else "Loop", scanned)) if native else None
+            last.compiled.turns[scanned] = tries + 1, found
+        return found
+
+    def native(self, plan: Plan, given: Mapping[str, Array]) -> Compiled | None:
+        """The program for values of these shapes without steps in Python, made now if shapes tell enough; None if there
+        is none."""
+        compiled = self._programs.ready(plan, given)
+        if compiled is None:
+            program_ahead(self._programs, plan, {}, given, False, Budget())
+            compiled = self._programs.ready(plan, given)
+        return compiled and self._with_calls(plan, given, compiled)
+
+    def _with_calls(self, plan: Plan, given: Mapping[str, Array], compiled: Compiled) -> Compiled | None:
+        steps, programs = compiled.program.listing.steps, self._programs
+        if not (steps and all(plan.steps[number].bodies for number in steps)):
+            return None if steps else compiled
+        return programs.with_calls(plan, given, compiled, lambda step, infos: call_of(step, programs.natives, infos))
 
     def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
         """The program for values of these shapes: the one used last, one made before, or one made now; else None."""

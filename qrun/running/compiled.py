@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen, replace
 from qrun.errors import TimeLimitError
@@ -34,6 +35,8 @@ class Compiled:
     events: the events of its steps, which are the same in each run, except for the times.
     natives: the native kernels; in a program that another process made, only those of graphs inside nodes,
     None if there are no such graphs.
+    calls: the programs of graphs inside steps that are calls of the program, by number and attribute.
+    turns: what runs in one call need (running/bodies.py), by the number of scanned inputs.
     """
 
     plan: Plan
@@ -42,6 +45,8 @@ class Compiled:
     events: Sequence[NodeEvent]
     arith: Arith
     natives: NativeKernels | None = None
+    calls: Mapping[int, Mapping[str, Compiled]] = field(default_factory=dict)
+    turns: dict[int, Any] = field(default_factory=dict)
     _elsewhere: dict[int, BoundStep | LooseStep] = field(default_factory=dict)
 
     @cached_property
@@ -207,12 +212,13 @@ class Compiler:
         shapes: Mapping[str, Array],
         bounds: Sequence[KernelBinding | None],
         loose: Loose,
+        calls: Mapping[int, Item] = MappingProxyType({}),
     ) -> Compiled | None:
         """The program of a plan; None if an operation refuses it.
 
         events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed.
         shapes: values that follow from shapes.
-        bounds: what runs each step. loose: what may have any shape.
+        bounds: what runs each step. loose: what may have any shape. calls: items of steps with graphs, by number.
         """
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
@@ -225,7 +231,7 @@ class Compiler:
         items = [
             PythonStep((), ())
             if not shapes.keys().isdisjoint(step.node.outputs)
-            else _item(plan, step, bounds[number], number in loose.steps)
+            else calls.get(number) or _item(plan, step, bounds[number], number in loose.steps)
             for number, step in enumerate(plan.steps)
         ]
         given, fixed = _given(plan, items, infos, fed), dict(shapes)

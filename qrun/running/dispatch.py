@@ -17,7 +17,7 @@ from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
-from qrun.ops._context import Claim
+from qrun.ops._context import Claim, Repeated
 from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops.lowering.narrow import narrow_kernel, narrow_type
 from qrun.running.derived import SMALL, TensorLike, blank, derived_tensors
@@ -71,6 +71,10 @@ class Bodies(Protocol):
     events: NodeEvents of running/events.py."""
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
+
+    def repeat(self, plan: Plan, outside: Mapping[str, Array], run: Any, *how: Any) -> Repeated | None: ...
+
+    def native(self, plan: Plan, given: Mapping[str, Array]) -> Any: ...
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None: ...
 

@@ -167,6 +167,10 @@ class Inside:
         if self.timed:
             self._note(lambda: (_happening(event, path) for event in told()))
 
+    def add_told(self, told: Sequence[Happening]) -> None:
+        """Add what is told of nodes."""
+        self._note(lambda: told)
+
     def add_all(self, other: Inside) -> None:
         """Add the events of `other`, to which nothing more is added."""
         if self.timed:

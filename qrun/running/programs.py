@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from qrun.declare.collector import uncollected
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled, Compiler, Loose
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.plan import Plan
+from qrun.running.plan import Plan, Step
+
+if TYPE_CHECKING:
+    from qrun.native.plan.items import Item
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that
@@ -29,6 +32,8 @@ decoder whose cache grows, no more are made ahead: that would take longer than r
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 Key = tuple[tuple[str, ...], Forms]
+MakesCall = Callable[[Step, Mapping[str, TensorInfo]], "tuple[Item, Mapping[str, Compiled]] | None"]
+"""From a step, and types and shapes of tensors, to the calls that do its work, and the programs of its graphs."""
 
 
 @frozen
@@ -149,6 +154,19 @@ class Programs:
             for old in surplus({key: made.program.nbytes for key, made in self._ahead.items()}, KEPT_AHEAD):
                 del self._ahead[old]
         return made
+
+    def with_calls(self, plan: Plan, feeds: Mapping[str, Array], before: Compiled, call: MakesCall) -> Compiled | None:
+        """The program `before` with calls in place of its steps in Python; None if one of these cannot be a call."""
+        with uncollected():
+            fed = _infos(feeds)
+            infos, shapes, bounds = self._learned(plan, fed, before.events)
+            known = {**self.natives.constants, **infos}
+            calls = {number: call(plan.steps[number], known) for number in before.program.listing.steps}
+            made = {number: found[0] for number, found in calls.items() if found is not None}
+            if len(made) < len(calls) or before.program.listing.loose:
+                return None
+            found = self._compiler.program(plan, before.events, infos, fed, shapes, bounds, Loose.of(plan), made)
+            return found and replace(found, calls={number: found[1] for number, found in calls.items() if found})
 
     def of_any_shapes(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
         """The program in which the inputs that changed their shapes in the last runs may have any shape, if most steps

@@ -28,6 +28,7 @@ from qrun.running.execution import (
     run_program,
 )
 from qrun.running.kept.images import Images, KeptPrograms
+from qrun.running.kept.programs import observing_program
 from qrun.running.observer import run_observed
 from qrun.running.plan import Plan, plan
 from qrun.running.programs import Programs
@@ -196,7 +197,8 @@ class Runs:
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
         """Make the program for these inputs before any run, if shapes tell enough; run it if it observes and can."""
         keep, values = asked.keep, asked.values
-        made = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
+        ahead = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
+        made = observing_program(*ahead) if ahead and asked.observe else None
         if made is None or self.kept is None:
             return None
         result = _tried(lambda: run_observed(made, values, self.limits.budget()))

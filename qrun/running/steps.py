@@ -14,6 +14,7 @@ from qrun.ir.types import describe
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation, quantizers
 from qrun.ops._complete import few_codes
+from qrun.ops._context import Repeated
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.events import Clock, Inside, NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, located, step_of
@@ -177,7 +178,12 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
     def start(args: Sequence[Array]) -> Sequence[Array]:
         return run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
 
-    return Body(inputs, plan.model.outputs, start)
+    def repeat(args: Sequence[Array], *how: Any) -> Repeated | None:
+        inner = own()
+        bodies = inner.natives.bodies if inner.natives else None
+        return bodies.repeat(plan, outside, inner, args, *how) if bodies else None
+
+    return Body(inputs, plan.model.outputs, start, repeat)
 
 
 def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:

@@ -55,7 +55,7 @@ from functools import partial
 
 from qrun.native.emit import spec
 from qrun.native.emit.flow import Flow, Pause, functions
-from qrun.native.emit.isa import PAUSE
+from qrun.native.emit.isa import CLOCK, PAUSE
 from qrun.native.emit.values import Value
 
 _TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
@@ -89,7 +89,6 @@ def _direct(w: Flow, told: Value) -> Value:
     return w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})").zext("i64")
 
 
-_CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 _BRIEF, _GIVEN, _AWAKE = 256, 16, 2048
 """Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts; after how
 many turns it sleeps."""
@@ -247,7 +246,7 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
 def runner_text(architecture: str) -> str:
     """LLVM IR of all functions. The unit of the time stamps is the processor's; machine/meter.py finds it."""
     clock, segment = (
-        _CLOCK[architecture],
+        CLOCK[architecture],
         "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %state",
     )
     futex = _FUTEX[architecture]

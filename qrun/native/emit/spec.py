@@ -121,6 +121,15 @@ Behind these stand the addresses of the array objects.
 PLACE = 24
 """Bytes of a place, three words: where the address of an array object is; the word that is to hold where its elements
 begin; how many bytes are added to that."""
+TURNS = (
+    *("lead*", "state*", "calls", "plan*", "doubtful*", "doubts", "first*", "firsts", "before*", "befores"),
+    *("after*", "afters", "last*", "lasts", "count", "count_at", "going", "going_at", "sense", "until*", "start"),
+    *("number*", "most", "exact", "inner", "base*", "done", "goes", "failed", "ticks", "total", "kept", "spans*"),
+)
+"""Words of the memory of turns (emit/turns.py)."""
+MOVE = 56
+"""Bytes of a move, seven words. From where: the byte of the struct that has an address, and what is added to it; to
+where, in the same way; how many bytes, 0 to store the address itself; how much further on both are in the next turn."""
 UNDECIDED = 1
 """The mark in the word DOUBT of a call that did not decide all results: the reference has to decide."""
 PIECE = 16

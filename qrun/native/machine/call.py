@@ -102,6 +102,7 @@ class KernelCall:
     decides:   whether the kernel decides every result.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
     parts:      the calls that a tile makes itself (emit/calls.py), which only a program's plan lists for it.
+    held:       how to make memory for the word `held*`, which each run of a program has for itself (plan/turns.py).
     """
 
     spec: KernelSpec
@@ -118,6 +119,7 @@ class KernelCall:
     decides: bool = True
     pick: Ints | None = None
     parts: tuple[KernelCall, ...] = ()
+    held: Any = None
 
     def word(self, name: str) -> int:
         """What is in a word of the struct."""

@@ -48,7 +48,7 @@ _WORTH = 32
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
 
-    direct: what runs of one call (native/plan/program.py) can use again.
+    direct: what runs of one call (native/plan/program.py) can use again. held: memory of calls, by number.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -89,6 +89,9 @@ class Instance:
         self.doubtful = np.array(listing.doubtful, np.int64)
         self.doubts = self.structs[:walked, DOUBT // 8]
         self.measuring = listing.engine.threads > 1
+        self.held = {number: inner.hold() for number, inner in listing.held.items()}
+        for number, held in self.held.items():
+            self.structs[number, listing.kernels[number].word("held*")] = address(held.words)
         self.forget()
         room = {key: listing.room.get(key, 0) for key in listing.pointers}
         forms = [(key, form) for key, form in listing.given.items() if key not in listing.loose]

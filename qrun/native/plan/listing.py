@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ class Listing:
     joined:   items whose work another one does, and which one that is.
     loose:    values from outside, of any shape and type.
     keep:     what structs point to.
+    held:     of calls that have memory of each run: how it is made (KernelCall.held), by number.
     """
 
     engine: Engine
@@ -82,11 +84,13 @@ class Listing:
     joined: Mapping[int, int]
     loose: AbstractSet[Key] = frozenset()
     keep: object = None
+    held: Mapping[int, Any] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Memory of one run."""
-        return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
+        held = sum([int(inner.turns.nbytes) for inner in self.held.values()])
+        return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch + held
 
     @property
     def returned(self) -> dict[Key, tuple[View, int]]:
@@ -132,6 +136,7 @@ class Listing:
             schedule.joined,
             schedule.loose,
             calls,
+            {number: call.section.held for number, call in enumerate(calls) if call.section.held is not None},
         )
 
 

@@ -164,7 +164,7 @@ class Placement:
         self.forms[task.output] = [output]
         if operation.view and not inputs[0].gaps:
             output.key = inputs[0].key
-            output.become_part(inputs[0], 0, False)
+            output.become_part(inputs[0], operation.start, False)
         else:
             self._producers[output] = operation
             self.placed.append(Placed(operation, (*inputs, output), number))

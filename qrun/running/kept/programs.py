@@ -32,6 +32,7 @@ from qrun.running.steps import quantizes
 
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule
+    from qrun.running.dryrun import DryRun
     from qrun.running.execution import RunResult
 
 
@@ -112,13 +113,8 @@ def unpacked_program(
     return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak, held)
 
 
-def observing_program(
-    compiled: Compiled, events: Sequence[NodeEvent], peak: int, held: Sequence[int]
-) -> KeptProgram | None:
-    """The program with what a run that observes needs; None if it cannot serve such a run.
-
-    events, peak, held: what a dry run foretells of a run that observes; held: the bytes held at each step.
-    """
+def observing_program(compiled: Compiled, dry: DryRun) -> KeptProgram | None:
+    """The program with what a run that observes needs; None if it cannot serve such a run. dry: foretells that run."""
     listing, schedule = compiled.program.listing, compiled.program.schedule
     if schedule is None or any(step.loose for step in listing.steps.values()):
         return None
@@ -129,9 +125,10 @@ def observing_program(
     made = replace(compiled, program=Program(replace(listing, views=views), schedule))
     told = [
         bound.observations if bound is not None and bound.kernel is not None else event.observations
-        for bound, event in zip(compiled.bounds, events, strict=True)
+        for bound, event in zip(compiled.bounds, dry.events, strict=True)
     ]
-    return KeptProgram(made, checks, told, peak, {item: held[item] for item in checks})
+    held = {item: dry.held_bytes[item] for item in checks}
+    return KeptProgram(made, checks, told, dry.peak_bytes, held)
 
 
 def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:
