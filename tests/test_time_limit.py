@@ -18,7 +18,6 @@ from helpers.support import assert_equal
 import qrun
 from qrun.errors import TimeLimitError
 from qrun.memory import Deadline
-from qrun.native.plan.turns import Turning
 
 F32 = np.float32
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>\n'
@@ -77,22 +76,6 @@ def test_an_endless_loop_ends(text: str, backend: str) -> None:
         assert facts["allowed"] == "0.2 s"
         assert "max_time=1" in str(error)
         assert error.fixes == ("--max-time 1s, or none, if this is meant",)
-
-
-@pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
-def test_it_ends_between_turns_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, run = [], Turning.run
-
-    def seen(self: Turning, *given: Any) -> Any:
-        made = run(self, *given)
-        counts.append(made.count)
-        return made
-
-    monkeypatch.setattr(Turning, "run", seen)
-    with pytest.raises(TimeLimitError) as caught:
-        limited(LOOP, "native", 0.5).run({"x": X, "n": MANY})
-    assert sum(counts) > 1000
-    assert int(dict(caught.value.facts)["turn"]) > 1000
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

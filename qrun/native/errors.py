@@ -19,7 +19,3 @@ class Late(Exception):
 
 class Undecided(Exception):
     """A kernel met a result so near to a tie that its arithmetic does not tell how it is rounded."""
-
-
-class TooLong(Undecided):
-    """Turns in one call of a program did not come to an end in some time."""

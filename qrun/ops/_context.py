@@ -43,43 +43,24 @@ class Observation:
     detail: str = ""
 
 
-@frozen
-class Turns:
-    """The results of consecutive runs of a body. count: the number of runs. carried: the loop-carried values after the
-    last run. stacked: for each scan output, the elements that the runs made, along a first axis."""
-
-    count: int
-    carried: Sequence[Array]
-    stacked: Sequence[Array]
-
-
-@frozen
-class Round:
-    """How to run a body repeatedly. A run's first outputs are the next run's inputs that are not scanned, in order.
-    Of each scanned input (`scanned`: their numbers) a run takes one element along the first axis.
-
-    most:  the greatest number of runs; scanned inputs have that many elements. room: bytes that scan outputs may take.
-    until: whether the first carried value is a condition, one bool, which ends the runs when it is false.
-    """
-
-    scanned: tuple[int, ...]
-    most: int
-    room: int
-    until: bool
+Repeated = tuple[int, list[Array], list[Array]]
+"""How many runs of a graph there were, what goes around after the last one, and what is kept of each,
+along a first axis."""
 
 
 @frozen
 class Body:
-    """A graph inside a node, ready to run. run: the values of its inputs, in order, to those of its outputs, in order.
+    """A graph inside a node. run: from the values of its inputs to those of its outputs, both in order.
 
-    repeat: many runs in one call. It makes fewer runs than asked for, or none, where scan outputs get too large or the
-            body has to run alone; it returns None where it cannot make several runs in one call.
+    repeat: runs that follow each other, each on what the one before made; None where they must be made one by one. It
+    takes the inputs of the first run and its number; scanned arrays in place of the last inputs, with an element for
+    each run along a first axis; how many runs at most; and the bytes that were kept of earlier ones.
     """
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     run: Callable[[Sequence[Array]], Sequence[Array]]
-    repeat: Callable[[Sequence[Array], Round], Turns | None]
+    repeat: Callable[[Sequence[Array], int, Sequence[Array], int, int], Repeated | None] = lambda *_: None
 
 
 @changeable

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: runs of a body that follow each other, one by one or many at once, and their scan outputs."""
+"""Operators with graphs inside: If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -9,104 +9,10 @@ import numpy as np
 from qrun.errors import TimeLimitError
 from qrun.ir.compound import Compound
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Body, Round, Turns
+from qrun.ops._context import Body
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, misfit, op, refuse, require
 from qrun.ops._shape import checked
-
-AT_ONCE = 1 << 16
-"""Most runs that are asked for at once."""
-_ROOM = 1 << 20
-"""Bytes that scan outputs of many runs at once may take while it is not certain that all these runs follow;
-or as many as the scan outputs hold by then, if that is more."""
-_TRIES = 8
-
-
-class ScanOutput:
-    """Elements of a scan output, in the order in which they are made."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx, self._parts, self.nbytes = ctx, list[Array](), 0
-
-    def add(self, element: Array) -> None:
-        """Add one element. Raises MemoryLimitError where all elements, and the array that joins them, are too large."""
-        if isinstance(element, Compound):
-            got = type_name(element.dtype)
-            raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
-        self.add_all(element[None])
-
-    def add_all(self, elements: Array) -> None:
-        """Add elements, at least one, that lie along a first axis. Raises as `add`."""
-        if self._parts and (elements.shape[1:], elements.dtype) != (self._parts[0].shape[1:], self._parts[0].dtype):
-            first = self._parts[0]
-            what = f"element {sum(map(len, self._parts))} of a scan output has another shape or type"
-            expected = f"{type_name(first.dtype)} {shape_text(first.shape[1:])}, as the first"
-            raise misfit(what, "body", expected, f"{type_name(elements.dtype)} {shape_text(elements.shape[1:])}")
-        self.nbytes += elements.nbytes
-        self._ctx.claim((2 * self.nbytes,), 1, "scan output")
-        self._parts.append(elements)
-
-    def whole(
-        self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
-    ) -> Array:
-        """All elements, along a new axis. stated, dtype: the shape and type of an element, used if there is none."""
-        if self._parts:
-            first = self._parts[0]
-            axis = axis_in(axis, first.ndim, "scan_output_axes")
-            checked(
-                (*first.shape[1 : axis + 1], sum(map(len, self._parts)), *first.shape[axis + 1 :]),
-                first.itemsize,
-                "body",
-            )
-            one = first if len(self._parts) == 1 else np.concatenate(self._parts)
-            return np.require(np.moveaxis(one[::-1] if backward else one, 0, axis), requirements="C")
-        if dtype is None:
-            raise refuse("a scan output without elements has no type", "body", "a type of the output", "none stated")
-        shape = [size if isinstance(size, int) else 0 for size in stated or ()]
-        axis = axis_in(axis, len(shape) + 1, "scan_output_axes")
-        return np.zeros((*shape[:axis], 0, *shape[axis:]), dtype)
-
-
-class Rounds:
-    """Runs of a body, many at once where that is possible.
-
-    stacks: one for each scan output. certain: whether all runs that are asked for will be made, if nothing fails.
-    """
-
-    def __init__(self, body: Body, stacks: Sequence[ScanOutput], ctx: Context, certain: bool) -> None:
-        self._body, self._stacks, self._ctx, self._certain = body, stacks, ctx, certain
-        self._worked = False
-
-    def due(self, number: int, left: int) -> bool:
-        """Whether to try many runs at once, run `number` first: yes if that worked last time, else ever more rarely."""
-        return left > 1 and (self._worked or number < _TRIES or not number & (number - 1))
-
-    def alone(self, number: int, args: Sequence[Array]) -> Turns:
-        """Run `number`, counted from 0. What it makes for scan outputs is added.
-        Raises TimeLimitError, which tells the number."""
-        try:
-            self._ctx.budget.in_time()
-            made = self._body.run(args)
-        except TimeLimitError as error:
-            error.in_turn(number + 1)
-            raise
-        carried = len(self._body.outputs) - len(self._stacks)
-        for stack, element in zip(self._stacks, made[carried:], strict=True):
-            stack.add(element)
-        return Turns(1, made[:carried], ())
-
-    def run(self, args: Sequence[Array], scanned: tuple[int, ...], most: int, until: bool) -> Turns | None:
-        """As the body's `repeat`; None where the next run has to be alone. What it makes for scan outputs is added."""
-        taken = sum(stack.nbytes for stack in self._stacks)
-        room = 1 << 62 if self._certain else max(taken, _ROOM)
-        turns = self._body.repeat(args, Round(scanned, most, room, until))
-        self._worked = turns is not None
-        if turns is None or not turns.count:
-            return None
-        for stack, block in zip(self._stacks, turns.stacked, strict=True):
-            stack.add_all(block if 2 * turns.count > most else block.copy())
-        return turns
-
 
 _FORWARD, _REVERSE = 0, 1
 
@@ -154,23 +60,87 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     state = _require_all(v_initial, "v_initial")
     body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
     going = cond is None or _truth(cond, "cond", "cond")
-    most = None if M is None else int(_one(M))
+    most, number = 1 << 62 if M is None else int(_one(M)), 0
     stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
-    number, rounds = 0, Rounds(body, stacks, ctx, certain=False)
-    while going and (most is None or number < most):
-        left = AT_ONCE if most is None else min(most - number, AT_ONCE)
-        condition = _as(body, 1, np.array(going))
-        turns = None
-        if rounds.due(number, left):
-            numbers = np.arange(number, number + left)
-            shape = _as(body, 0, numbers[:1].reshape(())).shape
-            turns = rounds.run([numbers.reshape(left, *shape), condition, *state], (0,), left, until=True)
-        if turns is None:
-            turns = rounds.alone(number, [_as(body, 0, np.array(number, np.int64)), condition, *state])
-        going = _truth(turns.carried[0], "body", "the condition that body makes")
-        state, number = list(turns.carried[1:]), number + turns.count
+    while going and number < most:
+        args = [_as(body, 0, np.array(number, np.int64)), _as(body, 1, np.array(going)), *state]
+        count, (condition, *state) = _turns(body, number, most - number, args, (), stacks, ctx)
+        going, number = _truth(condition, "body", "the condition that body makes"), number + count
     stated = body.outputs[1 + len(state) :]
     return (*state, *(stack.whole(value.shape, value.dtype, 0) for stack, value in zip(stacks, stated, strict=True)))
+
+
+def _turns(
+    body: Body,
+    number: int,
+    left: int,
+    args: Sequence[Array],
+    scanned: Sequence[Array],
+    stacks: Sequence[ScanOutput],
+    ctx: Context,
+) -> tuple[int, list[Array]]:
+    """How many turns are made of those that are left, and what goes around then. What is kept of them is added.
+
+    number: of the first one, from 0; args: what it reads; scanned: as in `Body`. Raises TimeLimitError, which tells the
+    turn.
+    """
+    try:
+        ctx.budget.in_time()
+        kept = sum(stack.nbytes for stack in stacks)
+        found = body.repeat(args, number, scanned, left, kept) if left > 1 else None
+        made = () if found else body.run(args)
+    except TimeLimitError as error:
+        error.in_turn(number + 1)
+        raise
+    carried = len(body.outputs) - len(stacks)
+    for place, stack in enumerate(stacks):
+        stack.add_all(found[2][place]) if found else stack.add(made[carried + place])
+    return found[:2] if found else (1, list(made[:carried]))
+
+
+class ScanOutput:
+    """Elements of a scan output, in the order in which they are made."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._blocks, self.nbytes = ctx, list[Array](), 0
+
+    def add(self, element: Array) -> None:
+        """Add one element. Raises MemoryLimitError where all elements, and the array that joins them, are too large."""
+        if isinstance(element, Compound):
+            got = type_name(element.dtype)
+            raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
+        self.add_all(element[None])
+
+    def add_all(self, block: Array) -> None:
+        """Add elements, one or more, that lie along a first axis. Raises as `add`."""
+        first = self._blocks[0] if self._blocks else block
+        if (block.shape[1:], block.dtype) != (first.shape[1:], first.dtype):
+            raise misfit(
+                f"element {sum(map(len, self._blocks))} of a scan output has another shape or type",
+                "body",
+                f"{type_name(first.dtype)} {shape_text(first.shape[1:])}, as the first",
+                f"{type_name(block.dtype)} {shape_text(block.shape[1:])}",
+            )
+        self.nbytes += block.nbytes
+        self._ctx.claim((2 * self.nbytes,), 1, "scan output")
+        self._blocks.append(block)
+
+    def whole(
+        self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
+    ) -> Array:
+        """All elements, along a new axis. stated, dtype: the shape and type of an element, used if there is none."""
+        blocks = self._blocks
+        if blocks:
+            (_, *shape), count = blocks[0].shape, sum(map(len, blocks))
+            axis = axis_in(axis, blocks[0].ndim, "scan_output_axes")
+            checked((*shape[:axis], count, *shape[axis:]), blocks[0].itemsize, "body")
+            one = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            return np.require(np.moveaxis(one[::-1] if backward else one, 0, axis), requirements="C")
+        if dtype is None:
+            raise refuse("a scan output without elements has no type", "body", "a type of the output", "none stated")
+        shape = [size if isinstance(size, int) else 0 for size in stated or ()]
+        axis = axis_in(axis, len(shape) + 1, "scan_output_axes")
+        return np.zeros((*shape[:axis], 0, *shape[axis:]), dtype)
 
 
 def _one(value: Array) -> int:
@@ -237,9 +207,12 @@ def _of_batch(parts: Sequence[Array]) -> Array:
     first = parts[0]
     for number, part in enumerate(parts):
         if (part.shape, part.dtype) != (first.shape, first.dtype):
-            what = f"element {number} of the batch makes another shape or type"
-            expected = f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first"
-            raise misfit(what, "body", expected, f"{type_name(part.dtype)} {shape_text(part.shape)}")
+            raise misfit(
+                f"element {number} of the batch makes another shape or type",
+                "body",
+                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
+                f"{type_name(part.dtype)} {shape_text(part.shape)}",
+            )
     checked((len(parts), *first.shape), first.itemsize, "body")
     return np.stack(parts)
 
@@ -293,34 +266,14 @@ def _scan(
     ctx: Context,
 ) -> tuple[list[Array], list[ScanOutput]]:
     """The last states and the scan outputs. how: the axis and the direction of each scan input."""
-    stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
-    step, rounds, places = (
-        0,
-        Rounds(body, stacks, ctx, certain=True),
-        tuple(range(len(states), len(states) + len(scanned))),
-    )
-    rows: list[Array] = []
-    while step < length:
-        left = min(length - step, AT_ONCE)
-        turns = None
-        if rounds.due(step, left):
-            rows = rows or [_rows(x, axis, backward, ctx) for x, axis, backward in zip(scanned, *how, strict=True)]
-            turns = rounds.run([*states, *(x[step : step + left] for x in rows)], places, left, until=False)
-        if turns is None:
-            elements = (
-                x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True)
-            )
-            turns = rounds.alone(step, [*states, *map(np.asarray, elements)])
-        states, step = list(turns.carried), step + turns.count
+    ordered = [np.moveaxis(x, axis, 0)[:: -1 if b else 1] for x, axis, b in zip(scanned, *how, strict=True)]
+    stacks, number = [ScanOutput(ctx) for _ in body.outputs[len(states) :]], 0
+    while number < length:
+        args = [*states, *(np.ascontiguousarray(x[number]).reshape(x.shape[1:]) for x in ordered)]
+        left = [x[number:] for x in ordered]
+        count, states = _turns(body, number, length - number, args, left, stacks, ctx)
+        number += count
     return states, stacks
-
-
-def _rows(x: Array, axis: int, backward: int, ctx: Context) -> Array:
-    """A scan input with its elements along the first axis, in the order in which they are scanned, contiguous."""
-    rows = np.moveaxis(x, axis, 0)[:: -1 if backward else 1]
-    if not rows.flags.c_contiguous:
-        ctx.claim(x.shape, x.itemsize, "scan input")
-    return np.require(rows, requirements="C")
 
 
 def _require_all(values: Sequence[Array | None], name: str) -> list[Array]:

@@ -4,42 +4,48 @@ used from then on."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
-from qrun.ops._context import Round, Turns
+from qrun.ops._context import Repeated
 from qrun.running.compiled import Compiled
+from qrun.running.derived import blank
 from qrun.running.dispatch import NativeKernels, undecided
-from qrun.running.events import NodeEvent
+from qrun.running.dryrun import program_ahead
+from qrun.running.events import Happening, Inside, NodeEvent
 from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import Run
-from qrun.running.times import Happening, Inside
+from qrun.running.turns import call_of, told, turns_of
 
 if TYPE_CHECKING:
-    from qrun.native.plan.turns import Turning
+    from qrun.native.plan.turns import Turns
 
 OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many
 later it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
 PATIENT = 8
-"""How many calls that run many turns may take too long; a busy machine can make one of them slow by chance."""
+"""How often runs in one call are tried in vain."""
+ROOM = 1 << 20
+"""Bytes for what runs in one call may leave behind, if some of them may not follow; or as many as earlier ones left."""
 
 
 class BodyPrograms:
     """The programs of one graph inside a node. Safe to use from several threads."""
 
     def __init__(self, natives: NativeKernels) -> None:
-        self._programs = Programs(natives, natives.arith, calls=True)
+        self._programs = Programs(natives, natives.arith)
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
-        self._late = 0
-        self._turning: tuple[Compiled, object, Turning | None] | None = None
+        self._idle = 0
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
@@ -48,64 +54,87 @@ class BodyPrograms:
         again = self._known(plan, given)
         if again is None:
             return None
-        compiled, budget, inside = again.compiled, run.budget.aside(), Inside(run.inside.timed)
         try:
-            made = None if inside.timed else _directly(again, given, run.budget)
-            if made is not None:
-                self._last = again
-                return [made[v.name] for v in plan.model.outputs]
-            ran = compiled.run(given, budget, inside, None, inside.timed, run.path)
+            directly = None if run.inside.timed else _directly(again, given, run.budget)
+            made = _with_account(again.compiled, given, run) if directly is None else directly
         except TimeLimitError:
             raise
         except Exception as error:  # step by step it either succeeds, or fails with the words of the reference
-            if _too_long(error):
-                self._one_by_one(plan, given)
-            elif not undecided(error):
+            if not undecided(error):
                 self._last = None
                 self._programs.drop(plan, given)
                 with self._lock:
                     self._runs[forms(given)] = _NEVER
             return None
         self._last = again
-        run.budget.peak = max(run.budget.peak, budget.peak)
-        if inside.timed:
-            run.inside.add_later(lambda: _told(compiled.timed(ran), run.path))
-            run.inside.add_all(inside)
         constants = plan.model.constants
-        return [ran.values[v.name] if v.name in ran.values else constants[v.name] for v in plan.model.outputs]
+        return [made[v.name] if v.name in made else constants[v.name] for v in plan.model.outputs]
 
     def repeat(
-        self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Run
-    ) -> Turns | None:
-        """Run the graph for many turns in one call, as `Body.repeat`. outside: values that it reads from around it."""
+        self,
+        plan: Plan,
+        outside: Mapping[str, Array],
+        run: Run,
+        args: Sequence[Array],
+        number: int,
+        scanned: Sequence[Array],
+        left: int,
+        kept: int,
+    ) -> Repeated | None:
+        """Runs that follow each other in one call, as `Body.repeat`. outside: what the graph reads from around it."""
+        last = self._last
+        found = self._turning(last, plan, len(scanned)) if last and self._idle < PATIENT else None
+        if last is None or found is None:
+            return None
         names = [value.name for value in plan.model.inputs]
-        first = [a[:1].reshape(a.shape[1:]) if place in how.scanned else a for place, a in enumerate(args)]
-        again = self._known(plan, {**outside, **dict(zip(names, first, strict=True))})
-        turning = None if again is None else self._turning_of(again.compiled, plan, how)
-        if again is None or turning is None:
+        values = {**outside, **dict(zip(names, args, strict=True))}
+        like = next(iter(last.compiled.program.free.copy()), None)
+        if like is None or like.measuring or last.taken(values) is None:
             return None
-        budget, values = run.budget.aside(), {**outside, **dict(zip(names, args, strict=True))}
+        values |= dict(zip(names[len(names) - len(scanned) :], scanned, strict=True))
+        compiled, turns = found
+        most = left if scanned else min(left, max(max(kept, ROOM) // max(turns.element, 1), 1))
+        happened, budget = list[Happening](), run.budget.aside()
+        watch = (lambda held, tick: happened.extend(told(compiled, held, tick, run.path))) if run.inside.timed else None
         try:
-            made = turning.run(values, how.most, how.room, budget, run.inside.timed)
-        except MemoryLimitError:  # one after the other they may have room
+            count, goes, made = turns.run(values, number, most, budget, like, watch)
+        except MemoryLimitError:  # one by one they may have room
             return None
-        self._last = again
-        if made.late:
-            self._one_by_one(plan, {**outside, **dict(zip(names, first, strict=True))})
+        self._idle = 0 if count else self._idle + 1
         run.budget.peak = max(run.budget.peak, budget.peak)
-        if made.count and run.inside.timed:
-            run.inside.add_later(lambda: again.compiled.turned(made, run.path))
-        return Turns(made.count, made.carried, made.stacked)
+        run.inside.add_told(happened)
+        states = [*([] if scanned else [np.array(goes)]), *made[: len(turns.carried)]]
+        return (count, states, made[len(turns.carried) :]) if count else None
 
-    def _one_by_one(self, plan: Plan, given: Mapping[str, Array]) -> None:
-        """Count a call that took too long. After PATIENT of them, make a new program, without one-call inner loops."""
-        self._late += 1
-        if self._late < PATIENT:
-            return
-        self._programs.repeats, self._last = False, None
-        self._programs.drop(plan, given)
-        with self._lock:
-            self._runs[forms(given)] = 0
+    def _turning(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
+        """The program without steps in Python, and its turns; None if there is none. It is looked for some times, as
+        programs of graphs inside may be made later."""
+        from qrun.native.errors import Declined
+
+        found: tuple[Compiled, Turns] | None
+        tries, found = last.compiled.turns.get(scanned, (0, None))
+        if found is None and tries < PATIENT:
+            given = {name: blank(shape, dtype) for name, shape, dtype in last.forms}
+            native = self._with_calls(plan, given, last.compiled)
+            with suppress(Declined):
+                found = (native, turns_of(plan, native, "Scan" if scanned else "Loop", scanned)) if native else None
+            last.compiled.turns[scanned] = tries + 1, found
+        return found
+
+    def native(self, plan: Plan, given: Mapping[str, Array]) -> Compiled | None:
+        """The program for values of these shapes without steps in Python, made now if shapes tell enough; None if there
+        is none."""
+        compiled = self._programs.ready(plan, given)
+        if compiled is None:
+            program_ahead(self._programs, plan, {}, given, False, Budget())
+            compiled = self._programs.ready(plan, given)
+        return compiled and self._with_calls(plan, given, compiled)
+
+    def _with_calls(self, plan: Plan, given: Mapping[str, Array], compiled: Compiled) -> Compiled | None:
+        steps, programs = compiled.program.listing.steps, self._programs
+        if not (steps and all(plan.steps[number].bodies for number in steps)):
+            return None if steps else compiled
+        return programs.with_calls(plan, given, compiled, lambda step, infos: call_of(step, programs.natives, infos))
 
     def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
         """The program for values of these shapes: the one used last, one made before, or one made now; else None."""
@@ -114,13 +143,6 @@ class BodyPrograms:
             return last
         compiled = self._programs.ready(plan, given)
         return None if compiled is None else Repeatable.of(compiled, given)
-
-    def _turning_of(self, compiled: Compiled, plan: Plan, how: Round) -> Turning | None:
-        """What runs the program for many turns in one call; None where Python must do something between two turns."""
-        last, key = self._turning, (how.scanned, how.until)
-        if last is None or last[0] is not compiled or last[1] != key:
-            last = self._turning = compiled, key, _turning(compiled, plan, how)
-        return last[2]
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[NodeEvent]) -> None:
         """Note that the graph ran step by step, with these events; after OFTEN such runs a program can be made."""
@@ -136,40 +158,22 @@ class BodyPrograms:
 def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
     """The graph's outputs, without counting the memory of each array;
     None where a limit of time or memory, or the program itself, does not allow that."""
-    if again.compiled.direct is None or budget.deadline is not None:
+    direct = again.direct
+    if direct is None or budget.deadline is not None:
         return None
     try:
         budget.claim((again.nbytes,), 1, "native program")
     except MemoryLimitError:
         return None
-    return again.compiled.run_directly(given, budget.aside())
+    return direct.run(given) if direct.alone else again.compiled.run_directly(given, budget.aside())
 
 
-def _too_long(error: Exception) -> bool:
-    from qrun.native.errors import TooLong
-
-    return isinstance(error, TooLong)
-
-
-def _told(events: Iterable[NodeEvent], path: str) -> Iterator[Happening]:
-    for event in events:
-        assert event.node is not None
-        yield f"{path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why, 1
-
-
-def _turning(compiled: Compiled, plan: Plan, how: Round) -> Turning | None:
-    from qrun.native.errors import Declined
-    from qrun.native.plan.turns import Turning
-
-    if compiled.flat is not None and compiled.flat.needed:
-        return None
-    model = plan.model
-    read = [value.name for place, value in enumerate(model.inputs) if place not in how.scanned]
-    made = [value.name for value in model.outputs]
-    scanned = [model.inputs[place].name for place in how.scanned]
-    known = {name: model.constants[name] for name in made if name in model.constants}
-    carried = list(zip(made, read, strict=False))
-    try:
-        return Turning(compiled.program, carried, scanned, made[len(read) :], known, how.until)
-    except Declined:
-        return None
+def _with_account(compiled: Compiled, given: Mapping[str, Array], run: Run) -> Mapping[str, Array]:
+    """The graph's outputs, but for those that are constants; with what happens in it, if somebody wants that."""
+    budget, inside = run.budget.aside(), Inside(run.inside.timed)
+    ran = compiled.run(given, budget, inside, None, inside.timed, run.path)
+    run.budget.peak = max(run.budget.peak, budget.peak)
+    if inside.timed:
+        run.inside.add_later(lambda: compiled.timed(ran), run.path)
+        run.inside.add_all(inside)
+    return ran.values

@@ -1,30 +1,31 @@
-"""A plan as a native program, its runs, and their events."""
+"""A plan as a native program: how it is made, an operation or a step for each node; its runs, and their events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen, replace
-from qrun.errors import LimitError, TimeLimitError
-from qrun.ir import Array, Node
+from qrun.errors import TimeLimitError
+from qrun.ir import Array
 from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.events import LaterEvents, NodeEvent
-from qrun.running.flat.origins import Flat
-from qrun.running.plan import Plan
+from qrun.running.events import UNTIMED, Inside, LaterEvents, NodeEvent, TensorInfo
+from qrun.running.plan import Plan, Step, moving
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
 from qrun.running.steps import placed
-from qrun.running.times import UNTIMED, Happening, Inside
 
 if TYPE_CHECKING:
+    from qrun.native.machine.operation import Operand
+    from qrun.native.plan.items import Item, Key
     from qrun.native.plan.listing import Listing
     from qrun.native.plan.program import Direct, Program
     from qrun.native.plan.stamps import StampedResult
-    from qrun.native.plan.turns import Turned
+    from qrun.ops.lowering.kernel import NativeKernel
 
 
 @frozen(slots=False)
@@ -34,8 +35,8 @@ class Compiled:
     events: the events of its steps, which are the same in each run, except for the times.
     natives: the native kernels; in a program that another process made, only those of graphs inside nodes,
     None if there are no such graphs.
-    flat: set if nodes of inner graphs stand in place of an If, Loop or Scan in the plan;
-    `timed` then gives the events of the original plan's steps.
+    calls: the programs of graphs inside steps that are calls of the program, by number and attribute.
+    turns: what runs in one call need (running/bodies.py), by the number of scanned inputs.
     """
 
     plan: Plan
@@ -44,15 +45,16 @@ class Compiled:
     events: Sequence[NodeEvent]
     arith: Arith
     natives: NativeKernels | None = None
-    flat: Flat | None = None
+    calls: Mapping[int, Mapping[str, Compiled]] = field(default_factory=dict)
+    turns: dict[int, Any] = field(default_factory=dict)
     _elsewhere: dict[int, BoundStep | LooseStep] = field(default_factory=dict)
 
     @cached_property
     def direct(self) -> Direct | None:
-        """Runs the program with little Python; None if that is impossible, or if a value must be checked afterwards."""
+        """Runs the program with little Python; None if that is impossible."""
         from qrun.native.plan.program import Direct
 
-        return None if self._needs else Direct.of(self.program, self.plan.keep)
+        return Direct.of(self.program, self.plan.keep)
 
     def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
         """The outputs that `direct` computes from checked feeds; None where only `run` can compute them.
@@ -91,53 +93,16 @@ class Compiled:
             try:
                 return step.run(arrays, this_run)
             except TimeLimitError as error:
-                raise placed(error, self.plan.model, self._node(item)) from None
+                raise placed(error, self.plan.model, self.plan.steps[item].node) from None
 
         try:
             ran = self.program.run(feeds, elsewhere, budget, observer, timed)
         except Exception as error:
             late = self._late(error, budget)
-            if (
-                late is None and self._needs and not isinstance(error, LimitError)
-            ):  # the run may have needed a branch that the plan leaves out
-                raise _undecided() from error
             if late is None:
                 raise
             raise late from None
-        if self.flat is not None and not all(ran.values[name].all() for name in self._needs):
-            raise _undecided()
-        ran = replace(ran, told=this_run.told) if this_run.told else ran
-        if self.flat is not None:
-            inside.add_later(lambda: self._inside(ran, path))
-        return ran
-
-    @property
-    def _needs(self) -> Sequence[str]:
-        return self.flat.needed if self.flat else ()
-
-    def _inside(self, ran: StampedResult, path: str) -> Iterator[Happening]:
-        """What happened at nodes of inner graphs that stand in place of an If, Loop or Scan."""
-        from qrun.native.plan.stamps import times
-
-        assert self.flat is not None
-        listing = self.program.listing
-        _, spans = times(ran.stamps, listing.item_of, listing.items)
-        return self.flat.inside(spans, lambda guard: int(guard not in ran.unmet), path, ran.inside)
-
-    def turned(self, made: Turned, path: str) -> Iterator[Happening]:
-        """What happened at each node in all the turns that one call made."""
-        events, spans, count = self.events, list(made.spans), made.count
-        if self.flat is not None:
-            yield from self.flat.inside_turns(made, path)
-            events, spans = self.flat.whole, self.flat.spans(spans)
-        for event, span in zip(events, spans, strict=True):
-            assert event.node is not None
-            yield f"{path}{event.node.label}", event.node.op, span, event.backend, event.why, count
-
-    def _node(self, item: int) -> Node:
-        """The node of an item, or the one that it was made of."""
-        found = self.flat.whole[self.flat.sources[item].number].node if self.flat else None
-        return found or self.plan.steps[item].node
+        return replace(ran, told=this_run.told) if this_run.told else ran
 
     def _late(self, error: Exception, budget: Budget) -> Exception | None:
         """The error to raise if `error` says that the run took too long, with the node's place in it; else None."""
@@ -146,7 +111,7 @@ class Compiled:
         if not isinstance(error, Late):
             return None
         assert budget.deadline is not None
-        return placed(out_of_time(budget.deadline.seconds), self.plan.model, self._node(error.item))
+        return placed(out_of_time(budget.deadline.seconds), self.plan.model, self.plan.steps[error.item].node)
 
     def _bound_step(self, item: int) -> BoundStep:
         loose = self.program.listing.steps[item].loose
@@ -161,16 +126,14 @@ class Compiled:
 
     def timed(self, ran: StampedResult) -> Timed:
         """The events of a run."""
-        return Timed(self.events, self.program.listing, ran, self.flat)
+        return Timed(self.events, self.program.listing, ran)
 
 
 class Timed(LaterEvents):
     """The events of a run of a program, made of its time stamps when somebody looks at them."""
 
-    def __init__(
-        self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult, flat: Flat | None = None
-    ) -> None:
-        self._known, self._listing, self._ran, self._flat = events, listing, ran, flat
+    def __init__(self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult) -> None:
+        self._known, self._listing, self._ran = events, listing, ran
 
     def made(self) -> tuple[NodeEvent, ...]:
         from qrun.native.plan.stamps import helped, times
@@ -179,8 +142,6 @@ class Timed(LaterEvents):
         starts, spans = times(self._ran.stamps, listing.item_of, listing.items)
         helpers = helped(self._ran.stamps, listing.item_of) if listing.engine.threads > 1 else {}
         steps = self._steps(listing.joined)
-        if self._flat is not None:
-            return tuple(self._flat.folded(starts, spans, helpers, steps))
         return tuple(
             self._ran.told.get(item, event).at(start, span, helpers.get(item, ()), steps.get(item, ()))
             for item, (event, start, span) in enumerate(zip(self._known, starts, spans, strict=True))
@@ -191,15 +152,141 @@ class Timed(LaterEvents):
         found: dict[int, list[int]] = {}
         for item, doer in sorted(joined.items()):
             found.setdefault(doer, [doer]).append(item)
-        known, flat = self._known, self._flat
-        index = [flat.whole[s.number].index for s in flat.sources] if flat else [event.index for event in known]
-        return {doer: tuple(sorted({index[item] for item in items})) for doer, items in found.items()}
+        known = self._known
+        return {doer: tuple(sorted({known[item].index for item in items})) for doer, items in found.items()}
 
     def __len__(self) -> int:
-        return len(self._flat.whole if self._flat else self._known)
+        return len(self._known)
 
 
-def _undecided() -> Exception:
-    from qrun.native.errors import Undecided
+@frozen
+class Loose:
+    """The part of a plan that a program does not bind to shapes.
 
-    return Undecided()
+    tensors: may have any shape, or, where their values follow from shapes, any values; only loose steps read them.
+    steps: numbers of the loose steps, which read or make such tensors. Their other outputs must have the planned
+    shapes, which each run checks.
+    """
+
+    tensors: frozenset[str]
+    steps: frozenset[int]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        unsteady: frozenset[str] = frozenset(),
+        sized: frozenset[str] = frozenset(),
+        derived: frozenset[str] = frozenset(),
+    ) -> Loose:
+        """unsteady: tensors whose shapes follow from values; all that is computed from them may have any shape too.
+
+        sized: inputs whose shapes change, and tensors whose shapes follow from these. derived: see `derived_tensors`.
+        """
+        free, tensors, steps = set[str](), set(sized), set[int]()
+        for number, step in enumerate(plan.steps) if unsteady or sized else ():
+            outputs = [name for name in step.node.outputs if name]
+            if not (unsteady.isdisjoint(outputs) and free.isdisjoint(step.reads)):
+                free.update(outputs)
+                tensors.update(outputs)
+            elif tensors.isdisjoint(step.reads) and sized.isdisjoint(outputs):
+                continue
+            tensors.update(derived.intersection(outputs))
+            steps.add(number)
+        return cls(frozenset(tensors), frozenset(steps))
+
+
+@frozen
+class Compiler:
+    """Makes the programs of a model's plans."""
+
+    natives: NativeKernels
+    arith: Arith
+
+    def program(
+        self,
+        plan: Plan,
+        events: Sequence[NodeEvent],
+        infos: Mapping[str, TensorInfo],
+        fed: Iterable[str],
+        shapes: Mapping[str, Array],
+        bounds: Sequence[KernelBinding | None],
+        loose: Loose,
+        calls: Mapping[int, Item] = MappingProxyType({}),
+    ) -> Compiled | None:
+        """The program of a plan; None if an operation refuses it.
+
+        events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed.
+        shapes: values that follow from shapes.
+        bounds: what runs each step. loose: what may have any shape. calls: items of steps with graphs, by number.
+        """
+        from qrun.native.errors import Declined
+        from qrun.native.machine.operation import Operand
+        from qrun.native.plan.items import PythonStep
+        from qrun.native.plan.program import Program
+        from qrun.native.plan.schedule import Schedule
+
+        shapes = {name: value for name, value in shapes.items() if name not in loose.tensors}
+        bounds = tuple(None if number in loose.steps else bound for number, bound in enumerate(bounds))
+        items = [
+            PythonStep((), ())
+            if not shapes.keys().isdisjoint(step.node.outputs)
+            else calls.get(number) or _item(plan, step, bounds[number], number in loose.steps)
+            for number, step in enumerate(plan.steps)
+        ]
+        given, fixed = _given(plan, items, infos, fed), dict(shapes)
+        names = (name for item in items if not isinstance(item, PythonStep) for name in item.inputs)
+        fixed |= {n: a for n in names if isinstance(n, str) and (a := plan.model.constant(n)) is not None}
+        given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
+        constants = plan.model.constants
+        wanted = [name for name in plan.keep if name not in constants or plan.model.constant(name) is None]
+        try:
+            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted, loose.tensors))
+        except Declined:
+            return None
+        return Compiled(plan, program, bounds, events, self.arith, self.natives)
+
+
+def _item(plan: Plan, step: Step, bound: KernelBinding | None, loose: bool) -> Item:
+    """The item of a step whose results are not known before the run."""
+    from qrun.native.plan.items import PythonStep
+
+    kernel = bound.kernel if bound else None
+    if kernel is None or not kernel.stages:
+        return PythonStep(moving(plan, step), tuple(name for name in step.node.outputs if name), loose)
+    return _stages(step, kernel)
+
+
+def _given(
+    plan: Plan, items: Sequence[Item], infos: Mapping[str, TensorInfo], fed: Iterable[str]
+) -> dict[Key, Operand]:
+    """Shape and type of each value that enters the program as an array: fed, or made by a step outside the program."""
+    from qrun.native.machine.operation import Operand
+    from qrun.native.plan.items import PythonStep
+
+    made = (
+        name
+        for step, item in zip(plan.steps, items, strict=True)
+        for name in step.node.outputs
+        if isinstance(item, PythonStep) and name in item.outputs
+    )
+    return {name: Operand(infos[name].shape, infos[name].dtype) for name in (*fed, *made) if name in infos}
+
+
+def _stages(step: Step, kernel: NativeKernel) -> Item:
+    """The kernel's stages, applied to the node's values. Values between two stages, and outputs without a name,
+    get keys of their own."""
+    from qrun.native.plan.items import Task, item_of
+
+    node = step.node
+
+    def key(value: int | str, names: Sequence[str]) -> str | tuple[int, int | str]:
+        name = names[value] if isinstance(value, int) and value < len(names) else ""
+        return name or (node.index, value)
+
+    return item_of(
+        [
+            Task(s.operation, tuple([key(value, node.inputs) for value in s.inputs]), key(s.output, node.outputs))
+            for s in kernel.stages
+        ]
+    )

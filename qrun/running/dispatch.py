@@ -18,7 +18,7 @@ from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
-from qrun.ops._context import Claim, Round, Turns
+from qrun.ops._context import Claim, Repeated
 from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops.lowering.narrow import narrow_kernel, narrow_type
 from qrun.running.derived import SMALL, TensorLike, blank, derived_tensors
@@ -73,9 +73,9 @@ class Bodies(Protocol):
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
 
-    def repeat(
-        self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Any
-    ) -> Turns | None: ...
+    def repeat(self, plan: Plan, outside: Mapping[str, Array], run: Any, *how: Any) -> Repeated | None: ...
+
+    def native(self, plan: Plan, given: Mapping[str, Array]) -> Any: ...
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None: ...
 
@@ -85,8 +85,6 @@ class NativeKernels:
 
     literal: by node index, why the passes that look for integer operators left the node in float.
     derived: names of the tensors whose values follow from shapes.
-    lenders: by node index, the native kernels of another graph that also has this node, and the node's step there.
-
     bodies: the programs of a graph inside a node, None where it runs step by step; of_bodies: makes them of kernels.
     """
 
@@ -103,7 +101,6 @@ class NativeKernels:
         self.arith: Arith = arith
         self.literal = literal or {}
         self.derived = derived_tensors(model) if derived is None else derived
-        self.lenders: dict[int, tuple[NativeKernels, Step]] = {}
         self.of_bodies: Callable[[NativeKernels], Bodies] | None = None
         self.bodies: Bodies | None = None
         self._fixed: dict[int, Fixed] = {}
@@ -118,9 +115,6 @@ class NativeKernels:
 
     def inside(self, step: Step, name: str) -> NativeKernels:
         """The native kernels of a graph inside a step. name: the attribute that holds the graph."""
-        if step.node.index in self.lenders:
-            natives, own = self.lenders[step.node.index]
-            return natives.inside(own, name)
         key = step.node.index, name
         with self._lock:
             found = self._inside.get(key)
@@ -155,20 +149,12 @@ class NativeKernels:
             key, kept = _key(args, fixed), self._bound.setdefault(index, {})
             found = kept.get(key) if self._fixed.get(index) == fixed else None
             if found is None:
-                found = self._lent(index, args, fixed, budget) or self._sized(index, key)
-                found = found or self._shared(step, args, fixed, key, budget)
+                found = self._sized(index, key) or self._shared(step, args, fixed, key, budget)
                 while len(kept) >= VARIANTS:
                     del kept[next(iter(kept))]
                 kept[key] = found
                 self._fixed[index] = fixed
             return found
-
-    def _lent(self, index: int, args: Sequence[Part | None], fixed: Fixed, budget: Budget) -> KernelBinding | None:
-        """The binding of the same node in another graph, if the same inputs are constant there."""
-        natives, step = self.lenders.get(index, (None, None))
-        if natives is None or step is None or fixed != tuple(map(natives._how_fixed, step.node.inputs, args)):
-            return None
-        return natives.bind(step, args, budget)
 
     def _how_fixed(self, name: str, array: Part | None) -> How:
         if array is None or self.model.part(name) is not None:

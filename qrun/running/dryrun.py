@@ -13,15 +13,14 @@ from qrun.declare.stored import StoredArray, lent, parts
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
+from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding
 from qrun.running.drysteps import DryStep, DryValues, dry_step
-from qrun.running.events import LaterEvents, NodeEvent, TensorInfo
+from qrun.running.events import Clock, LaterEvents, NodeEvent, TensorInfo
 from qrun.running.execution import hold_feeds, own_outputs
-from qrun.running.kept.programs import KeptProgram, observing_program
 from qrun.running.plan import Plan
 from qrun.running.programs import Programs
 from qrun.running.steps import REFUSALS, Run, event_of
-from qrun.running.times import Clock
 
 
 class DryEvents(LaterEvents):
@@ -87,9 +86,9 @@ def program_ahead(
     feeds: Mapping[str, Array],
     observe: bool,
     budget: Budget,
-) -> KeptProgram | None:
+) -> tuple[Compiled, DryRun] | None:
     """Make the native program for these checked feeds before any run, if shapes tell all that it takes, and compile its
-    kernels. Returned if `observe` and the program can observe; `programs` keeps it anyway. budget: of the dry run only.
+    kernels; `programs` keeps it. Returned with the dry run, in which it observes or not. budget: of the dry run only.
 
     An error is left to the run step by step, which reports it in the words of the reference kernel.
     """
@@ -108,4 +107,4 @@ def program_ahead(
     if compiled is None:
         return None
     engine.kernels.finish(compiled.program.listing.kernels, engine.isa)
-    return observing_program(compiled, dry.events, dry.peak_bytes, dry.held_bytes) if observe else None
+    return compiled, dry

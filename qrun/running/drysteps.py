@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from qrun.declare.collector import without_collector
 from qrun.declare.frozen import frozen
 from qrun.declare.stored import Part, lent
 from qrun.ir import Array
+from qrun.memory import Budget
 from qrun.ops import Context, Observation
 from qrun.running.derived import SMALL, blank
-from qrun.running.dispatch import KernelBinding
-from qrun.running.plan import Step
+from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.events import Clock
+from qrun.running.plan import Plan, Step
 from qrun.running.steps import Run, observe, reference
 from qrun.running.typecheck import check_types
 
@@ -44,8 +48,9 @@ class DryValues:
         return array if name in self.known else blank(array.shape, array.dtype)
 
 
-def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
-    """Put what a step would make into `values`; None where only computing tells. Raises what the step raises."""
+def dry_step(step: Step, values: DryValues, run: Run, told: bool = False) -> DryStep | None:
+    """Put what a step would make into `values`; None where only computing tells. Raises what the step raises.
+    told: take only shapes that the native kernel tells, and call no kernel for others."""
     node, natives = step.node, run.natives
     assert natives is not None
     derived, held, known = natives.derived, values.held, values.known
@@ -59,7 +64,7 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
         step.definition.form == "shape"
         or (known.issuperset(filter(None, node.inputs)) and all(a is None or a.size <= SMALL for a in args))
     )
-    if not (follows or bound.kernel is not None):
+    if not follows and (bound.kernel is None or (told and not bound.shaped)):
         return None
     made, observations = _made(step, values, args, bound, run, follows)
     for name, array in zip(node.outputs, made, strict=False):
@@ -102,7 +107,7 @@ def _room(bound: KernelBinding, args: Sequence[Part | None], ctx: Context) -> An
 def _told(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Context) -> Any:
     """The results of a step that reads only shapes and small values, in arrays that take the memory of a real run."""
     args = [lent(part) for part in given]
-    if bound.kernel is None:
+    if bound.kernel is None or not ctx.observing:
         return reference(step, args, ctx)
     made = _room(bound, args, ctx)
     quiet = Context(ctx.arith, ctx.version, ctx.outputs, ctx.wanted, False)
@@ -113,3 +118,17 @@ def _told(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Conte
             room[...] = values
     observe(step, args, bound, made, ctx)
     return made
+
+
+def bind_ahead(plan: Plan, values: Mapping[str, Part], natives: NativeKernels, budget: Budget) -> None:
+    """Make the native kernels of a plan's steps before the first one runs, as far as shapes tell their inputs: a thread
+    compiles them while the next ones are planned. values: constants and what is fed.
+
+    A step that cannot be bound fails when it runs, with its place in the model.
+    """
+    known, run = DryValues(dict(values)), Run(natives.arith, budget.aside(), False, natives, Clock(), {})
+    with without_collector():
+        for step in plan.steps:
+            if known.held.keys() >= set(filter(None, step.node.inputs)):
+                with suppress(Exception):
+                    dry_step(step, known, run, told=True)

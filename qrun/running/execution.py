@@ -20,11 +20,10 @@ from qrun.memory import SMALL, Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels
-from qrun.running.events import NodeEvent
+from qrun.running.events import UNTIMED, Clock, Inside, InsideEvent, NodeEvent
 from qrun.running.plan import Plan
 from qrun.running.pythonsteps import Observing
 from qrun.running.steps import Run, run_step
-from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
 
 if TYPE_CHECKING:
     from qrun.native.plan.program import Direct
@@ -179,7 +178,7 @@ def execute(
     budget.look_ahead(look)
     run = Run(arith, budget, observe, natives, clock, groups or {})
     if ahead and natives is not None:
-        from qrun.running.ahead import bind_ahead
+        from qrun.running.drysteps import bind_ahead
 
         with clock.aside:
             bind_ahead(plan, values, natives, budget)

@@ -11,11 +11,11 @@ from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context, Observation
 from qrun.ops._complete import NEVER
+from qrun.running.events import Clock
 from qrun.running.execution import RunResult, run_program
 from qrun.running.kept.programs import KeptProgram, look_key
 from qrun.running.plan import moving
 from qrun.running.steps import observe_codes, reference
-from qrun.running.times import Clock
 
 
 def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) -> RunResult:

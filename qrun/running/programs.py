@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from qrun.declare import Later
 from qrun.declare.collector import without_collector
-from qrun.declare.frozen import replace
+from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array
 from qrun.ops import Arith
-from qrun.running.compiled import Compiled
-from qrun.running.compiling import Compiler
+from qrun.running.compiled import Compiled, Compiler, Loose
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.loose import AnyShapes, Loose, varying
-from qrun.running.plan import Plan
+from qrun.running.plan import Plan, Step
 
 if TYPE_CHECKING:
-    from qrun.running.flat import flattened
-    from qrun.running.flat import turns as flat_turns
-    from qrun.running.flat.steps import Flattened
-else:
-    flattened, flat_turns = Later("qrun.running.flat.flattened"), Later("qrun.running.flat.turns")
+    from qrun.native.plan.items import Item
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that
@@ -40,6 +32,29 @@ decoder whose cache grows, no more are made ahead: that would take longer than r
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 Key = tuple[tuple[str, ...], Forms]
+MakesCall = Callable[[Step, Mapping[str, TensorInfo]], "tuple[Item, Mapping[str, Compiled]] | None"]
+"""From a step, and types and shapes of tensors, to the calls that do its work, and the programs of its graphs."""
+
+
+@frozen
+class AnyShapes:
+    """A program for runs in which some inputs may have any shape.
+
+    shapes: by input name, shape (None: any) and type. compiled: None where too many steps depend on these inputs.
+    """
+
+    shapes: Mapping[str, tuple[tuple[int, ...] | None, np.dtype[Any]]]
+    compiled: Compiled | None
+
+    def takes(self, feeds: Mapping[str, Array]) -> bool:
+        """Whether these inputs fit `shapes`, for which the program was made."""
+        if len(feeds) != len(self.shapes):
+            return False
+        for name, array in feeds.items():
+            shape, dtype = self.shapes.get(name, ((), None))
+            if array.dtype != dtype or (shape is not None and array.shape != shape):
+                return False
+        return True
 
 
 class Programs:
@@ -48,14 +63,12 @@ class Programs:
     Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is
     made of them, may have any shape in programs that are made from then on: their steps run in Python.
 
-    calls: whether a program itself calls the reference kernels of steps without a native one (running/foreignsteps.py);
-    repeats: whether a program itself makes the turns of a loop whose number only a run tells (running/flat/repeats.py).
     foretold: False once a dry run found that shapes do not tell all that a program needs.
     """
 
-    def __init__(self, natives: NativeKernels, arith: Arith, calls: bool = False) -> None:
-        self.natives, self.arith, self.foretold, self.repeats = natives, arith, True, calls
-        self._compiler = Compiler(natives, arith, calls)
+    def __init__(self, natives: NativeKernels, arith: Arith) -> None:
+        self.natives, self.arith, self.foretold = natives, arith, True
+        self._compiler = Compiler(natives, arith)
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
         self._ahead: dict[Key, Compiled] = {}
@@ -98,6 +111,26 @@ class Programs:
                 self._made[key] = self._made.pop(key)
             return self._made.get(key)
 
+    def find(
+        self, plan: Plan, feeds: Mapping[str, Array], make: Callable[[], object] | None
+    ) -> tuple[Compiled | None, bool]:
+        """The program for these inputs, if one is made or shapes tell enough, and whether such inputs came before.
+
+        make: calls `make_ahead`, None where that is not allowed. It is called if such inputs are expected to come
+        again: they ran lately with the program for any shapes, or inputs of other shapes came again, and fewer than
+        KEPT_AHEAD programs made ahead still wait for that."""
+        compiled = self.ready(plan, feeds)
+        if compiled is not None:
+            return compiled, True
+        compiled, key = self.of_any_shapes(plan, feeds), _key(plan, feeds)
+        again = key in self._met
+        if compiled is not None or make is None or not (again or (self._made and len(self._ahead) < KEPT_AHEAD)):
+            return compiled, False
+        make()
+        with self._lock:
+            ahead = self._ahead.get(key)
+        return (self.ready(plan, feeds) if again else ahead), again
+
     def make_ahead(
         self,
         plan: Plan,
@@ -122,6 +155,19 @@ class Programs:
                 del self._ahead[old]
         return made
 
+    def with_calls(self, plan: Plan, feeds: Mapping[str, Array], before: Compiled, call: MakesCall) -> Compiled | None:
+        """The program `before` with calls in place of its steps in Python; None if one of these cannot be a call."""
+        with without_collector():
+            fed = _infos(feeds)
+            infos, shapes, bounds = self._learned(plan, fed, before.events)
+            known = {**self.natives.constants, **infos}
+            calls = {number: call(plan.steps[number], known) for number in before.program.listing.steps}
+            made = {number: found[0] for number, found in calls.items() if found is not None}
+            if len(made) < len(calls) or before.program.listing.loose:
+                return None
+            found = self._compiler.program(plan, before.events, infos, fed, shapes, bounds, Loose.of(plan), made)
+            return found and replace(found, calls={number: found[1] for number, found in calls.items() if found})
+
     def of_any_shapes(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
         """The program in which the inputs that changed their shapes in the last runs may have any shape, if most steps
         do not depend on them; made now if two such runs were seen. None for shapes with which it ran lately: shapes
@@ -144,7 +190,7 @@ class Programs:
 
     def _of_any_shapes(self, plan: Plan, key: Key) -> AnyShapes | None:
         """Made from the last two runs with inputs of these types and different shapes; None if there were no two."""
-        made = [(k, m.events) for kept in (self._made, self._ahead) for k, m in kept.items() if m and not m.flat]
+        made = [(k, m.events) for kept in (self._made, self._ahead) for k, m in kept.items() if m]
         alike = {k: events for k, events in (*made, *self._seen.items()) if (k[0], _types(k)) == (key[0], _types(key))}
         if len(alike) < 2 or any(step.bodies for step in plan.steps):
             return None
@@ -167,20 +213,6 @@ class Programs:
             found = self._any.get(plan.keep)
             return bool(found and found.compiled and found.takes(feeds) and _key(plan, feeds) not in self._met)
 
-    def returning(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether to expect that inputs of these shapes come again: others did, and fewer than KEPT_AHEAD programs made
-        ahead still wait to be used again; or these did."""
-        return (bool(self._made) and len(self._ahead) < KEPT_AHEAD) or self.returned(plan, feeds)
-
-    def returned(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for any shapes ran with inputs of these shapes lately."""
-        return _key(plan, feeds) in self._met
-
-    def made_ahead(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
-        """What `make_ahead` made for these inputs."""
-        with self._lock:
-            return self._ahead.get(_key(plan, feeds))
-
     def drop(self, plan: Plan, feeds: Mapping[str, Array]) -> None:
         """Use the program for these inputs no more."""
         with self._lock:
@@ -196,19 +228,7 @@ class Programs:
         with without_collector():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, events)
-            turns = partial(flat_turns.repeated_turns, self.natives.engine, self._flat) if self.repeats else None
-            given = plan, self.natives, events, infos, shapes, bounds, turns
-            other = None if self._varying else flattened.flattened(*given)
-            made = self._flat(other, fed) if other is not None else None
-            return made or self._compiler.program(
-                plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying)
-            )
-
-    def _flat(self, other: Flattened, fed: Mapping[str, TensorInfo]) -> Compiled | None:
-        """The program of a flat plan."""
-        flat, none = other.flat, Loose.of(other.plan)
-        made = self._compiler.program(other.plan, flat.events, other.infos, fed, other.shapes, other.bounds, none, flat)
-        return made and replace(made, natives=other.natives)
+            return self._compiler.program(plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying))
 
     def _learned(
         self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]
@@ -244,3 +264,10 @@ def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
 def forms(feeds: Mapping[str, Array]) -> Forms:
     """Name, shape and type of each input: one program serves all feeds that have these."""
     return tuple([(name, array.shape, array.dtype) for name, array in sorted(feeds.items())])
+
+
+def varying(before: Sequence[NodeEvent], after: Iterable[NodeEvent]) -> frozenset[str]:
+    """The tensors whose type or shape differed between two runs of the same nodes."""
+    infos = {info.name: info for event in before for info in event.outputs}
+    made = (info for event in after for info in event.outputs)
+    return frozenset(info.name for info in made if infos.get(info.name, info) != info)

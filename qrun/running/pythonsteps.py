@@ -12,10 +12,9 @@ from qrun.ir.compound import apart
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.events import NodeEvent
+from qrun.running.events import Clock, Inside, NodeEvent
 from qrun.running.plan import Plan, moving
 from qrun.running.steps import Run, compute, compute_step, reference
-from qrun.running.times import Clock, Inside
 from qrun.running.typecheck import check_types
 
 

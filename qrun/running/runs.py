@@ -28,6 +28,7 @@ from qrun.running.execution import (
     run_program,
 )
 from qrun.running.kept.images import Images, KeptPrograms
+from qrun.running.kept.programs import observing_program
 from qrun.running.observer import run_observed
 from qrun.running.plan import Plan, plan
 from qrun.running.programs import Programs
@@ -75,15 +76,12 @@ class Runs:
         last = self.again
         taken = None if last is None or outputs is not None or observe else last.taken(feeds)
         if last is not None and taken is not None and last.counted():
-            try:
-                return run_program(last.compiled, taken, self.limits.budget(), timed)
-            except TimeLimitError:
-                raise
-            except Exception:  # as if it were the first time
-                self.again = None
+            result = _tried(lambda: run_program(last.compiled, taken, self.limits.budget(), timed))
+            if result is not None:
+                return result
+            self.again = None
         asked = RunRequest(check_feeds(self.model, feeds), self.names(outputs), observe, timed, self.limits.budget())
-        result = self._run_kept(asked)
-        return self._run_own(asked) if result is None else result
+        return self._run_kept(asked) or self._run_own(asked)
 
     def _run_kept(self, asked: RunRequest) -> RunResult | None:
         """Run a program that an earlier process made, or one that was made ahead to observe; None where none can."""
@@ -93,16 +91,14 @@ class Runs:
         kept = self.kept.find(keep, observe, values, known) if self.kept else None
         if kept is None or self.kept is None:
             return None
-        try:
-            if observe:
-                return run_observed(kept, values, asked.budget)
-            result = run_program(kept.compiled, values, asked.budget, asked.timed)
-        except TimeLimitError:
-            raise
-        except Exception:  # step by step it either succeeds, or fails with the words of the reference
+        if observe:
+            result = _tried(lambda: run_observed(kept, values, asked.budget))
+        else:
+            result = _tried(lambda: run_program(kept.compiled, values, asked.budget, asked.timed))
+        if result is None:
             self.kept.drop(keep, observe, values)
-            return None
-        self._remember(kept.compiled, asked)
+        elif not observe:
+            self._remember(kept.compiled, asked)
         return result
 
     def _run_own(self, asked: RunRequest) -> RunResult:
@@ -115,7 +111,10 @@ class Runs:
             return first
         if chosen.programs is None or asked.observe:
             return self._step_by_step(chosen, values, budget, asked.observe)
-        compiled, again = self._program(chosen, values)
+        ahead = self.limits.max_memory is None and len(chosen.plan.steps) <= AHEAD_STEPS
+        given = chosen.programs, chosen.plan, chosen.groups, values, False
+        make = (lambda: program_ahead(*given, self.limits.budget())) if ahead else None
+        compiled, again = chosen.programs.find(chosen.plan, values, make)
         failed: Exception | None = None
         if compiled is not None:
             try:
@@ -136,21 +135,6 @@ class Runs:
             if failed is None and opening:
                 self._keep_program(chosen.programs.ready(chosen.plan, values), keep, values, result)
         return result
-
-    def _program(self, chosen: Prepared, values: Mapping[str, Array]) -> tuple[Compiled | None, bool]:
-        """The program for these inputs, if one is made or shapes tell enough, and whether such inputs came before."""
-        programs = chosen.programs
-        assert programs is not None
-        plan, compiled = chosen.plan, programs.ready(chosen.plan, values)
-        if compiled is not None:
-            return compiled, True
-        compiled = programs.of_any_shapes(plan, values)
-        further = programs.returning(plan, values) and self.limits.max_memory is None
-        if compiled is not None or not further or len(plan.steps) > AHEAD_STEPS:
-            return compiled, False
-        program_ahead(programs, plan, chosen.groups, values, False, self.limits.budget())
-        again = programs.returned(plan, values)
-        return (programs.ready if again else programs.made_ahead)(plan, values), again
 
     def observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """See `Session.observed`."""
@@ -213,14 +197,12 @@ class Runs:
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
         """Make the program for these inputs before any run, if shapes tell enough; run it if it observes and can."""
         keep, values = asked.keep, asked.values
-        made = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
+        ahead = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
+        made = observing_program(*ahead) if ahead and asked.observe else None
         if made is None or self.kept is None:
             return None
-        try:
-            result = run_observed(made, values, self.limits.budget())
-        except TimeLimitError:
-            raise
-        except Exception:  # a run step by step either succeeds, or fails with the words of the reference
+        result = _tried(lambda: run_observed(made, values, self.limits.budget()))
+        if result is None:
             return None
         self.kept.put(keep, True, values, made)
         first = replace(result, peak_bytes=made.peak)
@@ -281,3 +263,15 @@ class Prepared:
     reasons: Mapping[int, str]
     natives: NativeKernels | None = None
     programs: Programs | None = None
+
+
+def _tried(run: Callable[[], RunResult]) -> RunResult | None:
+    """The result of a program. None where it failed for any reason but time: a run step by step then either succeeds,
+    where the program lacked memory, met other shapes or could not decide a result, or it fails with the words of the
+    reference."""
+    try:
+        return run()
+    except TimeLimitError:
+        raise
+    except Exception:
+        return None

@@ -20,12 +20,11 @@ from qrun.ops import Arith
 from qrun.running.cpus import usable_cpus
 from qrun.running.derived import SMALL
 from qrun.running.engine import cache_refused, make_engine
-from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.events import InsideEvent, NodeEvent, TensorInfo
 from qrun.running.execution import RunLimits, RunResult
 from qrun.running.kept.models import load_kept
 from qrun.running.plan import BACKENDS
 from qrun.running.runs import Runs
-from qrun.running.times import InsideEvent
 
 if TYPE_CHECKING:
     import onnx

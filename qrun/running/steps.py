@@ -15,11 +15,10 @@ from qrun.ir.types import describe
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation, quantizers
 from qrun.ops._complete import few_codes
-from qrun.ops._context import Round, Turns
+from qrun.ops._context import Repeated
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
-from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.events import Clock, Inside, NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, located, step_of
-from qrun.running.times import Clock, Inside
 from qrun.running.typecheck import check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
@@ -47,12 +46,6 @@ class Run:
     def bodies(self, step: Step, values: Mapping[str, Array]) -> dict[str, Body]:
         """The graphs inside a step, by attribute, ready to run. values: what they may read from around them."""
         return {name: _body(step, name, values, self) for name in step.bodies}
-
-    def tell(self, event: NodeEvent, duration_ns: int, runs: int = 1) -> None:
-        """Record the event of a node in an inner graph: how long its last `runs` runs took."""
-        assert event.node is not None
-        label, op = event.node.label, event.node.op
-        self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)
 
     def inform(self, node: Node, args: Sequence[Part | None], made: Sequence[Array]) -> None:
         """Note what a node read and made."""
@@ -186,10 +179,10 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
     def start(args: Sequence[Array]) -> Sequence[Array]:
         return run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
 
-    def repeat(args: Sequence[Array], how: Round) -> Turns | None:
+    def repeat(args: Sequence[Array], *how: Any) -> Repeated | None:
         inner = own()
         bodies = inner.natives.bodies if inner.natives else None
-        return bodies.repeat(plan, outside, args, how, inner) if bodies else None
+        return bodies.repeat(plan, outside, inner, args, *how) if bodies else None
 
     return Body(inputs, plan.model.outputs, start, repeat)
 
@@ -207,7 +200,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
         budget.hold_made(array, name)
     for step in plan.steps:
         events.append(run_step(step, model, values, run))
-        run.tell(events[-1], events[-1].duration_ns)
+        run.inside.add(events[-1], run.path)
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:

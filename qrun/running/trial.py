@@ -11,10 +11,10 @@ from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith
 from qrun.running.drysteps import DryValues, dry_step
+from qrun.running.events import Clock
 from qrun.running.plan import Step
 from qrun.running.runs import Prepared
 from qrun.running.steps import REFUSALS, Run, compute_step
-from qrun.running.times import Clock
 
 _ELEMENTS = 1 << 20
 """A step whose result shapes depend on values, such as If or NonMaxSuppression, is computed up to this many input

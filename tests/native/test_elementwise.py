@@ -23,7 +23,6 @@ from qrun.native.emit import expression
 from qrun.native.emit.functions import EXACT, LOGICAL, SINGLE
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
-from qrun.native.machine.call import mark_of, undecided
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.ops.elementwise import pow_
@@ -179,14 +178,6 @@ def test_results_are_near_the_real_values(isa: str, name: str) -> None:
         given = {"gelu_by_tanh": 2 * abs(number) ** 3, "swish": abs(number)}.get(name, 0.0)
         most = MOST.get(name, 0.5 + 1e-6) + given
         assert abs(Fraction(made) - want) <= Fraction(most) * unit, (name, number)
-
-
-def test_of_several_failures_the_first_is_raised_but_for_interrupts() -> None:
-    errors = [ValueError(), TypeError(), KeyboardInterrupt(), OSError()]
-    marks = [mark_of(error) for error in errors]
-    assert [errors[n] for n in np.argsort(marks)[::-1]] == [errors[n] for n in (2, 0, 1, 3)]
-    assert [undecided(mark) for mark in marks] == errors
-    assert [type(undecided(mark)) for mark in marks] == [Undecided, Undecided, KeyboardInterrupt, Undecided]
 
 
 def test_limits_that_are_zeros_or_no_numbers() -> None:

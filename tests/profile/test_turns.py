@@ -148,7 +148,7 @@ def test_runs_that_would_take_long_are_not_repeated(monkeypatch: pytest.MonkeyPa
 def test_kernels_and_the_program_are_made_before_the_first_timed_run(
     warmup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qrun.running.compiling import Compiler
+    from qrun.running.compiled import Compiler
     from qrun.running.dispatch import NativeKernels
 
     log: list[str] = []

@@ -14,9 +14,9 @@ from qrun.memory import Budget
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels
 from qrun.running.engine import make_engine
+from qrun.running.events import Clock
 from qrun.running.plan import Step, step_of
 from qrun.running.steps import Run, compute_step
-from qrun.running.times import Clock
 
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine

@@ -210,9 +210,9 @@ class Flow(Instructions):
     def atomic_store(self, number: Operand, pointer: Value, order: str) -> None:
         self.do(f"store atomic i64 {number}, ptr {pointer} {order}, align 8")
 
-    def undecided(self, mark: Value | int = UNDECIDED) -> None:
-        """Say that a result is not decided, and why. Who reads it does so after the run."""
-        self.atomic("umax", self.value("ptr", "%args") + DOUBT, mark, "monotonic")
+    def undecided(self) -> None:
+        """Say that a result is not decided. Who reads it does so after the run."""
+        self.atomic("umax", self.value("ptr", "%args") + DOUBT, UNDECIDED, "monotonic")
 
     def prefetch(self, pointer: Value, near: bool = False) -> None:
         """Prefetch the cache line at an address, into the first-level cache if it is needed soon. Addresses past the

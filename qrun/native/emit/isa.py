@@ -90,6 +90,8 @@ PAUSE: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "aarch64": ("llvm.aarch64.hint", (("i32", "1"),)),
 }
 """PAUSE and YIELD: this thread waits for another one. An intrinsic and its operands, by architecture."""
+CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
+"""The intrinsic that reads the processor's clock."""
 
 
 @frozen

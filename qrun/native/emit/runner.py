@@ -1,11 +1,9 @@
 """The generated functions that walk a program: every thread runs all calls, each taking the tiles that are left.
 
     segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done.
-             Helpers leave out calls that are the leader's alone, and waits before such calls only. A call whose guard,
-             a byte, is 0 is left out by all; the leader counts its tiles as finished
+             Helpers leave out calls that are the leader's alone, and waits before such calls only
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
-    repeat   lead, many times: what a turn makes is copied to where the next one reads it
     direct   lead, on arrays that Python names only
     ticks    the processor's clock
     empty    a kernel that does nothing, with which the cost of a step is measured (machine/meter.py)
@@ -46,9 +44,6 @@ seq_cst     Opening, entering, closing. A helper adds itself to those inside, th
 A helper that leaves out the wait before calls of the leader alone does wait after the last of them, if it goes on with
 others. There it reads what the leader has added after it had waited itself: so all before is done, and seen.
 
-A guard is made before a barrier that comes before the calls that it guards, and stays as it is until the run ends: so a
-helper that comes late leaves out what the others did. It reads no guard of calls that are the leader's alone.
-
 A plan is never changed while a helper is inside, so that all else may be plain loads and stores: a helper compares the
 generation again after it has entered, and so does not take a later run for the one that it saw.
 """
@@ -60,7 +55,7 @@ from functools import partial
 
 from qrun.native.emit import spec
 from qrun.native.emit.flow import Flow, Pause, functions
-from qrun.native.emit.isa import PAUSE
+from qrun.native.emit.isa import CLOCK, PAUSE
 from qrun.native.emit.values import Value
 
 _TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
@@ -94,7 +89,6 @@ def _direct(w: Flow, told: Value) -> Value:
     return w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})").zext("i64")
 
 
-_CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 _BRIEF, _GIVEN, _AWAKE = 256, 16, 2048
 """Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts; after how
 many turns it sleeps."""
@@ -181,7 +175,7 @@ def _segment(
             place.store(came, 8)
         alone = (entry + 40).load("i64", 8) & heeded
         with w.when((alone & spec.SKIP).test("eq", 0)):
-            _call(clock, w, entry, stamp + 8, scratch, heeded, state)
+            _call(clock, w, entry, stamp + 8, scratch, state)
         marked = (entry + 24).load("i64", 8).test("ne", 0)
         with w.when(marked & (alone & spec.PASS).test("eq", 0)):
             since = (entry + 32).load("i64", 8)
@@ -192,18 +186,13 @@ def _segment(
     (times + end * 16).store(w.call("i64", clock), 8)
 
 
-def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heeded: Value, state: Value) -> None:
-    """Do what is left of a call, unless its guard is 0. worked: where is noted when the thread ended its work on it."""
+def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, state: Value) -> None:
+    """Do what is left of a call. worked: where is noted when the thread ended its work on it."""
     kernel, args = (place.load("ptr", 8) for place in (entry, entry + 8))
-    guard = (args + spec.GUARD).load("ptr", 8)
-    (goes,) = w.instead([w.value("i1", "true")], guard.test("ne", "null"), lambda: [guard.load("i8", 1).test("ne", 0)])
-    with w.when(goes):
-        did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
-        with w.when(did.test("ne", 0)):
-            worked.store(w.call("i64", clock), 8)
-            _change_counter(w, state, args + spec.DONE, "add", did)
-    with w.when(~goes & heeded.test("eq", 0)):
-        _change_counter(w, state, args + spec.DONE, "add", (entry + 16).load("i64", 8))
+    did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
+    with w.when(did.test("ne", 0)):
+        worked.store(w.call("i64", clock), 8)
+        _change_counter(w, state, args + spec.DONE, "add", did)
 
 
 def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
@@ -254,71 +243,10 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
     return zero
 
 
-def _make_moves(w: Flow, first: Value, count: Value) -> None:
-    """Make so many moves."""
-    with w.loop(0, count, 1) as turn:
-        move = first + turn.index * spec.MOVE
-        source, target = ((move + n).load("ptr", 8) for n in (0, 8))
-        size, ahead, along = ((move + n).load("i64", 8) for n in (16, 24, 32))
-        move.store(source + ahead, 8)
-        (move + 8).store(target + along, 8)
-        for at, n in w.runs(0, size, (spec.PIECE, 1)):
-            (target + at).store((source + at).load(f"<{n} x i8>"))
-
-
-def _tally(w: Flow, first: Value, count: Value) -> None:
-    """Add bytes to numbers, as so many moves say."""
-    with w.loop(0, count, 1) as turn:
-        source, total = ((first + turn.index * spec.MOVE + n).load("ptr", 8) for n in (0, 8))
-        total.store(total.load("i64", 8) + source.load("i8", 1).zext("i64"), 8)
-
-
-def _repeat(clock: str, w: Flow, state: Value, first: Value, end: Value, scratch: Value, turns: Value) -> Value:
-    """A loop around `lead`, which ends when a byte is 0 after a turn, when so many turns are done or so much time is
-    over, or when a call could not decide a result: then what that turn made is copied nowhere, so that it can be made
-    again elsewhere. Returns how many turns were done. In how many of them a byte was 1, and how long each call took,
-    in ticks, is added up."""
-    plan, times = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES))
-    moves, doubtful, going, spans = (
-        (turns + place).load("ptr", 8) for place in (spec.MOVES, spec.DOUBTFUL, spec.GOING, spec.SPANS)
-    )
-    most, before, after, tallies, doubts, spell = (
-        (turns + place).load("i64", 8)
-        for place in (spec.MOST, spec.BEFORE, spec.AFTER, spec.TALLIES, spec.DOUBTS, spec.SPELL)
-    )
-    later = moves + before * spec.MOVE
-    tally = later + after * spec.MOVE
-    begin = w.call("i64", clock)
-    head, (made,) = w.head("turn", [w.value("i64", 0)])
-    w.do(f"call void @moved(ptr {moves}, i64 {before})")
-    w.let("i64", f"call i64 @lead(ptr {state}, i64 {first}, i64 {end}, ptr {scratch})")
-    with w.loop(first, end, 1, once=True) as call:
-        came, left = ((times + call.index * 16 + n).load("i64", 8) for n in (0, 16))
-        spent = spans + call.index * 8
-        spent.store(spent.load("i64", 8) + (left - came), 8)
-    undecided, doubt = w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})"), w.here
-    w.branch(undecided, "exit", "copy")
-    w.label("copy")
-    w.do(f"call void @tallied(ptr {tally}, i64 {tallies})")
-    w.do(f"call void @moved(ptr {later}, i64 {after})")
-    following = made + 1
-    (stops,) = w.instead(
-        [w.value("i1", "false")], going.test("ne", "null"), lambda: [going.load("i8", 1).test("eq", 0)]
-    )
-    long = ((times + end * 16).load("i64", 8) - begin).test("sge", spell)
-    w.back(head, [following])
-    copied = w.here
-    w.branch(following.test("uge", most) | stops | long, "exit", "turn")
-    w.label("exit")
-    done = w.phi((made, doubt), (following, copied))
-    (turns + spec.TICKS).store(w.call("i64", clock) - begin, 8)
-    return done
-
-
 def runner_text(architecture: str) -> str:
     """LLVM IR of all functions. The unit of the time stamps is the processor's; machine/meter.py finds it."""
     clock, segment = (
-        _CLOCK[architecture],
+        CLOCK[architecture],
         "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %state",
     )
     futex = _FUTEX[architecture]
@@ -328,11 +256,8 @@ def runner_text(architecture: str) -> str:
         "internal void @roused(ptr %state, ptr %counter)": partial(_wake, futex),
         f"internal void @segment({segment})": partial(_segment, clock),
         "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": _is_undecided,
-        "internal void @tallied(ptr %first, i64 %count)": _tally,
-        "void @moved(ptr %first, i64 %count)": _make_moves,
         "i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)": _lead,
         "i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch)": _follow,
-        "i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns)": partial(_repeat, clock),
         "i64 @direct(ptr %told)": _direct,
         "i64 @ticks()": lambda w: w.call("i64", clock),
         "i64 @empty(ptr %args, ptr %next, ptr %scratch)": lambda w, *_: w.value("i64", 1),

@@ -82,11 +82,10 @@ ENTRY = 64
 what helpers leave out."""
 SKIP, PASS = 1, 2
 """Bits of what helpers leave out: the call itself, and the wait after it."""
-DOUBT, NEXT, GUARD, DONE, STRUCT = 248, 256, 264, 320, 384
+DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
 """In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
-of taken tiles, the address of the byte that is 0 where the call is to be left out (0 if it never is), the counter of
-finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is
-read with the first one: all threads write them, while they read the arguments."""
+of taken tiles, the counter of finished tiles, the struct's end. The counters have cache lines of 64 bytes to
+themselves: all threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, SLEEPERS, SYSCALL, GONE, DOZE, STATE = (
     0, 64, 128, 144, 152, 160, 168, 176, 184, 192, 200, 256,
 )  # fmt: skip
@@ -122,51 +121,17 @@ Behind these stand the addresses of the array objects.
 PLACE = 24
 """Bytes of a place, three words: where the address of an array object is; the word that is to hold where its elements
 begin; how many bytes are added to that."""
-MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TALLIES, TURNS = range(0, 96, 8)
-"""What many turns of a program are told, in bytes from its start.
-
-MOST              how many turns there are at most
-MOVES             the address of the moves (MOVE)
-BEFORE, AFTER     how many of them are made before a turn, and after one
-DOUBTFUL, DOUBTS  calls that may leave a result undecided, and how many
-GOING             the address of a byte: turns end when it is 0; 0 if nothing but MOST ends them
-SPANS             the address of the ticks that each call took, which are added to
-TICKS             set at the end: how many ticks all took
-SPELL             after how many ticks no further turn begins
-TALLIES           how many moves follow that add a byte to a number: of turns that were made
-TURNS             the end of it all
-"""
-LONG = {"x86_64": 1 << 27, "aarch64": 1 << 21}
-"""Ticks that turns in a row may take, by architecture: 30 milliseconds or more of a clock of 1 to 5 GHz; two
-milliseconds or more of one of 1 GHz or less."""
-MOVE = 40
-"""Bytes of a move: from where, to where, how many bytes, and how much further on both are in the next turn."""
-
-FOREIGN = ("ensure*", "release*", "number*", "call*", "drop*", "clear*", "callable*", "true*", "tiles")
-"""Words that follow the operands of a call of Python (emit/calls.py)."""
-HELD = (
-    *("repeat*", "moved*", "plan*", "calls", "state*", "turns*", "most", "point*", "points"),
-    *("first*", "firsts", "last*", "lasts", "stopped", "count*"),
+TURNS = (
+    *("lead*", "state*", "calls", "plan*", "doubtful*", "doubts", "first*", "firsts", "before*", "befores"),
+    *("after*", "afters", "last*", "lasts", "count", "count_at", "going", "going_at", "sense", "until*", "start"),
+    *("number*", "most", "exact", "inner", "base*", "done", "goes", "failed", "ticks", "total", "kept", "spans*"),
 )
-"""Words of the memory that turns as one call of a program have in each run (emit/calls.py).
-
-repeat, moved    functions of emit/runner.py; plan, calls, state, turns: what `repeat` is given
-most             how many turns there are at most
-point, points    rows of three words, and how many: the byte of the struct where the address of an operand is, where
-                 that address is to be put, and what is added to it
-first, firsts    moves before all turns, and how many; last, lasts: those after them
-stopped          whether the turns came to an end
-count            where their number is added to
-"""
-UNDECIDED, LATE, FAILED, INTERRUPTED = 1, 2, 1 << 61, 1 << 62
-"""Marks in the word DOUBT of a call that did not decide all results; the greatest stays.
-
-UNDECIDED    the reference has to decide
-LATE         the time is up
-FAILED       of the first failure of what a process calls; of the next one FAILED - 1, and so on
-             (machine/call.py::mark_of)
-INTERRUPTED  is added to these where the failure is an interrupt
-"""
+"""Words of the memory of turns (emit/turns.py)."""
+MOVE = 56
+"""Bytes of a move, seven words. From where: the byte of the struct that has an address, and what is added to it; to
+where, in the same way; how many bytes, 0 to store the address itself; how much further on both are in the next turn."""
+UNDECIDED = 1
+"""The mark in the word DOUBT of a call that did not decide all results: the reference has to decide."""
 PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
 DOUBLES = 4096.0
@@ -193,13 +158,6 @@ SOURCES = ("source0*", "source1*", "source2*", "source3*")
 def names(text: str) -> tuple[str, ...]:
     """The words of an argument struct, by name, from text in which they stand side by side."""
     return tuple(text.split())
-
-
-def repeated_words(spec: KernelSpec) -> tuple[str, ...]:
-    """Words of the struct of turns as one call: operands, those that say how many turns there are,
-    and the run's own memory."""
-    told = [f"{name}*" for name in ("count", "going") if name in spec.form.split()]
-    return (*(f"operand{n}*" for n in range(spec.rows)), *told, "held*", "none", "tiles")
 
 
 def constant_bytes(form: str) -> int:

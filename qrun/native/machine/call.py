@@ -6,14 +6,12 @@ import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, KernelSpec
-from qrun.native.errors import TooLong, Undecided
+from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.machine.threads import Awaited
 
@@ -88,28 +86,6 @@ class CompiledKernel:
         return found
 
 
-class HeldMemory(Protocol):
-    """Memory of a call in one run of a program at a time, to which the word `held*` of its struct points."""
-
-    words: Ints
-    tallied: Ints
-    """Numbers that calls add to; aside: of the same size, where they can be put."""
-    aside: Ints
-    within: Sequence[HeldMemory]
-    """Memory of calls in this one."""
-
-    def told(self, tick: float) -> Any:
-        """What happened there since the numbers were 0. tick: the ns of a tick of the processor's clock."""
-
-
-class Holder(Protocol):
-    """Makes HeldMemory; held_bytes: the size of each one."""
-
-    held_bytes: int
-
-    def hold(self) -> HeldMemory: ...
-
-
 @frozen
 class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
@@ -124,10 +100,9 @@ class KernelCall:
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
-    callback:  the Python object that it calls, if it calls one.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
     parts:      the calls that a tile makes itself (emit/calls.py), which only a program's plan lists for it.
-    held:       who makes memory that each run of a program has of its own, if the struct has a word for it.
+    held:       how to make memory for the word `held*`, which each run of a program has for itself (plan/turns.py).
     """
 
     spec: KernelSpec
@@ -142,10 +117,9 @@ class KernelCall:
     why: str = ""
     scratch: int = 0
     decides: bool = True
-    callback: object = None
     pick: Ints | None = None
     parts: tuple[KernelCall, ...] = ()
-    held: Holder | None = None
+    held: Any = None
 
     def word(self, name: str) -> int:
         """What is in a word of the struct."""
@@ -197,30 +171,6 @@ class KernelCall:
     def run(self, start: int) -> None:
         """Take the tiles that are left; start: address of a bound struct."""
         invoke(self.kernel, start, self.scratch)
-
-
-_failures: dict[int, BaseException] = {}
-_marks = count(FAILED, -1)
-_KEPT = 64
-"""The newest failures that are kept until `undecided` returns them: of several in one run it returns only one."""
-
-
-def mark_of(error: BaseException) -> int:
-    """The mark (emit/spec.py) of what went wrong, which `undecided` raises in its place: each failure has its own, as
-    kernels of several threads call the same functions. The first one is the greatest, but for interrupts."""
-    mark = next(_marks) + (0 if isinstance(error, Exception) else INTERRUPTED)
-    _failures[mark] = error.with_traceback(None)
-    for old in list(_failures)[:-_KEPT]:
-        _failures.pop(old, None)
-    return mark
-
-
-def undecided(mark: int) -> BaseException:
-    """The exception to raise for this mark of a call that did not decide its results."""
-    failed = _failures.pop(mark, None)
-    if failed is not None:
-        return failed
-    return KeyboardInterrupt() if mark >= INTERRUPTED else TooLong() if mark == LATE else Undecided()
 
 
 def invoke(kernel: Any, start: int, nbytes: int) -> None:

@@ -27,7 +27,6 @@ from qrun.native.machine.threads import Awaited, Builder
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
-_REPEAT = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
 _DIRECT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _TICKS = ctypes.CFUNCTYPE(ctypes.c_int64)
 Emitted = tuple[str, tuple[str, ...]]
@@ -41,16 +40,13 @@ class Runner:
 
     lead: Any
     follow: Any
-    repeat: Any
     direct: Any
-    moved: int
-    """The address of a function that only machine code calls, as it does `repeat`, too."""
     meter: Meter
 
     @property
-    def repeated(self) -> int:
-        """The address of `repeat`."""
-        return int(ctypes.cast(self.repeat, ctypes.c_void_p).value or 0)
+    def leads(self) -> int:
+        """The address of `lead`, which machine code calls, too."""
+        return int(ctypes.cast(self.lead, ctypes.c_void_p).value or 0)
 
 
 @changeable
@@ -164,7 +160,7 @@ class Kernels:
         code = self._walking(isa).get()
         with self._lock:
             if self._runner is None:
-                kinds = {"lead": _LEAD, "follow": _FOLLOW, "repeat": _REPEAT, "direct": _DIRECT, "moved": int}
+                kinds = {"lead": _LEAD, "follow": _FOLLOW, "direct": _DIRECT}
                 found = {name: kind(code.get_function_address(name)) for name, kind in kinds.items()}
                 ticks, empty = (code.get_function_address(name) for name in ("ticks", "empty"))
                 self._runner = Runner(**found, meter=Meter.of(found["lead"], _TICKS(ticks), empty))

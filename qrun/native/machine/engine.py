@@ -12,8 +12,9 @@ import numpy as np
 from qrun.declare.frozen import changeable
 from qrun.native.emit.isa import Isa, choose
 from qrun.native.emit.spec import DOUBT, KernelSpec
+from qrun.native.errors import Undecided
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.call import KernelCall, undecided
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner
 from qrun.native.machine.memory import Array, Ints, address, aligned, keep_freed_memory
 from qrun.native.machine.operation import Operand, Operation, Order, row_tiles, share, size
@@ -96,8 +97,8 @@ class Engine:
                 waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
             section.run(start)
             wait_for(waiting)
-            if mark := int(arguments[DOUBT // 8]):
-                raise undecided(mark)
+            if arguments[DOUBT // 8]:
+                raise Undecided
 
 
 def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:

@@ -91,12 +91,6 @@ def address(array: np.ndarray[Any, Any]) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def array_at(start: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """The memory at an address as an array."""
-    nbytes = prod(shape) * np.dtype(dtype).itemsize
-    return np.ndarray(shape, dtype, (c_char * nbytes).from_address(start)) if nbytes else np.empty(shape, dtype)
-
-
 def aligned_up(nbytes: int) -> int:
     """So many bytes as whole lines of a cache."""
     return -(-nbytes // LINE) * LINE

@@ -108,7 +108,8 @@ class Operation(ABC):
     operands: tuple[Operand, ...]
     order: Order = "plain"
     view = False
-    """Whether the result is the operand's own bytes, in C order, under another shape."""
+    """Whether the result is the operand's own bytes, in C order, under another shape; from the byte `start` on."""
+    start = 0
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -13,9 +12,9 @@ import numpy as np
 
 from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, DOZE, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, SYSCALL, TIMES, YIELD
-from qrun.native.errors import Late, Unplanned
-from qrun.native.machine.call import scratch, undecided
-from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
+from qrun.native.errors import Late, Undecided, Unplanned
+from qrun.native.machine.call import scratch
+from qrun.native.machine.memory import Array, address, aligned, forget, new_aligned
 from qrun.native.machine.threads import system_call, yielding
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
@@ -49,8 +48,7 @@ _WORTH = 32
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
 
-    standing, direct: what turns with it (native/plan/turns.py) and runs of one call (native/plan/program.py) can use
-    again.
+    direct: what runs of one call (native/plan/program.py) can use again. held: memory of calls, by number.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -74,8 +72,7 @@ class Instance:
             if listing.engine.pool
             else frozenset[int]()
         )
-        self.guards, self.lock = frozenset(listing.guards.values()), threading.Lock()
-        self.standing: object = None
+        self.lock = threading.Lock()
         self.direct: object = None
         rows = {key: rows for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.words = {
@@ -83,10 +80,6 @@ class Instance:
         }
         self.cells: Any = self.structs.reshape(-1).data
         self.structs[...] = listing.structs
-        self.held = {number: holder.hold() for number, (_, holder) in listing.held.items()}
-        self.all_held = tuple([one for held in self.held.values() for one in (held, *held.within)])
-        for number, held in self.held.items():
-            self.structs[number, listing.held[number][0]] = address(held.words)
         self.move(None, address(self.memory))
         self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
@@ -96,6 +89,9 @@ class Instance:
         self.doubtful = np.array(listing.doubtful, np.int64)
         self.doubts = self.structs[:walked, DOUBT // 8]
         self.measuring = listing.engine.threads > 1
+        self.held = {number: inner.hold() for number, inner in listing.held.items()}
+        for number, held in self.held.items():
+            self.structs[number, listing.kernels[number].word("held*")] = address(held.words)
         self.forget()
         room = {key: listing.room.get(key, 0) for key in listing.pointers}
         forms = [(key, form) for key, form in listing.given.items() if key not in listing.loose]
@@ -151,8 +147,6 @@ class Instance:
                     copies[key] = pointed
                     budget.hold(pointed, str(key))
 
-        for held in self.all_held if timed else ():
-            held.tallied[...] = 0
         take(arrays)
         for segment in listing.segments:
             self._in_time(segment, budget)
@@ -181,14 +175,11 @@ class Instance:
                 budget.release(values.pop(key))
                 if key in copies:
                     budget.release(copies.pop(key))
-        unmet = frozenset(key for key in self.guards if not self.value(key, values).any())
         if self.measuring:
-            self._measure(stamps, unmet)
+            self._measure(stamps)
         lent = not values.keys().isdisjoint(self.lendable)
         wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
-        ticks = [stamp.tick for stamp in stamps if stamp.segment.item < 0]
-        inside = self.told(ticks[-1]) if timed and self.held else {}
-        return StampedResult(wanted, tuple(stamps), lent, unmet=unmet, inside=inside)
+        return StampedResult(wanted, tuple(stamps), lent)
 
     def results(self, budget: Budget) -> dict[Key, Array]:
         """New arrays for what a run returns, to which its calls write."""
@@ -199,13 +190,10 @@ class Instance:
             self.move(key, start)
         return made
 
-    def _measure(self, stamps: Sequence[Stamp], unmet: AbstractSet[Key]) -> None:
+    def _measure(self, stamps: Sequence[Stamp]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is
-        inside now, and where all of a segment are small none is called. unmet: the guards that were false."""
-        left_out = [n for n, item in enumerate(self.listing.item_of) if self.listing.guards.get(item) in unmet]
-        known = self.alone.work[left_out]
+        inside now, and where all of a segment are small none is called."""
         self.alone.measure(stamps)
-        self.alone.work[left_out] = known
         if self.alone.known:
             self.measuring = False
             self.plan[: len(self.listing.counts), 5] = flags = self.alone.flags()
@@ -256,34 +244,15 @@ class Instance:
     def _lead(self, segment: Segment) -> None:
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(self.start, segment.first, segment.end, own)
-        if self.doubtful.size and (failed := self.doubt()) is not None:
-            raise failed
+        if self.doubtful.size and self.doubt():
+            raise Undecided
 
-    def repeat(self, segment: Segment, most: int, turns: Ints) -> tuple[int, BaseException | None]:
-        """Run a segment at most so many times, as `turns` says (emit/runner.py); how many times it was, and why the
-        next one could not be made, if that is so. Raises an interrupt that came meanwhile.
-        """
-        if segment.first in self.helped:
-            self.call_helpers()
-        own = scratch(self.listing.scratch) if self.listing.scratch else 0
-        repeat = self.listing.engine.runner.repeat
-        made = int(repeat(self.start, segment.first, segment.end, own, address(turns)))
-        failed = self.doubt() if made < most else None
-        if not (failed is None or isinstance(failed, Exception)):
-            raise failed
-        return made, failed
-
-    def doubt(self) -> BaseException | None:
-        """What is to be raised if a call could not decide its results; it is forgotten."""
-        if not np.count_nonzero(self.doubts):
-            return None
-        mark = int(self.doubts.max())
-        self.doubts[...] = 0
-        return undecided(mark)
-
-    def told(self, tick: float) -> dict[int, Any]:
-        """What happened in memory of calls' own, by item. tick: the ns of a tick of the processor's clock."""
-        return {int(self.listing.counts[number, 3]): held.told(tick) for number, held in self.held.items()}
+    def doubt(self) -> bool:
+        """Whether a call could not decide its results; that is forgotten."""
+        found = bool(np.count_nonzero(self.doubts))
+        if found:
+            self.doubts[...] = 0
+        return found
 
     def call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.native.emit.spec import DOUBT, ENTRY, GUARD, STRUCT, KernelSpec
-from qrun.native.machine.call import Holder, KernelCall
+from qrun.native.emit.spec import DOUBT, ENTRY, STRUCT, KernelSpec
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints, address, aligned_copy
 from qrun.native.machine.operation import Operand, OperandStrides
@@ -57,9 +57,9 @@ class Listing:
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided.
     joined:   items whose work another one does, and which one that is.
-    guards:   of items that a value decides on, its key. loose: values from outside, of any shape and type.
-    held:     of calls that have memory of each run, by number: the word that points to it, and who makes it.
+    loose:    values from outside, of any shape and type.
     keep:     what structs point to.
+    held:     of calls that have memory of each run: how it is made (KernelCall.held), by number.
     """
 
     engine: Engine
@@ -82,15 +82,14 @@ class Listing:
     scratch: int
     helpers: int
     joined: Mapping[int, int]
-    guards: Mapping[int, Key] = field(default_factory=dict)
     loose: AbstractSet[Key] = frozenset()
     keep: object = None
-    held: Mapping[int, tuple[int, Holder]] = field(default_factory=dict)
+    held: Mapping[int, Any] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Memory of one run."""
-        held = sum(holder.held_bytes for _, holder in self.held.values())
+        held = sum([int(inner.turns.nbytes) for inner in self.held.values()])
         return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch + held
 
     @property
@@ -135,14 +134,9 @@ class Listing:
             schedule.scratch,
             schedule.helpers,
             schedule.joined,
-            dict(schedule.guards),
             schedule.loose,
             calls,
-            {
-                n: (c.section.kernel.word("held*"), c.section.held)
-                for n, c in enumerate(calls)
-                if c.section.held is not None
-            },
+            {number: call.section.held for number, call in enumerate(calls) if call.section.held is not None},
         )
 
 
@@ -171,8 +165,6 @@ def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
             storage = call.placed.storages[operand]
             start = int(call.section.arguments[word]) + storage.place
             found.setdefault(storage.root.key, []).append((number, word, start))
-        if (guard := call.placed.guard) is not None:
-            found.setdefault(guard.root.key, []).append((number, GUARD // 8, guard.place))
     return {key: np.array(rows, np.int64) for key, rows in found.items()}
 
 
@@ -213,8 +205,6 @@ def portable(schedule: Schedule, listing: Listing) -> Portable:
     """The program. Raises Unportable."""
     finder, structs = _Finder(), listing.structs.copy()
     moved = {(call, word) for rows in listing.pointers.values() for call, word in rows[:, :2].tolist()}
-    if listing.held:
-        raise Unportable("memory that calls have of their own")
     for number, call in enumerate(schedule.rows):
         if schedule.engine.kernels.get(call.section.spec) is not call.section.kernel:
             raise Unportable("a kernel of another specification")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from types import MappingProxyType
 
 import numpy as np
 
@@ -100,19 +99,17 @@ class Storage:
 
 @frozen
 class Placed:
-    """An operation on storages, the result last, for the item of this number, if its guard is true or missing."""
+    """An operation on storages, the result last, for the item of this number."""
 
     operation: Operation
     storages: tuple[Storage, ...]
     item: int
-    guard: Storage | None = None
 
 
 class Placement:
     """Storages for a list of items.
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
-    guards: of items that a value decides on, its key.
     placed: operations in order, conversions among them. forms: of each value by key; the first is seen from outside.
     borders: storages whose border is to be filled once. arena: its size in bytes.
     """
@@ -123,10 +120,8 @@ class Placement:
         given: dict[Key, Operand],
         wanted: Sequence[Key],
         convert: Conversion,
-        guards: Mapping[int, Key] = MappingProxyType({}),
     ) -> None:
-        self.convert, self._guards, self._wanted = convert, guards, frozenset(wanted)
-        self._guard_of: dict[Storage, Storage] = {}
+        self.convert, self._wanted = convert, frozenset(wanted)
         self.placed: list[Placed] = []
         self.forms = {key: [Storage(operand, "plain", key)] for key, operand in given.items()}
         self._producers: dict[Storage, Operation] = {}
@@ -143,7 +138,6 @@ class Placement:
                     self._task(task, number)
         for key in wanted:
             self.forms[key].sort(key=lambda form: form.order != "plain")
-        for key in (*wanted, *guards.values()):
             self._keep(key, len(items))
         self._merge()
         self._join()
@@ -170,13 +164,10 @@ class Placement:
         self.forms[task.output] = [output]
         if operation.view and not inputs[0].gaps:
             output.key = inputs[0].key
-            output.become_part(inputs[0], 0, False)
+            output.become_part(inputs[0], operation.start, False)
         else:
             self._producers[output] = operation
-            guard = self.forms[self._guards[number]][0] if number in self._guards else None
-            if guard is not None:
-                self._guard_of[output] = guard
-            self.placed.append(Placed(operation, (*inputs, output), number, guard))
+            self.placed.append(Placed(operation, (*inputs, output), number))
         if task.output in self._wanted:
             self._form(task.output, operation.result, "plain", number)
 
@@ -209,10 +200,7 @@ class Placement:
         operation = self._memo.once(how := (source.operand, source.order, operand, order), lambda: self.convert(*how))
         source.readers.append((operation, 0))
         self._producers[made] = self._conversions[made] = operation
-        guard = self._guard_of.get(source)
-        if guard is not None:
-            self._guard_of[made] = guard
-        self.placed.append(Placed(operation, (source, made), number, guard))
+        self.placed.append(Placed(operation, (source, made), number))
         forms.append(made)
         return made
 
@@ -232,7 +220,7 @@ class Placement:
                 continue
             made.first = maker.item
             self._producers[made] = direct
-            self.placed[makers[source]] = Placed(direct, (*maker.storages[:-1], made), maker.item, maker.guard)
+            self.placed[makers[source]] = Placed(direct, (*maker.storages[:-1], made), maker.item)
             gone.add(number)
         self.placed = [placed for number, placed in enumerate(self.placed) if number not in gone]
 

@@ -69,14 +69,14 @@ class Program:
         Raises Unplanned if an array has not the type and shape of its operand,
         Undecided if a kernel could not decide, Late.
         """
-        instance = self.take(budget)
+        instance = self._memory(budget)
         try:
             return instance.run(arrays, elsewhere, budget, looks, timed)
         finally:
-            self.give(instance)
+            self.free.append(instance)
 
-    def take(self, budget: Budget) -> Instance:
-        """Memory of a run, for one thread, until it is given back."""
+    def _memory(self, budget: Budget) -> Instance:
+        """Memory of a run that nobody else has."""
         try:
             instance = self.free.pop()
         except IndexError:
@@ -84,10 +84,6 @@ class Program:
             return Instance(self.listing)
         budget.reserve(self.nbytes, "native program", there=True)
         return instance
-
-    def give(self, instance: Instance) -> None:
-        """Another run may have this memory."""
-        self.free.append(instance)
 
 
 _ARRAYS = (DOUBTS_AT + 8) // 8
@@ -100,8 +96,9 @@ class Direct:
     """Runs of a program as `Program.run` makes them, but without times; the caller counts the memory and the time.
 
     read: keys of the arrays from outside that kernels read. made: for each result of kernels its key, shape and type,
-    and the bytes of its memory, 0 if the result is small and needs no more than its elements take. alone: whether the
-    program is one native call, without steps elsewhere. nbytes: the most memory of a run, without results of those.
+    and the bytes of its memory, 0 if the result is small and needs no more than its elements take. copied: keys of
+    results that are values from outside, or parts of others. alone: whether the program is one native call, without
+    steps elsewhere. nbytes: the most memory of a run, without results of those.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
@@ -120,19 +117,21 @@ class Direct:
         }
         order = sorted(forms, key=lambda key: self.wanted.index(key) if key in self.wanted else -1)
         self.made = tuple([(key, *forms[key]) for key in order])
+        self.copied = tuple([key for key in self.wanted if key not in {*returned, *self.later}])
+        copies = (listing.given.get(key) or listing.views[key] for key in self.copied)
         self.nbytes = program.nbytes + sum(nbytes for _, nbytes in returned.values())
+        self.nbytes += sum(math.prod(form.shape) * form.dtype.itemsize for form in copies)
 
     @classmethod
     def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
-        """For runs that return these; None where they are not just what kernels or steps elsewhere make."""
+        """For runs that return these; None where the program returns others."""
         listing = program.listing
         if not listing.segments or elements_at() < 0 or set(listing.wanted) != set(wanted):
             return None
         made = cls(program, wanted)
         whole = all(listing.given[key].nbytes >= listing.room.get(key, 0) for key in made.read)
         loose = any(step.loose for step in listing.steps.values())
-        own = listing.returned.keys() == set(wanted) if made.alone else {*listing.returned, *made.later} >= set(wanted)
-        return made if whole and own and not loose else None
+        return made if whole and not loose else None
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
         """The results for arrays that have the operands' shapes and types, and that nobody changes meanwhile. None if
@@ -171,7 +170,9 @@ class Direct:
         if self._scratch:
             words[SCRATCH_AT // 8] = scratch(self._scratch)
         if self.alone:
-            return made if self._called(instance, told, 0) else None
+            if not self._called(instance, told, 0):
+                return None
+            return self._with_copies(instance, made, arrays) if self.copied else made
         assert elsewhere is not None
         return self._in_turn(instance, told, {**arrays, **made}, elsewhere)
 
@@ -181,8 +182,7 @@ class Direct:
             instance.call_helpers()
         if not self._call(told.start):
             return True
-        if (failed := instance.doubt()) is not None and not isinstance(failed, Exception):
-            raise failed
+        instance.doubt()
         return False
 
     def _in_turn(
@@ -207,7 +207,12 @@ class Direct:
                     if not self._fits(key, array):
                         return None
                     words[at] = id(array)
-        return {key: values[key] for key in self.wanted}
+        return self._with_copies(instance, {key: values[key] for key in self.wanted if key in values}, values)
+
+    def _with_copies(self, instance: Instance, made: dict[Any, Array], arrays: Mapping[Any, Array]) -> dict[Any, Array]:
+        """These results, and those of which there are no arrays yet. arrays: all others that there are, by key."""
+        values = {**arrays, **made}
+        return made | {key: instance.value(key, values).copy() for key in self.copied}
 
     def _fits(self, key: Key, array: Array) -> bool:
         """Whether kernels may read an array as it is."""

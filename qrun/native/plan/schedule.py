@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach
-from qrun.native.plan.fusing import Guards, fused_apart
+from qrun.native.plan.fusing import fused
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 from qrun.native.plan.placement import Placed, Placement, Storage
 from qrun.native.plan.stamps import Segment
@@ -120,7 +119,6 @@ class Schedule:
     given:  operands of the values that come as arrays: those fed, constants, and what runs elsewhere makes.
     fixed:  arrays that are the same in each run.
     wanted: keys of the values that a run returns.
-    guards: of items that a value decides on, that value; where it is false, they do nothing.
     loose:  keys of values that may have any shape and type: no operation reads them.
     """
 
@@ -131,15 +129,14 @@ class Schedule:
         given: Mapping[Any, Operand],
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],
-        guards: Guards = MappingProxyType({}),
         loose: AbstractSet[Key] = frozenset(),
     ) -> None:
         self.loose = frozenset(loose)
-        self.engine, self.wanted, self.guards = engine, tuple(wanted), guards
-        self.items = tuple(fused_apart(engine, items, wanted, guards))
+        self.engine, self.wanted = engine, tuple(wanted)
+        self.items = tuple(fused(engine, items, wanted))
         self.joined = joined(items, self.items)
         self.given, self.fixed = dict(given), dict(fixed)
-        self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine), guards)
+        self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self._spans: dict[Storage, Span] = {}
         self.calls = self._calls()
         self.rows, self.parts = self._rows()
@@ -190,8 +187,7 @@ class Schedule:
             placed = call.placed
             if placed is not before:
                 before = placed
-                read = placed.storages[:-1] if placed.guard is None else (*placed.storages[:-1], placed.guard)
-                inputs = [self._span(s) for s in read if s.is_written]
+                inputs = [self._span(s) for s in placed.storages[:-1] if s.is_written]
                 output = self._span(placed.storages[-1])
                 clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
                 if number and (clash or self._apart(number)):

@@ -83,15 +83,12 @@ class Stamp:
 @frozen
 class StampedResult:
     """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told:
-    what steps that ran elsewhere said of themselves, by item. unmet: the guards that were false.
-    inside: turns that calls made, by item."""
+    what steps that ran elsewhere said of themselves, by item."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
     lent: bool
     told: Mapping[int, Any] = field(default_factory=dict)
-    unmet: frozenset[Key] = frozenset()
-    inside: Mapping[int, Any] = field(default_factory=dict)
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:

@@ -1,300 +1,320 @@
-"""Many runs of a program in a row, without Python between them: what one makes goes to where the next one reads it."""
+"""A program that runs turn after turn in one kernel call (emit/turns.py): what goes where between the turns. The call
+stands alone, or in another program: there it is what a node with graphs inside makes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
-from qrun.memory import Budget, Deadline
-from qrun.native.emit.spec import (
-    AFTER,
-    BEFORE,
-    DOUBTFUL,
-    DOUBTS,
-    GOING,
-    LONG,
-    MOST,
-    MOVE,
-    MOVES,
-    SPANS,
-    SPELL,
-    TALLIES,
-    TICKS,  # fmt: skip
-    TURNS,
-)
-from qrun.native.errors import Declined, TooLong
-from qrun.native.machine.memory import Array, Ints, address, aligned, aligned_up, forget
+from qrun.declare.frozen import frozen, replace
+from qrun.memory import Budget
+from qrun.native.emit.spec import MOVE, NEXT, STRUCT, TURNS, KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.machine.call import KernelCall, scratch
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Array, address, aligned, aligned_up, fresh
+from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
-from qrun.native.plan.program import Program
+from qrun.native.plan.listing import Listing
 
-_FIRST, _SHORT, _LONG = 8, 5_000_000, 50_000_000
-"""Turns of the first native call, after which Python sees interrupts. After a call of less than _SHORT ns the next one
-makes 8 times as many turns, and after one of more than _LONG ns a quarter."""
-
-Move = tuple[int, int, int, int, int]
-Place = tuple[Key | None, int]
-
-
-@frozen
-class Turned:
-    """What some turns made.
-
-    count:   how many there were.
-    carried: what goes around, after the last one. stacked: what each of them made, along a first axis.
-    spans:   ns, by item. met: in how many of them each guard was true.
-    inside:  turns inside them, by item. late: whether some of these took too long.
-    """
-
-    count: int
-    carried: tuple[Array, ...]
-    stacked: tuple[Array, ...]
-    spans: tuple[int, ...]
-    met: Mapping[Key, int] = field(default_factory=dict)
-    inside: Mapping[int, Turned] = field(default_factory=dict)
-    late: bool = False
+ENDLESS = 1 << 62
+"""More turns than any run makes."""
+MOVED = 1 << 21
+"""Bytes whose moves take longer than Python does for a turn, in which nothing is moved."""
+_TRUE = np.ones(1, np.bool_)
+_FLAG = Operand((), _TRUE.dtype)
+_OPERANDS = 27
+"""Operands and results that a call in a program may have."""
+_NONE = np.empty((0, 3), np.int64)
+Move = tuple[int, int, int, int, int, int, int]
+Watch = Callable[["HeldTurns", float], None]
+Place = tuple[int, int]
+"""The byte of a struct with an address, 0 for none, and what is added to it."""
 
 
-class Turning:
-    """The values of a program that runs turn after turn. Raises Declined where Python has to run it.
+class Turns:
+    """A program, and what its values are from turn to turn, by key. Raises Declined where Python has a part in a turn,
+    and where shapes change between turns.
 
-    carried: keys of a value that a turn makes, and of the one as which the next turn reads it. scanned: keys of values
-    of which each turn reads one element; stacked: of those kept from each turn. known: constants besides the program's.
-    until:   whether the first of the carried values is a condition, one byte, which ends the turns.
+    number, true: inputs that are the number of the turn, and true in each; "" where there are none.
+    carried: of what goes around, the value that a turn makes, and the one as which the next turn reads it.
+    scanned: inputs that are an element, for each turn, of a larger value; stacked: results that are kept of each turn.
+    until: the result that is false after the last turn, "" for none. known: constants that are results.
+    read: what turns read from outside: values that stay, first values of what goes around, and scanned ones.
     """
 
     def __init__(
         self,
-        program: Program,
+        listing: Listing,
+        begins: tuple[Key, Key],
+        until: Key,
         carried: Sequence[tuple[Key, Key]],
         scanned: Sequence[Key],
         stacked: Sequence[Key],
         known: Mapping[Any, Array],
-        until: bool,
     ) -> None:
-        self.program, self.listing, self.until = program, program.listing, until
-        self.guards = tuple(dict.fromkeys(self.listing.guards.values()))
+        self.listing, (self.number, self.true), self.until = listing, begins, until
         self.carried, self.scanned, self.stacked = tuple(carried), tuple(scanned), tuple(stacked)
-        if len(self.listing.segments) != 1 or self.listing.segments[0].item >= 0:
-            raise Declined("a step of the program runs elsewhere")
-        self.constants = {key: np.asarray(a, order="C") for key, a in {**self.listing.fixed, **known}.items()}
-        given = self.listing.given
-        self.read = {key: given[key] for key in (*(read for _, read in carried), *scanned)}
-        for made, read in self.carried[until:]:
-            if self._form(made) != (given[read].shape, given[read].dtype):
-                raise Declined("what goes around changes its shape or type")
-        if until and any(dtype != np.bool_ for dtype in (given[carried[0][1]].dtype, self._form(carried[0][0])[1])):
-            raise Declined("the condition is no bool")
-        self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *stacked, *self.guards)}
-        self.forms = [self._form(key) for key in self.stacked]
-        self.element = sum(_nbytes(shape, dtype) for shape, dtype in self.forms)
-        self.sizes = {key: aligned_up(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self.read.items()}
-        self.passing = {read: aligned_up(_nbytes(given[read].shape, given[read].dtype)) for read in self._exchanged()}
-        self.memory = sum(self.sizes.values()) + sum(self.passing.values())
+        given, reads = listing.given, [read for _, read in carried]
+        if listing.steps or listing.loose or any(form.dtype.hasobject for form in given.values()):
+            raise Declined("Python has a part in a turn")
+        self.constants = {key: np.asarray(a, order="C") for key, a in {**listing.fixed, **known}.items()}
+        self.buffers = {key: given[key] for key in (*begins, *reads, *scanned) if key != ""}
+        self.read = {key: form for key, form in given.items() if key not in {*listing.fixed, *begins}}
+        self.results = [self.form(key) for key in (*reads, *stacked)]
+        self.sizes = {k: aligned_up(max(o.nbytes, listing.room.get(k, 0), 8)) for k, o in self.buffers.items()}
+        self.passed = [read for made, read in carried if self.place(made)[0] in {*self.sizes} - {read}]
+        self.room = sum(self.sizes.values()) + sum(self.sizes[key] for key in self.passed)
+        if any(self.form(made) != given[read] for made, read in carried) or self.room > MOVED:
+            raise Declined("what goes around changes its shape or type, or is large")
+        form, root = (_FLAG, None) if until == "" else (self.form(until), self.place(until)[0])
+        if (form.dtype, size(form.shape)) != (_FLAG.dtype, 1) or (root in self.read and root not in self.buffers):
+            raise Declined("the condition is not one bool that a turn makes")
+        for key in stacked:
+            self.place(key)
+        self.element = sum(form.nbytes for form in self.results[len(carried) :])
+        self.nbytes = listing.nbytes + self.room + sum(nbytes for _, nbytes in listing.returned.values())
+        self._free: deque[HeldTurns] = deque()
 
-    def _form(self, key: Key) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-        found = self.constants.get(key, self.listing.given.get(key))
-        form = self.listing.views[key] if found is None else found
-        return form.shape, form.dtype
+    def form(self, key: Key) -> Operand:
+        """Shape and type of a value that a turn reads or makes."""
+        form: Any = self.constants.get(key, self.listing.given.get(key))
+        form = self.listing.views[key] if form is None else form
+        return Operand(form.shape, form.dtype)
 
-    def _room(self, key: Key) -> int:
-        return self.listing.room.get(key, 0)
-
-    def _place(self, key: Key) -> Place:
-        """The key of the array that holds the value, None for the arena, and the byte where the value begins in it."""
+    def place(self, key: Key) -> tuple[Key | None, int]:
+        """The key of the array that holds a value, None for the arena, and the byte where the value begins in it."""
         if key in self.constants or key in self.listing.given:
             return key, 0
         view = self.listing.views[key]
         step = view.dtype.itemsize
-        for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
-            if size > 1 and stride != step:
-                raise Declined("what goes around has gaps")
-            step *= size
+        for count, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+            if count > 1 and stride != step:
+                raise Declined("what a turn makes has gaps")
+            step *= count
         return view.key, view.start
 
-    def _exchanged(self) -> Iterator[Key]:
-        """Keys of carried values whose next value lies in memory that is read: it is copied by way of a buffer."""
-        read = {key for _, key in self.carried}
-        for made, key in self.carried:
-            place = self.places[made]
-            if place[0] in read and place != (key, 0):
-                yield key
+    def run(
+        self, values: Mapping[Any, Array], start: int, most: int, budget: Budget, like: Instance, watch: Watch | None
+    ) -> tuple[int, bool, list[Array]]:
+        """Make up to so many turns, which begin with this number; none if a kernel cannot decide a result of the first.
+        Returns how many they were, whether others would follow, what goes around, and what is kept of each turn.
 
-    def run(self, values: Mapping[Any, Array], most: int, room: int, budget: Budget, timed: bool = True) -> Turned:
-        """Make turns: at most `most`, and no more than `room` bytes of stacked results, but room for one turn.
-        timed: whether to return spans.
-
-        values: the first values of what is carried; what is scanned, contiguous, with an element for each turn along
-        the first axis; and all else that the program reads. Makes no turn if a kernel cannot decide a result of the
-        first one, or while the program still measures which calls threads share. Ends when the budget has no more time.
-        Raises MemoryLimitError.
+        values: what turns read, scanned ones with an element for each turn along a first axis. like: tells which calls
+        threads share. watch: is given the memory of the turns, and the ns of a tick, when they are done. Raises
+        Unplanned for arrays of other shapes, MemoryLimitError.
         """
-        most = min(most, max(room // max(self.element, 1), 1))
-        instance = self.program.take(budget)
+        copies = [values[key].nbytes for key in self.read if not values[key].flags.c_contiguous]
+        budget.claim((self.nbytes + most * self.element + sum(copies),), 1, "turns of a loop")
         try:
-            if instance.measuring:
-                return Turned(0, (), (), ())
-            budget.claim((self.memory + most * self.element,), 1, "turns of a loop")
-            stacked = tuple([_block((most, *shape), dtype) for shape, dtype in self.forms])
-            ready = self._ready(instance)
-            for _, key in self.carried:
-                ready.values[key][...] = values[key]
-            known = {key: instance.point(key, array) for key, array in values.items() if key not in self.read}
-            known |= {key: values[key] for key in self.scanned} | instance.results(budget)
-            for key, start in ready.starts.items():
-                instance.move(key, start)
-            known |= ready.set_moves(known, stacked)  # copies live as long as `known`
-            count, spans, late = self._repeat(instance, ready, most, budget.deadline, timed)
-            carried = tuple([ready.values[key].copy() for _, key in self.carried])
-            inside = instance.told(spans[1]) if timed else {}
-        finally:
-            self.program.give(instance)
-        met = dict(zip(self.guards, ready.met.tolist(), strict=True))
-        return Turned(count, carried, tuple([block[:count] for block in stacked]), spans[0], met, inside, late)
-
-    def _ready(self, instance: Instance) -> TurnsMemory:
-        """What turns with this memory need, made once."""
-        found = instance.standing
-        if not isinstance(found, TurnsMemory) or found.turning is not self:
-            found = instance.standing = TurnsMemory(self, instance)
-        return found
-
-    def _repeat(
-        self, instance: Instance, ready: TurnsMemory, most: int, deadline: Deadline | None, timed: bool
-    ) -> tuple[int, tuple[tuple[int, ...], float], bool]:
-        """How many turns were made, the ns that they took by item, and those of a tick,
-        and whether turns in it took too long."""
-        going, turns, segment = ready.going, ready.turns, self.listing.segments[0]
-        done, size, spent, ticks = 0, _FIRST, 0, 0
-        ready.tallied[...] = 0
-        for held in instance.all_held:
-            held.tallied[...] = 0
-        failed: BaseException | None = None
-        while done < most and not (deadline is not None and deadline.passed):
-            turns[MOST // 8] = asked = min(size, most - done)
+            held = self._free.pop()
+        except IndexError:
+            held = self._hold_alone(like)
+        try:
+            carried = len(self.carried)
+            forms = [((most,) * (n >= carried) + form.shape, form.dtype) for n, form in enumerate(self.results)]
+            results = [fresh(*form) for form in forms]
+            read = [held.instance.point(k, values[k]) if k not in self.buffers else values[k] for k in self.read]
+            arrays = [*map(np.ascontiguousarray, read), *results]
+            held.table[1:] = [address(array) for array in arrays]
+            for one in (held, *held.within) if watch is not None else ():
+                one.spans[...] = one.words[TURNS.index("total")] = 0
             begin = perf_counter_ns()
-            made, failed = instance.repeat(segment, asked, turns)
-            took = perf_counter_ns() - begin
-            done, spent, ticks = done + made, spent + took, ticks + int(turns[TICKS // 8])
-            if failed is not None or (going is not None and not going[0]):
-                break
-            size = size * 8 if took < _SHORT else max(size // 4, 1) if took > _LONG else size
-        for held in instance.all_held if failed is not None else ():
-            held.tallied[...] = held.aside
-        tick, late = spent / max(ticks, 1), isinstance(failed, TooLong)
-        return done, (self.by_item(ready.spans, tick) if timed else (), tick), late
+            held.run(start, most)
+            count, goes = held.word("done"), bool(held.word("goes"))
+            for one in held.within if held.word("failed") else ():
+                one.words[TURNS.index("total")] = one.word("kept")
+            if watch is not None:
+                watch(held, (perf_counter_ns() - begin) / max(held.word("ticks"), 1))
+        finally:
+            self._free.append(held)
+        blocks = [b[:count] if 2 * count > most else b[:count].copy() for b in results[carried:]]
+        return count, goes, [*results[:carried], *blocks]
 
-    def by_item(self, spans: Ints, tick: float) -> tuple[int, ...]:
-        """The ns that calls took, by item. spans: ticks, by call; tick: the ns of one."""
-        found = np.bincount(self.listing.counts[:, 3], spans, self.listing.items) * tick
-        return tuple(found.astype(np.int64).tolist())
+    def _hold_alone(self, like: Instance) -> HeldTurns:
+        operands = {key: n for n, key in enumerate(self.read)}
+        places = [(8 * (1 + len(operands) + n), 0) for n in range(len(self.results))]
+        held = HeldTurns(InnerTurns(self, operands, places, {}))
+        if like.listing is self.listing:
+            calls = len(self.listing.counts)
+            held.instance.plan[:calls, 5] = like.plan[:calls, 5]
+        held.instance.helped = frozenset((0,) if like.helped else ())
+        return held
 
 
-class TurnsMemory:
-    """What turns with the memory of one run need: buffers, and the moves between them.
-    It is used again with that memory.
+@frozen
+class InnerTurns:
+    """How turns are one call. operands: the numbers of what is read, by key; places: of the results, None of one that
+    nobody wants; words: of the memory (emit/turns.py) that do not follow from the turns."""
 
-    values: what a turn reads, in its buffer, by key; starts: where that begins. going: the byte that ends the turns.
-    tallied: how many turns there were, if they are a call; in how many each guard was true; the ticks that calls took.
-    before: how many of the moves come before a turn.
-    moves:  as emit/runner.py has them; loose: rows that read arrays of the run, their keys,
-            and how many bytes from the start.
-    """
+    turns: Turns
+    operands: Mapping[Key, int]
+    places: Sequence[Place | None]
+    words: Mapping[str, int]
 
-    def __init__(self, turning: Turning, instance: Instance) -> None:
-        self.turning = turning
-        memory, place = aligned(turning.memory, np.uint8, 0), 0
-        self.values: dict[Key, Array] = {}
-        self.starts: dict[Key, int] = {}
-        for key, size in turning.sizes.items():
-            operand = turning.read[key]
-            own = memory[place : place + _nbytes(operand.shape, operand.dtype)]
-            self.values[key], self.starts[key] = own.view(operand.dtype).reshape(operand.shape), address(own)
-            place += size
-        passing = {}
-        for key, size in turning.passing.items():
-            passing[key] = address(memory[place : place + size])
-            place += size
-        self._memory = memory
-        self.loose: list[tuple[int, Key, int]] = []
-        guards = len(turning.guards)
-        self.tallied = np.zeros(1 + guards + len(turning.listing.counts), np.int64)
-        self.met, self.spans = self.tallied[1 : 1 + guards], self.tallied[1 + guards :]
-        self.before = len(turning.scanned) + len(instance.all_held)
-        self._rows = self._moves(instance, passing)
-        self.moves = self._rows.copy()
-        self.going = self.values[turning.carried[0][1]].reshape(-1) if turning.until else None
-        self.turns = np.zeros(TURNS // 8, np.int64)
-        words = {MOVES: address(self.moves), BEFORE: self.before, TALLIES: guards}
-        words[AFTER] = len(self.moves) - self.before - guards
-        words |= {SPANS: address(self.spans), DOUBTFUL: address(instance.doubtful), DOUBTS: len(instance.doubtful)}
-        words[SPELL] = LONG[turning.program.listing.engine.isa.architecture]
-        words[GOING] = 0 if self.going is None else address(self.going)
-        for word, value in words.items():
-            self.turns[word // 8] = value
+    def hold(self) -> HeldTurns:
+        return HeldTurns(self)
 
-    def _moves(self, instance: Instance, passing: Mapping[Key, int]) -> Ints:
-        """The moves before and after a turn, without addresses of arrays of a run. Those before it also save the
-        counts of inner turns, which are restored if this turn is not decided."""
-        turning, arena = self.turning, address(instance.memory)
-        rows: list[Move] = []
 
-        def add(key: Key, to: int, nbytes: int, along: int = 0) -> None:
-            root, start = turning.places[key]
-            if root is None:
-                start += arena
-            elif root in self.starts:
-                start += self.starts[root]
-            elif root in turning.constants:
-                start += address(turning.constants[root])
-            else:
-                self.loose.append((len(rows), root, start))
-            rows.append((start, to, nbytes, 0, along))
+class HeldTurns:
+    """The memory of turns in one run: of the program that runs, and what the kernel is told. table: addresses in place
+    of a struct, for turns that stand alone."""
 
-        for key in turning.scanned:
-            nbytes = self.values[key].nbytes
-            self.loose.append((len(rows), key, 0))
-            rows.append((0, self.starts[key], nbytes, nbytes, 0))
-        rows += [(address(held.tallied), address(held.aside), held.aside.nbytes, 0, 0) for held in instance.all_held]
-        for key, (shape, dtype) in zip(turning.stacked, turning.forms, strict=True):
-            nbytes = _nbytes(shape, dtype)
-            add(key, 0, nbytes, nbytes)
-        late: list[Move] = []
-        for made, key in turning.carried:
-            nbytes, to = self.values[key].nbytes, self.starts[key]
-            if key in passing:
-                add(made, passing[key], nbytes)
-                late.append((passing[key], to, nbytes, 0, 0))
-        for made, key in turning.carried:
-            if key not in passing and turning.places[made] != (key, 0):
-                add(made, self.starts[key], self.values[key].nbytes)
-        rows += late
-        for number, key in enumerate(turning.guards):
-            add(key, address(self.met) + 8 * number, 1)
+    def __init__(self, inner: InnerTurns) -> None:
+        turns = self.turns = inner.turns
+        listing, engine = turns.listing, turns.listing.engine
+        self.instance = instance = Instance(listing)
+        self._returned = instance.results(Budget())
+        self._memory, place = aligned(turns.room + 64, np.uint8, 0), 64
+        self.starts: dict[Key, int] = {"": address(self._memory)}
+        for key, nbytes in turns.sizes.items():
+            self.starts[key] = address(self._memory) + place
+            instance.move(key, self.starts[key])
+            place += nbytes
+        self._inner, self._passing = inner, address(self._memory) + place
+        if turns.true != "":
+            self._memory[self.starts[turns.true] - address(self._memory)] = 1
+        self.spans = np.zeros(max(len(listing.counts), 1), np.int64)
+        self.words = np.zeros(len(TURNS), np.int64)
+        self.within = [one for held in instance.held.values() for one in (held, *held.within)]
+        until = address(_TRUE) if turns.until == "" else self._source(turns.until)[1]
+        self._doubtful = instance.doubtful
+        words = {"lead*": engine.runner.leads, "state*": instance.start, "calls": len(listing.counts)}
+        words |= {"plan*": address(instance.plan), "doubtful*": address(self._doubtful), "doubts": len(self._doubtful)}
+        words |= {"number*": self.starts[turns.number], "until*": until, "spans*": address(self.spans), "sense": 1}
+        words |= {"count_at": self.word_at("most"), "going_at": address(_TRUE), "most": ENDLESS, **inner.words}
+        self._moves = {name: self._rows(rows) for name, rows in self._all_moves().items()}
+        for name, rows in self._moves.items():
+            words |= {f"{name}*": address(rows), f"{name}s": len(rows)}
+        for name, word in words.items():
+            self.words[TURNS.index(name)] = word
+        self._kernel, self._struct = engine.kernels.get(_spec(engine)), aligned(STRUCT // 8, np.int64, 0)
+        for name, word in (("held*", address(self.words)), ("tiles", 1)):
+            self._struct[self._kernel.word(name)] = word
+        self.table = np.zeros(1 + len(inner.operands) + len(turns.results), np.int64)
+
+    def word_at(self, name: str) -> int:
+        return address(self.words) + 8 * TURNS.index(name)
+
+    def word(self, name: str) -> int:
+        return int(self.words[TURNS.index(name)])
+
+    def _rows(self, rows: Sequence[Move]) -> Array:
         return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
-    def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> Mapping[Key, Array]:
-        """Set the moves for turns that begin; returns the arrays that must live until they end. known: arrays by key;
-        stacked: the arrays for stacked results."""
-        self.moves[...] = self._rows
-        sources = {key: np.ascontiguousarray(known[key]) for _, key, _ in self.loose}
-        for row, key, start in self.loose:
-            self.moves[row, 0] = address(sources[key]) + start
-        for row, block in enumerate(stacked, self.before):
-            self.moves[row, 1] = address(block)
-        return sources
+    def _source(self, key: Key) -> Place:
+        """Where a value is that a turn made or read."""
+        turns = self.turns
+        root, start = turns.place(key)
+        if root in self.starts:
+            return 0, start + self.starts[root]
+        if root in self._inner.operands:
+            return 8 * (1 + self._inner.operands[root]), start
+        array = self.instance.memory if root is None else {**turns.constants, **self._returned}[root]
+        return 0, start + address(array)
+
+    def _all_moves(self) -> dict[str, list[Move]]:
+        """What is moved before all turns, before each one, after each one, and after all."""
+        turns, operands = self.turns, self._inner.operands
+        structs, passing = address(self.instance.structs), self._passing
+        made: dict[str, list[Move]] = {name: [] for name in ("first", "before", "after", "last")}
+        direct: list[Move] = []
+        late: list[Move] = []
+
+        def move(when: list[Move], source: Place, target: Place, key: Key, ahead: int = 0, along: int = 0) -> None:
+            if nbytes := turns.form(key).nbytes:
+                when.append((*source, *target, nbytes, ahead * nbytes, along * nbytes))
+
+        for key, n in operands.items():
+            if key in turns.buffers:
+                scanned = key in turns.scanned
+                move(
+                    made["before" if scanned else "first"], (8 * (1 + n), 0), (0, self.starts[key]), key, ahead=scanned
+                )
+                continue
+            for call, word, start in turns.listing.pointers.get(key, _NONE).tolist():
+                made["first"].append((8 * (1 + n), start, 0, structs + STRUCT * call + 8 * word, 0, 0, 0))
+        for key, place in zip(turns.stacked, self._inner.places[len(turns.carried) :], strict=True):
+            if place is not None:
+                move(made["after"], self._source(key), place, key, along=1)
+        for (key, read), place in zip(turns.carried, self._inner.places, strict=False):
+            own = 0, self.starts[read]
+            if read in turns.passed:
+                move(made["after"], self._source(key), (0, passing), read)
+                move(late, (0, passing), own, read)
+                passing += turns.sizes[read]
+            elif self._source(key) != own:
+                move(direct, self._source(key), own, read)
+            if place is not None:
+                move(made["last"], own, place, read)
+        made["after"] += [*direct, *late]
+        if not self._inner.words:
+            made["before"] += [(0, h.word_at("total"), 0, h.word_at("kept"), 8, 0, 0) for h in self.within]
+        return made
+
+    def run(self, start: int, most: int) -> None:
+        """Make turns that stand alone, on the operands in the table."""
+        for name, word in (("start", start), ("most", most), ("base*", address(self.table))):
+            self.words[TURNS.index(name)] = word
+        if self.instance.helped:
+            self.instance.call_helpers()
+        at, nbytes, self._struct[NEXT // 8] = address(self._struct), self.turns.listing.scratch, 0
+        self._kernel(at, at + NEXT, scratch(nbytes) if nbytes else None)
 
 
-def _block(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    made: Array = np.empty(shape, dtype)
-    forget(made)
-    return made
+def _spec(engine: Engine) -> KernelSpec:
+    return KernelSpec("turns", engine.isa.name, 0, 0, 0, "", "bytes", False)
 
 
-def _nbytes(shape: Sequence[int], dtype: np.dtype[np.generic]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+class Part(Operation):
+    """An array among those that lie behind each other in a block of bytes, where it is."""
+
+    view = True
+
+    def __init__(self, block: Operand, operand: Operand, start: int) -> None:
+        self.operands, self.start = (block, operand), start
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        raise AssertionError("a view")
+
+
+class TurnsOperation(Operation):
+    """What graphs in a node make: its only result, or all of them, behind each other as bytes, of which `outputs` are
+    the parts. branches: one for each graph; the places of their results are numbers of `made`."""
+
+    gaps = False
+
+    def __init__(
+        self, engine: Engine, branches: Sequence[InnerTurns], operands: Sequence[Operand], made: Sequence[Operand]
+    ) -> None:
+        if len(operands) >= _OPERANDS or not made:
+            raise Declined("many operands, or no result")
+        self.engine, self.made = engine, tuple(made)
+        *self.starts, nbytes = accumulate((aligned_up(form.nbytes) for form in made), initial=0)
+        self.operands = (*operands, made[0] if len(made) == 1 else Operand((nbytes,), np.dtype(np.uint8)))
+        result = 8 * len(self.operands)
+        self.branches = [
+            replace(b, places=[None if p is None else (result, self.starts[p[0]]) for p in b.places]) for b in branches
+        ]
+
+    @property
+    def outputs(self) -> list[Part]:
+        return [Part(self.result, form, start) for form, start in zip(self.made, self.starts, strict=True)]
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        engine, names = self.engine, [f"operand{n}*" for n in range(len(self.operands))]
+        made = []
+        for branch in self.branches:
+            extents, room = self.whole, branch.turns.listing.room
+            for key, n in branch.operands.items():
+                extents[n] = max(extents[n], room.get(key, 0) * (key not in branch.turns.buffers))
+            nbytes = branch.turns.listing.scratch
+            made.append(engine.kernels.call(_spec(engine), names, {"tiles": 1}, extents, sparse=True, scratch=nbytes,
+                                            decides=False, held=branch))  # fmt: skip
+        return tuple(made)

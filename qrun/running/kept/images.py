@@ -95,7 +95,7 @@ class Images:
         kinds of runs that the program serves, True for those that observe; the kind of `first` comes first."""
         observed = first if serves[0] else None
         key = self._program_key(compiled.plan.keep, serves, feeds)
-        if (compiled.flat or has_bodies(compiled.plan.model.nodes)) and self._load(key) is not None:
+        if has_bodies(compiled.plan.model.nodes) and self._load(key) is not None:
             return  # runs that observe cannot use it, and would write it again each time
         if self._save(key, lambda bundle: packed_program(compiled, observed, held or {}, self._model, bundle)):
             self._store.save(self._key("planned"), b"", _MARK)

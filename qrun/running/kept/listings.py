@@ -60,7 +60,6 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
             int(listing.scratch),
             int(listing.helpers),
             dict(listing.joined),
-            dict(listing.guards),
         ),
     )
 
@@ -82,7 +81,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
             return PACKINGS[kind](engine, _placed(place, model), *arguments)
         return model.constants[found] if isinstance(found, str) else arrays[found]
 
-    items, wanted, doubtful, arena, scratch, helpers, joined, guards = rest
+    items, wanted, doubtful, arena, scratch, helpers, joined = rest
     listing = Listing(
         engine,
         structs,
@@ -104,7 +103,6 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         scratch,
         helpers,
         joined,
-        guards,
     )
     return Portable(listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held)
 

@@ -15,10 +15,10 @@ from qrun.native.plan.program import Program
 from qrun.ops import Arith, Observation
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops.lowering.kernel import NativeSection
+from qrun.running.bodies import BodyPrograms
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat.origins import Flat, GoneNode, Origin
 from qrun.running.kept.listings import packed_portable, unpacked_portable
 from qrun.running.kept.packed import (
     Bundle,
@@ -33,6 +33,7 @@ from qrun.running.steps import quantizes
 
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule
+    from qrun.running.dryrun import DryRun
     from qrun.running.execution import RunResult
 
 
@@ -88,7 +89,6 @@ def packed_program(
         else tuple(_told(bound, event) for bound, event in _pairs(compiled, first)),
         0 if first is None else first.peak_bytes,
         dict(held),
-        compiled.flat and _packed_flat(compiled.flat, bundle),
     )
 
 
@@ -96,7 +96,7 @@ def unpacked_program(
     index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
 ) -> KeptProgram:
     """The program of this index, for the model that it was made of."""
-    packed, constants, events, made, checks, told, peak, held, flat = index
+    packed, constants, events, made, checks, told, peak, held = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     stored = parts(model.constants)
     known = {name: stored[name] if n is None else arrays[n] for name, n in constants.items()}
@@ -107,21 +107,17 @@ def unpacked_program(
     program = Program(listed(portable, engine))
     bodies = has_bodies(nodes[item] for item in portable.listing.steps)
     natives = NativeKernels(own, engine, arith, derived=frozenset()) if bodies else None
-    whole = flat and _unpacked_flat(flat, found, arrays)
-    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith, natives, whole)
+    if natives is not None:
+        natives.of_bodies = BodyPrograms
+    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith, natives)
     if told is None:
         return KeptProgram(compiled, {}, None, peak, held)
     observations = [tuple(Observation(*fields) for fields in observed) for observed in told]
     return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak, held)
 
 
-def observing_program(
-    compiled: Compiled, events: Sequence[NodeEvent], peak: int, held: Sequence[int]
-) -> KeptProgram | None:
-    """The program with what a run that observes needs; None if it cannot serve such a run.
-
-    events, peak, held: what a dry run foretells of a run that observes; held: the bytes held at each step.
-    """
+def observing_program(compiled: Compiled, dry: DryRun) -> KeptProgram | None:
+    """The program with what a run that observes needs; None if it cannot serve such a run. dry: foretells that run."""
     listing, schedule = compiled.program.listing, compiled.program.schedule
     if schedule is None or any(step.loose for step in listing.steps.values()):
         return None
@@ -132,17 +128,16 @@ def observing_program(
     made = replace(compiled, program=Program(replace(listing, views=views), schedule))
     told = [
         bound.observations if bound is not None and bound.kernel is not None else event.observations
-        for bound, event in zip(compiled.bounds, events, strict=True)
+        for bound, event in zip(compiled.bounds, dry.events, strict=True)
     ]
-    return KeptProgram(made, checks, told, peak, {item: held[item] for item in checks})
+    held = {item: dry.held_bytes[item] for item in checks}
+    return KeptProgram(made, checks, told, dry.peak_bytes, held)
 
 
 def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:
     """`KeptProgram.checks`; None if a result cannot be looked at. views: receives the views of these results, and of
     what the reference kernel would read, as far as memory still holds that. A run that needs a value without a view
     fails, and then goes step by step."""
-    if compiled.flat is not None:
-        return None
     found: dict[int, Complete] = {}
     listing, sight = compiled.program.listing, Sight(schedule)
     there = set(listing.item_of)
@@ -222,27 +217,6 @@ def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...
         )
         for (at, inputs, outputs, macs, backend, why, sections, group), node in zip(events, nodes, strict=True)
     )
-
-
-def _packed_flat(flat: Flat, bundle: Bundle) -> Any:
-    """A Flat as plain values, its nodes without the graphs inside them: the program holds the steps of these graphs."""
-    nodes = [event.node for event in flat.whole if event.node is not None]
-    plain = [replace(node, attributes={}) if has_bodies([node]) else node for node in nodes]
-    return (
-        tuple((source.number, source.path, source.around) for source in flat.sources),
-        dict(flat.guards),
-        tuple(((at := one.source).number, at.path, at.around, one.guard, one.op, one.why) for one in flat.inner),
-        tuple(packed_node(node, bundle) for node in plain),
-        _packed_events(flat.whole),
-        tuple(flat.needed),
-    )
-
-
-def _unpacked_flat(packed: Any, events: Sequence[NodeEvent], arrays: Sequence[Array]) -> Flat:
-    sources, guards, inner, nodes, whole, needed = packed
-    inside = [GoneNode(Origin(*source), guard, op, why) for *source, guard, op, why in inner]
-    outer = _unpacked_events(whole, [unpacked_node(node, arrays) for node in nodes])
-    return Flat(events, [Origin(*source) for source in sources], guards, inside, outer, needed)
 
 
 def has_bodies(nodes: Iterable[Node]) -> bool:

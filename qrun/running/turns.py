@@ -1,0 +1,159 @@
+"""Graphs inside nodes that run turn after turn without Python (native/plan/turns.py): what their values are from turn
+to turn, the calls that do the work of a node with such graphs, and what happened in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qrun.declare.frozen import replace
+from qrun.running.compiled import Compiled
+from qrun.running.derived import blank
+from qrun.running.dispatch import NativeKernels
+from qrun.running.events import Happening, TensorInfo
+from qrun.running.plan import Plan, Step
+
+if TYPE_CHECKING:
+    from qrun.native.machine.operation import Operand
+    from qrun.native.plan.items import Item
+    from qrun.native.plan.turns import HeldTurns, InnerTurns, Turns
+
+
+def turns_of(plan: Plan, compiled: Compiled, kind: str, scanned: int = 0) -> Turns:
+    """The turns of a graph in a node of this kind, the last inputs of which are scanned. Raises Declined."""
+    from qrun.native.plan.turns import Turns
+
+    model = plan.model
+    read, made = ([value.name for value in values] for values in (model.inputs, model.outputs))
+    (number, true, *states), (until, *rest) = (read, made) if kind == "Loop" else (["", "", *read], ["", *made])
+    carried = tuple(zip(rest, states[: len(states) - scanned], strict=False))
+    known = {name: model.constants[name] for name in made if name in model.constants}
+    elements, stacked = states[len(states) - scanned :], rest[len(carried) :]
+    return Turns(compiled.program.listing, (number, true), until, carried, elements, stacked, known)
+
+
+def call_of(
+    step: Step, natives: NativeKernels, infos: Mapping[str, TensorInfo]
+) -> tuple[Item, Mapping[str, Compiled]] | None:
+    """The calls that do the work of an If, Loop or Scan, and the programs of its graphs; None where Python does it.
+    infos: types and shapes of tensors by name."""
+    from qrun.native.errors import Declined
+
+    ways = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
+    turned = any(any(step.kwargs.get(way) or ()) for way in ways) or (step.node.op_type, step.node.version) == (
+        "Scan",
+        8,
+    )
+    if turned or not infos.keys() >= {*step.reads, *step.node.outputs} - {""}:
+        return None
+    try:
+        return _Call(step, natives, infos).made()
+    except Declined:
+        return None
+
+
+class _Call:
+    """A step that becomes calls, if all of its graphs have programs without steps in Python.
+
+    states, scanned: names of what its graphs take as inputs. wanted: of the results. names: of all that is read, each
+    with its number. length: how many turns there are, where shapes tell it.
+    """
+
+    def __init__(self, step: Step, natives: NativeKernels, infos: Mapping[str, TensorInfo]) -> None:
+        self.step, self._natives, self._infos, node = step, natives, infos, step.node
+        self.kind, self.names, self.wanted = node.op_type, dict[str, int](), [name for name in node.outputs if name]
+        self._count = count = step.kwargs.get("num_scan_inputs", 0)
+        inputs = ("", "", *node.inputs[2:]) if self.kind == "Loop" else node.inputs[self.kind == "If" :]
+        self.states, self.scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+        told = node.outputs[len(inputs) - 2 :] if self.kind == "Loop" else ()
+        lengths = {infos[name].shape[0] for name in (*self.scanned, *told) if name}
+        self.length = lengths.pop() if len(lengths) == 1 else None
+
+    def made(self) -> tuple[Item, Mapping[str, Compiled]]:
+        from qrun.native.plan.items import Task, item_of
+        from qrun.native.plan.turns import TurnsOperation
+
+        step = self.step
+        programs = {name: self._program(name) for name in step.bodies}
+        branches = [self._branch(name, compiled) for name, compiled in programs.items()]
+        forms = [self._form(name) for name in self.names], [self._form(name) for name in self.wanted]
+        operation = TurnsOperation(self._natives.engine, branches, *forms)
+        block = self.wanted[0] if len(self.wanted) == 1 else (step.node.index, "turns")
+        parts = zip(operation.outputs, self.wanted, strict=True) if len(self.wanted) > 1 else ()
+        tasks = [Task(operation, tuple(self.names), block), *(Task(part, (block,), name) for part, name in parts)]
+        return item_of(tasks), programs
+
+    def _form(self, name: str) -> Operand:
+        from qrun.native.machine.operation import Operand
+
+        return Operand(self._infos[name].shape, self._infos[name].dtype)
+
+    def _program(self, attribute: str) -> Compiled:
+        """The program of a graph, without steps in Python."""
+        from qrun.native.errors import Declined
+
+        plan, infos, names = self.step.bodies[attribute], self._infos, (*self.states, *self.scanned)
+        given = {name: blank(infos[name].shape, infos[name].dtype) for name in plan.model.captured}
+        for place, (value, name) in enumerate(zip(plan.model.inputs, names, strict=False)):
+            shape = infos[name].shape[place >= len(self.states) :] if name else (1,) * len(value.shape or ())
+            given[value.name] = blank(shape, infos[name].dtype if name else np.dtype((np.int64, np.bool_)[place]))
+        fits = len(plan.model.inputs) == len(names) and len(plan.model.outputs) >= len(self.step.node.outputs)
+        bodies = self._natives.inside(self.step, attribute).bodies
+        compiled: Compiled | None = bodies.native(plan, given) if bodies and fits else None
+        if compiled is None:
+            raise Declined("a graph with a step in Python")
+        return compiled
+
+    def _branch(self, attribute: str, compiled: Compiled) -> InnerTurns:
+        """The turns of a graph as a call. Only a loop that stacks results must make as many turns as were foreseen."""
+        from qrun.native.plan.turns import ENDLESS, InnerTurns
+
+        node, plan, loop = self.step.node, self.step.bodies[attribute], self.kind == "Loop"
+        turns = turns_of(plan, compiled, self.kind, self._count)
+        outer = dict(zip((value.name for value in plan.model.inputs), (*self.states, *self.scanned), strict=True))
+        operands = {key: self._number(outer.get(str(key), str(key))) for key in turns.read}
+        words = {"inner": 1, "sense": int(attribute != "else_branch"), "exact": int(loop and self.length is not None)}
+        words["most"] = 1 if self.kind == "If" else ENDLESS if self.length is None else self.length
+        told = (*node.inputs, "")[:2] if loop else ("", "" if self._count else node.inputs[0])
+        for word, name, nbytes in zip(("count", "going"), told, (8, 1), strict=True):
+            words |= self._told(word, name, nbytes) if name else {}
+        return InnerTurns(turns, operands, self._places(turns), words)
+
+    def _told(self, word: str, name: str, nbytes: int) -> dict[str, int]:
+        """Words that say where the number of turns is, or the condition."""
+        from qrun.native.errors import Declined
+
+        if self._form(name).nbytes != nbytes:
+            raise Declined("no scalar")
+        return {word: 8 * (1 + self._number(name)), f"{word}_at": 0}
+
+    def _places(self, turns: Turns) -> list[tuple[int, int] | None]:
+        """Which of the wanted values each result is. Raises Declined where one is of another shape or type."""
+        from qrun.native.errors import Declined
+
+        named = zip(turns.results, (*self.step.node.outputs, *[""] * len(turns.results)), strict=False)
+        for number, (form, name) in enumerate(named):
+            stacked = self.kind != "If" and number >= len(turns.carried)
+            if name and self._form(name) != (replace(form, shape=(self.length, *form.shape)) if stacked else form):
+                raise Declined("a result of another shape or type")
+        names = (*self.step.node.outputs, *[""] * len(turns.results))[: len(turns.results)]
+        return [(self.wanted.index(name), 0) if name else None for name in names]
+
+    def _number(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names))
+
+
+def told(compiled: Compiled, held: HeldTurns, tick: float, path: str) -> Iterator[Happening]:
+    """What happened at the nodes of a graph in turns that were made. tick: ns; path: of the graph."""
+    listing, count = compiled.program.listing, held.word("total")
+    spans = np.bincount(listing.counts[:, 3], held.spans, listing.items) * tick
+    for item, event in enumerate(compiled.events if count else ()):
+        assert event.node is not None
+        yield f"{path}{event.node.label}", event.node.op, int(spans[item]), event.backend, event.why, count
+    inner = {item: iter(programs.items()) for item, programs in compiled.calls.items()}
+    for number, one in held.instance.held.items():
+        item = int(listing.counts[number, 3])
+        attribute, program = next(inner[item])
+        yield from told(program, one, tick, f"{path}{compiled.plan.steps[item].node.label}/{attribute}/")
