@@ -51,7 +51,7 @@ class _Memory(np.ndarray[Any, np.dtype[Any]]):
     start: int
 
 
-class Lent:
+class Reloadable:
     """An array to hold: one that is stored in a file, or a view of one, is not held but read again."""
 
     def __init__(self, array: Array) -> None:
@@ -67,7 +67,7 @@ class Lent:
         if self._array is not None:
             return self._array
         assert self.stored is not None
-        return viewed(self.stored.read(), self.start, self.shape, self.strides, self.dtype)
+        return view_of(self.stored.read(), self.start, self.shape, self.strides, self.dtype)
 
     @property
     def key(self) -> Hashable:
@@ -75,7 +75,7 @@ class Lent:
         return id(self.stored), self.start, self.shape, self.strides, self.dtype
 
 
-def viewed(array: Array, start: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def view_of(array: Array, start: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """The elements that lie in the memory of a contiguous array, from byte `start` on."""
     return np.ndarray(shape, dtype, array.reshape(-1).view(np.uint8).data, start, strides)
 
@@ -102,7 +102,7 @@ class StoredConstants(Mapping[str, Array]):
         self.parts = parts
 
     def __getitem__(self, name: str) -> Array:
-        return kept(self.parts[name])
+        return hold(self.parts[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts
@@ -136,34 +136,34 @@ def part_of(array: Array) -> Part:
 
 
 @overload
-def lent(part: Part) -> Array: ...
+def borrow(part: Part) -> Array: ...
 
 
 @overload
-def lent(part: None) -> None: ...
+def borrow(part: None) -> None: ...
 
 
 @overload
-def lent(part: Part | None) -> Array | None: ...
+def borrow(part: Part | None) -> Array | None: ...
 
 
-def lent(part: Part | None) -> Array | None:
+def borrow(part: Part | None) -> Array | None:
     """The array, for somebody who does not hold it for long."""
     return part.read() if isinstance(part, StoredArray) else part
 
 
 @overload
-def kept(part: Part) -> Array: ...
+def hold(part: Part) -> Array: ...
 
 
 @overload
-def kept(part: None) -> None: ...
+def hold(part: None) -> None: ...
 
 
 @overload
-def kept(part: Part | None) -> Array | None: ...
+def hold(part: Part | None) -> Array | None: ...
 
 
-def kept(part: Part | None) -> Array | None:
+def hold(part: Part | None) -> Array | None:
     """The array, which is held from now on, for somebody who often asks for it."""
     return part.keep() if isinstance(part, StoredArray) else part

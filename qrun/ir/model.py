@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.declare import InNotebook, grouped
 from qrun.declare.frozen import frozen, replace
-from qrun.declare.stored import Part, constants_of, kept, parts
+from qrun.declare.stored import Part, constants_of, hold, parts
 from qrun.ir.types import shape_text, type_name
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class Model(InNotebook):
 
     def constant(self, name: str) -> Array | None:
         """The value of an initializer or of a Constant node's output, or None if it is known only when running."""
-        return kept(self.part(name))
+        return hold(self.part(name))
 
     def part(self, name: str) -> Part | None:
         """As `constant`, but what stays in a file is not read."""

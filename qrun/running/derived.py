@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from qrun.declare.stored import lent
+from qrun.declare.stored import borrow
 from qrun.ir import Array, Model
 from qrun.ops import Arith, Context, find
 from qrun.running.plan import Step
@@ -58,7 +58,7 @@ def derived_values(
     found: dict[str, Array] = {}
 
     def value(name: str) -> Array | None:
-        return found[name] if name in found else lent(model.part(name))
+        return found[name] if name in found else borrow(model.part(name))
 
     for step in steps:
         node = step.node

@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Part, lent, parts
+from qrun.declare.stored import Part, borrow, parts
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
@@ -227,7 +227,7 @@ class NativeKernels:
         ctx = Context(
             self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[], fixed=step.fixed
         )
-        inputs, fixed = (*[lent(part) for part in args], *(None,) * missing), (*fixed, *(True,) * missing)
+        inputs, fixed = (*[borrow(part) for part in args], *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = self._attributes.once(step.node.index, lambda: _attributes(step))
         types = [None if x is None else x.dtype for x in inputs]
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from qrun.declare.collector import without_collector
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import StoredArray, lent, parts
+from qrun.declare.stored import StoredArray, borrow, parts
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
@@ -74,7 +74,7 @@ def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
                 assert not isinstance(freed, StoredArray)
                 run.budget.release(freed)
     if run.observe:
-        own_outputs({name: lent(values.held[name]) for name in plan.keep}, feeds, plan.model, run.budget)
+        own_outputs({name: borrow(values.held[name]) for name in plan.keep}, feeds, plan.model, run.budget)
     bounds = tuple([step.bound for step in steps])
     return DryRun(DryEvents(steps, run), bounds, run.infos, run.budget.peak, tuple(held))
 

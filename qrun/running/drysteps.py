@@ -8,7 +8,7 @@ from typing import Any
 
 from qrun.declare.collector import without_collector
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Part, lent
+from qrun.declare.stored import Part, borrow
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context, Observation
@@ -101,12 +101,12 @@ def _room(bound: KernelBinding, args: Sequence[Part | None], ctx: Context) -> An
     assert kernel is not None
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
-    return kernel.room(args) if kernel.room else kernel.run([lent(part) for part in args])
+    return kernel.room(args) if kernel.room else kernel.run([borrow(part) for part in args])
 
 
 def _told(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Context) -> Any:
     """The results of a step that reads only shapes and small values, in arrays that take the memory of a real run."""
-    args = [lent(part) for part in given]
+    args = [borrow(part) for part in given]
     if bound.kernel is None or not ctx.observing:
         return reference(step, args, ctx)
     made = _room(bound, args, ctx)

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.declare import stored
 from qrun.declare.frozen import changeable, frozen
-from qrun.declare.stored import Part, lent
+from qrun.declare.stored import Part, borrow
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import Compound, of_type, parts, tensors, to_runtime
@@ -187,12 +187,12 @@ def execute(
         events.append(run_step(step, model, values, run))
         if see is not None:
             with clock.aside:
-                for name, array in tensors({n: lent(values[n]) for n in step.node.outputs if n}).items():
+                for name, array in tensors({n: borrow(values[n]) for n in step.node.outputs if n}).items():
                     see(name, array)
         for name in step.frees:
             if (freed := values.pop(name, None)) is not None:
                 budget.release(freed)
-    outputs = own_outputs({name: lent(values[name]) for name in plan.keep}, feeds, model, budget)
+    outputs = own_outputs({name: borrow(values[name]) for name in plan.keep}, feeds, model, budget)
     _check_outputs(model, outputs)
     inside = run.inside.events
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns, inside=inside)

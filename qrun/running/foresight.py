@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Part, lent
+from qrun.declare.stored import Part, borrow
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
@@ -80,7 +80,7 @@ class _Told:
             return
         self.types[name] = TensorType(name, part.dtype, part.shape)
         if part.size <= SMALL:
-            self.values[name] = lent(part)
+            self.values[name] = borrow(part)
 
     def learn(self, step: Step) -> None:
         """Add what can be told of the step's outputs."""

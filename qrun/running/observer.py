@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qrun.declare.frozen import replace
-from qrun.declare.stored import lent, parts
+from qrun.declare.stored import borrow, parts
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context, Observation
@@ -64,7 +64,9 @@ class Observer:
                     return
             step = plan.steps[item]
             moves, constants = moving(plan, step), parts(plan.model.constants)
-            args = [(seen(name) if name in moves else lent(constants[name])) if name else None for name in node.inputs]
+            args = [
+                (seen(name) if name in moves else borrow(constants[name])) if name else None for name in node.inputs
+            ]
             wanted = tuple(map(bool, node.outputs))
             budget = self._budget.aside()
             budget.live = self._kept.held.get(item, 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from qrun.declare.frozen import changeable, replace
-from qrun.declare.stored import Part, StoredConstants, kept, parts
+from qrun.declare.stored import Part, StoredConstants, hold, parts
 from qrun.ir import Array
 from qrun.ir.compound import apart
 from qrun.memory import Budget
@@ -100,7 +100,7 @@ class BoundStep:
         if step.bodies:
             run = Run(self._arith, of.budget, False, self._natives, Clock(), {}, inside=of.inside, path=of.path)
             ctx.bodies = run.bodies(step, self._around(given))
-        made = reference(step, [kept(part) for part in args], ctx)
+        made = reference(step, [hold(part) for part in args], ctx)
         if observer is not None:
             observer.found[self._item] = tuple(ctx.observations)
         return made

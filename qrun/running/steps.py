@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Part, StoredConstants, kept, lent, parts
+from qrun.declare.stored import Part, StoredConstants, borrow, hold, parts
 from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
@@ -205,7 +205,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
-    made = [lent(values[value.name]) for value in model.outputs]
+    made = [borrow(values[value.name]) for value in model.outputs]
     for name, part in values.items():
         if name not in outside and name not in model.constants:
             budget.release(part)
@@ -241,7 +241,7 @@ def bind(step: Step, args: Sequence[Part | None], run: Run, wait: bool = True) -
 def compute(step: Step, args: Sequence[Part | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
     """The step's outputs, and whether the native kernel made them. The reference kernel observes while it computes."""
     if bound is None or bound.kernel is None:
-        return reference(step, [kept(part) for part in args], ctx), False
+        return reference(step, [hold(part) for part in args], ctx), False
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
     try:
@@ -254,7 +254,7 @@ def compute(step: Step, args: Sequence[Part | None], bound: KernelBinding | None
 
 def reference(step: Step, args: Sequence[Part | None], ctx: Context) -> Any:
     """What the reference kernel makes of these inputs."""
-    made = step.definition.compute([lent(part) for part in args], step.kwargs, ctx)
+    made = step.definition.compute([borrow(part) for part in args], step.kwargs, ctx)
     observe_codes(step.node, made, ctx)
     return made
 
@@ -265,7 +265,7 @@ def observe(step: Step, args: Sequence[Part | None], bound: KernelBinding, resul
     if (
         kernel is not None
         and kernel.complete(result)
-        and (kernel.plain is None or kernel.plain([lent(part) for part in args]))
+        and (kernel.plain is None or kernel.plain([borrow(part) for part in args]))
     ):
         ctx.observations.extend(bound.observations)
         observe_codes(step.node, result, ctx)

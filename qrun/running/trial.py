@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qrun.declare.collector import without_collector
-from qrun.declare.stored import lent, parts
+from qrun.declare.stored import borrow, parts
 from qrun.errors import MemoryLimitError, QrunError, TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
@@ -73,7 +73,7 @@ class _Trial:
         if sum(array.size for array in read.values()) > _ELEMENTS:
             return False
         blank = {name: array if array.dtype.names else values.shown(name) for name, array in read.items()}
-        around = {name: lent(part) for name, part in blank.items() if part is not None}
+        around = {name: borrow(part) for name, part in blank.items() if part is not None}
         made, _ = compute_step(step, self._chosen.plan.model, around, self._computing)
         for name, array in zip(step.node.outputs, made, strict=False):
             if name:

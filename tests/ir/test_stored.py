@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import qrun
-from qrun.declare.stored import Lent, StoredArray, StoredConstants, parts
+from qrun.declare.stored import Reloadable, StoredArray, StoredConstants, parts
 from qrun.errors import ModelError
 from qrun.ir import external
 
@@ -202,13 +202,13 @@ def test_views_of_what_is_stored_are_read_again() -> None:
     for view in views:
         part, reads = counted()
         want = view(part.read()).tolist()
-        lent = Lent(view(part.read()))
+        lent = Reloadable(view(part.read()))
         del reads[:]
         assert lent.stored is part
         assert lent.array.tolist() == want
         assert lent.array.dtype == lent.dtype
         assert len(reads) == 2
-        assert lent.key == Lent(view(part.read())).key
+        assert lent.key == Reloadable(view(part.read())).key
     own = np.arange(3)
-    assert Lent(own).array is own
-    assert Lent(own[1:]).stored is None
+    assert Reloadable(own).array is own
+    assert Reloadable(own[1:]).stored is None

@@ -13,7 +13,7 @@ import numpy as np
 from qrun.checking.rules._ort import known_schema
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Part, lent, parts
+from qrun.declare.stored import Part, borrow, parts
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.types import DTYPES
 from qrun.ops import Slot, facts, quantizers
@@ -55,7 +55,7 @@ class Scope:
 
     def value(self, name: str) -> Array | None:
         """The stored value of an initializer or Constant, even if a caller may replace it; None if there is none."""
-        return lent(self.part(name))
+        return borrow(self.part(name))
 
     def part(self, name: str) -> Part | None:
         """As `value`, but what stays in a file is not read."""

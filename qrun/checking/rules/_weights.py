@@ -12,7 +12,7 @@ import numpy as np
 from qrun.checking.rules._rule import TOLERANCE
 from qrun.checking.rules._scope import Scope, nodes, nodes_with_parameters, number
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Part, lent
+from qrun.declare.stored import Part, borrow
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.schema import MS
 from qrun.ops import Quantizer, Slot, bias, channel_axis, find, quantizers
@@ -71,7 +71,7 @@ class Weight:
     @property
     def codes(self) -> Array:
         """As stored, 4-bit types widened to int8."""
-        return lent(self.stored).astype(self.type, copy=False)
+        return borrow(self.stored).astype(self.type, copy=False)
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.emit.coded import BEYOND, GROUP
 from qrun.native.emit.fma_product import BLOCK
 from qrun.native.emit.isa import Isa
@@ -58,8 +58,8 @@ class CodedPanels(RightPanels):
         self.memo, group, blocks = memo, GROUP[weights.bits], max(1, BLOCK // weights.block)
         self.coding, self.words = f"-{weights.bits}-{weights.how}", {"block": weights.block}
         words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
-        self._parts: dict[str, tuple[Lent, int, int]] = {
-            name: (Lent(values.T[None]), rows, beyond)
+        self._parts: dict[str, tuple[Reloadable, int, int]] = {
+            name: (Reloadable(values.T[None]), rows, beyond)
             for name, values, rows, beyond in (
                 ("b*", words[:, : -(-weights.depth // group)], BLOCK // group, BEYOND),
                 ("scales*", weights.scales, blocks, 0),
@@ -85,7 +85,7 @@ class CodedPanels(RightPanels):
         }
 
 
-def _panels(engine: Engine, values: Lent, width: int, block: int, beyond: int) -> Array:
+def _panels(engine: Engine, values: Reloadable, width: int, block: int, beyond: int) -> Array:
     return pack_panels(engine, values.array, width, block, beyond)
 
 

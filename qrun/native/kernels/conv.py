@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.emit.spec import CODES, DTYPE_OF, SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window
@@ -209,7 +209,7 @@ class Gemm(ChannelsLast):
     ) -> None:
         self.engine, memo = engine, memo or Memo()
         *rows, k = (int(n) for n in x_shape)
-        columns = memo.once("columns", lambda: Lent(self._columns(w))).array
+        columns = memo.once("columns", lambda: Reloadable(self._columns(w))).array
         self.conv = Conv(engine, (1, w.shape[0], max(size(rows), 1)), columns, memo=memo, **parameters)
         x, y = self.conv.operands
         self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.emit.fma_product import BLOCK, PITCH
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import NARROW
@@ -126,7 +126,7 @@ class FloatPanels(RightPanels):
     """Those of float32 [number, K, N]."""
 
     def __init__(self, matrices: Array, memo: Memo) -> None:
-        self.matrices, self.memo = Lent(matrices), memo
+        self.matrices, self.memo = Reloadable(matrices), memo
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
         make = lambda: pack_panels(engine, self.matrices.array, width, BLOCK, 0)  # noqa: E731
@@ -363,7 +363,7 @@ class FloatMatmul(FloatProduct):
         self.turned = turned
         self.arrays = arrays = dict[str, Array]()
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
-        self.right = None if weights is None else Lent(weights)
+        self.right = None if weights is None else Reloadable(weights)
         if weights is not None:
             shapes["b*"] = None
         if constant is not None:

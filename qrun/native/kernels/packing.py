@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.kernels.copy import Loop, copies
 from qrun.native.machine.engine import Array, Engine, aligned
 
@@ -24,7 +24,7 @@ class Packing:
     """How an array was packed: `PACKINGS[kind](engine, source, *arguments)`. The arguments are plain values."""
 
     kind: str
-    source: Lent
+    source: Reloadable
     arguments: tuple[Any, ...]
 
 
@@ -43,7 +43,7 @@ def _packing(make: Callable[..., Array]) -> Callable[..., Array]:
     kind = make.__name__
 
     def packed(engine: Engine, source: Array, *arguments: Any) -> Array:
-        held = Lent(source)
+        held = Reloadable(source)
         key = kind, held.key, arguments
         found = _packed.get(key)
         if found is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import INTERLEAVED, MAGIC_BITS, KernelSpec, constant_bytes, taps_per_turn
 from qrun.native.kernels.layout import Layout, Window, chunk_blocks, unroll_for
@@ -280,7 +280,7 @@ def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> I
     return pick.reshape(groups * panels[0], panels[1])
 
 
-def _dense(engine: Engine, weights: Lent, pick: Ints, depth: int) -> Array:
+def _dense(engine: Engine, weights: Reloadable, pick: Ints, depth: int) -> Array:
     return pack(engine, weights.array, pick, depth)
 
 

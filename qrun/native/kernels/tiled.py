@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.emit.amx import STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
@@ -353,7 +353,9 @@ def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
     return chunks, -(-units // chunks)
 
 
-def _part(product: Product, run: PanelRun, weights: Lent, laid: Callable[[int], Tables], shares: int) -> TiledPart:
+def _part(
+    product: Product, run: PanelRun, weights: Reloadable, laid: Callable[[int], Tables], shares: int
+) -> TiledPart:
     """The call for one run of panels. laid: `tables` of a TiledPart."""
     first, vectors, panels, form = run
     results, n, made = product.results, weights.shape[0], laid(product.layout.pixel)

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen, replace
 from qrun.declare.memo import Memo, memoize
-from qrun.declare.stored import Lent
+from qrun.declare.stored import Reloadable
 from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.search import INT32
@@ -40,7 +40,7 @@ class Folded:
     memo:     the same sums otherwise cut, and what kernels pack of these ones, for products of other shapes.
     """
 
-    weights: Lent
+    weights: Reloadable
     bias: Ints
     ends: tuple[int, int]
     x_zero: int
@@ -59,7 +59,7 @@ class Folded:
     def part(self, first: int, end: int) -> Folded:
         """The sums of some channels."""
         own = slice(first, end)
-        return Folded(Lent(self.centred[own]), self.bias[own], self.ends, self.x_zero, self.total[own])
+        return Folded(Reloadable(self.centred[own]), self.bias[own], self.ends, self.x_zero, self.total[own])
 
     @cached_property
     def constant(self) -> Ints:
@@ -87,12 +87,12 @@ class Folded:
         return wrapped(self.constant - shift * self.total)
 
     @cached_property
-    def taps(self) -> tuple[Lent, list[int]]:
+    def taps(self) -> tuple[Reloadable, list[int]]:
         """The weights as int8 taps: see `int8_taps`."""
         if self.weights.dtype == np.int8:
             return self.weights, list(range(self.shape[1]))
         weights, taps = int8_taps(self.centred)
-        return Lent(weights), taps
+        return Reloadable(weights), taps
 
     @memoize
     def merged(self, groups: int, count: int) -> Folded:
@@ -103,20 +103,20 @@ class Folded:
         own = self.centred.reshape(groups // count, count, each, taps, k)
         for group in range(count):
             spread[:, group, :, :, group] = own[:, group]
-        return replace(self, weights=Lent(spread.reshape(n, taps, count * k)), memo=Memo())
+        return replace(self, weights=Reloadable(spread.reshape(n, taps, count * k)), memo=Memo())
 
     @memoize
     def lines(self, kernel: tuple[int, int]) -> Folded:
         """The same sums with a whole kernel row as one tap."""
         n, _, k = self.shape
-        return replace(self, weights=Lent(self.centred.reshape(n, kernel[0], kernel[1] * k)), memo=Memo())
+        return replace(self, weights=Reloadable(self.centred.reshape(n, kernel[0], kernel[1] * k)), memo=Memo())
 
 
 def fold(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool) -> Folded:
     """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`."""
     centred = _centre(w, w_zero)
     ends = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
-    return Folded(Lent(centred), bias, ends, x_zero, _total(centred))
+    return Folded(Reloadable(centred), bias, ends, x_zero, _total(centred))
 
 
 def _centre(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:

@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.declare.stored import Part, StoredArray, kept
+from qrun.declare.stored import Part, StoredArray, hold
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
@@ -80,7 +80,7 @@ class NativeKernel:
             return inputs
         places = {value for stage in self.stages for value in stage.inputs}
         every = not isinstance(self.run, StagesRun)
-        return [kept(part) if every or place in places else part for place, part in enumerate(inputs)]
+        return [hold(part) if every or place in places else part for place, part in enumerate(inputs)]
 
     @property
     def sections(self) -> tuple[NativeSection, ...]:

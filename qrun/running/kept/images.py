@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from qrun.declare.frozen import replace
-from qrun.declare.stored import constants_of, lent, parts
+from qrun.declare.stored import borrow, constants_of, parts
 from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
@@ -231,7 +231,7 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
     if made.model is model:
         return None, dict(made.groups), _refusals(made)
     old, new = parts(model.constants), parts(made.model.constants)
-    constants = {name: None if old.get(name) is part else bundle.array(lent(part)) for name, part in new.items()}
+    constants = {name: None if old.get(name) is part else bundle.array(borrow(part)) for name, part in new.items()}
     nodes = tuple(packed_node(node, bundle) for node in made.model.nodes)
     types = [v for name, v in made.model.types.items() if model.types.get(name) is not v]
     return (

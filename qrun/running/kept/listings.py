@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.stored import Lent, lent, part_of, parts, viewed
+from qrun.declare.stored import Reloadable, borrow, part_of, parts, view_of
 from qrun.ir import Array, Model
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.engine import Engine
@@ -108,7 +108,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
 
 
 def _place(
-    source: Lent, names: Mapping[int, str], starts: Sequence[tuple[int, str]], model: Model
+    source: Reloadable, names: Mapping[int, str], starts: Sequence[tuple[int, str]], model: Model
 ) -> tuple[Any, ...] | None:
     """Where an array without negative strides lies in a constant of the model; None if it lies in none. names: of the
     constants, by id; starts: the addresses of those that are in memory."""
@@ -131,7 +131,7 @@ def _place(
 
 def _placed(place: tuple[Any, ...], model: Model) -> Array:
     name, start, shape, strides, dtype = place
-    return viewed(lent(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
+    return view_of(borrow(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from qrun.declare.frozen import frozen, replace
-from qrun.declare.stored import constants_of, lent, parts
+from qrun.declare.stored import borrow, constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
@@ -80,7 +80,7 @@ def packed_program(
     constants = {name: part for name, part in parts(plan.model.constants).items() if name in names}
     return (
         tuple(packed_node(step.node, bundle) for step in plan.steps),
-        {name: None if old.get(name) is part else bundle.array(lent(part)) for name, part in constants.items()},
+        {name: None if old.get(name) is part else bundle.array(borrow(part)) for name, part in constants.items()},
         _packed_events(compiled.events),
         packed_portable(made, model, bundle),
         {item: stored(check) for item, check in (checks or {}).items()},
