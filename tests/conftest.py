@@ -32,7 +32,7 @@ SECONDS: dict[str, float] = {}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run all cases of tests that take long, too, as CI does")
-    parser.addoption("--measure", action="store_true", help="write tests/slow.txt from what the tests of this run take")
+    parser.addoption("--measure", action="store_true", help="write in tests/slow.txt what the tests of this run take")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

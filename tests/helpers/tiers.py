@@ -25,18 +25,18 @@ def read_table() -> dict[str, int]:
 
 
 def write_table(seconds: Mapping[str, float]) -> None:
-    """Write slow.txt. seconds: what each test took, by its node id."""
+    """Write slow.txt; functions that did not run keep their lines. seconds: what each test took, by its node id."""
     grouped = defaultdict(list)
     for test, taken in seconds.items():
         grouped[function_of(test)].append(taken)
-    lines = []
-    for function, cases in sorted(grouped.items()):
+    table = {function: count for function, count in read_table().items() if function not in grouped}
+    for function, cases in grouped.items():
         *others, longest = sorted(cases)
         mean = sum(others) / len(others) if others else 0.0
         count = 0 if longest > LONGEST else 1 + int(max(SECONDS - longest, 0.0) / mean) if mean else len(cases)
         if count < len(cases):
-            lines.append(f"{count} {function}\n")
-    TABLE.write_text("".join(lines), "utf-8")
+            table[function] = count
+    TABLE.write_text("".join(f"{count} {function}\n" for function, count in sorted(table.items())), "utf-8")
 
 
 def split_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
