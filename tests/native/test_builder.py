@@ -31,7 +31,7 @@ def spec(engine: Engine) -> KernelSpec:
 
 def settled_interval() -> float:
     """Seconds between the turns of threads when nobody builds: a session of an earlier test may still compile."""
-    end = time.monotonic() + 300
+    end = time.monotonic() + 60
     while sys.getswitchinterval() <= _SWITCH and time.monotonic() < end:
         time.sleep(0.001)
     return sys.getswitchinterval()
@@ -231,15 +231,3 @@ def test_a_first_run_makes_all_kernels_before_it_waits_for_one(kind: str, monkey
     assert told.count("made") > 3
     wanted = qrun.Session(model, backend="reference", fuse=True).run(x)
     assert all(np.array_equal(made.outputs[name], array) for name, array in wanted.items())
-
-
-def test_a_builder_that_ends_leaves_the_interval_as_before(usual: float) -> None:
-    builder = Builder()
-    begun, gate = busy(builder)
-    begun.wait(60)
-    left = builder.later(lambda: 7)
-    builder.end()
-    gate.set()
-    assert settled_interval() == usual
-    assert left.get() == 7
-    assert sys.getswitchinterval() == usual

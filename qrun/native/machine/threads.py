@@ -269,10 +269,6 @@ class Builder:
     def end(self) -> None:
         """Let the thread end; what nobody has begun is made by whoever asks for it."""
         self._helpers.end()
-        with self._lock:
-            left = [awaited for awaited in self._counted if awaited.waits]
-        for awaited in left:
-            self._forget(awaited)
 
     def _next(self) -> None:
         """Make what is to be made next, if anything is left."""
