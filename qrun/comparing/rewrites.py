@@ -343,7 +343,7 @@ def int32_rewrites(model: Model) -> Iterator[Rewrite]:
 _ROUNDED = "/rounded later"
 
 
-def earlier_rounding(model: Model) -> Iterator[Rewrite]:
+def rounding_rewrites(model: Model) -> Iterator[Rewrite]:
     """onnxruntime quantizes what an operator only moves before that operator, where only QuantizeLinear reads it."""
     for node in model.nodes:
         reader = only_reader(model, node) if node.op_type in MOVES else None
@@ -622,7 +622,7 @@ KINDS = (
     pair_rewrites,
     int32_rewrites,
     slice_rewrites,
-    earlier_rounding,
+    rounding_rewrites,
 )
 
 
