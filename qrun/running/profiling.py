@@ -29,7 +29,7 @@ LEAST, ROUNDS = 3, 10
 """The fewest runs in a row of a runner where several take turns, and the fewest turns of each."""
 BURST_NS = 5 * 10**6
 """About how long these runs take together. The first ones no longer find their data and code in the caches."""
-BRIEF, PATIENT, BRIEFLY = 0.03, 0.1, 30
+BRIEF, PATIENT, BRIEFLY = 0.03, 0.05, 30
 """Seconds that `brief` measures; the seconds of first runs that give its fewest runs; and the most runs that it
 profiles, as they take longer than plain ones."""
 PATIENCE_NS, PATIENCE_STEPS = 2 * 10**9, 20_000
