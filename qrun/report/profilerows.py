@@ -206,9 +206,15 @@ def _roof(machine: Machine, event: NodeEvent) -> Roof | None:
     """The roof of a node that computes in 8-bit integers or float32; of others only that of the memory."""
     kinds: dict[str, Kind] = {"float32": "float32", "uint8": "int8", "int8": "int8"}
     kind = kinds.get(event.inputs[0].dtype.name) if event.inputs else None
+    if event.node is not None and event.node.op in _QUANTIZING:
+        kind = "int8"
     if kind is None and event.macs:
         return None
     return machine.roof(event.macs, bytes_moved(event), kind or "int8")
+
+
+_QUANTIZING = {"com.microsoft::DynamicQuantizeLSTM", "com.microsoft::DynamicQuantizeMatMul"}
+"""Operators that quantize their float input, then multiply 8-bit integers."""
 
 
 def spent(rows: Iterable[ProfileNode]) -> float:

@@ -176,6 +176,20 @@ def test_a_node_that_takes_rows_of_a_table_moves_these_alone() -> None:
     assert bytes_moved(replace(taken, inputs=(rows, places), outputs=(table,))) == 8000 + 16 + 2, "Gather repeats rows"
 
 
+@pytest.mark.parametrize(("op", "share"), [("com.microsoft::DynamicQuantizeLSTM", 0.5), ("LSTM", 1.0)])
+def test_an_operator_that_quantizes_its_input_has_the_roof_of_integers(op: str, share: float) -> None:
+    import numpy as np
+
+    from qrun.report.profilerows import node_rows
+    from qrun.running.session import RunResult
+
+    floats = (TensorInfo("x", np.dtype(np.float32), (10,)),)
+    model = chain([op])
+    events = (replace(event(0, macs=10**6, ns=20000), inputs=floats, node=model.nodes[0]),)
+    profile = Profile(model, (), (20000,), np.array([[20000]], np.int64), RunResult({}, events, 20000, 0))
+    assert [row.roof_share for row in node_rows(profile, FAKE)] == [pytest.approx(share)]
+
+
 def test_a_row_says_how_much_of_the_roof_it_reaches() -> None:
     import numpy as np
 

@@ -94,7 +94,8 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
     """The specification allows the form of a node, but onnxruntime 1.32.0 refuses it on the CPU, or crashes.
 
     These are: an int8 tensor that one Transpose, Reshape or the like reads whose result is not quantized, from opset 21
-    on, which onnxruntime does not load on x86 CPUs; one zero point per row of a, or per output channel of ConvInteger;
+    on, and quantized ReduceMax and ReduceMin below opset 12 and DepthToSpace below opset 11, which onnxruntime does not
+    load on x86 CPUs; one zero point per row of a, or per output channel of ConvInteger;
     auto_pad SAME with dilations; a pool whose pads are as large as its kernel; zero points that are optional in
     com.microsoft and left out; x and scale of different types in QuantizeLinear (fixed in 1.32).
 
