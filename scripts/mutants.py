@@ -85,7 +85,7 @@ def main() -> int:
         for number in range(options.jobs):
             clones.put(clone(Path(scratch) / str(number)))
         covered = read_map(options.map, clones, options.jobs)
-        mutants = draw(options.count, random.Random(options.seed))
+        mutants = draw(options.count, random.Random(options.seed), Path(scratch) / "0")
 
         def judge(mutant: Mutant) -> bool:
             where = clones.get()
@@ -136,16 +136,15 @@ def _junit_seconds(path: Path) -> Iterator[tuple[str, float]]:
         yield f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}", float(case.get("time", 0))
 
 
-def draw(count: int, random: random.Random) -> list[Mutant]:
-    """One mutant for each of `count` functions."""
-    paths = subprocess.run(["git", "ls-files", "qrun/*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
-    functions = [found for path in paths.stdout.split() for found in mutants_in(path)]
+def draw(count: int, random: random.Random, root: Path) -> list[Mutant]:
+    """One mutant for each of `count` functions of a clone."""
+    paths = subprocess.run(["git", "ls-files", "qrun/*.py"], cwd=root, check=True, capture_output=True, text=True)
+    functions = [found for path in paths.stdout.split() for found in mutants_in(path, (root / path).read_bytes())]
     return [random.choice(found) for found in random.sample(functions, count)]
 
 
-def mutants_in(path: str) -> list[list[Mutant]]:
+def mutants_in(path: str, source: bytes) -> list[list[Mutant]]:
     """All mutants of each function in a file that has any."""
-    source = (ROOT / path).read_bytes()
     starts = [0]
     for text in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(text))
@@ -192,7 +191,8 @@ def changes(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.expr | ast.stmt, ast
 
 def try_mutant(mutant: Mutant, where: Path, covered: CoverageMap, full: bool) -> str:
     """The first test that notices a mutant; "" if none does."""
-    file, source = where / mutant.path, (ROOT / mutant.path).read_bytes()
+    file = where / mutant.path
+    source = file.read_bytes()
     file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
     try:
         tests = covered.of(mutant)
