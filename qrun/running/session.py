@@ -1,4 +1,4 @@
-"""A model ready to run: backend, plans and programs, made once and kept."""
+"""Session, a model ready to run: its backend, plans and programs, made once and kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
 
 DEFAULTS = 8
-"""Sets of defaults replaced of which a session keeps the plans; the oldest goes."""
+"""The most sets of replaced defaults whose plans a session keeps; the oldest is dropped."""
 T = TypeVar("T")
 ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
@@ -120,9 +120,9 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the session's threads and give back memory and files now, except the model's. It cannot run any more.
+        """End the session's threads and free memory and files now, except the model's. It cannot run any more.
 
-        A dropped session ends its threads too; files that it mapped may stay until Python next collects circles.
+        A dropped session ends its threads too; files that it mapped may stay until Python's next garbage collection.
         """
         import gc
 
@@ -134,12 +134,12 @@ class Session:
 
     @property
     def cache_refused(self) -> str:
-        """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
+        """Why compiled native kernels are not kept although a cache is wanted; "" if they are, or none is."""
         return cache_refused(self._engine) if self._engine else ""
 
     @property
     def max_memory(self) -> int | None:
-        """Bytes that a run may hold at once; another limit counts from the next run on."""
+        """Bytes that a run may hold at once; a new limit counts from the next run on."""
         return self._limits.max_memory
 
     @max_memory.setter
@@ -148,7 +148,7 @@ class Session:
 
     @property
     def max_time(self) -> float | None:
-        """Seconds that a run may take; another limit counts from the next run on."""
+        """Seconds that a run may take; a new limit counts from the next run on."""
         return self._limits.max_time
 
     @max_time.setter
@@ -187,7 +187,7 @@ class Session:
         return {name: to_runtime(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
 
     def values(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """As `run`, with sequences, maps and optional values as ir/compound.py has them."""
+        """As `run`, with sequences, maps and optional values in the form of ir/compound.py."""
         return dict(self._run(feeds, outputs, False, False).outputs)
 
     def execute(
@@ -210,15 +210,15 @@ class Session:
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
     ) -> RunResult:
-        """Run once as `execute` does, and show every tensor to `see` while it is there: its name and its value.
+        """Run once as `execute` does, and call `see` with the name and value of every tensor while it is in memory.
 
         A value is freed after its last use, so that no more memory is needed than for a run.
-        tensors: names that are made for certain; a fused graph may otherwise do without some.
+        tensors: names that are computed in any case; a fused graph may otherwise do without some.
         """
         return self._of(feeds).watch(feeds, see, tensors)
 
     def refuses(self, feeds: Mapping[str, Array], deadline: Deadline) -> bool:
-        """Whether a run with these checked feeds ends in an error, as shapes and small values show before the
+        """Whether a run with these checked feeds ends in an error, as far as shapes and small values show it before the
         deadline. Always False without native kernels."""
         from qrun.running.trial import refused
 
@@ -229,13 +229,13 @@ class Session:
         return self.kept(f"refuses {given!r}", lambda: refused(runs.prepared((), True), feeds, self.arith, budget))
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
-        """The plain values that `make` makes of the model, now or in an earlier process.
-        name: tells these values from others."""
+        """The plain values that `make` computes from the model, now or in an earlier process. name: identifies these
+        values."""
         images = self._runs.images
         return images.values(name, make) if images else make()
 
     def _of(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Runs:
-        """The Runs that take these feeds; other ones where feeds replace default values, which are constants otherwise.
+        """The Runs that take these feeds. Feeds that replace default values need others, where these are no constants.
 
         Raises CallError for feeds that are no mapping."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
@@ -251,7 +251,7 @@ class Session:
             return self._replacing[replaced]
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
-        """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
+        """The nodes, by index, that a run for these outputs does not fuse or tabulate, and why."""
         return dict(self._runs.prepared(self._runs.names(outputs), True).reasons)
 
     def profile(
@@ -263,8 +263,8 @@ class Session:
         seconds: float = 3.0,
         progress: Progress | None = None,
     ) -> Profile:
-        """Run repeatedly and return all timings: of `run`, and in turn with it of as many runs in which the nodes are
-        timed. runs: None for as many as fit in `seconds`, 5 to 1000.
+        """Run repeatedly and return all timings: of `run`, alternating with as many runs that time the nodes. runs:
+        None for as many as fit in `seconds`, 5 to 1000.
 
         The native backend makes its kernels and its program in the first two runs: these are not timed, and not counted
         as warm-up.
@@ -281,8 +281,8 @@ class Session:
         return plain.with_nodes_of(profiled)
 
     def runners(self, feeds: Mapping[str, Array], settle: float = 0.0) -> tuple[TimedRunner, TimedRunner]:
-        """What runs the model on these inputs as `run` does, and what runs it with times of the nodes, to be measured
-        in turn. settle: as of TimedRunner, for other runners beside these."""
+        """The runner that runs the model on these inputs as `run` does, and the one that times the nodes; they are
+        measured in turn. settle: as of TimedRunner, for other runners beside these."""
         from qrun.running.profiling import TimedRunner, plain_runs, profiled_runs
 
         prepare = 2 if self._engine is not None and self.model.nodes else 0
@@ -292,7 +292,7 @@ class Session:
 
 
 class _Closed:
-    """Stands where a closed session had what it ran with."""
+    """Replaces the parts of a closed session: every access raises CallError."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _closed()
@@ -313,7 +313,7 @@ def _runs_of(engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits,
 def _engine(
     backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int
 ) -> tuple[Engine | None, str]:
-    """The native engine, or None; and why there is none although the reference backend was not asked for."""
+    """The native engine, or None; and why there is none although the reference backend was not requested."""
     if backend == "reference":
         return None, ""
     try:
