@@ -28,7 +28,7 @@ def crewed(
     """The results of tasks, in the order in which they are ready. Tasks of a process that dies are done again.
 
     start: called in each process with its number of threads; returns the function that does a task. Like tasks and
-    results it is pickled.
+           results it is pickled.
     lost:  makes the result of a task that was started three times and whose process died each time.
     """
     crew = _Crew(start, jobs)

@@ -34,12 +34,12 @@ class NodeEvent:
     """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
 
     node:     the node that ran; in a rewritten model it may replace a `group` of the model's nodes (their indices;
-    `index` is that of the one it is named after).
+              `index` is that of the one it is named after).
     backend:  ``reference``, ``native`` or ``onnx.reference``, which runs operators that qrun has no kernel for; why:
-    the reason why it is not ``native`` in a native session.
+              the reason why it is not ``native`` in a native session.
     sections: the parts of a native kernel.
     step:     the indices of all nodes that ran as one step of a native program with this one; the time covers all of
-    them.
+              them.
     helpers:  when other threads worked on the node: the thread's number from 1, start and duration (ns).
     """
 

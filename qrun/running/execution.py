@@ -35,7 +35,7 @@ class RunResult:
     claimed scratch.
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
-    reference kernels observe what native ones cannot; aside_ns: how long the clock stood still.
+              reference kernels observe what native ones cannot; aside_ns: how long the clock stood still.
     inside:   one event per node that ran in a graph inside a node, ordered by the node's first run.
     """
 

@@ -54,7 +54,7 @@ class Machine:
     cpu:           the processor's name; instruction: the one that reaches the peak for 8-bit integers.
     int8, float32: multiply-adds per second.
     memory:        (bytes, bytes per second): how fast a buffer of that size is read, by growing size; never faster for
-    a larger one.
+                   a larger one.
     busy:          other work disturbed the measurement: the machine can do more.
     """
 

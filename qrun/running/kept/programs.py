@@ -42,7 +42,7 @@ class KeptProgram:
 
     checks: for each step whose result must be looked at, a test: would the reference kernel observe nothing in it?
     told:   for each step, its observations where no such test fails; None if the program cannot serve a run that
-    observes.
+            observes.
     peak:   most bytes that an observing run step by step holds; held: bytes that it holds at each step in `checks`.
     """
 
