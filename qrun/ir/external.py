@@ -1,8 +1,8 @@
 """Opens files that a model, a test vector or a repository names: only regular files, and reads only up to a limit. A
 link may lead to /dev/zero, which never ends, or to a pipe to which nobody writes.
 
-External data that was read never changes. Large tensors are read when they are needed, from files that stay open and
-must not have changed by then; they are not mapped, as truncating the file would end the process.
+External data stays as it was when the model was loaded. Large tensors are read when they are needed, from files that
+stay open and must not have changed by then; they are not mapped, as truncating the file would end the process.
 """
 
 from __future__ import annotations

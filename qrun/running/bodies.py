@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from qrun.native.plan.turns import Turns
 
 OFTEN, AGAIN = 3, 64
-"""After OFTEN runs with the same shapes a program is made, which takes as long as some runs step by step. It is made
-again AGAIN runs later, if it was dropped or could not be made."""
+"""Runs with the same shapes after which a program is made (which takes as long as some runs step by step); and how many
+runs later it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
 PATIENT = 8
 """Failed tries after which turns no longer run in one call."""
@@ -122,7 +122,7 @@ class BodyPrograms:
         return found
 
     def native(self, plan: Plan, given: Mapping[str, Array]) -> Compiled | None:
-        """The program without steps in Python for values of these shapes, made now if shapes suffice; None if there is
+        """The program for values of these shapes, without Python steps, made now if shapes suffice; None if there is
         none."""
         compiled = self._programs.ready(plan, given)
         if compiled is None:

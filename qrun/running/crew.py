@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 AHEAD = 2
 """Tasks submitted ahead for each process; this bounds the memory."""
 TRIES = 3
-"""How often a task is started whose process dies."""
+"""The most starts of a task whose process dies each time."""
 
 
 def crewed(

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 VARIANTS = 32
-"""How many kernels a node keeps, for different shapes; the oldest goes first. They share data that does not depend on
-shapes."""
+"""How many kernels a node keeps, for different shapes; the oldest is dropped first. They share data that does not
+depend on shapes."""
 
 How = Literal["", "constant", "value"]
 """Whether an input of a node is the same in each run. ``value``: it follows from shapes; one kernel is cached per

@@ -54,7 +54,7 @@ class DryRun:
 
 
 def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
-    """What `execute` would tell about these checked feeds; builds all native kernels. None where only computing tells.
+    """The events, kernels and memory of `execute` for checked feeds; builds all kernels. None if only computing tells.
 
     Raises what `execute` raises.
     """

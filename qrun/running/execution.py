@@ -161,7 +161,7 @@ def execute(
     """Run every step of a plan on checked feeds, freeing values after their last use.
 
     ahead: make the native kernels of all steps first.
-    see: called with name and value of each tensor that a step made, in a sequence too; the clock stands still then.
+    see: called with name and value of each tensor made, tensors in sequences included; the clock stands still then.
     """
     model = plan.model
     values: dict[str, Part] = {**stored.parts(model.constants), **feeds}

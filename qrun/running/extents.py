@@ -27,7 +27,7 @@ def common_extents(model: Model, first: Sequence[NodeEvent], second: Sequence[No
     """The events of two runs, joined where they cover the same nodes, in graph order.
 
     Events belong together if they share a node, except one that only quantizes or dequantizes: such a node may go with
-    each of its readers. An event that covers only such nodes joins the one event of the other side that has them.
+    each of its readers. An event that covers only such nodes joins the only event of the other side that has the node.
     """
     sides = (first, second)
     parts = [(side, place) for side, events in enumerate(sides) for place in range(len(events))]

@@ -22,8 +22,8 @@ BYTES = 1 << 16
 
 
 def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Part], live: int, allowed: int) -> None:
-    """Raise MemoryLimitError, with the node where memory will run out, if the steps that are left need more than
-    `allowed`.
+    """Raise MemoryLimitError, with the node where memory will run out, if the steps left need more than `allowed`
+    bytes.
 
     values: the values in memory, by name; computed and fed ones take `live` bytes.
     Never raises for a run that the limit allows: an unknown size counts nothing, and neither does a possible view.

@@ -30,7 +30,7 @@ LEAST, ROUNDS = 3, 10
 BURST_NS = 5 * 10**6
 """About how long one burst takes. The first runs of a burst no longer find their data and code in the caches."""
 BRIEF, PATIENT, BRIEFLY = 0.03, 0.1, 30
-"""BRIEF: seconds that `brief` measures. PATIENT: seconds that determine its fewest runs, from the time of the first.
+"""BRIEF: seconds that `brief` measures. PATIENT: its fewest runs are as many first runs as fit in these seconds.
 BRIEFLY: the most runs that it profiles, as they take longer than plain ones."""
 PATIENCE_NS, PATIENCE_STEPS = 2 * 10**9, 20_000
 """The longest first run, and the most steps of a model, for which `brief` measures."""
@@ -94,7 +94,7 @@ class Profile(InNotebook):
 
     @property
     def held_ns(self) -> float:
-        """By how much the nodes of one run together exceed their medians, ns: each run delays other nodes."""
+        """By how much the nodes of one run together exceed their medians, ns: in each run other nodes are delayed."""
         return float(_median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
 
     def with_nodes_of(self, other: Profile) -> Profile:

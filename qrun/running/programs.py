@@ -113,12 +113,11 @@ class Programs:
     def find(
         self, plan: Plan, feeds: Mapping[str, Array], make: Callable[[], object] | None
     ) -> tuple[Compiled | None, bool]:
-        """The program for these inputs, if one exists or shapes suffice to make it, and whether such inputs came
-        before.
+        """The program for these inputs, if one exists or shapes suffice for one, and whether such inputs came before.
 
         make: calls `make_ahead`, None where that is not allowed. It is called if such inputs are expected again: they
-        ran lately with the program for any shapes, or inputs of other shapes came again, and fewer than KEPT_AHEAD
-        programs made ahead still wait for that."""
+        ran lately with the program for any shapes, or inputs of other shapes came again and fewer than KEPT_AHEAD
+        programs made ahead wait."""
         compiled = self.ready(plan, feeds)
         if compiled is not None:
             return compiled, True
@@ -244,7 +243,7 @@ def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
 
 
 def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
-    """The first programs, which to drop until at most `most` programs and KEPT_BYTES are left; never the last one.
+    """The first programs, to be dropped until at most `most` programs and KEPT_BYTES are left; never the last one.
     sizes: bytes of each program, in order. most: 0 means KEPT."""
     keys, left, room = list(sizes), len(sizes), sum(sizes.values())
     while left > 1 and (left > (most or KEPT) or room > KEPT_BYTES):

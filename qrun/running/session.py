@@ -47,20 +47,19 @@ class Session:
     backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results,
                 for the nodes that have one (the others run on the reference kernels; the events tell). None: native
                 where it can run, else reference; then `fallback` says why.
-    arith:      ``exact`` (the correctly rounded real value),
-                ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
+    arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float
+                arithmetic).
     fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
-                tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: unless the
-                reference backend is asked for.
+                tables in place of chains of pointwise nodes (qrun.passes says what stays equal); None: unless the
+                reference backend is requested.
     threads:    of the native kernels; None: as many as the CPUs that this process may use.
-    max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its
-                results; not the weights, which the model holds. None: 80 % of what is free. A run that would need more
-                is refused with MemoryLimitError, before it takes much if shapes tell.
-    max_time:   seconds that a run may take, kernels that it has to have compiled among them; None: any time. One that
-                takes longer ends with TimeLimitError, after the node or the turn of a loop that it is at.
-    cache:      where compiled native kernels are kept: True for the folder in the environment variable
-                QRUN_CACHE_DIR, or the user's private cache folder, False for nowhere, or a directory. It must be this
-                user's alone.
+    max_memory: bytes that a run may hold at once: its inputs while it needs them, every tensor that it makes, and its
+                results; not the weights, which the model holds. None: 80 % of the free memory. A run that would need
+                more is refused with MemoryLimitError, before it takes much if shapes tell.
+    max_time:   seconds that a run may take, including the compilation of its kernels; None: no limit. A run that takes
+                longer ends with TimeLimitError, after its current node or turn of a loop.
+    cache:      where compiled native kernels are kept: True for the folder in the environment variable QRUN_CACHE_DIR,
+                or the user's private cache folder, False for nowhere, or a directory. It must be this user's alone.
     isa:        a native instruction set; "" for the one in QRUN_ISA, or the best of this CPU.
 
     Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
@@ -99,13 +98,13 @@ class Session:
         self.threads = threads or usable_cpus()
         self._limits = RunLimits(max_memory, None if max_time == math.inf else max_time)
         self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
-        # Circles of objects would keep the threads of a dropped session until Python collects them.
+        # Reference cycles would keep the threads of a dropped session alive until Python collects them.
         self._end = finalize(self, self._engine.end if self._engine else int)
         self._end.atexit = False
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
-        # Not a method, which would lead back to the session: a dropped one ends at once.
+        # Not a method: it would refer to the session, and a dropped session ends at once.
         self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
         self._runs = self._runs_of(self.model)
         self.load_ns = perf_counter_ns() - start
@@ -177,8 +176,7 @@ class Session:
         """Run once and return arrays by name.
 
         feeds:   an array of the exact type and shape for each input (for strings any array of texts); a list of arrays
-                 for a sequence, None for an optional value that is none, a dict for a map, here and in what is
-                 returned.
+                 for a sequence, None for an empty optional value, a dict for a map; the results have the same forms.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
         repeated = self._runs.repeated(feeds) if outputs is None else None

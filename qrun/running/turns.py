@@ -130,7 +130,7 @@ class _Call:
         return {word: 8 * (1 + self._number(name)), f"{word}_at": 0}
 
     def _places(self, turns: Turns) -> list[tuple[int, int] | None]:
-        """Where each result goes: its index in `wanted` and byte 0. Raises Declined for another shape or type."""
+        """Each result's index in `wanted` and byte 0, None without name. Raises Declined for another shape or type."""
         from qrun.native.errors import Declined
 
         named = zip(turns.results, (*self.step.node.outputs, *[""] * len(turns.results)), strict=False)

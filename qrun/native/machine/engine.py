@@ -38,7 +38,7 @@ class Engine:
 
     @classmethod
     def create(cls, isa: str = "", cache: str | os.PathLike[str] | None = None, threads: int = 1) -> Engine:
-        """isa: a name, or '' for the best this CPU has. cache: directory of compiled kernels, None for no cache.
+        """An engine. isa: a name, or '' for this CPU's best. cache: directory of compiled kernels, None for no cache.
 
         Raises Declined where native kernels cannot run.
         """
@@ -123,7 +123,7 @@ def _help(section: KernelCall, start: int, keep: object) -> None:
 
 
 def wait_for(helpers: Sequence[HelperCall]) -> None:
-    """Wait for those that have begun. The others would find nothing to do, and are cancelled."""
+    """Wait for the calls that have begun; cancel the others, which would find nothing to do."""
     for helper in helpers:
         if not helper.cancel():
             helper.wait()

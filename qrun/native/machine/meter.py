@@ -20,7 +20,7 @@ _STEPS, _TIMES = 32, 9
 class Meter:
     """The time of a tick of the processor's clock, and of an empty step.
 
-    lead, ticks, empty: functions of emit/runner.py.
+    lead, empty: functions of emit/runner.py.
     start, first: both clocks at the same moment, perf_counter_ns and ticks. A tick is measured from there on: the time
     around one run would include the Python around its calls.
     """

@@ -75,7 +75,7 @@ class Operand:
 
 @frozen
 class OperandStrides:
-    """The memory layout of an operand: bytes from the start to the first element, and the stride along each axis."""
+    """The memory layout of an operand: bytes from the start to the first element, byte strides along the axes."""
 
     start: int
     steps: tuple[int, ...]

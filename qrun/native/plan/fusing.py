@@ -28,7 +28,7 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """The items with channel shuffles found: of three copies, the first and last become channels-last views."""
+    """The items; where three copies are a channel shuffle, the first and the last become channels-last views."""
     made, links = list(items), Links(items, wanted)
     for end in range(len(items)):
         places, copies = _trio(items, links.makers, end)
@@ -197,7 +197,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """The items with tails joined to products: a task that an earlier item's kernel also does becomes a step without
+    """The items with tails joined to products: a task that an earlier item's kernel can also do becomes a step without
     outputs. The list keeps its length."""
     made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):

@@ -121,7 +121,7 @@ class Direct:
 
     @classmethod
     def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
-        """The direct runs that return `wanted`; None where the program returns other values."""
+        """The direct runs that return `wanted`; None if the program returns other values, or cannot run directly."""
         listing = program.listing
         if not listing.segments or elements_at() < 0 or set(listing.wanted) != set(wanted):
             return None

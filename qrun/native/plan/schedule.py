@@ -263,7 +263,7 @@ def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
     readers = {key: number for number, item in enumerate(given) for key in item.inputs}
 
     def doer(number: int) -> int | None:
-        """The item that makes its result now, or that reads the inputs which its reader would have read."""
+        """The item that makes its result now, or that reads its inputs in its place."""
         for key in given[number].outputs:
             if key in makers:
                 return makers[key]

@@ -185,7 +185,7 @@ class KeptPrograms:
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether to keep the program for these, which has just run: True once for each, and at most MOST times."""
+        """Whether to keep the program that just ran for these: True once for each key, and at most MOST times."""
         with self._lock:
             awaited = self._awaited.get(_key(keep, False, feeds))
             if awaited is None:
@@ -196,7 +196,7 @@ class KeptPrograms:
             return wanted
 
     def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> RunsLeft | None:
-        """The counter of the runs after which the program for these is kept; None if it is not to be kept later."""
+        """The counter of the runs until the program for these is kept; None if it will not be kept later."""
         with self._lock:
             found = self._awaited.get(_key(keep, False, feeds))
             return found if found is not None and found.left > 0 and self._wanted < MOST else None
