@@ -44,7 +44,7 @@ def load(
     spared: files of external data may be missing; the model names them, and their tensors are 0.
 
     Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself, UnsupportedError
-    if it uses an opset or feature that qrun does not read.
+    if it uses an opset or feature that qrun does not read, MemoryLimitError if its weights do not fit in memory.
     """
     if isinstance(model, ModelProto):
         return _load_bytes(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
