@@ -1,8 +1,8 @@
-"""How the rest is declared, at little cost to a process that starts.
+"""Building blocks for declarations, at little cost to a process that starts.
 
-`frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked
-for; `Later` stands for a module that most processes do not need; an answer whose class derives from `InNotebook` looks
-in a notebook as it does in the terminal; `grouped` collects the values of each key.
+`frozen` makes immutable records; a `Registry` finds the declarations in a package's modules, and imports only the
+modules requested; `Later` defers the import of a module that most processes do not need; a class derived from
+`InNotebook` looks in a notebook as it does in the terminal; `grouped` collects the values of each key.
 
 May be imported by everything. Knows nothing of qrun.
 """
@@ -18,14 +18,14 @@ V = TypeVar("V")
 
 
 class Later:
-    """A module that is imported when the first of its names is asked for.
+    """A module that is imported when one of its names is first accessed.
 
-    For what only errors, or models of some kind, need::
+    For modules that only errors, or models of some kind, need::
 
-        if TYPE_CHECKING:
-            from qrun.io import inputerrors
-        else:
-            inputerrors = Later("qrun.io.inputerrors")
+            if TYPE_CHECKING:
+                from qrun.io import inputerrors
+            else:
+                inputerrors = Later("qrun.io.inputerrors")
     """
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Later:
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key; keys, and values of one, in the order in which they come."""
+    """The values of each key; keys, and values of one key, keep their order."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
@@ -44,7 +44,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 class InNotebook:
-    """An answer that a notebook shows as HTML, which `qrun.report.notebook` makes when one asks for it."""
+    """An answer that a notebook shows as HTML, which `qrun.report.notebook` makes on demand."""
 
     __slots__ = ()
 

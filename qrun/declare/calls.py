@@ -1,4 +1,4 @@
-"""Calls in a row, each with its time: of this process as of the one that other runtimes run in."""
+"""Times calls in a row, in this process and in the one that runs other runtimes."""
 
 from __future__ import annotations
 

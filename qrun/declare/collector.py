@@ -1,4 +1,4 @@
-"""Python's search for circles of objects, held off while many are made that stay."""
+"""Switches Python's cyclic garbage collector off while many long-lived objects are made."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _holding = 0
 def without_collector() -> Iterator[None]:
     """Switch Python's cyclic garbage collector off in all threads while the block runs.
 
-    A plan has ten thousands of objects, all of which stay. Looking through them, and through all older objects of the
-    process, again and again took a tenth to a fifth of the time for planning. If the collector was off before, it stays
-    off.
+    A plan has tens of thousands of objects, all of which stay. Scanning them and all older objects of the process again
+    and again took a tenth to a fifth of the time for planning. If the collector was off before, it stays off.
     """
     global _holding
     with _lock:

@@ -1,4 +1,4 @@
-"""Names of bytes, by which the same are found again."""
+"""Digests of bytes, by which equal bytes are found again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ except ImportError:
 Bytes = bytes | memoryview
 _SIZE = 32
 _PIECE = 1 << 20
-"""Bytes of a long part that have a digest of their own: two threads make them, a GB in a second each."""
+"""Pieces of this many bytes of a long part have own digests: two threads compute them, a GB in a second each."""
 
 
 def digest(*parts: Bytes) -> str:
-    """A name for these parts, in this order; other parts have another one."""
+    """The digest of these parts, in this order; different parts have different digests."""
     found = blake2b(digest_size=_SIZE)
     for part in parts:
         found.update(len(part).to_bytes(8, "little"))
@@ -45,8 +45,8 @@ def _pieces(part: Bytes) -> list[bytes]:
 
 
 class Content:
-    """All bytes that something was made from, in parts; others have another digest,
-    which is found when it is asked for."""
+    """All bytes from which something was made, in parts; different bytes have another digest, computed on first
+    access."""
 
     def __init__(self, *parts: Bytes) -> None:
         self._parts = parts
@@ -57,5 +57,5 @@ class Content:
         return found
 
     def __add__(self, more: tuple[Bytes, ...]) -> Content:
-        """This and more; the same where there is no more."""
+        """The content with `more` appended; the same object if there is no more."""
         return Content(self.digest.encode(), *more) if more else self

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, dataclass_transform, overload
 T = TypeVar("T")
 _set = object.__setattr__
 _FEW = 32
-"""Objects of a class that are made without code of its own."""
+"""The number of objects of a class that are made before it gets code of its own."""
 
 
 @overload
@@ -19,16 +19,16 @@ def frozen(cls: type[T], /) -> type[T]: ...
 def frozen(*, slots: bool = True, weak: bool = False, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[Any] | None = None, *, slots: bool = True, weak: bool = False, eq: bool = True) -> Any:
-    """What ``@dataclass(frozen=True, slots=True)`` makes, in a thirtieth of the time;
-    ``replace``, ``fields``, ``asdict`` take it.
+    """The same as ``@dataclass(frozen=True, slots=True)``, in a thirtieth of the time; ``replace``, ``fields``,
+    ``asdict`` accept it.
 
-    dataclass writes and compiles seven methods for every class, which was a quarter of what starting qrun took. Here
-    all classes share them, the two that can be faster are written when a class has made some objects, and dataclass's
-    own description of the fields when it is asked for. Fields of bases come first, as dataclass has them.
+    dataclass writes and compiles seven methods for every class, which was a quarter of qrun's start-up time. Here all
+    classes share them. The two methods that can be faster are written once a class has made some objects, and
+    dataclass's own description of the fields is made on first access. Fields of bases come first, as in dataclass.
 
     slots: False for a class with a ``cached_property``.
-    weak:  with slots, let there be weak references to objects.
-    eq:    equal if all values are; False: only an object itself is equal to it.
+    weak:  with slots, allow weak references to objects.
+    eq:    objects are equal if all values are; False: an object is equal only to itself.
     """
     methods = {**_METHODS, **_FROZEN, **(_BY_VALUE if eq else {})}
     return _declare(cls, methods, slots, weak) if cls else lambda later: _declare(later, methods, slots, weak)
@@ -40,13 +40,13 @@ def changeable(cls: type[T], /) -> type[T]: ...
 def changeable(*, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(field_specifiers=(field,))
 def changeable(cls: type[Any] | None = None, *, eq: bool = True) -> Any:
-    """What ``@dataclass(slots=True)`` makes, in the same way. eq: as for `frozen`."""
+    """The same as ``@dataclass(slots=True)``, made in the same way. eq: as for `frozen`."""
     methods = {**_METHODS, **({**_BY_VALUE, "__hash__": None} if eq else {})}
     return _declare(cls, methods, True, False) if cls else lambda later: _declare(later, methods, True, False)
 
 
 def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: bool) -> type[Any]:
-    """The class again, with these methods unless it has its own."""
+    """A copy of the class with these methods, unless it has its own."""
     own = get_annotations(cls)
     inherited, defaults = getattr(cls, "_declared", ((), {}))
     names = (*inherited, *(name for name in own if name not in inherited))
@@ -66,20 +66,20 @@ def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: b
 
 
 def declared(cls: type[Any]) -> Mapping[str, Any]:
-    """The fields of a class that `frozen` or `changeable` made, in order: their defaults,
-    MISSING where there is none."""
+    """The fields of a class made by `frozen` or `changeable`, in order, with their defaults; MISSING where there is
+    none."""
     names, defaults = cls._declared
     return {name: defaults.get(name, MISSING) for name in names}
 
 
 def field_types(cls: type[Any]) -> Mapping[str, Any]:
-    """The types of the fields of such a class, as they are written."""
+    """The types of the fields of such a class, as written."""
     written = {name: kind for base in reversed(cls.__mro__) for name, kind in get_annotations(base).items()}
     return {name: written[name] for name in cls._declared[0]}
 
 
 class _Described:
-    """dataclass's description of a class's fields, made when it is first asked for."""
+    """dataclass's description of a class's fields, made on first access."""
 
     def __get__(self, made: object, owner: type[Any]) -> dict[str, Field[Any]]:
         _, defaults = owner._declared
@@ -94,8 +94,8 @@ _DESCRIBED = _Described()
 
 
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-    """One of the first objects of a class. To write and compile the class's own ``__init__`` takes as long as a hundred
-    of them, and most classes of a short run have fewer."""
+    """Initializes the first objects of a class. Writing and compiling the class's own ``__init__`` takes as long as a
+    hundred objects, and most classes of a short run have fewer."""
     made: Any = self._owner
     names, _ = made._declared
     made._count += 1
@@ -111,8 +111,8 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _complete(made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
-    """The values of all fields; None if some are missing, or are given that there are not,
-    which the class's own tells."""
+    """The values of all fields; None if some are missing or unknown: the class's own ``__init__`` then raises the
+    error."""
     names, defaults = made._declared
     values = dict(zip(names, args, strict=False))
     if len(args) > len(names) or not (values.keys().isdisjoint(kwargs) and kwargs.keys() <= set(names)):
@@ -130,7 +130,7 @@ def _complete(made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Se
 
 
 def _write(made: Any) -> None:
-    """The class's own ``__init__``, and the tuple of an object's values."""
+    """Write the class's own ``__init__``, and the method that returns the tuple of an object's values."""
     slots = "__slots__" in vars(made)
     known: dict[str, Any] = {}
     parameters, steps, values = [], [] if slots else [" __dict__ = self.__dict__"], []
@@ -161,8 +161,8 @@ def _values(self: Any) -> tuple[Any, ...]:
 
 
 def replace(record: T, /, **changes: Any) -> T:
-    """The record with other values in some fields, as `dataclasses.replace` makes it, which asks for dataclass's own
-    description of the fields. Raises TypeError for a field that there is not."""
+    """The record with other values in some fields. `dataclasses.replace` does the same, but needs dataclass's own
+    description of the fields. Raises TypeError for an unknown field."""
     kind: Any = type(record)
     made: T = kind(**{name: getattr(record, name) for name in kind._declared[0]} | changes)
     return made
@@ -203,12 +203,12 @@ _BY_VALUE = _field_names(__eq__, __hash__)
 
 
 def keys(text: str) -> dict[str, str]:
-    """What a record is called in JSON, as its ``KEYS``: names of attributes,
-    ``key=attribute`` where the two differ: ``"index=node.index name"``."""
+    """The JSON keys of a record, as its ``KEYS``: names of attributes, ``key=attribute`` where the two differ:
+    ``"index=node.index name"``."""
     pairs = (word.partition("=") for word in text.split())
     return {key: name or key for key, _, name in pairs}
 
 
 def through(part: str, inner: Mapping[str, str]) -> dict[str, str]:
-    """KEYS of a part as keys of the record that has it."""
+    """KEYS of a part as keys of the record that contains it."""
     return {key: f"{part}.{name}" for key, name in inner.items()}

@@ -1,4 +1,4 @@
-"""What is made once and kept beside its owner."""
+"""Memo: results that are computed once and kept with their owner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ P = ParamSpec("P")
 
 
 class Memo:
-    """Results by key, made when they are asked for first: what of a node's kernels does not depend on its shapes."""
+    """Results by key, computed on first request: for a node, the parts of its kernels that do not depend on shapes."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` made for this key, now or before."""
+        """The result of `make` for this key, computed now or before."""
         if key not in self._made:
             self._made[key] = make()
         made: T = self._made[key]
@@ -24,7 +24,7 @@ class Memo:
 
 
 class Remembering(Protocol):
-    """What has a memo of its own."""
+    """An object with a memo of its own."""
 
     @property
     def memo(self) -> Memo: ...
@@ -34,8 +34,8 @@ R = TypeVar("R", bound=Remembering)
 
 
 def memoize(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-    """A method whose results are kept in its owner's memo:
-    each is made once for the same arguments, which are hashable."""
+    """A method whose results are kept in its owner's memo: each is computed once for the same arguments, which are
+    hashable."""
 
     def found(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.memo.once((method.__name__, *args, *kwargs.items()), lambda: method(self, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""What the modules of a package declare, each of them imported when it is asked for."""
+"""Registry: the declarations in a package's modules, each module imported on demand."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 class Registry(Mapping[K, T]):
     """Declarations by name, or by a tuple that ends with the name; in order.
 
-    Asking for one imports the public modules of `package` that have its name in quotes, which is quicker than importing
-    all of them, and needs no table of who declares what. Listing or counting them imports all modules.
+    Looking one up imports the public modules of `package` that contain its name in quotes. This is quicker than
+    importing all of them, and needs no table of who declares what. Listing or counting them imports all modules.
 
-    declared: what the modules imported so far have declared, for these to add to.
+    declared: the declarations of the modules imported so far; modules add theirs here.
     """
 
     def __init__(self, package: str) -> None:
@@ -41,8 +41,8 @@ class Registry(Mapping[K, T]):
         return len(self.declared)
 
     def _load(self, name: str) -> None:
-        """Import the modules that may declare `name`, all of them if it is empty. Other threads wait: none sees only
-        the first of two versions."""
+        """Import the modules that may declare `name`, all of them if it is empty. Other threads wait, so that none sees
+        only the first of two versions."""
         if name in self._asked or "" in self._asked:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Arrays that stay in a file: each is read when somebody asks for it, and again once nobody holds it any more."""
+"""Arrays that stay in a file: each is read on access, and again once nobody holds it any more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredArray:
         self._kept: Array | None = None
 
     def read(self) -> Array:
-        """The array, read-only; all who hold it at the same time hold the same one."""
+        """The array, read-only; all callers that hold it at the same time share one."""
         with self._lock:
             array = self._seen()
             if array is None:
@@ -39,20 +39,20 @@ class StoredArray:
             return array
 
     def keep(self) -> Array:
-        """The array, which is held from now on."""
+        """The array, which this object holds from now on."""
         self._kept = self.read()
         return self._kept
 
 
 class _Memory(np.ndarray[Any, np.dtype[Any]]):
-    """What was read. Views of it know by their base where they come from."""
+    """An array that was read from a file. Views find it through their base."""
 
     stored: StoredArray
     start: int
 
 
 class Reloadable:
-    """An array to hold: one that is stored in a file, or a view of one, is not held but read again."""
+    """Holds an array; one that is stored in a file, or a view of one, is not held but read again on access."""
 
     def __init__(self, array: Array) -> None:
         self.dtype, self.strides, self.nbytes = array.dtype, array.strides, array.nbytes
@@ -71,17 +71,17 @@ class Reloadable:
 
     @property
     def key(self) -> Hashable:
-        """Equal for the same elements, as long as both are held."""
+        """A key that is equal for the same elements, as long as both are held."""
         return id(self.stored), self.start, self.shape, self.strides, self.dtype
 
 
 def view_of(array: Array, start: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """The elements that lie in the memory of a contiguous array, from byte `start` on."""
+    """A view of the memory of a contiguous array, from byte `start` on."""
     return np.ndarray(shape, dtype, array.reshape(-1).view(np.uint8).data, start, strides)
 
 
 def _memory(array: Any) -> _Memory | None:
-    """What was read from a file and holds the elements of an array; None for other arrays."""
+    """The memory, read from a file, that holds the elements of an array; None for other arrays."""
     while array is not None and not isinstance(array, _Memory):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array
@@ -95,7 +95,7 @@ Part = Array | StoredArray
 
 
 class StoredConstants(Mapping[str, Array]):
-    """Arrays by name, of which some stay in files until they are asked for, and are held then. parts: without reading
+    """Arrays by name. Some stay in files until they are accessed, and are held then. parts: the same without reading
     them."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
@@ -123,14 +123,14 @@ def parts(constants: Mapping[str, Array]) -> Mapping[str, Part]:
 
 
 def constants_of(found: Mapping[str, Part]) -> Mapping[str, Array]:
-    """Constants of these parts."""
+    """These parts as a mapping of arrays, which reads stored ones on access."""
     if any(type(part) is StoredArray for part in found.values()):
         return StoredConstants(found)
     return found  # type: ignore[return-value]
 
 
 def part_of(array: Array) -> Part:
-    """The stored array that this very one is; else itself."""
+    """The StoredArray whose array this is; else the array itself."""
     memory = _memory(array)
     return memory.stored if memory is not None and memory.stored.read() is array else array
 
@@ -148,7 +148,7 @@ def borrow(part: Part | None) -> Array | None: ...
 
 
 def borrow(part: Part | None) -> Array | None:
-    """The array, for somebody who does not hold it for long."""
+    """The array, for a caller that does not hold it for long."""
     return part.read() if isinstance(part, StoredArray) else part
 
 
@@ -165,5 +165,5 @@ def hold(part: Part | None) -> Array | None: ...
 
 
 def hold(part: Part | None) -> Array | None:
-    """The array, which is held from now on, for somebody who often asks for it."""
+    """The array, which is held from now on, for a caller that needs it often."""
     return part.keep() if isinstance(part, StoredArray) else part

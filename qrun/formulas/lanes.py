@@ -1,4 +1,4 @@
-"""numpy's arrays with the methods by which generated code treats its vectors."""
+"""Lanes: numpy's arrays with the methods of generated code's vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
 
 
 class Number(Protocol):
-    """A vector of numbers, of either backend. Comparisons are named as LLVM names them, and give vectors of bool."""
+    """A vector of numbers, of either backend. Comparisons have LLVM's names, and give vectors of bool."""
 
     def __add__(self, other: Any, /) -> Any: ...
     def __sub__(self, other: Any, /) -> Any: ...
@@ -95,7 +95,7 @@ class Lanes:
         return Lanes(np.abs(self.x))
 
     def test(self, how: str, other: Any) -> Lanes:
-        """An ordered comparison is false of NaN, an unordered one true."""
+        """Compare element by element. With NaN an ordered comparison is false, an unordered one true."""
         a, b = self.x, self.like(other).x
         if how == "uno":
             return Lanes(np.isnan(a) | np.isnan(b))

@@ -15,7 +15,7 @@ from qrun.formulas.lanes import Number
 Fma = Callable[[Any, Any, Any], Any]
 """a * b + c, rounded once."""
 _MAGIC, _MAGIC_BITS = 1.5 * 2.0**23, 0x4B400000
-"""What is added to it is rounded to an integer, which stands in the low bits."""
+"""Adding this number rounds to an integer, which is then in the low bits."""
 
 
 def polynomial(coefficients: Sequence[float], x: Number, fma: Fma) -> Any:
@@ -26,15 +26,15 @@ def polynomial(coefficients: Sequence[float], x: Number, fma: Fma) -> Any:
 
 
 def _power_of_two(n: Number) -> Any:
-    """2**n for i32 of -126 to 127."""
+    """2**n for i32 from -126 to 127."""
     return ((n + 127) << 23).bitcast("float")
 
 
 def _reduce_argument(
     x: Number, terms: Sequence[float], fma: Fma, log2: Sequence[float] = table.LN2, less: Any = None
 ) -> tuple[Any, Any]:
-    """n, i32, and m with exp(x - less) = 2**n * (1 + m), for a size of up to 105. terms: of the polynomial;
-    less: tiny, if it is given."""
+    """n, i32, and m with exp(x - less) = 2**n * (1 + m), for |x| up to 105. terms: of the polynomial; less: tiny, if
+    given."""
     raised = fma(x, x.like(table.LOG2E), x.like(_MAGIC))
     count, rest = raised - _MAGIC, x
     for part in log2:
@@ -44,7 +44,7 @@ def _reduce_argument(
 
 
 def _clamp(x: Number, low: float, high: float) -> Any:
-    """x, or what is nearest to it within these limits; NaN stays NaN."""
+    """x, or the nearest number within these limits; NaN stays NaN."""
     raised = x.test("olt", low).select(low, x)
     return raised.test("ogt", high).select(high, raised)
 
@@ -56,13 +56,13 @@ def exp(x: Number, fma: Fma) -> Any:
 
 
 def share(x: Number, fma: Fma) -> Any:
-    """exp(x) of x up to 0; 0 below SHARE_LEAST."""
+    """exp(x) for x up to 0; 0 below SHARE_LEAST."""
     n, m = _reduce_argument(x, table.EXPM1_SHORT, fma)
     return x.test("olt", table.SHARE_LEAST).select(0.0, (1.0 + m) * _power_of_two(n))
 
 
 def sigmoid(x: Number, fma: Fma) -> Any:
-    """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts."""
+    """1 / (1 + exp(-x)), numerator and denominator times a power of two. It adds what their sum with 2**n loses."""
     n, m = _reduce_argument(-_clamp(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT, fma)
     one, power = x.like(2.0**table.SIGMOID_EXPONENT), _power_of_two(n + table.SIGMOID_EXPONENT)
     total = power + one
@@ -72,7 +72,7 @@ def sigmoid(x: Number, fma: Fma) -> Any:
 def tanh(x: Number, fma: Fma) -> Any:
     """A polynomial near 0, else 1 - 2 / (exp(2 |x|) + 1); the sign is that of x.
 
-    The rest of log(2) does not count where the exponential is large.
+    The low part of log(2) does not matter where the exponential is large.
     """
     size = abs(x)
     size = size.test("ogt", table.TANH_FARTHEST).select(table.TANH_FARTHEST, size)
@@ -94,7 +94,7 @@ def erf(x: Number, fma: Fma) -> Any:
 
 
 def gelu(x: Number, fma: Fma) -> Any:
-    """x / 2 * (1 + erf(x / sqrt(2))) without cancellation: |x| times the tail beyond |x| is what lies below x."""
+    """x / 2 * (1 + erf(x / sqrt(2))) without cancellation: |x| times the tail beyond |x| is the part below x."""
     size = abs(x)
     near = size.test("ogt", table.TAIL_FARTHEST).select(table.TAIL_FARTHEST, size)
     square = near * near

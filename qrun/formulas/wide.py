@@ -1,7 +1,7 @@
-"""Functions of float64 in steps of one rounding each; what rounds them to a narrower type makes a result of them.
+"""Float64 functions in steps of one rounding each; the caller rounds their results to a narrower type.
 
-What they are given was float32, or follows from such numbers, so that it is not subnormal. scripts/functions_error.py
-tells how far from the real values they are; docs/numerics.md, F41, has the figures.
+Their arguments were float32, or follow from such numbers, and so are not subnormal. scripts/functions_error.py measures
+their distance from the real values; docs/numerics.md, F41, has the figures.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _FRACTION = (1 << 52) - 1
 """Bits of a float64 that are not its exponent or its sign."""
 _WHOLE = 0x4330000000000000
 _COUNT = 2.0**52 + 1023
-"""2**52: its bits with an integer in the low ones are 2**52 more than it.
-An exponent is 1023 more than what it stands for."""
+"""2**52: with an integer in the low bits of its pattern, it is 2**52 larger than that integer. The stored exponent
+exceeds the true one by 1023."""
 _LN2 = math.log(2)
 
 
 _MAGIC = 1.5 * 2.0**52
-"""What is added to it is rounded to an integer, which stands in the low bits."""
+"""Adding this number rounds to an integer, which is then in the low bits."""
 _LOG2E = 1.4426950408889634
 _LN2S = (0.6931471803691238, 1.9082149292705877e-10)
-"""log(2): its first 32 bits, of which up to 2**20 times are exact, and the rest."""
+"""log(2): its first 32 bits, whose products with up to 2**20 are exact, and the rest."""
 _FARTHEST = 700.0
-"""exp(-700) is less than any float32 number, so it does not count beside one."""
+"""exp(-700) is less than any float32 number, so it does not count when added to one."""
 _EXPONENTIAL = tuple(1 / math.factorial(n) for n in range(2, 14))
 """(exp(r) - 1 - r) / r**2 in powers of r, for |r| <= log(2) / 2: the Taylor series."""
 
@@ -46,8 +46,7 @@ def series(coefficients: Sequence[float], x: Number) -> Any:
 
 
 def _powers(x: Number) -> tuple[Any, Any]:
-    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700, and for what is nearest to x
-    there; NaN stays NaN."""
+    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x clamped to -700..700; NaN stays NaN."""
     x = x.test("olt", -_FARTHEST).select(-_FARTHEST, x)
     x = x.test("ogt", _FARTHEST).select(_FARTHEST, x)
     raised = x * _LOG2E + _MAGIC
@@ -64,13 +63,13 @@ def exp(x: Number) -> Any:
 
 
 def expm1(x: Number) -> Any:
-    """exp(x) - 1 for x from -700 to 700, and that of these ends beyond them; 0 of -0."""
+    """exp(x) - 1 for x clamped to -700..700; 0 for -0."""
     power, small = _powers(x)
     return power * small + (power - 1.0)
 
 
 def _positive(x: Number, less: Number) -> Any:
-    """The logarithm of a finite x above 0. less: x - 1, which counts where x itself is rounded.
+    """The logarithm of a finite x above 0. less: x - 1, which matters where x itself is rounded.
 
     x = 2**n * m with m from sqrt(1/2) to sqrt(2), and log(m) = 2 atanh((m - 1) / (m + 1)).
     """
@@ -83,7 +82,7 @@ def _positive(x: Number, less: Number) -> Any:
 
 
 def _unless_infinite(x: Number, made: Any) -> Any:
-    """What was made of finite numbers; infinities and NaN stay themselves."""
+    """`made` for a finite x; x itself if it is infinite or NaN."""
     return abs(x).test("olt", math.inf).select(made, x)
 
 
@@ -93,7 +92,7 @@ def _log1p(x: Number) -> Any:
 
 
 def log(x: Number) -> Any:
-    """-infinity of 0, NaN of what is less."""
+    """log(x); -infinity for 0, NaN below."""
     made = x.test("oeq", 0.0).select(-math.inf, _unless_infinite(x, _positive(x, x - 1.0)))
     return x.test("olt", 0.0).select(math.nan, made)
 
@@ -154,7 +153,7 @@ def power(x: Number, exponent: Any) -> Any:
 WIDEST = 2.0**22
 """The largest angle that the parts of pi / 2 reduce without loss of digits."""
 _RIGHT = (1.5707963267341256, 6.07710049817245e-11, 8.333742918520879e-20)
-"""pi / 2 in parts: the first two have 31 bits, of which up to 2**22 times are exact."""
+"""pi / 2 in parts: the first two have 31 bits, and their products with up to 2**22 are exact."""
 _SINE = tuple((-1) ** n / math.factorial(2 * n + 1) for n in range(1, 8))
 """(sin(r) / r - 1) / r**2 in powers of r**2, for |r| <= pi / 4."""
 _COSINE = tuple((-1) ** n / math.factorial(2 * n) for n in range(1, 9))
@@ -165,7 +164,7 @@ _EIGHTH = math.tan(math.pi / 8)
 
 
 def _count_quarters(x: Number) -> tuple[Any, Any, Any]:
-    """How many right angles an angle of up to WIDEST has, as an i64, and sine and cosine of what is left of it."""
+    """The number of right angles in an angle up to WIDEST, as an i64, and sine and cosine of the remainder."""
     raised = x * (2 / math.pi) + _MAGIC
     count, rest = raised - _MAGIC, x
     for part in _RIGHT:
@@ -182,7 +181,7 @@ def too_wide(x: Number) -> Any:
 
 
 def _sine(x: Number, quarters: int) -> Any:
-    """The sine of an angle and so many right ones."""
+    """The sine of x plus `quarters` right angles."""
     count, sine, cosine = _count_quarters(x)
     count = count + quarters
     made = (count & 1).test("ne", 0).select(cosine, sine)
@@ -204,7 +203,7 @@ def tan(x: Number) -> Any:
 
 
 def _arc(a: Number, b: Number) -> Any:
-    """The angle, from 0 to a right one, whose tangent is a / b; neither is negative, and not both are 0."""
+    """The angle between 0 and pi / 2 whose tangent is a / b; neither is negative, and not both are 0."""
     steep = a.test("ogt", b)
     low, high = steep.select(b, a), steep.select(a, b)
     wide = low.test("ogt", high * _EIGHTH)
@@ -252,7 +251,7 @@ def celu(x: Number, alpha: Any) -> Any:
 
 
 def even_power(x: Number, exponent: Any) -> Any:
-    """x ** exponent, an even integer."""
+    """x ** exponent for an even integer exponent."""
     return power(x, exponent)
 
 
@@ -261,7 +260,7 @@ def odd_power(x: Number, exponent: Any) -> Any:
 
 
 def real_power(x: Number, exponent: Any) -> Any:
-    """x ** exponent, no integer: NaN of finite numbers below 0."""
+    """x ** exponent for an exponent that is no integer: NaN for finite numbers below 0."""
     below = x.test("olt", 0.0) & x.test("ogt", -math.inf)
     return below.select(math.nan, power(x, exponent))
 
@@ -270,4 +269,4 @@ FUNCTIONS = (
     log, softplus, mish, elu, selu, celu, sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan, cube,
     even_power, odd_power, real_power,
 )  # fmt: skip
-"""Those that graphs name."""
+"""The functions that graphs name."""

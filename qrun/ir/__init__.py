@@ -1,4 +1,4 @@
-"""ModelProto to Model: reading, checking and resolving names, types and versions.
+"""Reads ModelProto into Model: checks it and resolves names, types and versions.
 
 May be imported by everything but `native`, `memory` and `errors`. Imports onnx so that nothing above has to; knows no
 operator's meaning and no backend.

@@ -1,7 +1,7 @@
-"""Values that are no tensors: sequences of tensors, optional values that are none, and maps.
+"""Values that are no tensors: sequences of tensors, empty optionals, and maps.
 
-Each is an array of an element type of its own, so that whatever goes by types and shapes tells it from a tensor: no
-operator that takes tensors takes one by accident. What it is made of stands in `elements`.
+Each is an array with an element type of its own, so that code that checks types and shapes can tell it from a tensor:
+no operator for tensors takes one by accident. Its parts are in `elements`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from qrun.ir.model import Array, TensorType
 from qrun.ir.types import MAP, OPTIONAL, SEQUENCE, describe, texts
 
 _UNFIT = ValueError, TypeError, OverflowError
-"""What numpy raises for values that a type cannot have."""
+"""Exceptions of numpy for values that a type cannot have."""
 
 
 class Compound(np.ndarray):
-    """A value that is no tensor; `dtype` tells which.
+    """A value that is no tensor; `dtype` tells its kind.
 
     SEQUENCE: shape [n], `elements` are n tensors of one type, `element`, and of any shapes.
-    OPTIONAL: a scalar: an optional value that is none; one that there is, is that tensor or sequence itself.
+    OPTIONAL: a scalar: an empty optional value; a non-empty one is represented by its tensor or sequence itself.
     MAP:      `elements` are keys [k] and values; values [k] and a scalar for a map, values [n,k] and shape [n] for a
               sequence of n maps with the same keys.
     """
@@ -48,7 +48,7 @@ def _made(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]
 
 
 def sequence(elements: Iterable[Array], element: np.dtype[Any] | None = None) -> Compound:
-    """A sequence of tensors. element: their type; that of the first one if it is None."""
+    """A sequence of tensors. element: their type; None for the type of the first one."""
     parts = tuple(elements)
     made = _made((len(parts),), SEQUENCE, parts)
     made.element = element if element is not None or not parts else parts[0].dtype
@@ -56,7 +56,7 @@ def sequence(elements: Iterable[Array], element: np.dtype[Any] | None = None) ->
 
 
 def absent() -> Compound:
-    """An optional value that is none."""
+    """An empty optional value."""
     return _made((), OPTIONAL, ())
 
 
@@ -85,14 +85,14 @@ def to_runtime(value: Array) -> Any:
 
 
 def elements_of(value: Array) -> tuple[Array, ...]:
-    """The elements of a sequence of tensors; none of other values."""
+    """The elements of a sequence of tensors; none for other values."""
     return value.elements if isinstance(value, Compound) and value.dtype == SEQUENCE else ()
 
 
 def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors in values, by name: ``y[0]``, ``y[1]`` for a sequence, an empty ``y[]`` for a sequence without
-    elements, ``y.keys`` and ``y.values`` for maps, nothing for an optional value that is none. A tensor keeps its own
-    name; a part whose name is taken gets ``'`` behind it."""
+    elements, ``y.keys`` and ``y.values`` for maps, nothing for an empty optional. A tensor keeps its own name; a part
+    whose name is taken gets ``'`` appended."""
     found: dict[str, Array] = {}
     for name, value in values.items():
         for ending, part in _parts(value).items():
@@ -104,7 +104,7 @@ def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _parts(value: Array) -> dict[str, Array]:
-    """The tensors in a value, by what is added to its name."""
+    """The tensors in a value, by the suffix that is added to its name."""
     if not isinstance(value, Compound):
         return {"": value}
     if value.dtype == MAP:
@@ -116,7 +116,7 @@ def _parts(value: Array) -> dict[str, Array]:
 
 def numbers(value: Array) -> Array:
     """A tensor to compare in place of a value: the numbers of all elements of a sequence, the values of maps, an empty
-    tensor for an optional value that is none."""
+    tensor for an empty optional."""
     found = compared(value)
     if not isinstance(value, Compound) or value.dtype == MAP:
         return found[0]
@@ -124,15 +124,15 @@ def numbers(value: Array) -> Array:
 
 
 def compared(value: Array) -> tuple[Array, ...]:
-    """The tensors whose numbers are compared: those of a sequence, the values of maps, the tensor itself."""
+    """The tensors whose numbers are compared: the elements of a sequence, the values of maps, the tensor itself."""
     if not isinstance(value, Compound):
         return (value,)
     return value.elements[1:] if value.dtype == MAP else value.elements
 
 
 def batch_rows(value: Array, count: int) -> list[Array] | None:
-    """The value cut along a batch axis of this size into values with an axis of one; None where it has no such axis:
-    a sequence of tensors has none, one of maps has."""
+    """The value cut along a batch axis of this size into values with an axis of one; None where it has no such axis: a
+    sequence of maps has one, a sequence of tensors has none."""
     if value.shape[:1] != (count,) or (is_compound(value) and value.dtype != MAP):
         return None
     if not isinstance(value, Compound):
@@ -142,7 +142,7 @@ def batch_rows(value: Array, count: int) -> list[Array] | None:
 
 
 def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
-    """Descriptions of two values, at least one of which is no tensor, that differ in more than their numbers: in kind,
+    """Descriptions of two values, at least one of them no tensor, that differ in more than their numbers: in kind,
     number of elements, an element's type or shape, or a map's key. None if they do not, and for two tensors."""
     if not is_compound(a) and not is_compound(b):
         return None
@@ -160,7 +160,7 @@ def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
 
 
 def joined(found: Mapping[str, Array]) -> Compound | None:
-    """What `tensors` took apart, by what it adds to the name; None where tensors are missing, or differ in type."""
+    """The inverse of `tensors`, from a value's parts by suffix; None where tensors are missing, or differ in type."""
     if found.keys() == {".keys", ".values"}:
         keys, values = found[".keys"], found[".values"]
         fits = keys.ndim == 1 and values.ndim in (1, 2) and values.shape[-1] == keys.size
@@ -173,7 +173,7 @@ def joined(found: Mapping[str, Array]) -> Compound | None:
 
 
 def apart(value: Array, from_: Iterable[Array]) -> Array:
-    """The value; of a compound, elements that may share memory with these arrays are copied."""
+    """The value; elements of a compound that may share memory with these arrays are copied."""
     if not isinstance(value, Compound) or not value.elements:
         return value
     others = [array for array in from_ if not isinstance(array, Compound)]
@@ -211,10 +211,10 @@ def _keys(stated: TensorType) -> np.dtype[Any] | None:
 
 
 def wrapped(value: Any, stated: TensorType) -> Array:
-    """A value of Python's as one of this type: the inverse of `to_runtime`; what does not fit it is left an array.
+    """Convert a Python value to this type: the inverse of `to_runtime`. A value that does not fit becomes an array.
 
-    Numbers, lists and tuples become arrays of the stated element type, unless that would change what they are: a text
-    is no number, and 1.5 no integer.
+    Numbers, lists and tuples become arrays of the stated element type, unless that would change them: a text is no
+    number, and 1.5 no integer.
     """
     if isinstance(value, Compound):
         return value
@@ -241,20 +241,20 @@ def wrapped(value: Any, stated: TensorType) -> Array:
 
 
 def as_input(value: Any, stated: TensorType) -> Array:
-    """What Python gives for an input of this type: as `wrapped`, and of a tensor the array, texts as str."""
+    """Convert a Python input to this type: as `wrapped`; for a tensor to an array, with texts as str."""
     return texts(np.asarray(value), stated.dtype) if stated.kind == "tensor" else wrapped(value, stated)
 
 
 def _array(value: Any) -> Array:
     try:
         return np.asarray(value)
-    except ValueError:  # of elements that make no array
+    except ValueError:  # the elements make no array
         return np.empty((), object)
 
 
 def _as_type(values: Any, dtype: np.dtype[Any] | None) -> Array:
-    """These values as an array of this type, or of their own if it is None. Raises one of `_UNFIT` for texts in place
-    of numbers, anything but texts in place of these, nothing, and numbers that are no such integers."""
+    """These values as an array of this type, or of their own type if it is None. Raises one of `_UNFIT` for texts in
+    place of numbers, anything but texts in place of texts, empty lists, and numbers that are not such integers."""
     own = np.asarray(values)
     if dtype is None:
         return own
@@ -273,7 +273,7 @@ def _as_type(values: Any, dtype: np.dtype[Any] | None) -> Array:
 
 
 def from_runtime(value: Any, stated: TensorType | None) -> Array:
-    """What another runtime returned, whose type the model may state: the inverse of `to_runtime`."""
+    """Convert a value from another runtime: the inverse of `to_runtime`. stated: its type, if the model states it."""
     if stated is not None and stated.kind != "tensor":
         return wrapped(value, stated)
     if isinstance(value, list):
@@ -283,7 +283,7 @@ def from_runtime(value: Any, stated: TensorType | None) -> Array:
 
 
 def _table(rows: Iterable[Any], stated: TensorType, single: bool = False) -> Array:
-    """Maps with the same keys as one value; what is none is left an array of objects."""
+    """Maps with the same keys as one value; anything else becomes an array of objects."""
     given = list(rows)
     names = list(given[0]) if given and isinstance(given[0], Mapping) else []
     if not all(isinstance(row, Mapping) and list(row) == names for row in given):

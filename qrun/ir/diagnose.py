@@ -1,4 +1,4 @@
-"""Why some bytes are not a model: what they are instead, or where they end.
+"""Explains why some bytes are not a model: which format they have instead, or where they are cut.
 
 Wire format: protobuf.dev/programming-guides/encoding.
 """
@@ -64,11 +64,11 @@ _KINDS = (
     (0, b"ftrt", "a TensorRT engine", "use the .onnx file that it was built from"),
     (0, b"ptrt", "a TensorRT engine", "use the .onnx file that it was built from"),
 )
-"""Formats by the bytes at one place: what the file is, and what to do. FILE stands for its path."""
+"""Formats by the bytes at one place: the name of the format, and a fix. FILE is replaced by the path."""
 
 
 def _kind(data: bytes) -> tuple[str, str] | None:
-    """What the file is instead, and what to do; None if that is not known."""
+    """The format of the file, and a fix; None if the format is unknown."""
     for place, magic, kind, fix in _KINDS:
         if data.startswith(magic, place):
             return kind, fix
@@ -103,7 +103,7 @@ _OPERATOR = re.compile(rb"[A-Z][A-Za-z0-9_]*")
 
 
 def _archive(data: bytes) -> tuple[str, str]:
-    """A zip archive, by the names of its entries, which stand at its end again."""
+    """The kind of a zip archive, by the names of its entries, which its end repeats."""
     if b"/data.pkl" in data[:400] or b"/data.pkl" in data[-(1 << 16) :]:
         return "a PyTorch file", _EXPORT
     if b".npy" in data[:400]:
@@ -114,7 +114,7 @@ def _archive(data: bytes) -> tuple[str, str]:
 
 
 def _tensorflow(data: bytes) -> tuple[str, str] | None:
-    """A SavedModel, or a GraphDef, whose first field is a node: a message with a name and an operator."""
+    """A SavedModel; or a GraphDef, whose first field is a node: a message with a name and an operator."""
     try:
         if data.startswith(b"\x08\x01\x12"):
             _, at = _varint(data, 3)

@@ -1,8 +1,8 @@
-"""Files that a model, a test vector or a repository names: opened only if they are regular, read only up to a limit.
-A link may lead to /dev/zero, which never ends, or to a pipe to which nobody writes.
+"""Opens files that a model, a test vector or a repository names: only regular files, and reads only up to a limit. A
+link may lead to /dev/zero, which never ends, or to a pipe to which nobody writes.
 
-What is read of external data stays as it was. Large tensors are read when they are needed, from files that stay open
-and must not have changed by then; they are not mapped, as a file that is cut would end the process.
+External data stays as it was when the model was loaded. Large tensors are read when they are needed, from files that
+stay open and must not have changed by then; they are not mapped, as truncating the file would end the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HANDLES = ("/dev/", "/proc/")
 
 
 def open_regular(path: Path, pipes: bool = False) -> FileIO:
-    """Open a regular file for reading, without waiting for whoever writes to a pipe.
+    """Open a regular file for reading, without waiting for a writer of a pipe.
 
     pipes: also open a pipe that this process was started with.
     Raises OSError for anything else.
@@ -53,7 +53,7 @@ def open_regular(path: Path, pipes: bool = False) -> FileIO:
 def read_regular(path: Path, budget: Budget) -> bytes:
     """The content of a regular file.
 
-    Raises OSError where it cannot be read, MemoryLimitError, before anything is read, where it is too large.
+    Raises OSError where it cannot be read, and MemoryLimitError, before anything is read, where it is too large.
     """
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -62,20 +62,20 @@ def read_regular(path: Path, budget: Budget) -> bytes:
 
 
 _TICK = 2_000_000_000
-"""Nanoseconds that no file system's clock exceeds: those of FAT tick every two seconds."""
+"""Nanoseconds between ticks that no file system's clock exceeds: FAT's clock ticks every two seconds."""
 _LARGE = 1 << 20
-"""Bytes from which on a tensor is read when it is needed."""
+"""Tensors from this size on, in bytes, are read when they are needed."""
 _OPEN = 16
-"""How many files of a model stay open for that."""
+"""The most files of a model that stay open for this."""
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class External:
-    """Reads the external data of one model: only inside `folder`, and what several tensors share only once.
+    """Reads the external data of one model: only inside `folder`; data that several tensors share is read once.
 
-    payloads: what belongs in `raw_data` where that is a stand-in (wire.py).
-    spared:   the bytes of a file that is missing are 0, and the file is one of `missing`; else it is refused.
-    budget:   the account that what is read counts in; None: one of its own.
+    payloads: the contents of `raw_data` where it holds a stand-in (wire.py).
+    spared:   the bytes of a missing file are 0, and the file is added to `missing`; otherwise it is refused.
+    budget:   the account that counts the data read; None: one of its own.
     Source: ONNX IR, "External Tensor Data".
     """
 
@@ -97,7 +97,7 @@ class External:
     def read(self, location: str, tensor: str, start: int, length: int) -> Bytes:
         """The bytes of a tensor, perhaps shared with others.
 
-        Raises ModelError where they cannot be read, MemoryLimitError where they are more than 80 % of the free memory.
+        Raises ModelError where they cannot be read, MemoryLimitError where they take more than 80 % of the free memory.
         """
         if self.folder is None and self._spared:
             return self._none(location, length)
@@ -110,9 +110,9 @@ class External:
                 return self._none(location, length)
 
     def later(self, location: str, tensor: str, start: int, length: int) -> Callable[[memoryview], None] | None:
-        """What reads the bytes of a large tensor whenever they are needed; None where `read` must do it now.
+        """A function that reads the bytes of a large tensor when they are needed; None where `read` must do it now.
 
-        Raises what `read` raises; what it returns raises ModelError if the file has changed.
+        Raises what `read` raises; the function raises ModelError if the file has changed.
         """
         if length < _LARGE or self.folder is None or self._spared or not hasattr(os, "preadv"):
             return None
@@ -133,7 +133,7 @@ class External:
 
     @contextmanager
     def _explained(self, location: str, tensor: str, length: int) -> Iterator[None]:
-        """Errors in words for the user."""
+        """Translate errors into words for the user."""
         try:
             yield
         except MemoryLimitError as error:
@@ -162,7 +162,7 @@ class External:
         return made
 
     def _none(self, location: str, length: int) -> Bytes:
-        """As many zeros, which take no memory until they are written to."""
+        """`length` zeros, which take no memory until they are written to."""
         self.missing.add(location)
         if len(self._zeros) < length:
             self._zeros = np.zeros(length, np.uint8)
@@ -197,24 +197,24 @@ class External:
 
 
 def _no_room(error: MemoryLimitError, needed: int) -> MemoryLimitError:
-    """The error with what helps a model whose weights do not fit in memory."""
+    """The error with a fix for a model whose weights do not fit in memory."""
     error.fixes, error.calls = (f"free memory: the model needs {human(needed)} for its weights alone",), ()
     return error
 
 
 class _Refused(Exception):
-    """Why a file is not read."""
+    """The reason why a file is not read."""
 
 
 class _Short(Exception):
-    """A file is too short. Its arguments: the first byte that is wanted, the end of these bytes, the file's size."""
+    """A file is too short. Its arguments: the first byte needed, the end of the bytes needed, the file's size."""
 
 
 class _File:
     """A file of external data. seen: its device, inode, size and time of modification, which must not change while a
     model is read.
 
-    Before anything was read: changed: the time of the last change of the file (ns); settled: whether any later change
+    From before the first read: changed: the time of the last change of the file (ns); settled: whether any later change
     gets another time, as it does once the clock of the file system has ticked. Only POSIX keeps users from setting it.
     """
 
@@ -230,7 +230,7 @@ class _File:
 
     def stays(self, start: int, length: int, tensor: str, budget: Budget) -> _Open | None:
         """The file, which stays open so that these bytes can be read later; None where they must be read now: a change
-        might not show, or tensors overlap. They count as if they were read."""
+        might not show, or tensors overlap. The bytes count as if they were read."""
         with open_regular(self.path) as stream:
             self._look(stream, start, length)
             again = (start, length) in self._later
@@ -290,7 +290,7 @@ class _File:
 
 
 class _Open:
-    """A file that stays open. It may be removed, and another one may take its name, but what is in it must stay."""
+    """A file that stays open. It may be removed, and another may take its name, but its contents must not change."""
 
     def __init__(self, handle: int) -> None:
         self._handle, self._before = handle, os.fstat(handle)
@@ -305,7 +305,7 @@ class _Open:
 
     @property
     def _changed(self) -> bool:
-        """Whether another state of the file means that it has changed, and not that it has a name more or less."""
+        """Whether the file's contents have changed; gaining or losing a name does not count."""
         now, before = os.fstat(self._handle), self._before
         if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             return True
@@ -322,7 +322,7 @@ def _read_again(opened: _Open, location: str, tensor: str, start: int, block: me
 
 
 def _room(nbytes: int) -> Bytes:
-    """A buffer of so many bytes, aligned to 64; it takes no memory until it is written to."""
+    """A buffer of `nbytes`, aligned to 64; it takes no memory until it is written to."""
     block = np.empty(nbytes + 64, np.uint8)
     return block[-block.ctypes.data % 64 :][:nbytes]
 

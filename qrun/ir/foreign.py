@@ -9,8 +9,8 @@ _QDQ = "QuantizeLinear and DequantizeLinear of ai.onnx"
 
 @frozen
 class ForeignDomain:
-    """writer: the tool that writes operators of the domain. instead: what to do for a model that qrun runs.
-    with_ort: whether the onnxruntime that qrun calls has the operators itself."""
+    """writer: the tool that writes operators of the domain. instead: how to get a model that qrun runs. with_ort:
+    whether the onnxruntime that qrun calls has the operators itself."""
 
     writer: str
     instead: str
@@ -50,5 +50,5 @@ _DOMAINS = {
 
 
 def foreign_domain(domain: str) -> ForeignDomain | None:
-    """What is known of a domain; the parts behind its first dot, such as ``aimet.customop.cpu``, may be any."""
+    """The entry of a domain; the parts after its first dot, as in ``aimet.customop.cpu``, may be any."""
     return _DOMAINS.get(domain) or _DOMAINS.get(domain.split(".", 1)[0])

@@ -1,5 +1,4 @@
-"""GraphProto to the graph of a Model: what the graphs of a file share while they are read, the order in which their
-nodes run, and the errors of what contradicts itself."""
+"""GraphProto to the graph of a Model: reads nodes and values, sorts the nodes, and reports contradictions."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 @frozen
 class GraphContext:
-    """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
+    """The context in which a graph is read: opsets, external files, and the names of the graphs around it.
 
-    names: of the nearest graph around it; outer: what that one sees.
-    texts: every name that was read, as key and as value, so that equal names share one string.
+    names: of the nearest graph around it; outer: the context of that graph.
+    texts: every name read so far, as key and as value, so that equal names share one string.
     """
 
     opsets: Mapping[str, int]
@@ -55,13 +54,13 @@ def invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **mo
 
 
 def label(proto: onnx.NodeProto, place: int) -> str:
-    """What errors call a node that is not read yet."""
+    """The name in errors of a node that is not read yet."""
     return f"{proto.name or f'{proto.op_type}_{place}'} ({proto.op_type})"
 
 
 Names = Sequence[tuple[str, ...]]
 _SHOWN = 5
-"""Nodes of a circle that an error names."""
+"""The most nodes of a circle that an error names."""
 
 
 def execution_order(
@@ -99,7 +98,7 @@ def _makers_read(
     given: set[str],
     scope: GraphContext,
 ) -> tuple[int, ...]:
-    """The places of the nodes that make what a node reads, each once."""
+    """The places of the nodes that make a node's inputs, each once."""
     found = []
     for name in inputs if not proto.attribute else dict.fromkeys((*inputs, *_captured_names(proto))):
         if name in maker:
@@ -132,7 +131,7 @@ def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], sc
 
 
 def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], scope: GraphContext) -> ModelError:
-    """The error for nodes of which some wait for each other; before: for each, those it waits for."""
+    """The error for nodes that wait for each other; before: for each node, the nodes it waits for."""
     path = [next(place for place, makers in enumerate(before) if makers)]
     while path[-1] not in path[:-1]:
         path.append(before[path[-1]][0])
@@ -147,7 +146,7 @@ def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], sc
 
 
 def _captured_names(proto: onnx.NodeProto) -> set[str]:
-    """Names that a node's subgraphs take from outside."""
+    """Names that a node's subgraphs capture from outside."""
     found: set[str] = set()
     for attribute in proto.attribute:
         for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
@@ -191,7 +190,7 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
 
 
 def _constants(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Part]:
-    """Initializers by name; sparse ones as the dense tensors that they stand for."""
+    """Initializers by name; sparse ones as dense tensors."""
     constants: dict[str, Part] = {}
 
     def add(name: str, array: Part) -> None:
@@ -207,13 +206,13 @@ def _constants(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Part]:
 
 
 def _refuse_undecodable(graph: onnx.GraphProto, scope: GraphContext, reads: Names, makes: Names) -> None:
-    """Names that are not UTF-8 reach Python as bytes, whatever protobuf's types say."""
+    """Raise ModelError for names that are not UTF-8: they reach Python as bytes, whatever protobuf's types say."""
     if bytes in set(map(type, _names(graph, reads, makes))):
         refuse_bytes(scope.label, *_names(graph, reads, makes))
 
 
 def _names(graph: onnx.GraphProto, reads: Names, makes: Names) -> Iterator[str]:
-    """All names of a graph, and all that its nodes have."""
+    """All names of a graph and of its nodes."""
     values: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
     yield graph.name
     yield from (v.name for v in values)
@@ -269,7 +268,7 @@ def _length(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Part) -> None:
-    """An initializer of a graph input must be a value of that input."""
+    """Raise ModelError if the initializer of a graph input is no value of that input."""
     shape = value.shape if value.shape is not None else stored.shape
     fits = len(shape) == stored.ndim and all(
         not isinstance(want, int) or want == got for want, got in zip(shape, stored.shape, strict=True)

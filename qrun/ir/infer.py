@@ -1,4 +1,4 @@
-"""Shapes and types that a file does not state, by onnx.shape_inference in a process of its own, as it can crash."""
+"""Infers shapes and types that a file does not state: onnx.shape_inference in its own process, as it can crash."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from qrun.ir.types import LONGEST_NAME, NUMBERS
 from qrun.shapes import MOST_AXES
 
 MAX_BYTES = 2**31 - 1
-"""What onnx.shape_inference takes: one serialized protobuf."""
+"""The limit of onnx.shape_inference: one serialized protobuf."""
 LONGEST = 60.0
-"""Seconds until the inference counts as failed: some equations of Einsum keep it busy for ever."""
+"""Seconds until the inference counts as failed: some equations of Einsum keep it busy forever."""
 
 
 def with_inferred(model: Model, source: str | Path | bytes, expand: Expand) -> Model:
-    """The model with what follows from its inputs and operators among its types; what the file states comes first."""
+    """The model with inferred types added to its own; types that the file states have precedence."""
     found = {v.name: v for v in (*model.inputs, *model.outputs)}
     stated = {name: value for name, value in {**found, **model.types}.items() if value.shape is not None}
     return replace(model, types={**model.types, **infer(source, expand), **stated})
@@ -37,8 +37,8 @@ def with_inferred(model: Model, source: str | Path | bytes, expand: Expand) -> M
 def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType]:
     """Name to type and shape for the tensors of the main graph, as far as ONNX infers them; nothing if that fails.
 
-    Of operators that ONNX does not define, those with an expansion are inferred as what they compute; others end the
-    inference on their paths.
+    Operators that ONNX does not define are inferred through their expansion if they have one; others end the inference
+    on their paths.
     """
     data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
@@ -58,8 +58,8 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
 
 
 def _shorten_names(graph: onnx.GraphProto) -> Mapping[str, str]:
-    """Give axes with long names short ones, which what follows from them repeats, and take shapes away that no array
-    has. Returns the long names by the short ones."""
+    """Give axes with long names short ones, as inferred shapes repeat them, and remove shapes that no array can have.
+    Returns the long names by the short ones."""
     short: dict[str, str] = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type.tensor_type
@@ -72,7 +72,7 @@ def _shorten_names(graph: onnx.GraphProto) -> Mapping[str, str]:
 
 
 def _named(value: TensorType, names: Mapping[str, str]) -> TensorType:
-    """With the axes' own names."""
+    """The type with the original names of its axes."""
     if value.shape is None or not names:
         return value
     return replace(value, shape=tuple([names.get(d, d) if isinstance(d, str) else d for d in value.shape]))
@@ -85,9 +85,9 @@ def infer_node(
     values: Mapping[str, Array],
     expand: Expand,
 ) -> Mapping[str, TensorType]:
-    """Name to type and shape for what one node makes, as far as ONNX infers them; nothing if that fails.
+    """Name to type and shape for the outputs of one node, as far as ONNX infers them; nothing if that fails.
 
-    types: of its inputs. values: of those that are known; they should be small.
+    types: of its inputs. values: of the inputs whose values are known; they should be small.
     """
     found = dict(types)
     try:
@@ -129,8 +129,8 @@ def _type_proto(value: TensorType) -> onnx.TypeProto:
 
 
 def _known(node: Node) -> onnx.NodeProto:
-    """The node in the words of ONNX. Of qrun's own operators, QLinearMatMul becomes that of ONNX, and Table a node that
-    makes a tensor like its first input: int8 or uint8, of the same shape."""
+    """The node as ONNX knows it. Of qrun's own operators, QLinearMatMul becomes ONNX's, and Table a node whose output
+    is like its first input: int8 or uint8, of the same shape."""
     if node.domain != schema.OWN:
         return node_proto(node)
     if node.op_type == "QLinearMatMul":
@@ -153,14 +153,14 @@ def node_proto(node: Node) -> onnx.NodeProto:
 
 
 def lone(node: Node) -> bytes:
-    """A file with nothing but the node, whose types it does not state."""
+    """A serialized model with this node alone, whose types it does not state."""
     inputs, outputs = ([onnx.ValueInfoProto(name=n) for n in names if n] for names in (node.inputs, node.outputs))
     graph = helper.make_graph([node_proto(node)], "node", inputs, outputs)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, node.version)]).SerializeToString()
 
 
 def _without_made_up(value: TensorType) -> TensorType:
-    """The type, in which sizes for which ONNX made up a name (``unk__...``) are unknown."""
+    """The type, with sizes whose names ONNX made up (``unk__...``) replaced by None."""
     if not any(_is_made_up(size) for size in value.shape or ()):
         return value
     return replace(value, shape=tuple(None if _is_made_up(size) else size for size in value.shape or ()))

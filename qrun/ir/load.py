@@ -1,4 +1,4 @@
-"""Bytes, path or ModelProto to Model. Raises ModelError or UnsupportedError, never anything else."""
+"""Loads bytes, a path or a ModelProto into a Model. Raises QrunErrors, never anything else (see `load`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2**31 - 1
 _KEPT = 1 << 16
-"""A model that is in no file has results cached if it has so many bytes or more."""
+"""For a model that is in no file, results are cached only from this many bytes on."""
 _PIECE = 1 << 24
 """The most bytes that one call reads."""
 
@@ -39,12 +39,12 @@ def load(
     """Read a model, resolve its operators' versions and order its nodes.
 
     model:  a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
-    source: what messages call a model that is no path.
-    lifted: the file at the path, if it is read already.
+    source: the name in messages of a model that is no path.
+    lifted: the file at the path, if it is already read.
     spared: files of external data may be missing; the model names them, and their tensors are 0.
 
-    Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself,
-    UnsupportedError if it uses an opset or feature that qrun does not read.
+    Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself, UnsupportedError
+    if it uses an opset or feature that qrun does not read, MemoryLimitError if its weights do not fit in memory.
     """
     if isinstance(model, ModelProto):
         return _load_bytes(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
@@ -81,8 +81,8 @@ def _digest(data: bytes) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a model file; CallError if there is none,
-    ModelError if there are too many for a protobuf message."""
+    """The bytes of a model file; CallError if there is none, ModelError if there are too many for a protobuf
+    message."""
     try:
         with open_regular(path, pipes=True) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -98,8 +98,8 @@ def read_file(path: Path) -> bytes:
 
 
 def no_model(given: str, reason: str = "") -> CallError:
-    """The error for a path where no model can be read; it names what is there instead, or nearby.
-    reason: why reading failed, if it was tried."""
+    """The error for a path where no model can be read; it says what is there instead, or nearby. reason: why reading
+    failed, if it was tried."""
     path = Path(given)
     why, fix = absent(given)
     reason = reason or why
@@ -115,7 +115,7 @@ def no_model(given: str, reason: str = "") -> CallError:
 
 
 def _models_below(folder: Path) -> list[str]:
-    """What to give in place of a folder."""
+    """Fixes that name the models below a folder."""
     found = sorted(folder.glob("*.onnx")) or sorted(folder.glob("*/*.onnx"))
     if not found:
         return ["name a model: there is no .onnx file in it"]
@@ -127,7 +127,7 @@ def _models_below(folder: Path) -> list[str]:
 
 
 def _nearby(path: Path) -> list[str]:
-    """What beside the first part of a path that does not exist may be meant."""
+    """Fixes for a path that does not exist: similar names beside its first missing part."""
     from difflib import get_close_matches
 
     lost = next(p for p in (*reversed(path.parents), path) if not os.path.exists(p))
@@ -145,7 +145,7 @@ def _nearby(path: Path) -> list[str]:
 
 
 def _at_most(stream: IO[bytes], count: int) -> bytes:
-    """Up to so many bytes, without room for all of them beforehand."""
+    """Up to `count` bytes; memory grows with the bytes read."""
     pieces = []
     while count and (piece := stream.read(min(count, _PIECE))):
         pieces.append(piece)
@@ -154,7 +154,7 @@ def _at_most(stream: IO[bytes], count: int) -> bytes:
 
 
 def parse(data: bytes, label: str) -> onnx.ModelProto:
-    """The ModelProto in `data`; a ModelError that says what the bytes are instead."""
+    """The ModelProto in `data`. Raises a ModelError that says what the bytes are instead."""
     proto = _parse(data)
     if proto is None:
         from qrun.ir.diagnose import not_a_model
@@ -209,7 +209,7 @@ def _build(
 
 
 def _alike(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
-    """Whether all nodes of the domain mean the same in these versions of it, which onnx.defs must know."""
+    """Whether all nodes of the domain mean the same in these versions of it; false if onnx.defs lacks one of them."""
     bodies = (proto.graph.node, *(function.node for function in proto.functions))
     own = (domain,) if domain else ("", "ai.onnx")
     names = {node.op_type for body in bodies for node in all_nodes(body) if node.domain in own}

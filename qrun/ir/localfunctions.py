@@ -1,4 +1,4 @@
-"""Model-local functions, replaced by their bodies. Each error names the call, or the function, that it is about."""
+"""Replaces calls of model-local functions by their bodies. Each error names the call or the function concerned."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 MAX_INLINED = 2 * 10**5
 _Key = tuple[str, str, str]
 _Calls = Mapping[_Key | None, Sequence[tuple[_Key, "onnx.NodeProto"]]]
-"""By function, None for the graph: its nodes, those of graphs inside them too, and what each calls."""
+"""By function, None for the graph: its nodes, also those of graphs inside them, and the function each calls."""
 
 
 def inline_functions(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
-    """The model without functions. label: what messages call it.
-    Raises ModelError for functions that cannot be replaced."""
+    """The model without functions. label: its name in messages. Raises ModelError for functions that cannot be
+    replaced."""
     if not proto.functions:
         return proto
     functions: dict[_Key, onnx.FunctionProto] = {}
@@ -48,7 +48,7 @@ def inline_functions(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    """These nodes, and those of the graphs inside them."""
+    """These nodes, and the nodes of the graphs inside them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -72,13 +72,13 @@ def _error(message: str, where: Sequence[str], expected: str = "", got: str = ""
 
 
 def _place(label: str, around: _Key | None, node: onnx.NodeProto) -> list[str]:
-    """Where a node is that may be in a function."""
+    """The place of a node, which may be in a function."""
     inside = [f"function {_name(around)}"] if around else []
     return [label, *inside, f"node {node.name or node.op_type} ({_name(_key_of(node))})"]
 
 
 def _check_calls(functions: Mapping[_Key, onnx.FunctionProto], calls: _Calls, label: str) -> None:
-    """A call may leave out inputs and outputs at the end, but has no more of them than its function."""
+    """Raise ModelError for calls with more inputs or outputs than their function; calls may omit the last."""
     for around, nodes in calls.items():
         for key, node in nodes:
             function = functions.get(key)
@@ -98,7 +98,7 @@ def _check_calls(functions: Mapping[_Key, onnx.FunctionProto], calls: _Calls, la
 
 
 def _refuse_explosion(calls: _Calls, label: str) -> None:
-    """ModelError if functions are recursive, or if inlining them would make more than MAX_INLINED nodes."""
+    """Raise ModelError if functions are recursive, or if inlining them would make more than MAX_INLINED nodes."""
     from graphlib import CycleError, TopologicalSorter
 
     bodies = {key: [called for called, _ in nodes] for key, nodes in calls.items()}
@@ -118,7 +118,7 @@ def _refuse_explosion(calls: _Calls, label: str) -> None:
 
 
 def _reachable(calls: _Calls) -> set[_Key]:
-    """The functions that the graph calls, or one that it calls."""
+    """The functions that the graph calls, directly or through others."""
     found: set[_Key] = set()
     left = [key for key, _ in calls[None]]
     while left:
@@ -130,10 +130,10 @@ def _reachable(calls: _Calls) -> set[_Key]:
 
 
 def _with_common_imports(proto: onnx.ModelProto, reached: set[_Key], calls: _Calls, label: str) -> onnx.ModelProto:
-    """The model, in which the functions that run import what it imports, as onnx inlines no others.
+    """The model, with the functions that run importing the same versions as it, as onnx inlines no others.
 
-    A function may import other versions, as long as they mean the same operators. Domains that only functions import
-    become imports of the model. ModelError where versions mean different operators.
+    A function may import other versions, if they mean the same operators. Domains that only functions import become
+    imports of the model. Raises ModelError where versions mean different operators.
     """
     made = type(proto)()
     made.CopyFrom(proto)
@@ -163,7 +163,7 @@ def _domain(name: str) -> str:
 
 
 def _same_operator(domain: str, op_type: str, one: int, other: int) -> bool:
-    """Whether both versions of a domain select the same version of an operator; so they do of one that ONNX does not
-    define, as its operators have but one."""
+    """Whether both versions of a domain select the same version of an operator; true for an operator that ONNX does not
+    define, as it has only one version."""
     first, second = schema(domain, op_type, one), schema(domain, op_type, other)
     return (first and first.version) == (second and second.version)

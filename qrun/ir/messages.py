@@ -1,6 +1,6 @@
 """The classes of ONNX's protobuf messages, without the rest of onnx, which takes as long to import as numpy.
 
-They are onnx's own: protobuf has one class for each message type, whoever asks for it first.
+They are onnx's own: protobuf has one class for each message type, whichever module imports it first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["AttributeProto", "ModelProto", "TensorProto"]
 
 
 def generated_module() -> ModuleType:
-    """The module that protobuf's compiler made for onnx, under a name that nobody else imports;
-    onnx where that fails."""
+    """The module that protobuf's compiler generated for onnx, under a name that nobody else imports; onnx where that
+    fails."""
     package = None if "onnx" in sys.modules else find_spec("onnx")
     for folder in (package and package.submodule_search_locations) or ():
         file = Path(folder, "onnx_ml_pb2.py")

@@ -1,4 +1,4 @@
-"""What a loaded model is: plain frozen data, free of protobuf."""
+"""The loaded model: plain frozen data, free of protobuf."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MODEL = re.compile(r"\bMODEL\b")
 
 @frozen
 class TensorType:
-    """A named value of the graph: element type and shape; None stands for unknown.
+    """A named value of the graph: element type and shape; None means unknown.
 
     A dimension is a number, a symbol such as ``"N"``, or None.
-    `kind` is ``tensor``, or ``sequence``, ``optional``, ``map``, whose values are those of compound.py, or
+    `kind` is ``tensor``; or ``sequence``, ``optional``, ``map``, whose values are described in compound.py; or
     ``sparse_tensor``, which qrun cannot run. Only a tensor has a dtype and a shape here.
-    element: what a sequence, an optional or a map holds. key: the type of a map's keys.
+    element: the type of the elements of a sequence, an optional or a map. key: the type of a map's keys.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TensorType:
 
     @property
     def sizes(self) -> tuple[int | str, ...]:
-        """The shape, in which an unknown dimension is called by its place: ``"input[1]"``. () of an unknown shape."""
+        """The shape, with unknown dimensions named by their place: ``"input[1]"``. () if the shape is unknown."""
         shape = self.shape or ()
         if None not in shape:
             return shape  # type: ignore[return-value]
@@ -66,7 +66,7 @@ class Node:
     index:    place in execution order; the ``#`` of every table and message.
     domain:   ``""`` for ai.onnx.
     version:  the operator's since_version that the model's opset selects (the opset itself if the operator is unknown).
-    inputs, outputs: tensor names; ``""`` is an omitted one.
+    inputs, outputs: tensor names; ``""`` for an omitted one.
     """
 
     index: int
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def full_domain(self) -> str:
-        """The operator's domain, ai.onnx too."""
+        """The operator's domain, with ai.onnx spelled out."""
         return self.domain or "ai.onnx"
 
     @property
@@ -98,7 +98,7 @@ class Node:
         return (graph for _, graph in self.graphs())
 
     def graphs(self) -> Iterator[tuple[str, Model]]:
-        """The graphs inside it by attribute; those of a list are numbered: ``branches[0]``."""
+        """The graphs inside the node, by attribute; the graphs of a list are numbered: ``branches[0]``."""
         for name, value in self.attributes.items():
             if isinstance(value, Model):
                 yield name, value
@@ -107,7 +107,7 @@ class Node:
 
     @property
     def captured(self) -> tuple[str, ...]:
-        """Names that the node's subgraphs take from outside, each once."""
+        """Names that the node's subgraphs capture from outside, each once."""
         return tuple(dict.fromkeys(name for graph in self.subgraphs for name in graph.captured))
 
 
@@ -115,15 +115,15 @@ class Node:
 class Model(InNotebook):
     """A graph ready to plan: nodes in an order in which every input is defined before it is used.
 
-    inputs:     graph inputs that must be fed; `defaults` names those that have an initializer and may be fed.
-    constants:  initializers by name, read-only arrays; large ones stay in files of external data until they are asked
-                for (`qrun/declare/stored.py`).
+    inputs:     graph inputs that must be fed; `defaults` are the inputs that have an initializer and may be fed.
+    constants:  initializers by name, read-only arrays; large ones stay in files of external data until they are
+                accessed (`qrun/declare/stored.py`).
     opsets:     domain (``""`` for ai.onnx) to imported version.
-    types:      what the file states about inputs, outputs and intermediate values.
+    types:      types that the file states for inputs, outputs and intermediate values.
     was_sorted: the file had its nodes in a valid order.
-    source:     what to call a model that did not come from a path.
+    source:     the name in messages of a model that did not come from a path.
     digest:     SHA-256 of a model that is not a regular file; see `sha256`.
-    missing_files: files of external data that were not there, if `load` spared them; their tensors are 0.
+    missing_files: files of external data that were missing, if `load` spared them; their tensors are 0.
     """
 
     name: str
@@ -150,23 +150,23 @@ class Model(InNotebook):
 
     @property
     def label(self) -> str:
-        """What messages call the model: its path as given."""
+        """The model's name in messages: its path as given."""
         return str(self.path) if self.path else self.source or self.name or "model"
 
     @cached_property
     def content(self) -> Content | None:
-        """The bytes that the model was made from, or their digest; external data too. None where they are not kept, as
-        for a model that `replace` made."""
+        """The bytes from which the model was made, or their digest, including external data. None where they are not
+        kept, as for a model made by `replace`."""
         return None
 
     def with_content(self, content: Content | None) -> Model:
-        """This very model, which was made from these bytes, and knows it from now on."""
+        """This same model, after `content` is set to the bytes from which it was made."""
         vars(self)["content"] = content
         return self
 
     def settled(self, replaced: Collection[str] = ()) -> Model:
-        """The model for runs whose feeds replace the defaults with these names:
-        those defaults become inputs, and the other ones constants."""
+        """The model for runs whose feeds replace the defaults with these names: these defaults become inputs, and the
+        other ones constants."""
         if not self.defaults:
             return self
         fed = tuple(value for value in self.defaults if value.name in replaced)
@@ -175,7 +175,7 @@ class Model(InNotebook):
         return made if fed else made.with_content(self.content)
 
     def everywhere(self) -> Iterator[tuple[Node, str]]:
-        """Every node of this graph and of those inside it, with its path: ``If_1/then_branch/Relu_0``."""
+        """Every node of this graph and of the graphs inside it, with its path: ``If_1/then_branch/Relu_0``."""
         for node in self.nodes:
             yield node, node.label
             for name, graph in node.graphs():
@@ -183,8 +183,8 @@ class Model(InNotebook):
                     yield inner, f"{node.label}/{name}/{path}"
 
     def filled(self, text: str) -> str:
-        """What to type, with the model's file, quoted for a shell, for the word MODEL;
-        as it is if the model is no file."""
+        """`text` with the model's file, quoted for a shell, in place of the word MODEL; unchanged if the model is no
+        file."""
         from shlex import quote
 
         return _MODEL.sub(lambda _: quote(str(self.path)), text) if self.path else text
@@ -197,7 +197,7 @@ class Model(InNotebook):
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the file's bytes; a regular file is read again when this is asked for. "" if the file is gone."""
+        """SHA-256 of the file's bytes; a regular file is read again on first access. "" if the file is gone."""
         if self.digest or self.path is None:
             return self.digest
         import hashlib
@@ -210,12 +210,12 @@ class Model(InNotebook):
 
     @cached_property
     def fed(self) -> Mapping[str, TensorType]:
-        """What a run can be fed with, by name: graph inputs, and the defaults that may be replaced."""
+        """The values that a run can be fed with, by name: graph inputs, and the defaults that may be replaced."""
         return {value.name: value for value in (*self.inputs, *self.defaults)}
 
     @cached_property
     def captured(self) -> tuple[str, ...]:
-        """Of a subgraph: names that it, or a graph inside it, takes from outside, each once."""
+        """For a subgraph: names that it, or a graph inside it, captures from outside, each once."""
         own = {*self.fed, *self.constants, *(name for node in self.nodes for name in node.outputs)}
         read = [name for node in self.nodes for name in (*node.inputs, *node.captured)]
         return tuple(
@@ -243,7 +243,7 @@ class Model(InNotebook):
         return hold(self.part(name))
 
     def part(self, name: str) -> Part | None:
-        """As `constant`, but what stays in a file is not read."""
+        """The same as `constant`, but data that stays in a file is not read."""
         if name in self.constants:
             return None if name in self.fed else parts(self.constants)[name]
         node = self.producers.get(name)
@@ -254,7 +254,7 @@ class Model(InNotebook):
 
 
 def once_per_model(find: Callable[[Model], T]) -> Callable[[Model], T]:
-    """Let a function of a model run once a model; what it returns is kept with the model."""
+    """Decorate a function of a model so that it runs once per model; its result is kept with the model."""
 
     @wraps(find)
     def found(model: Model) -> T:

@@ -1,4 +1,4 @@
-"""What onnx.defs says about an operator: which version an opset selects, and which element types it allows."""
+"""Operator schemas of onnx.defs: the version that an opset selects, and the element types that it allows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qrun.ir.model import Model
 from qrun.ir.types import BY_ONNX_NAME
 
 OPSETS = range(1, 29)
-"""Versions of ai.onnx that qrun reads; an operator of before opset 7 runs where its version lasted until opset 7 or
-later."""
+"""Versions of ai.onnx that qrun reads; an operator from before opset 7 runs if its version was still valid in opset 7
+or later."""
 MS = "com.microsoft"
 ML = "ai.onnx.ml"
 STANDARD = {"": OPSETS, ML: range(1, 6), "ai.onnx.preview.training": range(1, 2), "ai.onnx.preview": range(1, 2)}
@@ -23,18 +23,18 @@ STANDARD = {"": OPSETS, ML: range(1, 6), "ai.onnx.preview.training": range(1, 2)
 DOMAINS = (*STANDARD, MS)
 QONNX = "qonnx.custom_op.general"
 FORMER = {"onnx.brevitas": QONNX, "finn.custom_op.general": QONNX}
-"""Former names of a domain, which files still have."""
+"""Former names of a domain, which some files still use."""
 NAMELESS = ("Quant", "BipolarQuant")
-"""Operators of QONNX that files of 2021 have without a domain; ai.onnx has none of these names."""
+"""Operators of QONNX that files of 2021 use without a domain; ai.onnx has none of these names."""
 ASSUMED = {MS: 1, QONNX: 1, **dict.fromkeys(FORMER, 1)}
-"""The version of a domain that a file uses and does not import. onnxruntime's quantizer writes such files where all
-nodes of com.microsoft are inside other nodes; the tools of QONNX take version 1 as well."""
+"""The version of a domain that a file uses without importing it. onnxruntime's quantizer writes such files where all
+nodes of com.microsoft are inside other nodes; the tools of QONNX also assume version 1."""
 OWN = "qrun"
-"""The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
+"""The domain of operators that exist only in models rewritten by qrun; in a file it is as unknown as any other."""
 
 
 def home(domain: str, op_type: str) -> str:
-    """The domain to which an operator belongs that a file has under this one, which may be a former one or none."""
+    """The current domain of an operator that a file has in `domain`, which may be a former name or empty."""
     return FORMER.get(domain, domain) if domain or op_type not in NAMELESS else QONNX
 
 
@@ -78,7 +78,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 
 def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """As `schema`, from onnx.defs."""
+    """The same as `schema`, from onnx.defs."""
     import onnx.defs
 
     try:
@@ -105,7 +105,7 @@ def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 
 def stored_schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """As `schema`, for an opset of STANDARD, from schemas.txt; scripts/make_schemas.py tells its format."""
+    """The same as `schema`, for an opset of STANDARD, from schemas.txt; scripts/make_schemas.py explains its format."""
     found = [fields for fields in _read_schemas()[1].get((domain, op_type), ()) if int(fields[0]) <= opset]
     if not found or len(found[-1]) == 1:
         return None
@@ -144,8 +144,8 @@ def standard_operators() -> tuple[tuple[str, str], ...]:
 
 
 def stated_attributes(domain: str, op_type: str, opset: int) -> Mapping[str, tuple[Any, Any]]:
-    """By name, what onnx.defs says of an operator's attributes: the Python type, and the default (None: there is none),
-    `...` for one that must be given."""
+    """An operator's attributes in onnx.defs, by name: the Python type, and the default: None if there is none, `...` if
+    the attribute is required."""
     import onnx.defs
 
     raw: Any = onnx.defs.get_schema(op_type, opset, domain)
@@ -175,7 +175,7 @@ def _default(attribute: Any) -> Any:
 
 @cache
 def _read_schemas() -> tuple[Mapping[str, str], Mapping[tuple[str, str], Sequence[Sequence[str]]]]:
-    """What schemas.txt has: sets of types by number, and the fields of each version of each operator, in order."""
+    """The contents of schemas.txt: sets of types by number; the fields of each version of each operator, in order."""
     sets: dict[str, str] = {}
     operators: dict[tuple[str, str], list[list[str]]] = {}
     for line in Path(__file__).with_name("schemas.txt").read_text("ascii").splitlines()[1:]:

@@ -1,5 +1,5 @@
-"""Tensors, sequences, optional values and maps in .pb files (one message each),
-as in the test_data_set folders of ONNX."""
+"""Tensors, sequences, optional values and maps in .pb files (one message each), as in the test_data_set folders of
+ONNX."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _PROTOS = {"sequence": "SequenceProto", "optional": "OptionalProto", "map": "MapProto"}
 _MAKERS = {"tensor": "array", "sequence": "list", "optional": "optional", "map": "dict"}
-"""The functions of onnx.numpy_helper that make a file's message, after `from_`."""
+"""The functions of onnx.numpy_helper that make a file's message, without `from_`."""
 
 
 def read_value(path: Path, stated: TensorType | None, budget: Budget) -> tuple[str, Array]:
-    """As `read_tensor`, of a file that holds a value of this type:
-    a SequenceProto, OptionalProto, MapProto or TensorProto."""
+    """The name and value in a file of a value of this type, as `read_tensor`: a SequenceProto, OptionalProto, MapProto
+    or TensorProto."""
     if stated is None or stated.kind not in _PROTOS:
         return read_tensor(path, budget)
     import onnx
@@ -143,7 +143,7 @@ def _map_proto(keys: Array, values: Array, name: str) -> onnx.MapProto:
 
 
 def _map(proto: onnx.MapProto, path: Path, external: External) -> dict[Any, Any]:
-    """Raises ValueError for a map that is not from numbers or texts to as many scalars."""
+    """The map as a dict. Raises ValueError unless it maps numbers or texts to as many scalars."""
     keys: list[Any] = [key.decode("utf-8", "replace") for key in proto.string_keys] or list(proto.keys)
     values = [to_array(tensor, external, str(path)) for tensor in proto.values.tensor_values]
     return dict(zip(keys, (value.reshape(()).item() for value in values), strict=True))

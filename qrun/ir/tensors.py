@@ -1,5 +1,5 @@
-"""TensorProto to a read-only numpy array, SparseTensorProto to the dense one that it stands for, checked against their
-own claims; external data is read by external.py."""
+"""TensorProto to a read-only numpy array, and SparseTensorProto to the equivalent dense one, after checking that dims,
+type and data agree; external data is read by external.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELDS: dict[int, str] = {
     8: "string_data",
 }
 _BITS = {10: 16, 16: 16, **dict.fromkeys((17, 18, 19, 20, 24), 8), **dict.fromkeys((27, 28), 6)}
-"""Of the types whose elements are stored as their bits, each in a number of int32_data: how many."""
+"""For types whose elements are stored as their bits, each in one number of int32_data: the number of bits."""
 _TYPED = tuple(dict.fromkeys(_FIELDS.values()))
 
 
@@ -79,14 +79,14 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
         array = _typed(tensor, name, dims, number, count)
     array = array.reshape(dims)
     owner: Any = array
-    while isinstance(owner, np.ndarray):  # also the memory behind it: that tells a run what is a weight
+    while isinstance(owner, np.ndarray):  # also its memory: this marks weights for a run
         owner.flags.writeable = False
         owner = owner.base
     return array
 
 
 def _claimed(tensor: onnx.TensorProto, where: str) -> tuple[str, tuple[int, ...]]:
-    """The name of a tensor and its dims, which an array can have."""
+    """The name and dims of a tensor, after checking that an array can have these dims."""
     name = tensor.name or where or "(unnamed)"
     number, dims = tensor.data_type, tuple(tensor.dims)
     if number not in DTYPES:
@@ -101,7 +101,7 @@ def _claimed(tensor: onnx.TensorProto, where: str) -> tuple[str, tuple[int, ...]
 
 
 def _filled(tensor: onnx.TensorProto) -> list[str]:
-    """The fields that have data."""
+    """The names of the fields that have data."""
     filled = [field for field in _TYPED if getattr(tensor, field)]
     # getattr would copy the bytes of raw_data
     return ["raw_data", *filled] if filled and tensor.HasField("raw_data") else filled
@@ -186,7 +186,7 @@ def _typed(
 def _within(
     name: str, number: int, values: np.ndarray[Any, np.dtype[Any]], least: int, most: int
 ) -> np.ndarray[Any, np.dtype[Any]]:
-    """The values, none of which may be one that the element type has not."""
+    """The values, after checking that the element type has all of them."""
     if values.size and not least <= (low := int(values.min())) <= (high := int(values.max())) <= most:
         got = f"{low if low < least else high}"
         raise bad_tensor(name, f"{type_name(DTYPES[number])} stored as numbers from {least} to {most}", got)
@@ -194,7 +194,7 @@ def _within(
 
 
 def to_dense(sparse: onnx.SparseTensorProto, external: External, where: str = "") -> Array:
-    """A read-only array: the values at their indices, and zeros (of strings: empty ones) elsewhere.
+    """A read-only array: the values at their indices, and zeros (for strings: empty ones) elsewhere.
 
     Raises ModelError if dims, values and indices contradict each other, MemoryLimitError if the array would not fit in
     memory. Source: ONNX IR, SparseTensorProto. Indices are int64: [NNZ], counted through the whole tensor, or
@@ -214,7 +214,7 @@ def to_dense(sparse: onnx.SparseTensorProto, external: External, where: str = ""
 
 
 def _places(sparse: onnx.SparseTensorProto, name: str, dims: tuple[int, ...], count: int, external: External) -> Array:
-    """Where each value stands in the flattened tensor."""
+    """The place of each value in the flattened tensor."""
     if not count and not sparse.indices.data_type:
         return np.zeros(0, np.int64)
     indices = to_array(sparse.indices, external, f"indices of {name}")
@@ -239,7 +239,7 @@ def _places(sparse: onnx.SparseTensorProto, name: str, dims: tuple[int, ...], co
 
 
 def _in_range(name: str, indices: Array, size: int, along: str = "") -> None:
-    """Refuse indices that name no element."""
+    """Raise ModelError for indices outside 0..size - 1."""
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         bad = int(indices.min() if indices.min() < 0 else indices.max())
         expected = f"indices from 0 to {size - 1}{along}" if size else f"no indices: there are no elements{along}"

@@ -63,12 +63,12 @@ SMALL = {
     np.dtype(ml_dtypes.float6_e2m3fn): 7.5,
     np.dtype(ml_dtypes.float6_e3m2fn): 28.0,
 }
-"""Types without codes for inf and NaN, and their largest value."""
+"""Types without inf and NaN, and their largest value."""
 
 
 def computable(array: np.ndarray) -> np.ndarray:
-    """The array; of element types that are ml_dtypes' the same numbers as int8, uint8 or float32,
-    which numpy computes with."""
+    """The array; for element types of ml_dtypes the same numbers as int8, uint8 or float32, with which numpy
+    computes."""
     if not is_extension(array.dtype):
         return array
     name = type_name(array.dtype)
@@ -76,8 +76,7 @@ def computable(array: np.ndarray) -> np.ndarray:
 
 
 def is_extension(dtype: np.dtype) -> bool:
-    """Whether numpy has the type from ml_dtypes. A copy of a dtype, as unpickling makes it,
-    is not `isbuiltin` any more."""
+    """Whether the type comes from ml_dtypes. A copy of a dtype, as unpickling makes it, is not `isbuiltin` any more."""
     return dtype.isbuiltin == 2
 
 
@@ -93,13 +92,12 @@ def type_name(dtype: np.dtype | None) -> str:
 
 
 LONGEST_NAME = 64
-"""Characters of an axis's name that a text tells, and shape inference repeats. Files may declare a million of them, and
-as many axes, which each mention of a tensor would repeat."""
+"""The longest name of an axis, in characters, that is printed in full or passed to shape inference. Files may declare
+names of a million characters, and as many axes, which each mention of a tensor would repeat."""
 
 
 def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
-    """``[1,3,N]``; ``scalar`` for rank 0; ``?`` when the rank is unknown. Of many axes the first ones, of a long name
-    its begin."""
+    """``[1,3,N]``; ``scalar`` for rank 0; ``?`` when the rank is unknown. Many axes and long names are cut short."""
     if shape is None:
         return "?"
     if not shape:
@@ -108,7 +106,7 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """What the names of axes stand for: ``N=1, T=16``; of many the first ones, of a long name its begin."""
+    """The sizes of named axes: ``N=1, T=16``. Many axes and long names are cut short."""
     told = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
     return ", ".join(_first(told, len(sizes)))
 
@@ -127,24 +125,24 @@ def describe(array: np.ndarray | StoredArray) -> str:
 
 
 def texts(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
-    """The array; one of numpy's texts (dtype ``<U5`` or StringDType), where strings are wanted, as an array of str."""
+    """The array; where strings are wanted, numpy's texts (dtype ``<U5`` or StringDType) as an array of str."""
     return array.astype(object) if array.dtype.kind in "UT" and dtype is not None and dtype.kind == "O" else array
 
 
 def odd_objects(array: np.ndarray) -> list[Any]:
-    """The first element of an array of objects that is no text, as a list of one; empty where there is none."""
+    """The first element of an array of objects that is no text, as a list of one; empty if there is none."""
     if array.dtype.kind != "O":
         return []
     return list(islice((element for element in array.reshape(-1) if not isinstance(element, str)), 1))
 
 
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The smallest and the largest value of an integer type, 2- and 4-bit ones included."""
+    """The smallest and the largest value of an integer type, including 2- and 4-bit ones."""
     bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)
     low = -(1 << (bits - 1)) if type_name(dtype).startswith("int") else 0
     return low, low + (1 << bits) - 1
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """float8, float6 or float4 (not the scale type float8e8m0)."""
+    """Whether the type is float8, float6 or float4 (not the scale type float8e8m0)."""
     return dtype in FLOAT8 or dtype in SMALL

@@ -1,10 +1,10 @@
-"""Reading a model file without its large tensors, which then are read once, to where they stay.
+"""Reads a model file without its large tensors; these are then read once, directly into their final memory.
 
-protobuf would hold three copies of each at times: in the file's bytes, in the message, and in the array. So large
-`raw_data` of initializers is left out of the bytes that protobuf parses; a short stand-in takes its place. Only plain
-files take this way; everything unusual returns None, and protobuf sees the whole file.
+protobuf would hold up to three copies of each: in the file's bytes, in the message, and in the array. So the large
+`raw_data` of initializers is left out of the bytes that protobuf parses; a short stand-in replaces it. This works for
+plain files only; for anything unusual the functions return None, and protobuf sees the whole file.
 
-A process that will load a model can let a thread read it while it imports what it needs (`read_ahead`). So this module
+A process that will load a model can let a thread read it while it imports its modules (`read_ahead`). So this module
 imports no numpy, and the thread makes few calls, each of which may have to wait for Python's lock.
 """
 
@@ -23,14 +23,14 @@ from qrun.declare.frozen import frozen
 
 _LARGE = 4096
 _FIELDS = 1 << 22
-"""Fields of a message that are looked at one by one here; protobuf itself reads more of them."""
+"""The most fields of a message that are examined one by one here; protobuf itself reads more of them."""
 _WINDOW = 1 << 13
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _FIXED = {1: 8, 5: 4}
 _BYTES = 2
 _LINE = 64
 _AT_ONCE, _BETWEEN = 500, 1 << 16
-"""Payloads that one call reads, and bytes between two of them that it passes over."""
+"""Payloads that one call reads, and the most bytes between two of them that it skips."""
 
 
 @frozen
@@ -50,7 +50,7 @@ class _Unusual(Exception):
 
 @frozen
 class _Field:
-    """start, end: of the whole field; value: where what it holds begins."""
+    """start, end: of the whole field; value: where its content begins."""
 
     number: int
     kind: int
@@ -81,7 +81,7 @@ class _File:
             left = left[count:]
 
     def fields(self, position: int, end: int) -> Iterator[_Field]:
-        """The fields of a message. Raises _Unusual for what is none, or has very many fields."""
+        """The fields of a message. Raises _Unusual for bytes that are no message, or one with very many fields."""
         left = _FIELDS
         while position < end:
             start, left = position, left - 1
@@ -117,7 +117,7 @@ class _File:
 
 @frozen
 class _Scanned:
-    """A file in which large tensors were found, and not read yet. mark: random bytes that begin each stand-in."""
+    """A file whose large tensors were found but not read yet. mark: random bytes at the start of each stand-in."""
 
     file: _File
     proto: bytes
@@ -126,7 +126,7 @@ class _Scanned:
 
 
 class _Ahead:
-    """A file that a thread reads."""
+    """A file that a thread is reading."""
 
     def __init__(self, scanned: _Scanned) -> None:
         self._scanned = scanned
@@ -151,7 +151,7 @@ _begun: dict[str, _Ahead] = {}
 
 
 def read_ahead(path: str) -> None:
-    """Let a thread read this file, which is about to be lifted, and find the digest of its content."""
+    """Start a thread that reads this file, which will be lifted, and computes the digest of its content."""
     try:
         scanned = _open(Path(path))
     except (OSError, ValueError, _Unusual):
@@ -228,7 +228,7 @@ def _read(scanned: _Scanned) -> Lifted:
 
 
 def _fill(file: _File, fields: Sequence[_Field], pieces: Sequence[memoryview]) -> None:
-    """Read payloads, with one call where the system has it and they lie near each other."""
+    """Read payloads, with one call where the system supports it and they lie near each other."""
     gaps = [after.value - field.end for field, after in zip(fields, fields[1:], strict=False)]
     if hasattr(os, "preadv") and max(gaps, default=0) <= _BETWEEN:
         passed = memoryview(bytearray(_BETWEEN))
@@ -240,7 +240,7 @@ def _fill(file: _File, fields: Sequence[_Field], pieces: Sequence[memoryview]) -
 
 
 def _memory(nbytes: int) -> mmap:
-    """Anonymous memory of so many bytes, private to this process."""
+    """`nbytes` of anonymous memory, private to this process."""
     if hasattr(os, "fork"):
         return mmap(-1, nbytes, MAP_PRIVATE | MAP_ANONYMOUS)
     return mmap(-1, nbytes)

@@ -6,11 +6,11 @@ class Declined(ValueError):
 
 
 class Unplanned(Exception):
-    """An array that came from elsewhere has not the planned type or shape."""
+    """An array from outside does not have the planned type or shape."""
 
 
 class Late(Exception):
-    """A run takes longer than it may. item: what would have been next."""
+    """A run exceeds its time limit. item: the one that would have run next."""
 
     def __init__(self, item: int) -> None:
         super().__init__(f"before item {item}")
@@ -18,4 +18,4 @@ class Late(Exception):
 
 
 class Undecided(Exception):
-    """A kernel met a result so near to a tie that its arithmetic does not tell how it is rounded."""
+    """A kernel could not decide a result, such as one so near to a tie that its rounding is uncertain."""

@@ -1,7 +1,7 @@
-"""Rewrites of a Model that keep what it computes, and `optimize`, which applies them all.
+"""Rewrites of a Model that keep its results, and `optimize`, which applies them all.
 
-Node indices: an optimized model's nodes have those of the nodes that they are named after in the model it came from.
-May be imported by `running` and everything above it. Knows operators by their declarations in `ops`, and no backend.
+Node indices: a node of an optimized model is named after a node of the original model and has its index. May be
+imported by `running` and everything above it. Knows operators by their declarations in `ops`, and no backend.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["Functions", "Optimized", "Refusal", "has_tables", "makes_tables", "o
 
 @frozen
 class _Pass:
-    """A rewrite: the function of a module, both of this name.
+    """A rewrite: a function in a module of the same name.
 
-    wanted:  whether it may find anything in a model; if not, it is not even imported.
-    options: what else the function is given.
+    wanted:  whether it may find anything in a model; if not, the module is not even imported.
+    options: further arguments of the function.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _has_float_nodes(model: Model) -> bool:
 
 
 def _has_chains(model: Model) -> bool:
-    """Whether an elementwise node reads the result of another or a constant of rank 1 or more, or may after folding."""
+    """Whether an elementwise node reads another's result or a constant of rank 1 or more, or may after folding."""
     nodes = [node for node in model.nodes if node.domain == OWN or node.op_type == "Identity" or _is_elementwise(node)]
     made = {name for node in nodes for name in node.outputs}
     constants = {name for name, part in parts(model.constants).items() if part.ndim}
@@ -102,15 +102,15 @@ _FUSE_ALL = _Pass("fuse_qdq", _has_float_nodes, {"functions": True})
 _CODES = _Pass("multiply_codes", _multiplies_codes)
 _FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
 Functions = Literal["tables", "literal", "fused"]
-"""What becomes of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer
-operators where there are any, as in onnxruntime, with other results."""
+"""The form of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer operators
+where there are any, as in onnxruntime, with other results."""
 _THEN: Mapping[Functions, tuple[_Pass, ...]] = {
     "tables": (_TABULATE, _TABULATE, _CODES, _FLOATS),
     "literal": (_CODES, _FLOATS),
     "fused": (_CODES, _FLOATS),
 }
-"""Weights of 2 or 4 bits stay codes where a product reads them; others are folded to float last, when it is known who
-still reads them so. The second tables join the first."""
+"""Weights of 2 or 4 bits stay quantized where a product reads them; other weights are folded to float last, when it is
+known who still reads them so. The second run of tables joins the first tables."""
 
 
 @frozen
@@ -124,12 +124,12 @@ class Refusal:
 
 @frozen
 class Optimized:
-    """A model to run in place of another one.
+    """A model to run in place of the original one.
 
-    model:   its nodes have the index and the label of the node of the original that they are named after: the one that
-             does their work.
-    groups:  for each of its nodes, by index, the nodes of the original that it stands for. A node of the original may
-             be in several groups (a DequantizeLinear that many read), or in none (it became a constant, or vanished).
+    model:   each node has the index and label of the node of the original after which it is named: the one whose work
+             it does.
+    groups:  for each node, by index, the nodes of the original that it replaces. A node of the original may be in
+             several groups (a DequantizeLinear with many readers), or in none (it became a constant, or vanished).
     refused: the nodes that might have become integer operators, but did not.
     """
 
@@ -139,15 +139,15 @@ class Optimized:
 
 
 Keeper = Callable[[frozenset[str], Functions, Callable[[], Optimized]], Optimized]
-"""(keep, functions, make) to what `make` makes, or made in an earlier process."""
+"""(keep, functions, make) to the result of `make`, computed now or in an earlier process."""
 
 
 @frozen
 class _Stage:
-    """A model on its way.
+    """A partly optimized model.
 
-    groups:  for each of its nodes, the places of the nodes of the model at the start that it stands for.
-    reasons: why nodes of that model stay, by place, as the last pass says that tried.
+    groups:  for each of its nodes, the places in the original model of the nodes that it replaces.
+    reasons: why nodes of the original stay, by place, from the last pass that tried them.
     """
 
     model: Model
@@ -171,14 +171,14 @@ class _Stage:
 def optimize(
     model: Model, keep: frozenset[str], arith: Arith, functions: Functions = "tables", cache: Keeper | None = None
 ) -> Optimized:
-    """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
+    """The model with integer operators and tables instead of groups of nodes; the passes say which results stay equal.
 
-    Where only the graph's outputs must remain, the result is cached with the model.
+    If only the graph's outputs must remain, the result is cached with the model.
 
-    keep: names of tensors that must remain, besides the graph's outputs. A group that would remove one of them is not
-          made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
-    functions: "tables" and "literal" have the same results; but a table cannot say what saturated.
-    cache: keeps what is made here, and knows what was made before.
+    keep: names of tensors that must remain, in addition to the graph's outputs. A group that would remove one of them
+    is not fused; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
+    functions: "tables" and "literal" have the same results; but a table cannot report saturation.
+    cache: keeps the result, and returns a result kept before.
     """
     keep = keep.difference(value.name for value in model.outputs)
     memo = Memo() if keep else _memo(model)
@@ -212,8 +212,8 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
 
 
 def _fuse(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, memo: Memo) -> _Stage:
-    """The model, its nodes numbered by their places, with integer operators.
-    functions: also for functions of one tensor."""
+    """The model, its nodes numbered by their places, with integer operators. functions: also for functions of one
+    tensor."""
     start = _Stage(begin, tuple((i,) for i in range(len(begin.nodes))), {})
     first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
     fuse = _FUSE_ALL if functions else _FUSE
@@ -221,8 +221,8 @@ def _fuse(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, mem
 
 
 def makes_tables(model: Model, arith: Arith) -> bool:
-    """Whether `optimize` makes tables in place of operators where only the graph's outputs are kept: less work than
-    making them all."""
+    """Whether `optimize` makes tables in place of operators where only the graph's outputs are kept. Takes less work
+    than making the tables."""
     memo = _memo(model)
 
     def found() -> bool:
@@ -244,13 +244,13 @@ def _number_nodes(model: Model) -> Model:
 
 
 def has_tables(model: Model) -> bool:
-    """Whether a model that was optimized has tables in place of operators."""
+    """Whether an optimized model has tables in place of operators."""
     return any(node.domain == OWN for node in model.nodes)
 
 
 def _name_nodes(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:
-    """The nodes, each named after the node of its group that does the work, with that one's index or, if taken,
-    a new one."""
+    """The nodes, each with the name and index of the node of its group that does the work; a new index if that one is
+    taken."""
     free = max((node.index for node in model.nodes), default=0) + 1
     taken: set[int] = set()
     for node, group in zip(nodes, groups, strict=True):

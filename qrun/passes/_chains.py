@@ -1,4 +1,4 @@
-"""Chains: tensors that depend, element by element, on one 8-bit tensor and on constants alone."""
+"""Finds chains: tensors that depend, element by element, only on one 8-bit tensor and on constants."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from qrun.passes._draft import Draft, Refused
 from qrun.passes._sides import EIGHT, dtype_of
 
 _LONGEST = 64
-"""Nodes after which a table ends as soon as it may; it must end after four times as many."""
+"""Nodes after which a table ends as soon as possible; it must end after four times as many."""
 _ROWS = 1 << 16
-"""Rows that one table may have."""
+"""The most rows of one table."""
 _OBVIOUS = ""
-"""The reason that is not told: the node does not work on one 8-bit tensor."""
+"""The reason that is not reported: the node does not work on one 8-bit tensor."""
 
 
 @frozen
 class ElementwiseChain:
-    """A tensor that depends on the codes of `root` alone, through `nodes`.
+    """A tensor that depends only on the values of `root`, through `nodes`.
 
-    along: if it also depends on the index along one axis: that axis and its length; else None.
+    along: if it also depends on the index along one axis: this axis and its length; else None.
     """
 
     root: str
@@ -37,7 +37,7 @@ class ElementwiseChain:
 
 
 def chains(draft: Draft) -> dict[str, ElementwiseChain]:
-    """The chain of each tensor that has one, by its name. Notes in the draft why other elementwise nodes make none."""
+    """The chain of each tensor that has one, by name. Notes in the draft why other elementwise nodes have none."""
     follower = _Follower(draft)
     for node in draft.model.nodes:
         definition = _elementwise(node)
@@ -70,7 +70,7 @@ class _Follower:
                 return
 
     def _joined(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
-        """The joined chain of the inputs that are not constant, which must have one root, as far back as possible."""
+        """One chain of all inputs that are not constant, to their common root. Raises Refused if there is none."""
         places = {node.inputs[p]: p for p in reversed(data)}
         found = [self.chains.get(name) or self._fresh(node, definition, [p]) for name, p in places.items()]
         first, nodes = found[0], frozenset[int]().union(*(chain.nodes for chain in found))
@@ -87,7 +87,7 @@ class _Follower:
         return ElementwiseChain(first.root, first.dtype, nodes, along)
 
     def _fresh(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
-        """A chain that begins at the node's input, if only one is not constant, and that is an 8-bit tensor."""
+        """A chain from the node's only input that is not constant, an 8-bit tensor. Raises Refused otherwise."""
         if len({node.inputs[p] for p in data}) > 1:
             raise Refused(_OBVIOUS)
         name, what = node.inputs[data[0]], definition.param(data[0])
@@ -107,7 +107,7 @@ class _Follower:
     def _along(
         self, node: Node, definition: OpDef, data: Sequence[int], chain: ElementwiseChain
     ) -> tuple[int, int] | None:
-        """The axis along which the node's constants vary, if any, joined with that of the chain."""
+        """The axis along which the node's constants vary, if any, combined with the axis of the chain."""
         along = chain.along
         if definition.form != "broadcast" and list(data) != [0]:
             raise Refused(_OBVIOUS)
@@ -152,7 +152,7 @@ def _same_axis(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[in
 
 
 def _elementwise(node: Node) -> OpDef | None:
-    """The declaration of a node whose one result depends on its inputs element by element."""
+    """The declaration of a node with one result that depends on its inputs element by element; else None."""
     definition = find(node.domain, node.op_type, node.version)
     known = definition is not None and definition.form in ("pointwise", "broadcast")
     if definition is None or not (known or is_table(node) or node.op_type == "Identity"):
@@ -162,13 +162,13 @@ def _elementwise(node: Node) -> OpDef | None:
 
 
 def output(node: Node) -> str:
-    """The name of the node's one output, or "" if it has more or fewer."""
+    """The name of the node's only output, or "" if it has more or none."""
     named = [name for name in node.outputs if name]
     return named[0] if len(named) == 1 else ""
 
 
 def is_table(node: Node) -> bool:
-    """Whether the node is a table that a pass has made."""
+    """Whether the node is a table made by a pass."""
     return node.domain == OWN
 
 

@@ -27,15 +27,15 @@ _DEPTH = 8
 
 
 class Refused(Exception):
-    """A pass leaves a node as it is; the text says why."""
+    """Raised where a pass leaves a node as it is; the text says why."""
 
 
 @frozen
 class Rewritten:
-    """What a pass returns.
+    """The result of a pass.
 
-    origins: for each node of `model`, the indices of the nodes of the pass's input model that it stands for;
-    empty if `model` is that input model.
+    origins: for each node of `model`, the indices of the nodes of the pass's input model that it replaces; empty if
+    `model` is that input model.
     refused: by index, why a node of the input model stays as it is.
     """
 
@@ -45,10 +45,10 @@ class Rewritten:
 
 
 class Draft:
-    """The model, its constants so far, and for each of its nodes a slot with the nodes that take its place.
+    """The model, its constants so far, and for each of its nodes a slot with the nodes that replace it.
 
-    A node's index must be its place. Names keep their meaning: a tensor that an old node made is made, under its
-    name, by new nodes of its slot or of another one, unless no node reads it any more.
+    A node's index must be its place. Names keep their meaning: a tensor that an old node made is made, under its name,
+    by new nodes of its slot or of another one, unless no node reads it any more.
     """
 
     def __init__(self, model: Model, keep: Iterable[str], arith: Arith) -> None:
@@ -68,7 +68,7 @@ class Draft:
 
     @cached_property
     def preserved(self) -> frozenset[str]:
-        """Names of tensors that must stay: asked for, outputs of the graph, or read by a subgraph."""
+        """Names of tensors that must stay: requested, outputs of the graph, or read by a subgraph."""
         return (
             frozenset(self._keep) | {v.name for v in self.model.outputs} | frozenset(_captured_names(self.model.nodes))
         )
@@ -81,7 +81,7 @@ class Draft:
 
     @cached_property
     def _fixed(self) -> set[str]:
-        """Tensors that nodes make of constants alone, by name."""
+        """Names of the tensors that nodes compute from constants alone."""
         found: set[str] = set()
         for node in self.model.nodes:
             known = (not n or n in found or (n in self.constants and n not in self._fed) for n in node.inputs)
@@ -97,7 +97,7 @@ class Draft:
         return part
 
     def computed(self, name: str, depth: int = _DEPTH) -> Array | None:
-        """The value of a constant, or of a small tensor that nodes make of constants alone; else None."""
+        """The value of a constant, or of a small tensor that nodes compute from constants alone; else None."""
         found = self.value(name)
         if found is not None or name not in self._fixed or not depth:
             return found
@@ -113,7 +113,7 @@ class Draft:
 
     @cached_property
     def shapes(self) -> Mapping[str, Dims]:
-        """What is known about shapes before any run."""
+        """Shapes known before any run."""
         from qrun.passes._shapes import known_shapes
 
         return known_shapes(self.model)
@@ -125,11 +125,11 @@ class Draft:
         return self.model.consumers.get(name, ())
 
     def type(self, name: str) -> TensorType | None:
-        """The type of a tensor, as the file states it or a pass has added it."""
+        """The type of a tensor that the file states or a pass has added; None if there is none."""
         return self._types.get(name) or self.model.types.get(name)
 
     def fresh(self, base: str) -> str:
-        """A name that nothing has yet."""
+        """A name that is not in use; it is reserved."""
         name, number = base, 2
         while name in self._used:
             name, number = f"{base}_{number}", number + 1
@@ -137,7 +137,7 @@ class Draft:
         return name
 
     def constant(self, array: Array, base: str) -> str:
-        """The name of a new constant."""
+        """Add a constant; returns its name."""
         name = self.fresh(base)
         array = np.array(array)
         array.setflags(write=False)
@@ -145,7 +145,7 @@ class Draft:
         return name
 
     def zeros(self, dtype: np.dtype, shape: tuple[int, ...]) -> str:
-        """The name of a constant of zeros, such as an omitted zero point stands for."""
+        """The name of a constant of zeros, the default of an omitted zero point."""
         key = (dtype, shape)
         if key not in self._zeros:
             self._zeros[key] = self.constant(np.zeros(shape, dtype), "zero_point")
@@ -157,14 +157,14 @@ class Draft:
         self._types[name] = TensorType(name, dtype, known.shape if known else None)
 
     def put(self, index: int, *nodes: tuple[Node, Iterable[int]]) -> None:
-        """Fill a slot: nodes and what each stands for. Their inputs are made before,
-        in earlier slots or in this one."""
+        """Fill a slot: nodes, each with the indices of the nodes that it replaces. Their inputs are made before, in
+        earlier slots or in this one."""
         self._slots[index] = tuple((node, tuple(sorted(set(origins)))) for node, origins in nodes)
 
     def alias(self, name: str, same: str, index: int) -> None:
-        """Let `name`, which the node of this index makes, and `same` be one tensor; they have one value and type.
+        """Make `name`, an output of the node with this index, and `same` one tensor; they have one value and type.
 
-        One of the names goes; where both must stay, or `same` is not made by a node, the node becomes an Identity.
+        One of the names disappears; if both must stay, or no node makes `same`, the node becomes an Identity.
         """
         same = self._resolve(same)
         self.put(index)
@@ -180,7 +180,7 @@ class Draft:
             self.put(index, (replace(node, inputs=(same,)), (index,)))
 
     def finish(self) -> Rewritten:
-        """The rewritten model, without the nodes that only replaced ones needed."""
+        """The rewritten model, without nodes that only replaced nodes needed."""
         old = self.model.nodes
         if not self._slots:
             return unchanged(self.model, self.refused)
@@ -205,13 +205,13 @@ class Draft:
         return Rewritten(model, tuple(entry[-1] for entry in live), self.refused)
 
     def _resolve(self, name: str) -> str:
-        """The name that a tensor has in the end."""
+        """The final name of a tensor."""
         while name in self._aliases:
             name = self._aliases[name]
         return name
 
     def _leaves(self) -> set[str]:
-        """The outputs of nodes of whose outputs none is read. Such nodes run, and may fail, all the same."""
+        """The outputs of nodes whose outputs nothing reads. Such nodes still run, and may fail."""
         consumers = self.model.consumers
         found: set[str] = set()
         for node in self.model.nodes:

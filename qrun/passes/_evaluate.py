@@ -1,4 +1,4 @@
-"""Running one node with its reference kernel while a model is rewritten."""
+"""Runs one node with its reference kernel while a model is rewritten."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from qrun.ops._complete import ENDS_SHARE
 def evaluate(
     node: Node, args: Sequence[Array | None], arith: Arith, limit: int, *, saturating: bool = False
 ) -> tuple[Array, ...] | None:
-    """The outputs of a node, or None where it refuses its inputs, or needs more than `limit` bytes of memory.
+    """The outputs of a node; None where it refuses its inputs, or needs more than `limit` bytes of memory.
 
-    Also None where the kernel observes what a run should report, saturation of more than a few elements included unless
-    `saturating`; infinity saturates as well.
+    Also None where the kernel observes something that a run should report. Saturation of more than a few elements
+    counts, unless `saturating`; saturated infinity never counts.
     """
     definition = find(node.domain, node.op_type, node.version)
     if definition is None or definition.compounds == "makes" or not _takes(definition, node.version, args):
@@ -60,7 +60,7 @@ def _takes(definition: OpDef, version: int, args: Sequence[Array | None]) -> boo
 
 
 def accepting_version(node: Node, dtype: np.dtype) -> int | None:
-    """The node's version, or else the next one of the same declaration, whose first input may have this type."""
+    """The first version from the node's on, of the same declaration, whose first input may have this type."""
     definition = find(node.domain, node.op_type, node.version)
     for version in _versions(node):
         if definition is None or find(node.domain, node.op_type, version) is not definition:

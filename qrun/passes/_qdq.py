@@ -1,4 +1,4 @@
-"""The quantized result of a float node, and the integer operator that takes the node's place."""
+"""Replaces a float node by an integer operator: finds its quantized result and builds the operator."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _CLAMPS = ("Relu", "Clip")
 
 @frozen
 class Output:
-    """Where a float result is quantized, at once or behind Relu and Clip nodes.
+    """The place where a float result is quantized, directly or behind Relu and Clip nodes.
 
-    limits: the smallest and the largest code that these let through; None if that is the whole type.
+    limits: the smallest and the largest code that these nodes let through; None if that is the whole type.
     """
 
     side: QuantizedTensor
@@ -45,7 +45,7 @@ class Output:
 
 @frozen
 class IntegerOperator:
-    """The integer operator that a float node becomes.
+    """The integer operator that replaces a float node.
 
     stands_for: indices of the DequantizeLinear nodes at its inputs.
     """
@@ -60,7 +60,7 @@ class IntegerOperator:
 
 
 def read_output(draft: Draft, node: Node) -> Output:
-    """Where the node's result is quantized; Refused if it is not, or if somebody else reads it in float."""
+    """Where the node's result is quantized. Raises Refused if it is not, or if another node reads it in float."""
     if any(node.outputs[1:]):
         raise Refused("it has more than one output")
     name, what = _first(node), "its result"
@@ -88,8 +88,7 @@ def _first(node: Node) -> str:
 
 
 def _limits(draft: Draft, side: QuantizedTensor, clamps: Sequence[Node]) -> tuple[int, int] | None:
-    """The codes of what the clamps make of -infinity and infinity;
-    all others lie between, as every step is monotonic."""
+    """The codes of -infinity and infinity after the clamps; all others lie between, as every step is monotonic."""
     values: Array = np.array([-np.inf, np.inf], np.float32)
     for node in (*clamps, side.node):
         if node is side.node and draft.arith == "exact":
@@ -112,7 +111,7 @@ def _nearest(value: float, side: QuantizedTensor) -> int:
 
 
 def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
-    """The integer operator in the node's slot, and behind it a table that limits the codes, where one is needed."""
+    """Put the integer operator in the node's slot, followed by a table that limits the codes, if one is needed."""
     out, side = form.output, form.output.side
     behind = [*(clamp.index for clamp in out.clamps), side.node.index]
     made = side.tensor if out.limits is None else draft.fresh(f"{node.outputs[0]}_codes")
@@ -134,7 +133,7 @@ def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
 
 
 def one_type(**tensors: QuantizedTensor) -> None:
-    """Raises Refused unless all sides have one element type."""
+    """Raise Refused unless all sides have one element type."""
     (first, side), *others = tensors.items()
     for name, other in others:
         if other.dtype != side.dtype:
@@ -165,7 +164,7 @@ def concat(draft: Draft, node: Node) -> IntegerOperator:
 
 
 def _only_input(draft: Draft, node: Node, name: str) -> tuple[QuantizedTensor, Output, tuple[str, ...]]:
-    """The node's one tensor, of the result's type; the result; and the inputs of an operator of com.microsoft."""
+    """The node's only tensor, of the result's type; the result; and the inputs of an operator of com.microsoft."""
     x, out = per_tensor(draft, node, 0), read_output(draft, node)
     one_type(**{name: x, "the result": out.side})
     return x, out, (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
@@ -184,7 +183,7 @@ def average_pool(draft: Draft, node: Node) -> IntegerOperator:
 
 
 def global_average_pool(draft: Draft, node: Node) -> IntegerOperator:
-    """GlobalAveragePool of a tensor that surely has spatial axes."""
+    """GlobalAveragePool of a tensor that certainly has spatial axes."""
     x, out, inputs = _only_input(draft, node, "X")
     shape = draft.shapes.get(node.inputs[0]) or draft.shapes.get(x.tensor)
     if shape is None or len(shape) < 3:
@@ -202,13 +201,13 @@ def softmax(draft: Draft, node: Node) -> IntegerOperator:
 _INT32 = np.dtype(np.int32)
 _MOST = 2**31 - 1
 _CENTRED = 255
-"""The most that a code can differ from a zero point."""
+"""The largest difference between a code and a zero point."""
 
 
 @frozen
 class _Bias:
-    """An int32 bias, whose scale is the product of the operands' scales;
-    `name` is "" if there is none, then it is 0."""
+    """An int32 bias, whose scale is the product of the operands' scales; `name` is "" if there is none, then it is
+    0."""
 
     name: str = ""
     value: Array = field(default_factory=lambda: np.zeros(1, np.int32))
@@ -216,7 +215,7 @@ class _Bias:
 
 
 def conv(draft: Draft, node: Node) -> IntegerOperator:
-    """Conv: W of one scale, or one per output channel."""
+    """Conv: W with one scale, or one per output channel."""
     x, w = per_tensor(draft, node, 0), dequantized(draft, node, 1)
     out = read_output(draft, node)
     weights = _weights(draft, w, "W", 0)
@@ -241,7 +240,7 @@ def conv(draft: Draft, node: Node) -> IntegerOperator:
 
 
 def gemm(draft: Draft, node: Node) -> IntegerOperator:
-    """Gemm with alpha and beta 1: B of one scale, or one per column of the product; C one row."""
+    """Gemm with alpha and beta 1: B with one scale, or one per column of the product; C one row."""
     a, b = per_tensor(draft, node, 0), dequantized(draft, node, 1)
     out = read_output(draft, node)
     if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
@@ -260,7 +259,7 @@ def gemm(draft: Draft, node: Node) -> IntegerOperator:
 
 
 def matmul(draft: Draft, node: Node) -> IntegerOperator:
-    """MatMul: B of one scale, or a constant matrix of one scale per column."""
+    """MatMul: B with one scale, or a constant matrix with one scale per column."""
     a, b = per_tensor(draft, node, 0), dequantized(draft, node, 1)
     out = read_output(draft, node)
     weights = draft.value(b.tensor)
@@ -280,7 +279,7 @@ def matmul(draft: Draft, node: Node) -> IntegerOperator:
 
 
 def _weights(draft: Draft, side: QuantizedTensor, what: str, channel_axis: int) -> Array:
-    """The constant integers; Refused unless their scale is one, or one for each place along channel_axis."""
+    """The constant integers. Raises Refused unless they have one scale, or one for each place along channel_axis."""
     weights = draft.value(side.tensor)
     if weights is None:
         raise Refused(f"{what} is not constant")
@@ -292,7 +291,7 @@ def _weights(draft: Draft, side: QuantizedTensor, what: str, channel_axis: int) 
 
 
 def _bias(draft: Draft, node: Node, x: QuantizedTensor, w: QuantizedTensor, shape: tuple[int]) -> _Bias:
-    """The third input in units of the product of the scales; Refused unless it is an integer number of these."""
+    """The third input in units of the product of the scales. Raises Refused if it is no integer multiple of it."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if not name:
         return _Bias()
@@ -319,7 +318,7 @@ def _bias(draft: Draft, node: Node, x: QuantizedTensor, w: QuantizedTensor, shap
 
 
 def _in_units(bias: Array | None, unit: Array, what: str) -> Array:
-    """The integers whose float32 products with `unit` are this constant; Refused if there are none."""
+    """The integers whose float32 products with `unit` are this constant. Raises Refused if there are none."""
     if bias is None or bias.dtype != np.float32 or bias.ndim not in (1, 2) or unit.size not in (1, bias.size):
         raise Refused(f"{what} is neither constant nor dequantized")
     with np.errstate(all="ignore"):
@@ -337,9 +336,9 @@ def _all_equal(a: Array, b: Array) -> bool:
 def _fitting_bias(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias, out: Output) -> str:
     """The name of a bias with which all sums fit int32; rows: of weights, one for each output channel.
 
-    That is the bias itself, or one that differs in channels whose sums might not fit, but all give the same
-    code with either bias. Quantizers write biases near 2**31 to channels whose weights, and so scales, are next to
-    nothing. Refused if there is none.
+    That is the bias itself, or one that differs in channels whose sums might not fit, but all give the same code with
+    either bias. Quantizers write biases near 2**31 to channels whose weights, and so scales, are almost 0. Raises
+    Refused if there is none.
     """
     value = bias.value.astype(np.int64).reshape(-1)
     if rows.shape[1] * _CENTRED**2 + int(np.abs(value).max(initial=0)) <= _MOST:
@@ -368,13 +367,13 @@ def _unit(x: Array, w: Array, y: Array) -> Fraction:
 
 
 def _code(quotient: Fraction, side: QuantizedTensor) -> int:
-    """What QuantizeLinear makes of a real quotient."""
+    """The code that QuantizeLinear gives to a real quotient."""
     least, most = _range(side.dtype)
     return min(max(round(quotient) + int(side.zero_value.item()), least), most)
 
 
 def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTensor) -> bool:
-    """Whether K is known; Refused if it is so large that a sum might not fit int32."""
+    """Whether K is known. Raises Refused if it is so large that a sum might not fit int32."""
     left, right = (draft.shapes.get(n) or draft.shapes.get(s.tensor) for n, s in zip(node.inputs, (a, b), strict=True))
     depths = [left[-1] if left else None, right[max(-2, -len(right))] if right else None]
     known = [n for n in depths if n is not None]
@@ -399,4 +398,4 @@ FORMS: Mapping[str, Callable[[Draft, Node], IntegerOperator]] = {
     "GlobalAveragePool": global_average_pool,
     "Softmax": softmax,
 }
-"""For each float operator the function that makes an integer one of it."""
+"""For each float operator the function that builds its integer operator."""

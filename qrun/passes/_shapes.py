@@ -1,4 +1,4 @@
-"""Ranks and lengths of axes, as far as the file states them or the operators on the way keep them; windows of pools."""
+"""Shapes as far as the file states them or operators keep them; windows of pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Find = Callable[[str], Dims | None]
 
 
 def known_shapes(model: Model) -> Mapping[str, Dims]:
-    """What is known before any run; tensors of unknown rank are missing."""
+    """Shapes known before any run, by name; tensors of unknown rank are missing."""
     found: dict[str, Dims] = {name: part.shape for name, part in parts(model.constants).items()}
     for value in (*model.inputs, *model.defaults):
         found |= _stated_shapes(value)
@@ -39,7 +39,7 @@ def _stated_shapes(value: TensorType) -> dict[str, Dims]:
 
 
 def _output(node: Node, shape: Callable[[str], Dims | None]) -> Dims | None:
-    """The shape of the first output from those of the inputs."""
+    """The shape of the first output, computed from the shapes of the inputs; None if unknown."""
     inputs = [shape(name) if name else None for name in node.inputs]
     definition = find(node.domain, node.op_type, node.version)
     form = definition.form if definition else ""
@@ -111,7 +111,7 @@ _RULES: Mapping[str, Callable[[Node, Sequence[Dims | None]], Dims | None]] = {
 
 
 def windows_reach_input(node: Node) -> bool:
-    """Whether every window of a pool covers an element of the input, whatever its size."""
+    """Whether every window of a pool covers an element of the input, for any input size."""
     kernel, pads, dilations = (_ints(node, name) for name in ("kernel_shape", "pads", "dilations"))
     dilated = any(d != 1 for d in dilations)
     if node.attributes.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):

@@ -1,4 +1,4 @@
-"""Quantized tensors in a graph: what QuantizeLinear and DequantizeLinear nodes say about them."""
+"""Quantized tensors in a graph: tensor, scale and zero point of QuantizeLinear and DequantizeLinear nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def param(node: Node, place: int) -> str:
 
 
 def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> QuantizedTensor:
-    """The quantized tensor behind input number `place`. Refused if there is none that an integer operator takes."""
+    """The quantized tensor behind input number `place`. Raises Refused unless an integer operator can take it."""
     name = node.inputs[place] if place < len(node.inputs) else ""
     what = param(node, place)
     source = draft.producer(name)
@@ -79,14 +79,14 @@ def _is_whole(node: Node) -> bool:
 
 
 def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.dtype]) -> QuantizedTensor:
-    """The input of a DequantizeLinear node that makes float32, or Refused."""
+    """The input of a DequantizeLinear node that makes float32. Raises Refused otherwise."""
     if source.attributes.get("output_dtype", 0) not in (0, NUMBERS[_F32]):
         raise Refused(f"{what} is not dequantized to float32")
     return _side(draft, source, source.inputs[0], what, dtypes, None)
 
 
 def per_tensor(draft: Draft, node: Node, place: int) -> QuantizedTensor:
-    """The 8-bit tensor with one scale behind input number `place`, or Refused."""
+    """The 8-bit tensor with one scale behind input number `place`. Raises Refused otherwise."""
     side = dequantized(draft, node, place)
     if side.axis is not None:
         raise Refused(f"{param(node, place)} has one scale per place along axis {side.axis}")
@@ -94,7 +94,7 @@ def per_tensor(draft: Draft, node: Node, place: int) -> QuantizedTensor:
 
 
 def quantized(draft: Draft, node: Node, what: str) -> QuantizedTensor:
-    """The output of a QuantizeLinear node, of 8 bits with one scale, or Refused."""
+    """The output of a QuantizeLinear node, of 8 bits with one scale. Raises Refused otherwise."""
     if node.attributes.get("precision", 0) not in (0, NUMBERS[_F32]):
         raise Refused(f"{what} is not quantized in float32 precision")
     number = node.attributes.get("output_dtype", 0)
@@ -106,7 +106,7 @@ def quantized(draft: Draft, node: Node, what: str) -> QuantizedTensor:
 
 
 def dtype_of(draft: Draft, name: str, zero: Array | None) -> np.dtype | None:
-    """The element type of a tensor: a constant's own, that of its zero point, or a stated one."""
+    """The element type of a tensor: a constant's own type, its zero point's, or a stated one; None if unknown."""
     value = draft.value(name)
     if value is not None:
         return value.dtype

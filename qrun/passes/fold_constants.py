@@ -1,9 +1,9 @@
-"""Nodes that only read constants become constants, in the graphs inside nodes too.
+"""Folds nodes that only read constants into constants, also in graphs inside nodes.
 
-The reference kernels compute them, in the session's arithmetic, so the values are those of a run. Nodes with
-subgraphs stay, those that refuse their inputs or make an output of another type than the graph declares (they will fail
-when run, with their own message), those that have something to report about their values (a run will), and those whose
-results would need too much memory.
+The reference kernels compute them, in the session's arithmetic, so the values are those of a run. Some nodes stay:
+nodes with subgraphs; nodes that refuse their inputs or make an output of another type than the graph declares (they
+will fail when run, with their own message); nodes that have something to report about their values (a run will report
+it); and nodes whose results would need too much memory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from qrun.passes._draft import Draft, Rewritten
 from qrun.passes._evaluate import evaluate
 
 LIMIT = 64 << 20
-"""Bytes that a result, or all results together, may have beyond those of the inputs, or of the model's constants."""
+"""The most bytes by which a result may exceed its inputs, or all results together the model's constants."""
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "TransposeMatMul")
 
 
 def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantize: bool = True) -> Rewritten:
-    """The model without nodes of constants.
+    """The model without nodes that only read constants.
 
-    dequantize: also fold DequantizeLinear, which makes four bytes of one.
+    dequantize: also fold DequantizeLinear, which turns one byte into four.
     """
     draft = Draft(model, keep, arith)
     room = LIMIT
@@ -67,7 +67,7 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
 
 
 def _is_multiplied(draft: Draft, node: Node) -> bool:
-    """Does a product read a result? onnxruntime adds products with stored matrices in another order."""
+    """Whether a product reads a result: onnxruntime adds products with stored matrices in another order."""
     return any(reader.op_type in _PRODUCTS for name in node.outputs if name for reader in draft.consumers(name))
 
 
@@ -80,7 +80,7 @@ def _inside(node: Node, draft: Draft, dequantize: bool) -> Node:
 
 
 def _body(graph: Model, draft: Draft, dequantize: bool) -> Model:
-    """The graph, whose nodes keep their numbers; constants of the graphs around it stay there."""
+    """The folded graph. Its nodes keep their numbers; constants of the graphs around it stay there."""
     taken = {name: array for name in graph.captured if (array := draft.value(name)) is not None}
     place = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(graph.nodes))
     own = replace(graph, nodes=place, constants=constants_of({**taken, **parts(graph.constants)}))

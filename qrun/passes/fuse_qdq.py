@@ -1,12 +1,12 @@
-"""DequantizeLinear, a float operator, QuantizeLinear: together one operator on 8-bit tensors.
+"""Fuses DequantizeLinear, a float operator and QuantizeLinear into one operator on 8-bit tensors.
 
-What is computed. The literal graph rounds to float32 after DequantizeLinear, after the operator and after the division
-in QuantizeLinear, and only then to an integer. Evaluated in real numbers it would round once, and that once is what the
-integer operators do in exact arithmetic:
+Results. The literal graph rounds to float32 after DequantizeLinear, after the operator and after the division in
+QuantizeLinear, and only then to an integer. Evaluated in real numbers it would round once, as the integer operators do
+in exact arithmetic:
 
-    Conv                QLinearConv              real value, rounded once; of a bias see below
+    Conv                QLinearConv              real value, rounded once; for a bias see below
     MatMul              QLinearMatMul            real value, rounded once
-    Gemm                QGemm                    real value, rounded once; of a bias see below
+    Gemm                QGemm                    real value, rounded once; for a bias see below
     Add, Mul            QLinearAdd, QLinearMul   real value, rounded once
     Concat              QLinearConcat            real value, rounded once; a copy where the parameters are equal
     AveragePool         QLinearAveragePool       real value, rounded once
@@ -15,28 +15,29 @@ integer operators do in exact arithmetic:
 
 So a code differs from the literal graph's by at most 1, and only where the real quotient lies within the error of the
 float32 steps (some 2**-22 of the largest term) of a tie: the fused graph is then the one that is right. Averages of few
-elements often are ties. Where a step of the literal graph overflows float32, it computes with infinity,
-and may give NaN.
+elements often are ties. Where a step of the literal graph overflows float32, it computes with infinity, and may give
+NaN.
 
 Bias. Its scale in the graph is float32(x_scale * w_scale). The integer operators take it in units of the real product,
 which differs by at most one part in 2**24, and so may the bias. A bias with another scale is refused, as is a float
-constant that is not float32(n * float32(x_scale * w_scale)) for integers n. Where a sum might leave int32, but all sums
-of its channel give one code, another bias stands there with which none leaves it, and the code is the same.
+constant that is not float32(n * float32(x_scale * w_scale)) for integers n. If a sum might leave int32, but all sums of
+its channel give one code, another bias replaces it: no sum leaves int32, same code.
 
-Relu and Clip before QuantizeLinear limit its codes, in real numbers as in float32, because rounding keeps order: they
+Relu and Clip before QuantizeLinear limit its codes, in real numbers as in float32, because rounding keeps order. They
 vanish where the type's own range is as narrow (Relu, where the zero point is the smallest code), else become a table.
 
-Add and Mul that are functions of one 8-bit tensor (the other operand is made of constants, or of the same tensor) stay
-as they are: `tabulate` makes tables of them, with the literal graph's results, and a run without tables has the same.
+Add and Mul that are functions of one 8-bit tensor (the other operand is computed from constants, or from the same
+tensor) stay as they are: `tabulate` makes tables from them, with the literal graph's results, and a run without tables
+has the same.
 
-`ort` arithmetic: the integer operators compute as onnxruntime's do, as if that had fused the graph. `onnx-ref`: as
-onnx.reference for QLinearConv and QLinearMatMul.
+`ort` arithmetic: the integer operators compute as onnxruntime's do, as if onnxruntime had fused the graph. `onnx-ref`:
+as onnx.reference for QLinearConv and QLinearMatMul.
 
-Refused, with the reason: a result that is read in float, or asked for; operands or results that are not 8-bit integers
+Refused, with the reason: results that are read in float, or requested; operands or results that are not 8-bit integers
 with one positive, finite float32 scale that is constant (weights: one scale, or one per output channel); sums that
-might not fit int32; and what the integer operators do not take: different types in Add, Mul, Softmax and pools, dilated
-average pools, alpha and beta of Gemm; and what has a native kernel in float only, which is faster than the reference
-kernel of an integer operator: Conv over three axes, Concat of very many tensors. Every other operator between
+might not fit int32; cases that the integer operators do not take: different types in Add, Mul, Softmax and pools,
+dilated average pools, alpha and beta of Gemm; and cases with a native kernel in float only, which is faster than the
+reference kernel of an integer operator: Conv over three axes, Concat of very many tensors. Every other operator between
 DequantizeLinear and QuantizeLinear stays in float.
 """
 

@@ -1,6 +1,6 @@
-"""QuantizeLinear nodes that quantize one tensor with equal parameters become one node.
+"""Merges QuantizeLinear nodes that quantize one tensor with equal parameters.
 
-Exporters that write one for each reader would otherwise hide that the tensor is only read as integers.
+Some exporters write one for each reader, which would hide that the tensor is read only as integers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def merge_quantize(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten
 
 
 def _key(draft: Draft, node: Node) -> Hashable:
-    """Equal for nodes that compute the same."""
+    """A key that is equal for nodes with equal results."""
     parameters: list[Hashable] = []
     for name in node.inputs[1:]:
         value = draft.value(name)

@@ -1,11 +1,11 @@
-"""DequantizeLinear of narrow weights and the product that reads them:
-together one MatMulNBits, whose weights stay codes.
+"""Fuses DequantizeLinear of narrow weights with the product that reads them into a MatMulNBits, whose weights stay
+quantized.
 
-Its results are those of the two nodes: a weight is (code - zero point) * scale in float32 steps, and sums have the same
-order. Weights are constants of 2 or 4 bits, in blocks along K, or with one scale or one per column, float32, positive
-and finite, which nothing else reads in float. MatMul takes them on the right; Gemm too, with alpha = beta = 1, A as it
-is and C constant, one for each column, or left out. Gemm's sums begin with C: with more than one block of K there is
-none.
+The results are those of the two nodes: a weight is (code - zero point) * scale in float32 steps, and sums have the same
+order. Weights are constants of 2 or 4 bits, in blocks along K, or with one scale or one per column; scales are float32,
+positive and finite; no other node reads the weights in float. MatMul takes them on the right. Gemm takes them too, with
+alpha = beta = 1, A not transposed, and C omitted or constant, one value for each column. Gemm's sums begin with C: with
+more than one block of K it is not fused.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from qrun.passes._sides import is_dequantize
 _SIGNED = (DTYPES[22], DTYPES[26])
 _F32 = np.dtype(np.float32)
 _LEAST, _BLOCK = 16, 128
-"""The smallest block that MatMulNBits has; that of weights with one scale per column."""
+"""The smallest block that MatMulNBits has; the block for weights with one scale per column."""
 _MATMUL, _GEMM = "MatMul", "Gemm"
 _MATRIX, _BIAS = 2, 5
-"""Axes of a matrix; the place of MatMulNBits' bias."""
+"""Axes of a matrix; the index of MatMulNBits' bias."""
 
 
 def multiply_codes(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
@@ -46,7 +46,7 @@ def multiply_codes(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten
 
 
 def _put(draft: Draft, node: Node, source: Node) -> None:
-    """Let one node stand for both, or say why not."""
+    """Replace both nodes by one. Raises Refused with the reason if that is impossible."""
     name = node.inputs[1]
     if name in draft.preserved or len(draft.consumers(name)) > 1:
         raise Refused("its weights are read in float as well")
@@ -79,7 +79,7 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
 
 
 def _is_transposed(draft: Draft, node: Node) -> bool:
-    """Whether the right operand is [N, K]; Refused for a Gemm that does more than multiply and add."""
+    """Whether the right operand is [N, K]. Raises Refused for a Gemm that does more than multiply and add."""
     if node.op_type == _MATMUL:
         return False
     given: Mapping[str, Any] = node.attributes
@@ -91,7 +91,7 @@ def _is_transposed(draft: Draft, node: Node) -> bool:
 
 
 def _bias(draft: Draft, node: Node, columns: int) -> str:
-    """The name of what is added to each column; "" if nothing is."""
+    """The name of the vector that is added to the columns; "" if there is none."""
     name = node.inputs[2] if len(node.inputs) > _MATRIX else ""
     if not name:
         return ""
@@ -102,7 +102,7 @@ def _bias(draft: Draft, node: Node, columns: int) -> str:
 
 
 def _weights(draft: Draft, source: Node, turned: bool) -> tuple[Array, Array, Array | None, int]:
-    """Codes [N, K], scales [N, blocks], zero points as many or None, and the size of a block."""
+    """Quantized weights [N, K], scales [N, blocks], zero points of the same shape or None, and the size of a block."""
     codes, scale, *rest = (draft.value(name) if name else None for name in source.inputs)
     zero = rest[0] if rest else None
     attributes: Mapping[str, Any] = source.attributes

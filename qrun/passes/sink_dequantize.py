@@ -1,6 +1,7 @@
-"""Dequantize after moving: Reshape(DequantizeLinear(x)) becomes DequantizeLinear(Reshape(x)), and so on.
+"""Moves DequantizeLinear behind nodes that only move data: Reshape(DequantizeLinear(x)) becomes
+DequantizeLinear(Reshape(x)).
 
-What a node only moves, copies, drops or repeats, it may as well move as 8-bit integers:
+A node that only moves, copies, drops or repeats elements can do so with 8-bit integers:
 
     operators whose form is `moves`      DequantizeLinear, with one scale, works on every element alike
     Transpose                            also with one scale per place along an axis, which moves along
@@ -10,8 +11,8 @@ What a node only moves, copies, drops or repeats, it may as well move as 8-bit i
     Identity; Dropout when not training  their input takes their place
     Shape, Size                          read the integers
 
-The results are those of the literal graph, bit for bit, in every arithmetic. What remains between DequantizeLinear and
-QuantizeLinear is elementwise, or arithmetic.
+The results equal those of the literal graph, bit for bit, in every arithmetic. Only elementwise and arithmetic nodes
+remain between DequantizeLinear and QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def sink_dequantize(model: Model, keep: Iterable[str], arith: Arith) -> Rewritte
 
 
 class _Sink:
-    """sides: the integers behind each tensor that is the result of DequantizeLinear."""
+    """Performs the pass. sides: for each result of DequantizeLinear, the integers behind it."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -75,7 +76,7 @@ class _Sink:
             self.sides[node.outputs[0]] = dequantize_side(self.draft, node, "", _INTEGERS)
 
     def _drop(self, node: Node) -> None:
-        """Replace the output by the input; of a Dropout only where the input surely has a type that it takes."""
+        """Replace the output by the input; for a Dropout only if the input certainly has a type that it takes."""
         source, name = node.inputs[0], node.outputs[0] if node.outputs else ""
         if not name or (node.op_type != "Identity" and source not in self.sides):
             return
@@ -113,7 +114,7 @@ class _Sink:
 
 
 def _find_move(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
-    """How the node moves integers. None if its operator does not move elements; Refused if this node cannot."""
+    """How the node moves integers. None if its operator does not move elements. Raises Refused if this node cannot."""
     definition = find(node.domain, node.op_type, node.version)
     form = definition.form if definition else ""
     inputs = node.inputs[1:]
@@ -149,7 +150,7 @@ def _moved_axis(draft: Draft, node: Node, side: QuantizedTensor) -> int | None:
 
 
 def _fill_inputs(draft: Draft, node: Node, side: QuantizedTensor) -> tuple[str, ...]:
-    """Pad's inputs after the first, with a code to fill with."""
+    """Pad's inputs after the first, with a code as the fill value."""
     if len(node.inputs) < 2 or node.attributes.get("mode", "constant") != "constant":
         return (*node.inputs[1:2], *(["", *node.inputs[3:]] if node.inputs[3:] else []))
     name = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -166,7 +167,7 @@ def _fill_inputs(draft: Draft, node: Node, side: QuantizedTensor) -> tuple[str, 
 
 
 def _check_max_pool(node: Node) -> None:
-    """Refused unless every window has an element of the input. A positive scale keeps the order, also in float32."""
+    """Raise Refused if a window has no element of the input. A positive scale keeps the order, also in float32."""
     if any(node.outputs[1:]):
         raise Refused("Indices are asked for")
     if not windows_reach_input(node):
@@ -174,7 +175,7 @@ def _check_max_pool(node: Node) -> None:
 
 
 def _is_inference(draft: Draft, node: Node) -> bool:
-    """Whether the node is a Dropout that surely passes its input on, and whose mask nobody reads."""
+    """Whether the node is a Dropout that certainly passes its input on, and whose mask nothing reads."""
     if node.op_type != "Dropout" or any(draft.consumers(n) or n in draft.preserved for n in node.outputs[1:] if n):
         return False
     numbers = [draft.value(name) for name in node.inputs[1:] if name]

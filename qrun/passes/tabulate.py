@@ -1,18 +1,18 @@
-"""Elementwise nodes between two 8-bit tensors become one table.
+"""Replaces elementwise nodes between two 8-bit tensors by one table.
 
-From an 8-bit tensor x, follow the nodes whose results depend, element by element, on x alone and on constants:
-operators of form `pointwise` or `broadcast`, whether their results are integers or float. Where such a node makes an
-8-bit tensor again, all of them together are a function of 256 codes, or of 256 codes for each place along one axis
-where a constant has one value per channel. The reference kernels compute it for all codes, in the session's arithmetic,
-and a Table node of qrun's own domain looks the results up:
-they are those of the literal graph, bit for bit, by construction.
+Starting at an 8-bit tensor x, the pass follows the nodes whose results depend, element by element, only on x and on
+constants: operators of form `pointwise` or `broadcast`, whether their results are integers or float. Where such a node
+makes an 8-bit tensor again, all of them together are a function of 256 codes, or of 256 codes for each place along one
+axis where a constant has one value per channel. The reference kernels compute it for all codes, in the session's
+arithmetic, and a Table node of qrun's own domain looks the results up: they equal those of the literal graph, bit for
+bit, by construction.
 
 A table that changes nothing, such as DequantizeLinear and QuantizeLinear with equal parameters make, disappears; a
-single node stays what it is unless it has a constant per channel. A table of a table is one table.
+single node stays as it is unless it has a constant per channel. A table of a table becomes one table.
 
 Not followed: constants that vary along two axes; for operators that broadcast, constants along an axis that is not
-known to have that length (they might repeat x), or where the rank of x is not known; blocked quantization; training;
-nodes that have something to report for some code, such as NaN or an odd scale. A table reports no saturation.
+known to have that length (they might repeat x), or if the rank of x is not known; blocked quantization; training; nodes
+that have something to report for some code, such as NaN or an odd scale. A table reports no saturation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def tabulate(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
 
 
 def makes_a_table(model: Model, arith: Arith) -> bool:
-    """Whether `tabulate` makes a table of any of its nodes where only the graph's outputs are kept."""
+    """Whether `tabulate` makes a table from any node where only the graph's outputs are kept."""
     return _has_codes(model) and _Tables(Draft(model, (), arith)).any()
 
 
@@ -93,7 +93,7 @@ class _Tables:
             yield node
 
     def _replace(self, node: Node, chain: ElementwiseChain) -> bool:
-        """Whether a table, or nothing at all, now does what the chain's nodes do."""
+        """Replace the chain's nodes by a table, or by nothing at all; returns whether it did."""
         single = len(chain.nodes) < 2 and (chain.along is None or is_table(node))
         if single or is_dequantize(node):
             return False
@@ -114,7 +114,7 @@ class _Tables:
         return True
 
     def _table(self, name: str, chain: ElementwiseChain) -> Array | None:
-        """The chain's result for all codes: 8-bit, [256] or [C,256], or None if it is none."""
+        """The chain's result for all codes: 8-bit, [256] or [C,256]; None if there is none."""
         axis, _ = chain.along or (None, 1)
         shape = self.draft.shapes.get(chain.root)
         rank = max(2, len(shape) if shape is not None else 0 if axis is None else axis + 2)
@@ -129,7 +129,7 @@ class _Tables:
         return first[0] if len(first) and bool(np.all(first == first[:1])) else first
 
     def _run(self, name: str, chain: ElementwiseChain, rank: int, place: int) -> Array | None:
-        """The result [C,256] of a tensor of this rank whose codes lie along axis `place`."""
+        """The result [C,256] for a tensor of this rank whose codes lie along axis `place`."""
         axis, rows = chain.along or (None, 1)
         shape = [256 if i == place else rows if i == axis else 1 for i in range(rank)]
         codes = _CODES.reshape([256 if i == place else 1 for i in range(rank)])

@@ -1,5 +1,5 @@
-"""Native programs of a graph inside a node: made when it has run a few times with the same shapes,
-used from then on."""
+"""Native programs of graphs inside nodes: made once a graph has run a few times with the same shapes, used from then
+on."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from qrun.native.plan.turns import Turns
 
 OFTEN, AGAIN = 3, 64
-"""Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many
-later it is made again, if it was dropped or could not be made."""
+"""Runs with the same shapes after which a program is made (which takes as long as some runs step by step); and how many
+runs later it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
 PATIENT = 8
-"""How often runs in one call are tried in vain."""
+"""Failed tries after which turns no longer run in one call."""
 ROOM = 1 << 20
-"""Bytes for what runs in one call may leave behind, if some of them may not follow; or as many as earlier ones left."""
+"""Bytes that one call reserves for stacked results if it may end early; more if earlier calls kept more."""
 
 
 class BodyPrograms:
@@ -49,8 +49,8 @@ class BodyPrograms:
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
-        """The graph's outputs from its native program; None where the graph must run step by step.
-        given: the graph's inputs, and the values that it reads from around it, by name."""
+        """The graph's outputs from its native program; None where the graph must run step by step. given: the graph's
+        inputs, and the values that it reads from around it, by name."""
         again = self._known(plan, given)
         if again is None:
             return None
@@ -81,7 +81,7 @@ class BodyPrograms:
         left: int,
         kept: int,
     ) -> Repeated | None:
-        """Runs that follow each other in one call, as `Body.repeat`. outside: what the graph reads from around it."""
+        """Run turns in one call, as `Body.repeat`. outside: the values that the graph reads from around it."""
         last = self._last
         found = self._turning(last, plan, len(scanned)) if last and self._idle < PATIENT else None
         if last is None or found is None:
@@ -107,7 +107,7 @@ class BodyPrograms:
         return (count, states, made[len(turns.carried) :]) if count else None
 
     def _turning(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
-        """The program without steps in Python, and its turns; None if there is none. It is looked for some times, as
+        """The program without steps in Python, and its turns; None if there is none. Several calls look for it, as
         programs of graphs inside may be made later."""
         from qrun.native.errors import Declined
 
@@ -122,8 +122,8 @@ class BodyPrograms:
         return found
 
     def native(self, plan: Plan, given: Mapping[str, Array]) -> Compiled | None:
-        """The program for values of these shapes without steps in Python, made now if shapes tell enough; None if there
-        is none."""
+        """The program for values of these shapes, without Python steps, made now if shapes suffice; None if there is
+        none."""
         compiled = self._programs.ready(plan, given)
         if compiled is None:
             program_ahead(self._programs, plan, {}, given, False, Budget())
@@ -156,8 +156,8 @@ class BodyPrograms:
 
 
 def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
-    """The graph's outputs, without counting the memory of each array;
-    None where a limit of time or memory, or the program itself, does not allow that."""
+    """The graph's outputs, computed without counting the memory of each array; None where a limit of time or memory, or
+    the program itself, does not allow that."""
     direct = again.direct
     if direct is None or budget.deadline is not None:
         return None
@@ -169,7 +169,7 @@ def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> 
 
 
 def _with_account(compiled: Compiled, given: Mapping[str, Array], run: Run) -> Mapping[str, Array]:
-    """The graph's outputs, but for those that are constants; with what happens in it, if somebody wants that."""
+    """The graph's outputs except constant ones, with memory counted and, in a timed run, events noted."""
     budget, inside = run.budget.aside(), Inside(run.inside.timed)
     ran = compiled.run(given, budget, inside, None, inside.timed, run.path)
     run.budget.peak = max(run.budget.peak, budget.peak)

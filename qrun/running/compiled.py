@@ -1,4 +1,4 @@
-"""A plan as a native program: how it is made, an operation or a step for each node; its runs, and their events."""
+"""A plan as a native program: builds it from one operation or Python step per node, runs it, and tells its events."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
     events: the events of its steps, which are the same in each run, except for the times.
-    natives: the native kernels; in a program that another process made, only those of graphs inside nodes,
-    None if there are no such graphs.
+    natives: the native kernels; in a program that another process made, only those of graphs inside nodes, None if
+    there are no such graphs.
     calls: the programs of graphs inside steps that are calls of the program, by number and attribute.
-    turns: what runs in one call need (running/bodies.py), by the number of scanned inputs.
+    turns: native loops over this program (running/bodies.py), by the number of scanned inputs.
     """
 
     plan: Plan
@@ -57,10 +57,9 @@ class Compiled:
         return Direct.of(self.program, self.plan.keep)
 
     def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
-        """The outputs that `direct` computes from checked feeds; None where only `run` can compute them.
-        budget: counts the arrays that steps outside the program make, and the memory that they claim.
-
-        Raises whatever the kernels that run elsewhere raise; then the steps must run one by one."""
+        """The outputs that `direct` computes from checked feeds; None where only `run` can compute them. budget: counts
+        the arrays that steps outside the program make, and the memory that they claim. Raises whatever the kernels that
+        run elsewhere raise; then the steps must run one by one."""
         this_run = ProgramRun(budget, UNTIMED, None, "", {})
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
@@ -80,8 +79,8 @@ class Compiled:
         timed: bool = True,
         path: str = "",
     ) -> StampedResult:
-        """Run once. feeds: already counted in the budget. inside: receives what happens in graphs inside nodes.
-        timed: whether times are measured. path: of the plan's graph, as in `Run`.
+        """Run once. feeds: already counted in the budget. inside: receives the events of graphs inside nodes. timed:
+        whether to measure times. path: of the plan's graph, as in `Run`.
 
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by
         one. Raises TimeLimitError.
@@ -105,7 +104,7 @@ class Compiled:
         return replace(ran, told=this_run.told) if this_run.told else ran
 
     def _late(self, error: Exception, budget: Budget) -> Exception | None:
-        """The error to raise if `error` says that the run took too long, with the node's place in it; else None."""
+        """If `error` says that the run took too long: the error to raise, with the node's place in it; else None."""
         from qrun.native.errors import Late
 
         if not isinstance(error, Late):
@@ -130,7 +129,7 @@ class Compiled:
 
 
 class Timed(LaterEvents):
-    """The events of a run of a program, made of its time stamps when somebody looks at them."""
+    """The events of one run of a program, built from its time stamps on first access."""
 
     def __init__(self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult) -> None:
         self._known, self._listing, self._ran = events, listing, ran
@@ -216,9 +215,9 @@ class Compiler:
     ) -> Compiled | None:
         """The program of a plan; None if an operation refuses it.
 
-        events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed.
-        shapes: values that follow from shapes.
-        bounds: what runs each step. loose: what may have any shape. calls: items of steps with graphs, by number.
+        events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed. shapes: values that
+        follow from shapes. bounds: the kernel of each step. loose: steps and tensors without fixed shapes. calls: items
+        of steps with graphs, by number.
         """
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand

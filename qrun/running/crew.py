@@ -1,4 +1,4 @@
-"""Tasks for several processes, each with its share of the CPUs; a process that dies costs no result."""
+"""Runs tasks in several processes, each with its share of the CPUs; a process that dies loses no result."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from qrun.running.cpus import usable_cpus
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 AHEAD = 2
-"""Tasks that are made before they are needed, for each process: what bounds the memory."""
+"""Tasks submitted ahead for each process; this bounds the memory."""
 TRIES = 3
-"""How often a task is begun that its process did not survive."""
+"""The most starts of a task whose process dies each time."""
 
 
 def crewed(
     start: Callable[[int], Callable[[Task], Result]], tasks: Iterator[Task], jobs: int, lost: Callable[[Task], Result]
 ) -> Iterator[Result]:
-    """The results of tasks, in the order in which they are ready. What a killed process had in work is done again.
+    """The results of tasks, in the order in which they are ready. Tasks of a process that dies are done again.
 
-    start: called in each process with the threads that it may use; returns what does a task. Like tasks and results it
-           is pickled.
-    lost:  makes the result of a task that was begun three times and never ended, as a process died each time.
+    start: called in each process with its number of threads; returns the function that does a task. Like tasks and
+           results it is pickled.
+    lost:  makes the result of a task that was started three times and whose process died each time.
     """
     crew = _Crew(start, jobs)
     more = True
@@ -70,7 +70,7 @@ class _Crew(Generic[Task, Result]):
             self._renew()
 
     def finished(self, lost: Callable[[Task], Result]) -> Iterator[Result]:
-        """Waits until a task is done, or a process has died."""
+        """Wait until a task is done or a process has died; yield the results."""
         if self._suspects and not self._pending:
             task, tries = self._suspects.pop(0)
             if tries >= TRIES:
@@ -126,7 +126,7 @@ def _begin(start: Callable[[int], Callable[[Any], Any]], jobs: int, place: Any, 
 
 
 def _follow(parent: int) -> None:
-    """End this process when the one that started it is gone: nobody would take its results."""
+    """End this process when its parent is gone: nobody would take its results."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -1,8 +1,7 @@
-"""Values that follow from the shapes of a model's inputs:
-lengths, the shapes computed from them, and scales of a resize.
+"""Values that follow from the shapes of a model's inputs: lengths, shapes computed from them, and scales of a resize.
 
 Exporters write them as nodes that read no data: Shape, Gather, Unsqueeze, Concat, and so on to a Reshape. For inputs of
-known shapes they are constants, and what reads them can be planned.
+known shapes they are constants, and the nodes that read them can be planned.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ class TensorLike(Protocol):
 
 
 def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
-    """Names of the tensors made by nodes that read constants only, or such tensors,
-    or (with `shapes`) see shapes only."""
+    """Names of the outputs of nodes that read only constants or other such outputs, or (with `shapes`) only shapes."""
     found: set[str] = set()
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
@@ -51,7 +49,8 @@ def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
 def derived_values(
     model: Model, steps: Sequence[Step], derived: frozenset[str], infos: Mapping[str, TensorLike], arith: Arith
 ) -> dict[str, Array]:
-    """The values of derived tensors of at most SMALL elements, by name; a node has all of its outputs there, or none.
+    """The values of derived tensors of at most SMALL elements, by name. Of a node's outputs either all are there or
+    none.
 
     infos: types and shapes of all tensors of a run.
     """
@@ -72,7 +71,7 @@ def derived_values(
 def foretold(
     step: Step, info: Callable[[str], TensorLike | None], value: Callable[[str], Array | None], ctx: Context
 ) -> dict[str, Array]:
-    """What a step makes, by name, where that can be told before the run; else nothing.
+    """A step's outputs by name, where they can be computed before the run; else nothing.
 
     info: a tensor's type and shape, value: its elements; None where they are not known. Raises what the kernel raises.
     """
@@ -90,7 +89,7 @@ def foretold(
 
 
 def _shape_of(info: TensorLike | None) -> Array | None:
-    """An array of that type and shape which takes no memory."""
+    """An array of this type and shape that takes no memory."""
     return None if info is None else blank(info.shape, info.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Which kernel runs a step: the native one, made when a step first meets its inputs' shapes, or the reference."""
+"""Chooses the kernel of a step: a native one, built when the step first meets its inputs' shapes, or the reference."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 VARIANTS = 32
-"""How many kernels a node keeps, for different shapes; then the oldest goes.
-They share what does not depend on shapes."""
+"""How many kernels a node keeps, for different shapes; the oldest is dropped first. They share data that does not
+depend on shapes."""
 
 How = Literal["", "constant", "value"]
-"""Whether an input of a node is the same in each run; ``value``: it follows from shapes, so that kernels are kept for
-each of its values."""
+"""Whether an input of a node is the same in each run. ``value``: it follows from shapes; one kernel is cached per
+value."""
 Fixed = tuple[How, ...]
 
 
@@ -43,7 +43,7 @@ Fixed = tuple[How, ...]
 class KernelBinding:
     """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
 
-    claims: memory to claim before each run; observations: what the parameters alone tell, the same in each run.
+    claims: memory to claim before each run; observations: those that follow from the parameters, the same in each run.
     """
 
     kernel: NativeKernel | None
@@ -53,7 +53,7 @@ class KernelBinding:
 
     @cached_property
     def shaped(self) -> tuple[Array, ...]:
-        """Arrays of the kernel's results, by shape and type, without memory; none if its stages do not tell."""
+        """The kernel's results as arrays without memory; none if its stages do not tell their shapes."""
         stages = self.kernel.stages if self.kernel else ()
         found = {stage.output: stage.operation.result for stage in stages if isinstance(stage.output, int)}
         if found.keys() != set(range(len(found))):
@@ -61,15 +61,15 @@ class KernelBinding:
         return tuple([blank(found[place].shape, found[place].dtype) for place in range(len(found))])
 
     def wait(self) -> None:
-        """Wait until its kernels are compiled."""
+        """Wait until the kernels are compiled."""
         for stage in self.kernel.stages if self.kernel else ():
             for call in stage.operation.tight:
                 _ = call.kernel.address
 
 
 class Bodies(Protocol):
-    """Runs a graph inside a node as native programs (running/bodies.py). run: a `Run` of running/steps.py;
-    events: NodeEvents of running/events.py."""
+    """Runs a graph inside a node as native programs (running/bodies.py). run: a `Run` of running/steps.py; events:
+    NodeEvents of running/events.py."""
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
 
@@ -83,9 +83,9 @@ class Bodies(Protocol):
 class NativeKernels:
     """The native kernels of one model. Safe to use from several threads.
 
-    literal: by node index, why the passes that look for integer operators left the node in float.
+    literal: by node index, why the passes that build integer operators left the node in float.
     derived: names of the tensors whose values follow from shapes.
-    bodies: the programs of a graph inside a node, None where it runs step by step; of_bodies: makes them of kernels.
+    bodies: the programs of a graph inside a node, None where it runs step by step; of_bodies: makes them from kernels.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class NativeKernels:
             return found
 
     def known(self, step: Step, args: Sequence[Part | None]) -> KernelBinding | None:
-        """The binding for inputs of these shapes and types, if there is one."""
+        """The binding for inputs of these shapes and types, or None."""
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
 
     def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> KernelBinding | None:
-        """As `known`, from types and shapes alone. shapes: the values that follow from shapes."""
+        """The same as `known`, from types and shapes alone. shapes: the values that follow from shapes."""
         fixed = self._fixed.get(step.node.index)
         if fixed is None:
             return None
@@ -140,7 +140,7 @@ class NativeKernels:
         return self._bound[step.node.index].get(_key(args, fixed))
 
     def bind(self, step: Step, args: Sequence[Part | None], budget: Budget) -> KernelBinding:
-        """The kernel for these inputs. Raises what the reference kernel's checks raise."""
+        """The kernel for these inputs, built if necessary. Raises what the reference kernel's checks raise."""
         index = step.node.index
         with self._lock:
             fixed = self._fixed.get(index)
@@ -163,7 +163,7 @@ class NativeKernels:
 
     def _shared(self, step: Step, args: Sequence[Part | None], fixed: Fixed, key: Key, budget: Budget) -> KernelBinding:
         """The binding of an earlier node with the same attributes, constants and shapes, if there is one; else a new
-        one. Values of constants do not count where the lowering looks at shapes only (`OfShapes`)."""
+        one. Where the lowering reads only the shapes of constants (`OfShapes`), their values do not count."""
         node = step.node
         of_shapes = isinstance(step.definition.lowering, OfShapes)
         given = [
@@ -186,7 +186,7 @@ class NativeKernels:
         return found
 
     def _sized(self, index: int, key: Key) -> KernelBinding | None:
-        """A binding made by giving this node's first kernel the sizes of its leader's (Twins); None if it has none."""
+        """A binding made by giving this node's first kernel its leader's sizes (Twins); None without leader."""
         leader = self._twins.leader(index, key)
         found = None if leader is None else self._bound[leader].get(key)
         if found is None or found.kernel is None:
@@ -199,8 +199,8 @@ class NativeKernels:
         return made
 
     def _kind(self, step: Step) -> int | None:
-        """A number that is the same for all nodes that differ only in their inputs;
-        None for a node with an attribute that is an array."""
+        """A number that is the same for all nodes that differ only in their inputs; None for a node with an array
+        attribute."""
         attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
             (name, type(value), repr(value) if isinstance(value, float) else value)
             for name, value in step.node.attributes.items()
@@ -256,7 +256,7 @@ class NativeKernels:
 
     @cached_property
     def _constant(self) -> frozenset[str]:
-        """What is made of constants only."""
+        """Names of the tensors computed from constants only."""
         return derived_tensors(self.model, shapes=False)
 
     def _memo_of(self, node: Node) -> Memo:
@@ -276,7 +276,7 @@ def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:
 
 
 def _attributes(step: Step) -> Mapping[str, Any]:
-    """The node's attributes with the defaults of those it does not give."""
+    """The node's attributes, with defaults for missing ones."""
     parameters = step.definition.signature.parameters.values()
     defaults = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name != "ctx"}
     return {**defaults, **step.kwargs}

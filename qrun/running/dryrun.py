@@ -1,6 +1,6 @@
-"""A run that computes nothing: what a run step by step would tell, as far as shapes tell it.
+"""A dry run: computes nothing, and tells the shapes, kernels and memory of a run as far as input shapes determine them.
 
-Where they tell all of it, the native program is made before anything runs, and is the first to run.
+Where they determine all, the native program is made before anything runs, and is the first to run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from qrun.running.steps import REFUSALS, Run, event_of
 
 
 class DryEvents(LaterEvents):
-    """What would happen at each step, without times, and without what is observed in results of native kernels; made
-    when somebody looks at it."""
+    """The events of a dry run, without times and without observations in results of native kernels; built on first
+    access."""
 
     def __init__(self, steps: Sequence[DryStep], run: Run) -> None:
         self._steps, self._infos, self._groups = steps, run.infos, run.groups
@@ -39,11 +39,11 @@ class DryEvents(LaterEvents):
 
 @frozen
 class DryRun:
-    """What a run would tell.
+    """The findings of a dry run.
 
-    bounds: what runs each step. infos: of all tensors, by name.
-    peak_bytes: held at most, but for what looking at results takes; held_bytes: while each step runs. Of a run that
-                does not observe nothing is counted: all values are those of its program.
+    bounds: the kernel of each step. infos: of all tensors, by name.
+    peak_bytes: the most bytes held, without what looking at results takes; held_bytes: while each step runs. A run that
+    does not observe counts nothing: all its values belong to its program.
     """
 
     events: Sequence[NodeEvent]
@@ -54,7 +54,7 @@ class DryRun:
 
 
 def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
-    """What `execute` would tell of these checked feeds, with all native kernels made; None where only computing tells.
+    """The events, kernels and memory of `execute` for checked feeds; builds all kernels. None if only computing tells.
 
     Raises what `execute` raises.
     """
@@ -87,8 +87,8 @@ def program_ahead(
     observe: bool,
     budget: Budget,
 ) -> tuple[Compiled, DryRun] | None:
-    """Make the native program for these checked feeds before any run, if shapes tell all that it takes, and compile its
-    kernels; `programs` keeps it. Returned with the dry run, in which it observes or not. budget: of the dry run only.
+    """Make the native program for these checked feeds before any run, if shapes suffice, and compile its kernels;
+    `programs` keeps it. Returned with the dry run, which observes or not. budget: of the dry run only.
 
     An error is left to the run step by step, which reports it in the words of the reference kernel.
     """

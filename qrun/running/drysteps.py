@@ -1,4 +1,4 @@
-"""What a step would make and observe, as far as shapes tell it, without computing."""
+"""Steps without computation: the shapes of a step's outputs and its observations, as far as input shapes tell them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from qrun.running.steps import Run, observe, reference
 from qrun.running.typecheck import check_types
 
 LARGEST = 1 << 26
-"""Bytes of a value that is made without being computed; what binding its readers takes grows with it."""
+"""The most bytes of a value in a dry run; the cost of binding its readers grows with it."""
 
 
 @frozen
 class DryStep:
-    """A step, bound to what it would read. made: shapes of what it would make."""
+    """A step and its kernel binding in a dry run. made: the shapes of its outputs."""
 
     step: Step
     bound: KernelBinding
@@ -41,7 +41,7 @@ class DryValues:
         self.held, self.known = known, set(known)
 
     def shown(self, name: str) -> Part | None:
-        """The value as kernels are bound to it: zeros in place of elements that are not known."""
+        """The value as kernels are bound to it: zeros in place of unknown elements."""
         if not name:
             return None
         array = self.held[name]
@@ -49,8 +49,8 @@ class DryValues:
 
 
 def dry_step(step: Step, values: DryValues, run: Run, told: bool = False) -> DryStep | None:
-    """Put what a step would make into `values`; None where only computing tells. Raises what the step raises.
-    told: take only shapes that the native kernel tells, and call no kernel for others."""
+    """Put a step's outputs into `values`; None where only computing tells them. Raises what the step raises. told:
+    accept only shapes that the native kernel tells, and call no kernel for others."""
     node, natives = step.node, run.natives
     assert natives is not None
     derived, held, known = natives.derived, values.held, values.known
@@ -83,7 +83,7 @@ def dry_step(step: Step, values: DryValues, run: Run, told: bool = False) -> Dry
 def _made(
     step: Step, values: DryValues, args: list[Part | None], bound: KernelBinding, run: Run, follows: bool
 ) -> tuple[Sequence[Array], tuple[Observation, ...]]:
-    """What a step makes, with its elements where it `follows` from shapes, and what is observed."""
+    """A step's outputs, with their elements where it `follows` from shapes, and its observations."""
     node, kernel = step.node, bound.kernel
     if not (follows or run.observe or kernel is None):
         shaped = bound.shaped
@@ -96,7 +96,7 @@ def _made(
 
 
 def _room(bound: KernelBinding, args: Sequence[Part | None], ctx: Context) -> Any:
-    """Arrays that take the memory of a native kernel's results; the kernel's own claims of memory are checked first."""
+    """Arrays as large as a native kernel's results; the kernel's own claims of memory are checked first."""
     kernel = bound.kernel
     assert kernel is not None
     for shape, itemsize, what in bound.claims:
@@ -121,8 +121,8 @@ def _told(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Conte
 
 
 def bind_ahead(plan: Plan, values: Mapping[str, Part], natives: NativeKernels, budget: Budget) -> None:
-    """Make the native kernels of a plan's steps before the first one runs, as far as shapes tell their inputs: a thread
-    compiles them while the next ones are planned. values: constants and what is fed.
+    """Build the native kernels of a plan's steps before the first one runs, as far as shapes tell their inputs: a
+    thread compiles them while the next ones are planned. values: constants and feeds.
 
     A step that cannot be bound fails when it runs, with its place in the model.
     """

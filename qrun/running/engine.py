@@ -1,4 +1,4 @@
-"""The native engine of a session: made for this machine, with its cache of kernels, or the reason why there is none."""
+"""Makes the native engine of a session for this machine, with its kernel cache, or tells why there is none."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
 
 
 def begin(engine: Engine) -> None:
-    """Let what nearly every model needs be compiled, unless that was done before."""
+    """Start to compile the kernels that nearly every model needs, unless that was done before."""
     from qrun.native.proof.epilogue import bounds_spec
 
     engine.kernels.begin(engine.isa, (bounds_spec(engine.isa),))
 
 
 def cache_directory(cache: str | os.PathLike[str] | bool) -> str | os.PathLike[str] | None:
-    """Where things are kept, by what `Session` takes."""
+    """The cache's directory for the argument `cache` of `Session`; None for no cache."""
     from qrun.native.machine.cache import default_directory
 
     return default_directory() if cache is True else None if cache is False else cache
 
 
 def cache_refused(engine: Engine) -> str:
-    """Why compiled kernels are not kept though they should be; "" if they are, or need not be."""
+    """Why compiled kernels are not kept although a cache is wanted; "" if they are, or none is."""
     cache = engine.kernels.cache
     return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
 

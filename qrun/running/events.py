@@ -1,4 +1,4 @@
-"""What happened at the nodes of a run: when and where each ran, what it read and made; in inner graphs added up."""
+"""Events of a run: when and where each node ran, what it read and wrote; sums over all runs of inner graphs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class TensorInfo:
 class NodeEvent:
     """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
 
-    node:     what ran; in a rewritten model it may stand for a `group` of the model's nodes (their indices, `index` is
-              that of the one it is named after).
-    backend:  ``reference``, ``native`` or ``onnx.reference``, which runs what qrun has no kernel for; why: the reason
-              why it is not ``native`` in a session that is.
+    node:     the node that ran; in a rewritten model it may replace a `group` of the model's nodes (their indices;
+              `index` is that of the one it is named after).
+    backend:  ``reference``, ``native`` or ``onnx.reference``, which runs operators that qrun has no kernel for; why:
+              the reason why it is not ``native`` in a native session.
     sections: the parts of a native kernel.
-    step:     the indices of all nodes that ran as one step of a native program with this one,
-              where the time is that of all.
-    helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
+    step:     the indices of all nodes that ran as one step of a native program with this one; the time covers all of
+              them.
+    helpers:  when other threads worked on the node: the thread's number from 1, start and duration (ns).
     """
 
     index: int
@@ -73,11 +73,11 @@ class NodeEvent:
 
 
 class LaterEvents(Sequence[NodeEvent]):
-    """The events of a run, made when somebody looks at one of them; how many there are is known before."""
+    """The events of a run, built on first access; their number is known before."""
 
     @abstractmethod
     def made(self) -> tuple[NodeEvent, ...]:
-        """All of them; called once."""
+        """All events; called once."""
 
     @cached_property
     def _events(self) -> tuple[NodeEvent, ...]:
@@ -108,7 +108,7 @@ class Clock:
 
 
 class _Aside:
-    """A context in which a clock stands still; one inside another changes nothing."""
+    """A context that stops a clock; nested ones change nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._depth, self._start = clock, 0, 0
@@ -126,10 +126,10 @@ class _Aside:
 
 @frozen
 class InsideEvent:
-    """What happened at a node of a graph inside another one, in all of its runs: how many, and how long they took (ns).
+    """A node of a graph inside another node, over all of its runs: how many there were, and how long they took (ns).
 
     path: where it is, ``If_3/then_branch/Conv_7``: the node around it, the attribute, and the node. op: its operator,
-    with the domain unless that is ai.onnx. backend, why: as of a NodeEvent, of the last run.
+    with the domain unless that is ai.onnx. backend, why: as in a NodeEvent, of the last run.
     """
 
     path: str
@@ -143,13 +143,13 @@ class InsideEvent:
 Happening = tuple[str, str, int, str, str, int]
 """The fields of an InsideEvent, with runs at the end."""
 _NOTED = 256
-"""What is noted at most before it is added up: it may hold the time stamps of runs."""
+"""The most notes kept before they are added up: they may hold the time stamps of runs."""
 
 
 class Inside:
-    """InsideEvents by path, in the order in which the nodes first ran. timed: whether somebody wants them.
+    """InsideEvents by path, in the order in which the nodes first ran. timed: whether events are wanted.
 
-    What happens is only noted, and is added up when somebody asks: adding up must not count as time of the run.
+    Events are only noted, and added up on access: adding up must not count as time of the run.
     """
 
     def __init__(self, timed: bool = True) -> None:
@@ -168,11 +168,11 @@ class Inside:
             self._note(lambda: (_happening(event, path) for event in told()))
 
     def add_told(self, told: Sequence[Happening]) -> None:
-        """Add what is told of nodes."""
+        """Add events that are already summed up."""
         self._note(lambda: told)
 
     def add_all(self, other: Inside) -> None:
-        """Add the events of `other`, to which nothing more is added."""
+        """Add the events of `other`, which must not change any more."""
         if self.timed:
             self._note(other.happenings)
 
@@ -205,4 +205,4 @@ def _happening(event: NodeEvent, path: str) -> Happening:
 
 
 UNTIMED = Inside(False)
-"""For runs of which nobody wants the events: it keeps none."""
+"""For runs whose events nobody wants: keeps none."""

@@ -1,4 +1,4 @@
-"""Running a plan: feeds in, outputs and one event per node out, step by step or as a native program."""
+"""Runs a plan: feeds in, outputs and one event per node out, step by step or as a native program."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @frozen
 class RunResult:
-    """Outputs by name, in the order asked for; one event per node; ns of the whole run;
-    peak bytes of live tensors and claimed scratch.
+    """Outputs by name, in the order requested; one event per node; ns of the whole run; peak bytes of live tensors and
+    claimed scratch.
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
-    reference kernels observe what native ones cannot; aside_ns: how long the clock stood still.
+              reference kernels observe what native ones cannot; aside_ns: how long the clock stood still.
     inside:   one event per node that ran in a graph inside a node, ordered by the node's first run.
     """
 
@@ -50,13 +50,13 @@ class RunResult:
 
 @changeable
 class RunLimits:
-    """What a run may take, from the next run on: max_memory in bytes, max_time in seconds; None as in `Session`."""
+    """Limits of a run, from the next run on: max_memory in bytes, max_time in seconds; None as in `Session`."""
 
     max_memory: int | None
     max_time: float | None
 
     def allow(self, nbytes: int) -> bool:
-        """Whether a run that never holds more than this many bytes may go without an account of memory and time."""
+        """Whether a run that never holds more than `nbytes` needs no account of memory and time."""
         return self.max_time is None and nbytes <= (SMALL if self.max_memory is None else min(self.max_memory, SMALL))
 
     def budget(self) -> Budget:
@@ -67,8 +67,8 @@ class RunLimits:
 
 @frozen
 class RunRequest:
-    """A run that is asked for. values: checked feeds. keep: names of outputs. observe, timed: whether it is to observe,
-    and to tell events. budget: counts its memory and time."""
+    """A requested run. values: checked feeds. keep: names of outputs. observe, timed: whether it observes, and whether
+    it returns events. budget: counts its memory and time."""
 
     values: Mapping[str, Array]
     keep: tuple[str, ...]
@@ -79,7 +79,7 @@ class RunRequest:
 
 @changeable
 class RunsLeft:
-    """Counts down the runs after which a program is kept for later processes. left: how many runs remain."""
+    """Counts down the runs after which a program is kept for later processes. left: how many remain."""
 
     left: int
 
@@ -105,7 +105,7 @@ class Repeatable:
         return cls(compiled, forms, awaited, direct, nbytes)
 
     def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
-        """The outputs as a caller gets them; None where the feeds have other forms, or where the longer way
+        """The outputs as a caller gets them; None where the feeds have other forms, or where the slower way
         (`run_program`, then step by step) must be taken."""
         if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes):
             return None
@@ -123,7 +123,7 @@ class Repeatable:
         return {name: to_runtime(value) for name, value in outputs.items()} if made else None
 
     def counted(self) -> bool:
-        """Count another run; False for the run after which the program is to be kept: `Runs.run` must see to that."""
+        """Count another run; False for the run after which the program must be kept: `Runs.run` does that."""
         if self.awaited is None:
             return True
         if self.awaited.left <= 1:
@@ -132,7 +132,7 @@ class Repeatable:
         return True
 
     def taken(self, feeds: object) -> dict[str, Array] | None:
-        """A new dict of the feeds, if they are plain arrays of the same names, shapes and types; None if not, and None
+        """A new dict of the feeds, if they are plain arrays of the same names, shapes and types; else None. None also
         for arrays of objects, which may hold anything. The dict is new because another thread may change the caller's
         dict, and kernels must read the arrays that were checked here."""
         if type(feeds) is not dict or len(feeds) != len(self.forms):
@@ -161,7 +161,7 @@ def execute(
     """Run every step of a plan on checked feeds, freeing values after their last use.
 
     ahead: make the native kernels of all steps first.
-    see: shown each tensor that a step made, those in a sequence too, by name, on a clock that stands still meanwhile.
+    see: called with name and value of each tensor made, tensors in sequences included; the clock stands still then.
     """
     model = plan.model
     values: dict[str, Part] = {**stored.parts(model.constants), **feeds}
@@ -225,7 +225,7 @@ def expected_failure(error: Exception) -> bool:
 
 
 def hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
-    """Count what a run is given. Raises MemoryLimitError with the input's name."""
+    """Count the memory of a run's feeds. Raises MemoryLimitError with the input's name."""
     for name, array in feeds.items():
         try:
             budget.hold_fed(array, name)
@@ -237,7 +237,7 @@ def hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None
 def own_outputs(
     outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget
 ) -> dict[str, Array]:
-    """The outputs as arrays of their own, which the caller may write to; in C order, where there is memory for that."""
+    """The outputs as arrays that the caller owns and may write to; in C order, where there is memory for that."""
     seen = {_root(part) for array in feeds.values() for part in parts(array)}
 
     def own(name: str, array: Array) -> Array:
@@ -267,7 +267,7 @@ def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
 
 
 def _root(array: Array) -> int:
-    """The id of the array that owns the memory of this one."""
+    """The id of the array that owns the memory of `array`."""
     while (base := array.base) is not None and isinstance(base, np.ndarray):
         array = base
     return id(array)

@@ -1,4 +1,4 @@
-"""Two ways to run a model that fuse its nodes differently, group by group: the smallest groups that both have."""
+"""Aligns two runs of a model that fuse its nodes differently: the smallest groups that both ran whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from qrun.running.events import NodeEvent
 
 @frozen
 class Extent:
-    """Nodes of the model that both ran as a whole, and with which events; each node of the model is in one extent.
+    """Nodes of the model that both runs executed as a whole, and their events; each node of the model is in one extent.
 
-    nodes:  indices of the model's nodes; none for what one of them inserted.
+    nodes:  indices of the model's nodes; none for a node that one of the runs inserted.
     first, second: places in the two sequences of events. Both empty: nodes that were folded before the run.
     """
 
@@ -24,10 +24,10 @@ class Extent:
 
 
 def common_extents(model: Model, first: Sequence[NodeEvent], second: Sequence[NodeEvent]) -> list[Extent]:
-    """The events of two runs, joined where they stand for the same nodes, in graph order.
+    """The events of two runs, joined where they cover the same nodes, in graph order.
 
     Events belong together if they share a node, except one that only quantizes or dequantizes: such a node may go with
-    each of its readers. It joins an event that stands for nothing else to the one that alone has it on the other side.
+    each of its readers. An event that covers only such nodes joins the only event of the other side that has the node.
     """
     sides = (first, second)
     parts = [(side, place) for side, events in enumerate(sides) for place in range(len(events))]

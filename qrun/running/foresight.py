@@ -1,5 +1,4 @@
-"""What a run will need: the sizes of the tensors that are still to be made, as far as shapes tell,
-against the limit."""
+"""Foresees a run's memory: the sizes of the tensors still to be computed, as far as shapes tell, against the limit."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ BYTES = 1 << 16
 
 
 def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Part], live: int, allowed: int) -> None:
-    """MemoryLimitError, at the node where it will be, if the steps that are left will need more bytes than allowed.
+    """Raise MemoryLimitError, with the node where memory will run out, if the steps left need more than `allowed`
+    bytes.
 
-    values: what is there, by name, of which tensors that were made or fed take `live` bytes.
-    Never raises for a run that the limit allows: what cannot be told counts nothing,
-    and neither does what may be a view.
+    values: the values in memory, by name; computed and fed ones take `live` bytes.
+    Never raises for a run that the limit allows: an unknown size counts nothing, and neither does a possible view.
     """
     worst, first = live, None
     for need in _needs(model, steps, values, live):
@@ -44,8 +43,8 @@ def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Part], liv
 def _needs(
     model: Model, steps: Sequence[Step], values: Mapping[str, Part], live: int
 ) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
-    """For each output of the steps: the bytes held once it is made, its node, name,
-    shape and own bytes (0 if unknown)."""
+    """For each output of the steps: the bytes held once it is made, its node, name, shape and own bytes (0 if
+    unknown)."""
     told = _Told(model, values)
     sizes = {name: array.nbytes for name, array in values.items() if name not in model.constants}
     for step in steps:
@@ -63,7 +62,7 @@ def _needs(
 
 
 class _Told:
-    """Types and shapes of tensors before they are made, as far as they are known, and the values of small ones.
+    """Types and shapes of tensors before they are computed, as far as they are known, and the values of small ones.
 
     Small values are computed by the kernels, not by ONNX, whose propagation of data knows no limit.
     """
@@ -83,7 +82,7 @@ class _Told:
             self.values[name] = borrow(part)
 
     def learn(self, step: Step) -> None:
-        """Add what can be told of the step's outputs."""
+        """Add what is known about the step's outputs."""
         from qrun.ir.infer import infer_node
 
         node = step.node

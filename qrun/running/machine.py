@@ -1,17 +1,17 @@
-"""What this machine can do at most, so that a node's speed can be judged: the roofline model.
+"""Measures the limits of this machine, against which a node's speed is judged: the roofline model.
 
     S. Williams, A. Waterman, D. Patterson: Roofline: an insightful visual performance model for multicore
     architectures. Communications of the ACM 52(4), 2009.
 
-A node of m multiply-adds that moves b bytes takes at least max(m / peak, b / bandwidth); which of the two is larger
-bounds it. Its share of the roof is this least time divided by the time it took, which equals its multiply-adds per
-second divided by min(peak, intensity * bandwidth), where intensity is m / b.
+A node of m multiply-adds that moves b bytes takes at least max(m / peak, b / bandwidth); the larger of the two bounds
+it. Its share of the roof is this least time divided by the measured time, which equals its multiply-adds per second
+divided by min(peak, intensity * bandwidth), where intensity is m / b.
 
-The peak is that of the instructions that qrun's fastest kernel multiplies with: 8-bit dot products (on AMX tiles where
-the CPU has them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and
-again which is as large as what the node moves, so that tensors which fit in a cache are held to the speed of that
-cache; it is measured for five sizes, and the next larger one counts. That is the most favourable case: what a node
-reads was written by the node before it and may have left the cache since.
+The peak is the rate of the instructions that qrun's fastest kernel multiplies with: 8-bit dot products (on AMX tiles
+where the CPU has them), or float32 for nodes that compute in float32. The bandwidth is the speed of reading again and
+again a buffer as large as the data that the node moves, so that tensors which fit in a cache are compared with the
+speed of that cache; it is measured for five sizes, and the next larger one counts. This is the most favourable case: a
+node's inputs were written by the node before it and may have left the cache since.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qrun.native.machine.cache import ObjectCache
 
 SIZES = (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)
-"""Bytes of the buffers whose reading is measured: in caches of the first, second and third level, and beyond."""
+"""Bytes of the buffers whose reading is measured: for caches of the first, second and third level, and for memory."""
 
 Bound = Literal["compute", "memory"]
 Kind = Literal["int8", "float32"]
@@ -51,11 +51,11 @@ class Roof:
 class Machine:
     """The measured speed of this machine, with `threads` threads.
 
-    cpu:           the processor's name; instruction: of the peak for 8-bit integers.
+    cpu:           the processor's name; instruction: the one that reaches the peak for 8-bit integers.
     int8, float32: multiply-adds per second.
     memory:        (bytes, bytes per second): how fast a buffer of that size is read, by growing size; never faster for
                    a larger one.
-    busy:          measured beside other work: it can do more.
+    busy:          other work disturbed the measurement: the machine can do more.
     """
 
     cpu: str
@@ -71,7 +71,7 @@ class Machine:
         return next((speed for size, speed in self.memory if nbytes <= size), self.memory[-1][1])
 
     def roof(self, macs: int, nbytes: int, kind: Kind = "int8") -> Roof | None:
-        """For a node of so many multiply-adds and bytes; None if it has neither."""
+        """The roof of a node with this many multiply-adds and bytes; None if it has neither."""
         compute = macs / (self.int8 if kind == "int8" else self.float32)
         memory = nbytes / self.bandwidth(nbytes)
         least = max(compute, memory)
@@ -84,9 +84,9 @@ def this_machine(
     """The measured speed of this machine with qrun's best instruction set, or the one named; None where it has none.
 
     Measured once (about a quarter of a second), then kept where compiled kernels are, unless other work disturbed it:
-    `cache` is as for Session. Other processors, numbers of threads, instruction sets and versions of qrun are measured
-    for themselves.
-    known: an earlier result that a node has exceeded: all is measured once more, and of each number the better is kept.
+    `cache` is as for Session. Each processor, number of threads, instruction set and version of qrun is measured on its
+    own.
+    known: an earlier result that a node has exceeded: measure again and keep the better of each number.
     """
     try:
         from qrun.native.emit.isa import choose
@@ -148,8 +148,8 @@ def _measured(isa: Isa, threads: int) -> Machine:
 
 
 def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The speeds (bytes, bytes per second), none below that of a larger buffer,
-    as a smaller buffer is at least as near."""
+    """The speeds (bytes, bytes per second), each at least that of the next larger buffer, as a smaller one is at least
+    as near."""
     speeds: list[float] = []
     for _, speed in reversed(memory):
         speeds.append(max(speed, speeds[-1] if speeds else 0.0))
@@ -157,7 +157,7 @@ def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...
 
 
 def processor() -> str:
-    """The processor's name, as its maker calls it where the system tells."""
+    """The processor's name as its maker writes it, where the system tells."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""Finds out, from the results of a program while it runs, what the reference kernels would have observed."""
+"""Observes a native program while it runs: finds what the reference kernels would have observed, from its results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from qrun.running.steps import observe_codes, reference
 
 
 def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) -> RunResult:
-    """Run the program on checked feeds, and observe what a run step by step would have.
-    Raises what `run_program` does."""
+    """Run the program on checked feeds, with the observations that a run step by step would make. Raises what
+    `run_program` raises."""
     observer = Observer(kept, budget)
     budget.claim((kept.peak,), 1, "run")
     ran = run_program(kept.compiled, feeds, budget, True, observer)
@@ -32,8 +32,8 @@ def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) 
 
 
 class Observer:
-    """Observes one run. items: the steps that it looks at; found: what it saw, by step; peak: bytes that a run step by
-    step would have held at most."""
+    """Observes one run. items: the steps that it looks at; found: its observations, by step; peak: the most bytes that
+    a run step by step would have held."""
 
     def __init__(self, kept: KeptProgram, budget: Budget) -> None:
         self.items: Sequence[int] = sorted(kept.checks)

@@ -1,4 +1,4 @@
-"""Model to Plan: which kernel runs each node, bound once, and when each value is no longer needed."""
+"""Model to Plan: binds each node to the declaration of its operator once, and finds the last use of each value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Step:
 
     kwargs:   the node's attributes as the kernel takes them.
     frees:    names of the values that no later step reads.
-    accepted: element types of inputs that the operator takes, as far as they were looked at; shared by its steps.
+    accepted: combinations of input types that passed the check; shared by all steps of the operator.
     bodies:   plans of the graphs inside the node, by attribute.
-    memo:     what its kernel makes of the attributes alone.
+    memo:     results that its kernel computes from the attributes alone.
     fixed:    which inputs are constants of the model.
     """
 
@@ -44,15 +44,15 @@ class Step:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of what it reads, "" for what is left out:
-        the node's inputs, then what its bodies take from outside."""
+        """Names of the values that the step reads, "" for an omitted one: the node's inputs, then those that its bodies
+        capture."""
         captured = (name for body in self.bodies.values() for name in body.model.captured)
         return (*self.node.inputs, *captured) if self.bodies else self.node.inputs
 
 
 @frozen
 class Plan:
-    """The steps of a model in order, and the names that are kept to the end."""
+    """The steps of a model in order, and the names of the values that are kept to the end."""
 
     model: Model
     steps: Sequence[Step]
@@ -60,11 +60,11 @@ class Plan:
 
 
 def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
-    """Bind every node to its kernel.
+    """Bind every node to its operator's declaration.
 
     keep: names of tensors to keep; the model's outputs if empty.
-    Raises UnsupportedError naming all operators without a kernel, OperatorError where attributes or inputs do not
-    fit, CallError for a name the graph does not have.
+    Raises UnsupportedError naming all operators without a kernel, OperatorError where attributes or inputs do not fit,
+    CallError for a name the graph does not have.
     """
     kept = tuple(dict.fromkeys(keep)) or tuple(v.name for v in model.outputs)
     known = _known(model)
@@ -76,7 +76,7 @@ def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
 
 
 def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan:
-    """The plan of a model, or of a body. outside: names of what the body takes from around it."""
+    """The plan of a model, or of a body. outside: names of the values that the body captures."""
     last = _last_use(model, kept, outside)
     accepted: dict[tuple[str, str, int], set[tuple[np.dtype[Any] | None, ...]]] = {}
     steps = []
@@ -96,13 +96,13 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
 
 
 def moving(plan: Plan, step: Step) -> tuple[str, ...]:
-    """What the step reads, its bodies too, that is not constant, each once."""
+    """Names of the values that are not constant and that the step or its bodies read, each once."""
     constants = plan.model.constants
     return tuple(dict.fromkeys(n for n in step.reads if n and n not in constants))
 
 
 def step_of(model: Model, node: Node) -> Step:
-    """A node of a model, or one made of it, as a step of its own. Raises OperatorError as `plan`."""
+    """A node as a step of its own; the model may lack this node. Raises OperatorError as `plan`."""
     definition = find(node.domain, node.op_type, node.version)
     assert definition is not None
     bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
@@ -110,8 +110,8 @@ def step_of(model: Model, node: Node) -> Step:
 
 
 def _body(model: Model, node: Node, name: str) -> Plan:
-    """The plan of a graph inside a node; constants that it takes from outside are its own. Of its inputs those that
-    have initializers are constants, as nothing feeds them."""
+    """The plan of a graph inside a node. Constants that the graph captures become its own constants. Inputs that have
+    initializers are constants, as nothing feeds them."""
     given = node.attributes[name]
     assert isinstance(given, Model)
     graph = given.settled()
@@ -182,8 +182,8 @@ def _refuse_unsupported(model: Model) -> None:
 
 
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
-    """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at
-    which qrun runs them, or another runtime if that knows them all."""
+    """Fixes where these operators have no kernel: the right spelling, the opset that has them, a later opset at which
+    qrun runs them, or another runtime if that knows them all."""
     from qrun.ops._advice import instead, runs_in_ort
 
     nodes = list(nodes)
@@ -207,7 +207,7 @@ def _later_opset(node: Node) -> int:
 
 
 def located(error: OperatorError, model: Model, node: Node, definition: OpDef | None = None) -> OperatorError:
-    """The error, now with file, node and tensor in it."""
+    """The error with file, node and tensor added."""
     where = [model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"]
     names = [p.name for p in definition.inputs] if definition else []
     if error.param in names:

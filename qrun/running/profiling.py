@@ -1,4 +1,4 @@
-"""Many runs of a model: how often, the samples, and what they say."""
+"""Profiles: repeats the runs of a model, in turn with those of other runners, and summarizes the times."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from qrun.running.events import NodeEvent
 
 NOTHING = RunResult({}, (), 0, 0)
-"""Stands for runs that have only a time."""
+"""A placeholder for runs that have only a time."""
 
 MIN_RUNS, MAX_RUNS = 5, 1000
 OUTLIER = 14.826
 """Modified z-score from which a run counts as an outlier (hyperfine's threshold)."""
 
 LEAST, ROUNDS = 3, 10
-"""The fewest runs in a row of a runner where several take turns, and the fewest turns of each."""
+"""Where several runners alternate: the fewest runs of one in a row, and the fewest rounds."""
 BURST_NS = 5 * 10**6
-"""About how long these runs take together. The first ones no longer find their data and code in the caches."""
+"""About how long one burst takes. The first runs of a burst no longer find their data and code in the caches."""
 BRIEF, PATIENT, BRIEFLY = 0.03, 0.05, 30
-"""Seconds that `brief` measures; the seconds of first runs that give its fewest runs; and the most runs that it
-profiles, as they take longer than plain ones."""
+"""BRIEF: seconds that `brief` measures. PATIENT: its fewest runs are as many first runs as fit in these seconds.
+BRIEFLY: the most runs that it profiles, as they take longer than plain ones."""
 PATIENCE_NS, PATIENCE_STEPS = 2 * 10**9, 20_000
-"""The longest first run, and the most steps of a model, that `brief` repeats."""
+"""The longest first run, and the most steps of a model, for which `brief` measures."""
 TOLD = 0.1
-"""The share of a plain run by which the nodes' times may be off for the call overhead to be known."""
+"""The call overhead is known if the nodes' times are off by at most this share of a plain run."""
 
 Progress = Callable[[int, int | None, float], None]
-"""Called after each run with the runs done, the runs asked for (None if time decides), and the seconds left."""
+"""Called after each run with the runs done, the runs requested (None if time decides), and the seconds left."""
 
 
 @frozen
 class Profile(InNotebook):
-    """Timings of repeated runs: plain ones, as a user's program makes them, and in turn with them others, in which the
-    nodes are timed.
+    """Timings of repeated runs: plain ones, as a user's program makes them, alternating with profiled ones, which time
+    the nodes.
 
     warmup_ns, run_ns: duration of each untimed and timed plain run.
     node_ns:     [nodes, profiled runs], ns.
     last:        the last profiled run, with shapes, multiply-adds and peak bytes.
-    interrupted: Ctrl-C ended the measurement early; `asked` runs were to be made (None: as many as fit).
+    interrupted: Ctrl-C ended the measurement early; `asked` is the number of runs requested (None: as many as fit).
     prepare_ns:  duration of the runs before the warm-up, which make kernels and programs; includes the time for that.
     profiled_ns: duration of each profiled run; () where the nodes were not timed.
     unit_ns:     the unit of the profiler: each node's time may lack up to one unit.
@@ -85,8 +85,8 @@ class Profile(InNotebook):
 
     @property
     def overhead_ns(self) -> float | None:
-        """What a plain run takes in addition to its nodes, ns: the call from Python, and the way from node to node.
-        None if the nodes' times are not known, too coarse or too noisy."""
+        """The time of a plain run outside its nodes, ns: the call from Python, and the way from node to node. None if
+        the nodes' times are not known, too coarse or too noisy."""
         left, miss = self.median_ns - float(self.medians.sum()), TOLD * self.median_ns
         coarse = self.unit_ns * len(self.node_ns) > miss
         known = self.node_ns.size and not coarse and left >= -miss and self.held_ns <= miss
@@ -94,18 +94,18 @@ class Profile(InNotebook):
 
     @property
     def held_ns(self) -> float:
-        """By how much the nodes of one run together exceed their medians, ns: in each run other nodes were held up."""
+        """By how much the nodes of one run together exceed their medians, ns: in each run other nodes are delayed."""
         return float(_median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
 
     def with_nodes_of(self, other: Profile) -> Profile:
-        """This profile with the nodes' times of profiled runs, which were made in turn with its own."""
+        """This profile with the nodes' times of `other`, whose runs alternated with its own."""
         return replace(self, node_ns=other.node_ns, last=other.last, profiled_ns=other.profiled_ns or other.run_ns,
                        unit_ns=other.unit_ns)  # fmt: skip
 
 
 @frozen
 class Burst:
-    """Runs in a row. run_ns: of each; on_ns: how long the calling thread was on a processor, None if that is not known.
+    """Runs in a row. run_ns: the time of each; on_ns: how long the calling thread was on a processor, None if unknown.
     events: of each run that timed its nodes; last: the last run."""
 
     run_ns: Sequence[int]
@@ -116,10 +116,10 @@ class Burst:
 
 @frozen
 class TimedRunner:
-    """Something to measure. burst: makes a number of runs in a row. prepare: how many runs make kernels and programs,
+    """A runner to measure. burst: makes a number of runs in a row. prepare: how many runs make kernels and programs,
     before any warm-up.
 
-    most:   no more timed runs than this, None for as many as the others.
+    most:   the most timed runs, None for as many as the others.
     settle: seconds after a run until its threads, which wait for more work, sleep.
     """
 
@@ -141,7 +141,7 @@ def plain_runs(call: Callable[[], object]) -> Callable[[int], Burst]:
 
 
 def known_on(ns: int) -> int | None:
-    """How long a thread was on a processor, where that is known: Windows counts it in 15.6 ms."""
+    """`ns`, the time that a thread was on a processor; None on Windows, which counts it in 15.6 ms."""
     return None if sys.platform == "win32" else ns
 
 
@@ -185,7 +185,7 @@ def _median(values: Any) -> Any:
 
 
 def _quantile(values: Any, share: float) -> Any:
-    """Along the last axis, as numpy.quantile, which would import numpy's masked arrays."""
+    """The quantile along the last axis, as numpy.quantile, which would import numpy's masked arrays."""
     ordered = np.sort(np.asarray(values, np.float64), -1)
     place = share * (ordered.shape[-1] - 1)
     low = int(place)
@@ -194,7 +194,7 @@ def _quantile(values: Any, share: float) -> Any:
 
 
 def outliers(samples: Sequence[int]) -> list[int]:
-    """Places of the runs whose modified z-score, 0.6745 * (x - median) / MAD, is above OUTLIER.
+    """Indices of the runs whose modified z-score, 0.6745 * (x - median) / MAD, is above OUTLIER.
 
     A spread below 1 us, which clocks cannot tell from none, counts as 1 us.
     """
@@ -205,16 +205,16 @@ def outliers(samples: Sequence[int]) -> list[int]:
 
 
 class Measurable(Protocol):
-    """What has runs to measure: a session, or another runtime."""
+    """An object whose runs can be measured: a session, or another runtime."""
 
     model: Model
 
     def runners(self, feeds: Mapping[str, Array]) -> Sequence[TimedRunner]:
-        """What makes plain runs; then what times the nodes, if anything does."""
+        """The runner of plain runs; then the one that times the nodes, if there is one."""
 
 
 def brief(session: Measurable, feeds: Mapping[str, Array], first_ns: int) -> Profile | None:
-    """A short profile of the runs that come after a first one of `first_ns`; None where these would take long."""
+    """A short profile of the runs that follow a first one of `first_ns`; None where these would take long."""
     if first_ns > PATIENCE_NS or len(session.model.nodes) > PATIENCE_STEPS:
         return None
     least = max(min(round(PATIENT * 1e9 / max(first_ns, 1)), MAX_RUNS // ROUNDS), 1)
@@ -238,7 +238,7 @@ def measure_in_turns(
 
     In each round every runner makes some runs in a row, as a user's program does, and each round begins with another
     runner, so that other work of the machine slows all of them alike. Between two runners it waits until the threads of
-    the first sleep (`settle`). Ctrl-C after the first round ends the measurement and returns what there is.
+    the first sleep (`settle`). Ctrl-C after the first round ends the measurement and returns the runs so far.
     """
     taken = [_Samples(runner, warmup) for runner in runners]
     order, most = list(taken), runs or MAX_RUNS
@@ -264,7 +264,7 @@ def measure_in_turns(
 
 
 class _Samples:
-    """The timings of one runner as they come in. typical: ns of a run, 0 if there are no more."""
+    """The timings of one runner as they come in. typical: ns of a run, 0 once it makes no more."""
 
     def __init__(self, runner: TimedRunner, warmup: int) -> None:
         self.runner = runner

@@ -1,4 +1,4 @@
-"""Native programs of a session: made before or after a plan's first run with inputs of some shapes, then reused."""
+"""The native programs of a session: made before or after a plan's first run with inputs of some shapes, then reused."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from qrun.native.plan.items import Item
 
 KEPT, KEPT_BYTES = 32, 256 << 20
-"""Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that
-were used last stay."""
+"""The most programs kept per session, for different outputs and shapes, and the most memory that one run of each takes
+in total; the programs used last stay."""
 
 KEPT_AHEAD = 4
-"""How many programs that were made ahead are kept for inputs that came once. Where none of so many came again, as in a
-decoder whose cache grows, no more are made ahead: that would take longer than running step by step."""
+"""The most programs made ahead that wait for their inputs to come again. Once this many wait, as in a decoder whose
+cache grows, no more are made ahead: that would take longer than running step by step."""
 
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 Key = tuple[tuple[str, ...], Forms]
 MakesCall = Callable[[Step, Mapping[str, TensorInfo]], "tuple[Item, Mapping[str, Compiled]] | None"]
-"""From a step, and types and shapes of tensors, to the calls that do its work, and the programs of its graphs."""
+"""Takes a step, and types and shapes of tensors; returns the step's calls and the programs of its graphs."""
 
 
 @frozen
@@ -60,8 +60,8 @@ class AnyShapes:
 class Programs:
     """The programs of one model. Safe to use from several threads.
 
-    Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is
-    made of them, may have any shape in programs that are made from then on: their steps run in Python.
+    Some tensors differ in shape between runs with inputs of the same shapes, such as results of NonZero. From then on
+    new programs accept any shape for them and for what is computed from them: these steps run in Python.
 
     foretold: False once a dry run found that shapes do not tell all that a program needs.
     """
@@ -79,8 +79,7 @@ class Programs:
         self._lock = threading.Lock()
 
     def learn(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> None:
-        """Remember the events that inputs of these shapes lead to,
-        and drop a program that was made for such inputs before."""
+        """Remember the events of a run with inputs of these shapes, and drop an earlier program for such inputs."""
         with self._lock:
             key = _key(plan, feeds)
             self._seen.pop(key, None)
@@ -114,11 +113,11 @@ class Programs:
     def find(
         self, plan: Plan, feeds: Mapping[str, Array], make: Callable[[], object] | None
     ) -> tuple[Compiled | None, bool]:
-        """The program for these inputs, if one is made or shapes tell enough, and whether such inputs came before.
+        """The program for these inputs, if one exists or shapes suffice for one, and whether such inputs came before.
 
-        make: calls `make_ahead`, None where that is not allowed. It is called if such inputs are expected to come
-        again: they ran lately with the program for any shapes, or inputs of other shapes came again, and fewer than
-        KEPT_AHEAD programs made ahead still wait for that."""
+        make: calls `make_ahead`, None where that is not allowed. It is called if such inputs are expected again: they
+        ran lately with the program for any shapes, or inputs of other shapes came again and fewer than KEPT_AHEAD
+        programs made ahead wait."""
         compiled = self.ready(plan, feeds)
         if compiled is not None:
             return compiled, True
@@ -141,7 +140,7 @@ class Programs:
     ) -> Compiled | None:
         """The program for such inputs, made before they run. Until they come again it displaces only others made ahead.
 
-        infos: of all tensors; bounds: what runs each step.
+        infos: of all tensors; bounds: the kernel of each step.
         """
         infos = {**infos, **_infos({name: array for name, array in feeds.items() if name not in infos})}
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
@@ -156,7 +155,7 @@ class Programs:
         return made
 
     def with_calls(self, plan: Plan, feeds: Mapping[str, Array], before: Compiled, call: MakesCall) -> Compiled | None:
-        """The program `before` with calls in place of its steps in Python; None if one of these cannot be a call."""
+        """The program `before` with calls in place of its Python steps; None if one of these cannot be a call."""
         with without_collector():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, before.events)
@@ -169,9 +168,9 @@ class Programs:
             return found and replace(found, calls={number: found[1] for number, found in calls.items() if found})
 
     def of_any_shapes(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
-        """The program in which the inputs that changed their shapes in the last runs may have any shape, if most steps
-        do not depend on them; made now if two such runs were seen. None for shapes with which it ran lately: shapes
-        that come again get a program of their own."""
+        """The program that accepts any shape for the inputs whose shapes changed in the last runs, if most steps do not
+        depend on them; made now if two such runs were seen. None for shapes that it served lately: shapes that come
+        again get a program of their own."""
         key = _key(plan, feeds)
         with self._lock:
             if key in self._met:
@@ -214,12 +213,12 @@ class Programs:
             return bool(found and found.compiled and found.takes(feeds) and _key(plan, feeds) not in self._met)
 
     def drop(self, plan: Plan, feeds: Mapping[str, Array]) -> None:
-        """Use the program for these inputs no more."""
+        """Forget the program for these inputs."""
         with self._lock:
             self._made.pop(_key(plan, feeds), None)
 
     def _forget(self) -> None:
-        """Drop the programs that were used longest ago, until what is left is little; the newest one stays."""
+        """Drop the programs used longest ago, until the limits KEPT and KEPT_BYTES hold; the newest one stays."""
         for key in surplus({key: made.program.nbytes if made else 0 for key, made in self._made.items()}):
             del self._made[key]
 
@@ -233,7 +232,7 @@ class Programs:
     def _learned(
         self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]
     ) -> tuple[dict[str, TensorInfo], dict[str, Array], list[KernelBinding | None]]:
-        """What a run's events tell: all tensors by name, the values that follow from shapes, each step's binding."""
+        """Facts from a run's events: all tensors by name, the values that follow from shapes, each step's binding."""
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | fed
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
         return infos, shapes, [self.natives.bound(step, infos, shapes) for step in plan.steps]
@@ -244,8 +243,8 @@ def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
 
 
 def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
-    """The programs to drop, the first ones, until at most `most` programs and KEPT_BYTES are left; never the last one.
-    sizes: bytes of each program, in order. most: 0 stands for KEPT."""
+    """The first programs, to be dropped until at most `most` programs and KEPT_BYTES are left; never the last one.
+    sizes: bytes of each program, in order. most: 0 means KEPT."""
     keys, left, room = list(sizes), len(sizes), sum(sizes.values())
     while left > 1 and (left > (most or KEPT) or room > KEPT_BYTES):
         room -= sizes[keys[-left]]
@@ -262,7 +261,7 @@ def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
 
 
 def forms(feeds: Mapping[str, Array]) -> Forms:
-    """Name, shape and type of each input: one program serves all feeds that have these."""
+    """Name, shape and type of each input: one program serves all feeds that agree in these."""
     return tuple([(name, array.shape, array.dtype) for name, array in sorted(feeds.items())])
 
 

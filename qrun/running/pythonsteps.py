@@ -1,4 +1,4 @@
-"""Steps of a native program that run in Python; what does not depend on their values is found out only once."""
+"""Steps of a native program that run in Python; everything that does not depend on their values is prepared once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from qrun.running.typecheck import check_types
 
 
 class Observing(Protocol):
-    """An observer of a program's run: `look` sees results while it runs (native/plan/instance.py),
-    `found` receives what steps observe that run outside the program."""
+    """An observer of a program's run: `look` sees results while it runs (native/plan/instance.py), `found` receives the
+    observations of steps that run outside the program."""
 
     items: Sequence[int]
     found: dict[int, tuple[Observation, ...]]
@@ -32,9 +32,8 @@ class Observing(Protocol):
 
 @changeable
 class ProgramRun:
-    """What the Python steps of one run share. inside: receives what happens in graphs inside nodes. path: of the plan's
-    graph, as in `Run`. told: by item, the events of the steps whose events differ from run to run.
-    """
+    """State shared by the Python steps of one run. inside: receives the events of graphs inside nodes. path: of the
+    plan's graph, as in `Run`. told: by item, the events of the steps whose events differ from run to run."""
 
     budget: Budget
     inside: Inside
@@ -44,13 +43,13 @@ class ProgramRun:
 
 
 FEW = 1 << 14
-"""Elements that a reference kernel reads in less time than it takes to make a native one for their shapes."""
+"""Up to this many elements, a reference kernel takes less time than making a native one for their shapes."""
 
 
 class BoundStep:
     """A step of a program, with its native kernel if it is bound to one, else with the reference kernel.
 
-    item: its number in the plan. natives: those of the graphs inside it.
+    item: its number in the plan. natives: the kernels of the graphs inside it.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class BoundStep:
         self._kernel, self._claims = (bound.kernel, bound.claims) if bound else (None, ())
 
     def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
-        """The outputs that have names. given: what it reads that is not constant, in the order of `moving`."""
+        """The outputs that have names. given: the values read that are not constant, in the order of `moving`."""
         args = self._args(given)
         if self._kernel is None:
             made = self._reference(args, given, of)
@@ -88,7 +87,7 @@ class BoundStep:
         return [apart(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
 
     def _around(self, given: Sequence[Array]) -> Mapping[str, Array]:
-        """All that the step reads, by name, and the constants."""
+        """All values that the step reads, by name, and the constants."""
         return StoredConstants({**self._constants, **dict(zip(self._moving, given, strict=True))})
 
     def _reference(self, args: Sequence[Part | None], given: Sequence[Array], of: ProgramRun) -> Any:
@@ -108,7 +107,7 @@ class BoundStep:
 
 class LooseStep(BoundStep):
     """A step whose shapes follow from values or differ from run to run. Each run binds it to a kernel for the shapes
-    that it meets; for inputs of at most FEW elements the reference kernel runs, as it takes less time than binding.
+    that it meets. For inputs of at most FEW elements the reference kernel runs, as it takes less time than binding.
 
     before: the step's event in the run step by step.
     """
@@ -140,7 +139,7 @@ class LooseStep(BoundStep):
         return self._named(compute(step, args, bound, ctx)[0], given)
 
     def _told(self, given: Sequence[Array], of: ProgramRun, natives: NativeKernels | None) -> Sequence[Array]:
-        """Run, and tell what happened."""
+        """Run, and record the event."""
         step, before = self.step, self._before
         groups, observe = {step.node.index: before.group}, of.observer is not None
         run = Run(self._arith, of.budget, observe, natives, Clock(), groups, inside=of.inside, path=of.path)

@@ -1,4 +1,4 @@
-"""The runs of one model: its plans and programs, made once and kept."""
+"""The runs of one model: makes its plans and programs once, and chooses the fastest way for each run."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 KEPT_STEPS = 20_000
-"""The most steps that `observed` makes a program for: a tenth of a millisecond for each."""
+"""The most steps for which `observed` makes a program: this takes a tenth of a millisecond for each."""
 AHEAD_STEPS = 2000
-"""The most steps for which a program is made before their first run, for the further shapes of a session."""
+"""The most steps for which a program is made before the first run with further shapes of a session."""
 PLANS = 8
-"""Plans kept, for different outputs; the oldest goes."""
+"""Plans kept, for different outputs; the oldest is dropped."""
 
 
 class Runs:
@@ -67,12 +67,12 @@ class Runs:
             self._first_plan = plan(self._settled)
 
     def repeated(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
-        """The outputs of the graph, where the last run's program makes them in one call; None where it takes `run`."""
+        """The graph's outputs, if the last run's program computes them in one call; None where `run` must be called."""
         last = self.again
         return None if last is None else last.made(feeds, self.limits)
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
-        """Run once, as `Session.execute`. timed: with events; runs that observe have them anyway."""
+        """Run once, as `Session.execute`. timed: with events; runs that observe always have them."""
         last = self.again
         taken = None if last is None or outputs is not None or observe else last.taken(feeds)
         if last is not None and taken is not None and last.counted():
@@ -84,7 +84,7 @@ class Runs:
         return self._run_kept(asked) or self._run_own(asked)
 
     def _run_kept(self, asked: RunRequest) -> RunResult | None:
-        """Run a program that an earlier process made, or one that was made ahead to observe; None where none can."""
+        """Run a program that an earlier process made, or one made ahead for observing; None where there is none."""
         keep, observe, values = asked.keep, asked.observe, asked.values
         own = None if observe else self.plans.get((keep, False))
         known = bool(own and own.programs and own.programs.runs_any(own.plan, values))
@@ -102,7 +102,7 @@ class Runs:
         return result
 
     def _run_own(self, asked: RunRequest) -> RunResult:
-        """Run a program of this process if there is one, else step by step, and learn what making a program needs."""
+        """Run this process's program if there is one, else step by step, and record what making a program needs."""
         keep, values, budget = asked.keep, asked.values, asked.budget.anew()
         chosen = self.prepared(keep, asked.observe)
         opening = self.kept is not None and self.kept.opens(keep, asked.observe, values)
@@ -154,9 +154,9 @@ class Runs:
                        budget=self.limits.budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
 
     def names(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
-        """The tensors that are asked for, each once; the graph's outputs where none are.
+        """The names of the requested tensors, each once; the graph's outputs if none are requested.
 
-        Raises CallError for what are no names."""
+        Raises CallError for anything but names."""
         given = (outputs,) if isinstance(outputs, str) else outputs or ()
         if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
             facts = [("expected", "names of tensors, or None for the graph's outputs"), ("got", repr(outputs)[:80])]
@@ -189,13 +189,13 @@ class Runs:
         self.kept.add(found, self._serves(keep, True), values, first)
 
     def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
-        """Let the next run repeat this program, if this run asked for the graph's outputs."""
+        """Let the next run repeat this program, if this run returned the graph's outputs."""
         if asked.keep == self.names(None):
             awaited = self.kept.awaited(asked.keep, asked.values) if self.kept else None
             self.again = Repeatable.of(compiled, asked.values, awaited)
 
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
-        """Make the program for these inputs before any run, if shapes tell enough; run it if it observes and can."""
+        """Make the program for these inputs before any run, if shapes suffice; run it if this run observes."""
         keep, values = asked.keep, asked.values
         ahead = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
         made = observing_program(*ahead) if ahead and asked.observe else None
@@ -253,9 +253,9 @@ class Runs:
 
 @frozen
 class Prepared:
-    """A plan and what runs it.
+    """A plan, its kernels and its programs.
 
-    groups: by index of a planned node, the model's nodes that it stands for; reasons: by index, why one is not fused.
+    groups: by index of a planned node, the model's nodes that it replaces; reasons: by index, why one is not fused.
     """
 
     plan: Plan
@@ -266,8 +266,8 @@ class Prepared:
 
 
 def _tried(run: Callable[[], RunResult]) -> RunResult | None:
-    """The result of a program. None where it failed for any reason but time: a run step by step then either succeeds,
-    where the program lacked memory, met other shapes or could not decide a result, or it fails with the words of the
+    """The result of a program; None where it failed for any reason but time. A run step by step then either succeeds,
+    if the program lacked memory, met other shapes or could not decide a result, or it fails with the words of the
     reference."""
     try:
         return run()

@@ -1,4 +1,4 @@
-"""A model ready to run: backend, plans and programs, made once and kept."""
+"""Session, a model ready to run: its backend, plans and programs, made once and kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
 
 DEFAULTS = 8
-"""Sets of defaults replaced of which a session keeps the plans; the oldest goes."""
+"""The most sets of replaced defaults whose plans a session keeps; the oldest is dropped."""
 T = TypeVar("T")
 ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
@@ -47,20 +47,19 @@ class Session:
     backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results,
                 for the nodes that have one (the others run on the reference kernels; the events tell). None: native
                 where it can run, else reference; then `fallback` says why.
-    arith:      ``exact`` (the correctly rounded real value),
-                ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
+    arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float
+                arithmetic).
     fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
-                tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: unless the
-                reference backend is asked for.
+                tables in place of chains of pointwise nodes (qrun.passes says what stays equal); None: unless the
+                reference backend is requested.
     threads:    of the native kernels; None: as many as the CPUs that this process may use.
-    max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its
-                results; not the weights, which the model holds. None: 80 % of what is free. A run that would need more
-                is refused with MemoryLimitError, before it takes much if shapes tell.
-    max_time:   seconds that a run may take, kernels that it has to have compiled among them; None: any time. One that
-                takes longer ends with TimeLimitError, after the node or the turn of a loop that it is at.
-    cache:      where compiled native kernels are kept: True for the folder in the environment variable
-                QRUN_CACHE_DIR, or the user's private cache folder, False for nowhere, or a directory. It must be this
-                user's alone.
+    max_memory: bytes that a run may hold at once: its inputs while it needs them, every tensor that it makes, and its
+                results; not the weights, which the model holds. None: 80 % of the free memory. A run that would need
+                more is refused with MemoryLimitError, before it takes much if shapes tell.
+    max_time:   seconds that a run may take, including the compilation of its kernels; None: no limit. A run that takes
+                longer ends with TimeLimitError, after its current node or turn of a loop.
+    cache:      where compiled native kernels are kept: True for the folder in the environment variable QRUN_CACHE_DIR,
+                or the user's private cache folder, False for nowhere, or a directory. It must be this user's alone.
     isa:        a native instruction set; "" for the one in QRUN_ISA, or the best of this CPU.
 
     Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
@@ -99,13 +98,13 @@ class Session:
         self.threads = threads or usable_cpus()
         self._limits = RunLimits(max_memory, None if max_time == math.inf else max_time)
         self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
-        # Circles of objects would keep the threads of a dropped session until Python collects them.
+        # Reference cycles would keep the threads of a dropped session alive until Python collects them.
         self._end = finalize(self, self._engine.end if self._engine else int)
         self._end.atexit = False
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
-        # Not a method, which would lead back to the session: a dropped one ends at once.
+        # Not a method: it would refer to the session, and a dropped session ends at once.
         self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
         self._runs = self._runs_of(self.model)
         self.load_ns = perf_counter_ns() - start
@@ -120,9 +119,9 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the session's threads and give back memory and files now, except the model's. It cannot run any more.
+        """End the session's threads and free memory and files now, except the model's. It cannot run any more.
 
-        A dropped session ends its threads too; files that it mapped may stay until Python next collects circles.
+        A dropped session ends its threads too; files that it mapped may stay until Python's next garbage collection.
         """
         import gc
 
@@ -134,12 +133,12 @@ class Session:
 
     @property
     def cache_refused(self) -> str:
-        """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
+        """Why compiled native kernels are not kept although a cache is wanted; "" if they are, or none is."""
         return cache_refused(self._engine) if self._engine else ""
 
     @property
     def max_memory(self) -> int | None:
-        """Bytes that a run may hold at once; another limit counts from the next run on."""
+        """Bytes that a run may hold at once; a new limit counts from the next run on."""
         return self._limits.max_memory
 
     @max_memory.setter
@@ -148,7 +147,7 @@ class Session:
 
     @property
     def max_time(self) -> float | None:
-        """Seconds that a run may take; another limit counts from the next run on."""
+        """Seconds that a run may take; a new limit counts from the next run on."""
         return self._limits.max_time
 
     @max_time.setter
@@ -177,8 +176,7 @@ class Session:
         """Run once and return arrays by name.
 
         feeds:   an array of the exact type and shape for each input (for strings any array of texts); a list of arrays
-                 for a sequence, None for an optional value that is none, a dict for a map, here and in what is
-                 returned.
+                 for a sequence, None for an empty optional value, a dict for a map; the results have the same forms.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
         repeated = self._runs.repeated(feeds) if outputs is None else None
@@ -187,7 +185,7 @@ class Session:
         return {name: to_runtime(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
 
     def values(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """As `run`, with sequences, maps and optional values as ir/compound.py has them."""
+        """As `run`, with sequences, maps and optional values in the form of ir/compound.py."""
         return dict(self._run(feeds, outputs, False, False).outputs)
 
     def execute(
@@ -210,15 +208,15 @@ class Session:
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
     ) -> RunResult:
-        """Run once as `execute` does, and show every tensor to `see` while it is there: its name and its value.
+        """Run once as `execute` does, and call `see` with the name and value of every tensor while it is in memory.
 
         A value is freed after its last use, so that no more memory is needed than for a run.
-        tensors: names that are made for certain; a fused graph may otherwise do without some.
+        tensors: names that are computed in any case; a fused graph may otherwise do without some.
         """
         return self._of(feeds).watch(feeds, see, tensors)
 
     def refuses(self, feeds: Mapping[str, Array], deadline: Deadline) -> bool:
-        """Whether a run with these checked feeds ends in an error, as shapes and small values show before the
+        """Whether a run with these checked feeds ends in an error, as far as shapes and small values show it before the
         deadline. Always False without native kernels."""
         from qrun.running.trial import refused
 
@@ -229,13 +227,13 @@ class Session:
         return self.kept(f"refuses {given!r}", lambda: refused(runs.prepared((), True), feeds, self.arith, budget))
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
-        """The plain values that `make` makes of the model, now or in an earlier process.
-        name: tells these values from others."""
+        """The plain values that `make` computes from the model, now or in an earlier process. name: identifies these
+        values."""
         images = self._runs.images
         return images.values(name, make) if images else make()
 
     def _of(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Runs:
-        """The Runs that take these feeds; other ones where feeds replace default values, which are constants otherwise.
+        """The Runs that take these feeds. Feeds that replace default values need others, where these are no constants.
 
         Raises CallError for feeds that are no mapping."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
@@ -251,7 +249,7 @@ class Session:
             return self._replacing[replaced]
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
-        """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
+        """The nodes, by index, that a run for these outputs does not fuse or tabulate, and why."""
         return dict(self._runs.prepared(self._runs.names(outputs), True).reasons)
 
     def profile(
@@ -263,8 +261,8 @@ class Session:
         seconds: float = 3.0,
         progress: Progress | None = None,
     ) -> Profile:
-        """Run repeatedly and return all timings: of `run`, and in turn with it of as many runs in which the nodes are
-        timed. runs: None for as many as fit in `seconds`, 5 to 1000.
+        """Run repeatedly and return all timings: of `run`, alternating with as many runs that time the nodes. runs:
+        None for as many as fit in `seconds`, 5 to 1000.
 
         The native backend makes its kernels and its program in the first two runs: these are not timed, and not counted
         as warm-up.
@@ -281,8 +279,8 @@ class Session:
         return plain.with_nodes_of(profiled)
 
     def runners(self, feeds: Mapping[str, Array], settle: float = 0.0) -> tuple[TimedRunner, TimedRunner]:
-        """What runs the model on these inputs as `run` does, and what runs it with times of the nodes, to be measured
-        in turn. settle: as of TimedRunner, for other runners beside these."""
+        """The runner that runs the model on these inputs as `run` does, and the one that times the nodes; they are
+        measured in turn. settle: as of TimedRunner, for other runners beside these."""
         from qrun.running.profiling import TimedRunner, plain_runs, profiled_runs
 
         prepare = 2 if self._engine is not None and self.model.nodes else 0
@@ -292,7 +290,7 @@ class Session:
 
 
 class _Closed:
-    """Stands where a closed session had what it ran with."""
+    """Replaces the parts of a closed session: every access raises CallError."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _closed()
@@ -313,7 +311,7 @@ def _runs_of(engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits,
 def _engine(
     backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int
 ) -> tuple[Engine | None, str]:
-    """The native engine, or None; and why there is none although the reference backend was not asked for."""
+    """The native engine, or None; and why there is none although the reference backend was not requested."""
     if backend == "reference":
         return None, ""
     try:

@@ -1,4 +1,4 @@
-"""Running one step of a plan: its inputs' types checked, its kernel called and timed, its event told."""
+"""Runs one step of a plan: checks its inputs' types, calls and times its kernel, and returns its event."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from qrun.running.plan import Plan, Step, located, step_of
 from qrun.running.typecheck import check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
-"""What kernels raise that refuse their inputs; anything else is a defect of theirs."""
+"""Exceptions by which kernels refuse their inputs; any other is a defect of the kernel."""
 
 
 @frozen
 class Run:
-    """What the steps of one run share.
+    """State shared by the steps of one run.
 
     infos:  types and shapes of the tensors that were read or made so far.
-    inside: what happened in graphs inside nodes. path: of the graph that the steps belong to, "" for the main graph.
+    inside: events in graphs inside nodes. path: of the graph that the steps belong to, "" for the main graph.
     """
 
     arith: Arith
@@ -44,11 +44,11 @@ class Run:
     path: str = ""
 
     def bodies(self, step: Step, values: Mapping[str, Array]) -> dict[str, Body]:
-        """The graphs inside a step, by attribute, ready to run. values: what they may read from around them."""
+        """The graphs inside a step, by attribute, ready to run. values: those that they may read from around them."""
         return {name: _body(step, name, values, self) for name in step.bodies}
 
     def inform(self, node: Node, args: Sequence[Part | None], made: Sequence[Array]) -> None:
-        """Note what a node read and made."""
+        """Note types and shapes of a node's inputs and outputs."""
         infos = self.infos
         for names, arrays in ((node.inputs, args), (node.outputs, made)):
             for name, array in zip(names, arrays, strict=False):
@@ -57,7 +57,7 @@ class Run:
 
 
 def run_step(step: Step, model: Model, values: dict[str, Part], run: Run) -> NodeEvent:
-    """Run a step on `values` and put what it makes there. Raises RunError with the node's place in the model."""
+    """Run a step on `values` and add its outputs there. Raises RunError with the node's place in the model."""
     made, told = compute_step(step, model, values, run)
     for name, array in zip(step.node.outputs, made, strict=False):
         if name:
@@ -70,7 +70,7 @@ def run_step(step: Step, model: Model, values: dict[str, Part], run: Run) -> Nod
 
 
 def compute_step(step: Step, model: Model, values: Mapping[str, Part], run: Run) -> tuple[Sequence[Array], NodeEvent]:
-    """What a step makes of `values`, and what happened. Raises RunError with the node's place in the model."""
+    """The outputs of a step for these `values`, and its event. Raises RunError with the node's place in the model."""
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
     wanted = tuple(map(bool, node.outputs))
@@ -116,7 +116,7 @@ def event(
     start_ns: int = 0,
     duration_ns: int = 0,
 ) -> NodeEvent:
-    """What happened at a step that made this of these inputs."""
+    """The event of a step with these inputs and outputs."""
     run.inform(step.node, args, made)
     shapes = [array.shape for array in made]
     return event_of(step, run.infos, shapes, bound, tuple(ctx.observations), run.groups, start_ns, duration_ns)
@@ -132,7 +132,7 @@ def event_of(
     start_ns: int = 0,
     duration_ns: int = 0,
 ) -> NodeEvent:
-    """What happened at a step. infos: of what it read and made, by name; made: the shapes of all that it made."""
+    """The event of a step. infos: of its inputs and outputs, by name; made: the shapes of all its outputs."""
     node, kernel = step.node, bound.kernel if bound else None
     inputs = [infos[name] if name else None for name in node.inputs]
     outputs = tuple([infos[name] for name in node.outputs if name])
@@ -154,8 +154,8 @@ def event_of(
 
 
 def bodies_of(model: Model, node: Node, around: Mapping[str, Array], budget: Budget) -> dict[str, Body]:
-    """The graphs inside a node of a model, for the reference kernels,
-    where these values and the constants are around them."""
+    """The graphs inside a node, for the reference kernels. around: the values that they may capture, along with the
+    model's constants."""
     step = step_of(model, node)
     run = Run("exact", budget, False, None, Clock(), {})
     return run.bodies(step, {**model.constants, **around})
@@ -188,7 +188,7 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
 
 
 def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
-    """What a body makes of what it is fed with; `outside` has what it takes from around it."""
+    """The outputs of a body. fed: its inputs, by name; outside: the values that it captures."""
     model, budget, given = plan.model, run.budget, {**outside, **fed}
     programs = run.natives.bodies if run.natives else None
     done = programs.run(plan, given, run) if programs else None
@@ -215,7 +215,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
 
 
 def placed(error: LimitError, model: Model, node: Node) -> LimitError:
-    """The error with file and node in it, unless it names them: what was foreseen is a later node's, or one inside."""
+    """The error with file and node added, unless it names them: a foreseen error is a later node's, or one inside."""
     if not error.where or not error.where[0].startswith(model.label):
         error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
     return error
@@ -253,14 +253,14 @@ def compute(step: Step, args: Sequence[Part | None], bound: KernelBinding | None
 
 
 def reference(step: Step, args: Sequence[Part | None], ctx: Context) -> Any:
-    """What the reference kernel makes of these inputs."""
+    """The outputs of the reference kernel for these inputs."""
     made = step.definition.compute([borrow(part) for part in args], step.kwargs, ctx)
     observe_codes(step.node, made, ctx)
     return made
 
 
 def observe(step: Step, args: Sequence[Part | None], bound: KernelBinding, result: Any, ctx: Context) -> None:
-    """Add what the reference kernel would have observed: known from the parameters, or found by running it as well."""
+    """Add the observations of the reference kernel: known from the parameters, or found by running it as well."""
     kernel = bound.kernel
     if (
         kernel is not None
@@ -274,12 +274,12 @@ def observe(step: Step, args: Sequence[Part | None], bound: KernelBinding, resul
 
 
 def quantizes(node: Node) -> bool:
-    """Whether the node's first output has a scale, or is what a table of codes holds."""
+    """Whether the node's first output has a scale, or holds the values of a table of codes."""
     return node.domain == OWN or any(q.is_output for q in quantizers(node))
 
 
 def observe_codes(node: Node, result: Any, ctx: Context) -> None:
-    """Observe that what a node quantizes has few codes: the least and the greatest."""
+    """Observe if the result that a node quantizes takes few values: the least and the greatest."""
     found = few_codes(result) if ctx.observing and quantizes(node) else None
     if found:
         size = (result[0] if isinstance(result, tuple) else result).size

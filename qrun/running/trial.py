@@ -1,4 +1,4 @@
-"""Trying inputs without computing: whether a model takes inputs of these sizes."""
+"""Trial runs without computation: whether a model accepts inputs of these sizes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from qrun.running.runs import Prepared
 from qrun.running.steps import REFUSALS, Run, compute_step
 
 _ELEMENTS = 1 << 20
-"""A step whose result shapes depend on values, such as If or NonMaxSuppression, is computed up to this many input
-elements."""
+"""The most input elements of a step that is computed because its result shapes depend on values, such as If or
+NonMaxSuppression."""
 
 
 def refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: Budget) -> bool:
-    """Whether a run with these checked feeds ends in an error, as shapes and small values show.
+    """Whether a run with these checked feeds ends in an error, as far as shapes and small values show.
 
-    Steps whose result shapes are known are not computed; others are, with zeros for unknown values. Results of zeros
-    refuse nothing, and neither does a step after the time of the budget.
+    Steps whose result shapes are known are not computed; others are, with zeros for unknown values. An error in a step
+    that reads results of zeros does not count, and neither does one after the time of the budget.
     """
     assert chosen.natives is not None
     trial = _Trial(chosen, feeds, arith, budget)
@@ -44,7 +44,7 @@ class _Trial:
         self._computing = Run(arith, budget, False, None, clock, {})
 
     def refused(self) -> bool:
-        """Whether a step refuses what it reads."""
+        """Whether a step refuses its inputs."""
         held = self._values.held
         for step in self._chosen.plan.steps:
             guesses = not self._guessed.isdisjoint(step.reads)
@@ -67,7 +67,7 @@ class _Trial:
         return False
 
     def _computed(self, step: Step) -> bool:
-        """Whether the step is small enough to be computed here: put what it makes into the values."""
+        """Whether the step is small enough to be computed here; its outputs are then put into the values."""
         values = self._values
         read = {name: values.held[name] for name in step.reads if name}
         if sum(array.size for array in read.values()) > _ELEMENTS:

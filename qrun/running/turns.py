@@ -1,5 +1,5 @@
-"""Graphs inside nodes that run turn after turn without Python (native/plan/turns.py): what their values are from turn
-to turn, the calls that do the work of a node with such graphs, and what happened in them."""
+"""Loops, scans and branches as native calls (native/plan/turns.py): the role of each of a graph's values, the calls
+that replace a node with graphs, and the events of the nodes inside them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def turns_of(plan: Plan, compiled: Compiled, kind: str, scanned: int = 0) -> Turns:
-    """The turns of a graph in a node of this kind, the last inputs of which are scanned. Raises Declined."""
+    """A graph inside a node of this kind, as turns. Its last `scanned` inputs are scanned. Raises Declined."""
     from qrun.native.plan.turns import Turns
 
     model = plan.model
@@ -37,8 +37,8 @@ def turns_of(plan: Plan, compiled: Compiled, kind: str, scanned: int = 0) -> Tur
 def call_of(
     step: Step, natives: NativeKernels, infos: Mapping[str, TensorInfo]
 ) -> tuple[Item, Mapping[str, Compiled]] | None:
-    """The calls that do the work of an If, Loop or Scan, and the programs of its graphs; None where Python does it.
-    infos: types and shapes of tensors by name."""
+    """The calls that replace an If, Loop or Scan, and the programs of its graphs; None where Python must run it. infos:
+    types and shapes of tensors by name."""
     from qrun.native.errors import Declined
 
     ways = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
@@ -57,8 +57,8 @@ def call_of(
 class _Call:
     """A step that becomes calls, if all of its graphs have programs without steps in Python.
 
-    states, scanned: names of what its graphs take as inputs. wanted: of the results. names: of all that is read, each
-    with its number. length: how many turns there are, where shapes tell it.
+    states, scanned: names of the node's inputs that its graphs take whole, and element by element. wanted: names of its
+    outputs. names: every name that the calls read, with its number. length: the number of turns, where shapes tell it.
     """
 
     def __init__(self, step: Step, natives: NativeKernels, infos: Mapping[str, TensorInfo]) -> None:
@@ -91,7 +91,7 @@ class _Call:
         return Operand(self._infos[name].shape, self._infos[name].dtype)
 
     def _program(self, attribute: str) -> Compiled:
-        """The program of a graph, without steps in Python."""
+        """The program of a graph. Raises Declined where it has steps in Python."""
         from qrun.native.errors import Declined
 
         plan, infos, names = self.step.bodies[attribute], self._infos, (*self.states, *self.scanned)
@@ -107,7 +107,7 @@ class _Call:
         return compiled
 
     def _branch(self, attribute: str, compiled: Compiled) -> InnerTurns:
-        """The turns of a graph as a call. Only a loop that stacks results must make as many turns as were foreseen."""
+        """A graph's turns as a call. Only a loop that stacks results must run exactly the turns foreseen."""
         from qrun.native.plan.turns import ENDLESS, InnerTurns
 
         node, plan, loop = self.step.node, self.step.bodies[attribute], self.kind == "Loop"
@@ -122,7 +122,7 @@ class _Call:
         return InnerTurns(turns, operands, self._places(turns), words)
 
     def _told(self, word: str, name: str, nbytes: int) -> dict[str, int]:
-        """Words that say where the number of turns is, or the condition."""
+        """The words that locate the number of turns, or the condition. Raises Declined for one that is no scalar."""
         from qrun.native.errors import Declined
 
         if self._form(name).nbytes != nbytes:
@@ -130,7 +130,7 @@ class _Call:
         return {word: 8 * (1 + self._number(name)), f"{word}_at": 0}
 
     def _places(self, turns: Turns) -> list[tuple[int, int] | None]:
-        """Which of the wanted values each result is. Raises Declined where one is of another shape or type."""
+        """Each result's index in `wanted` and byte 0, None without name. Raises Declined for another shape or type."""
         from qrun.native.errors import Declined
 
         named = zip(turns.results, (*self.step.node.outputs, *[""] * len(turns.results)), strict=False)
@@ -146,7 +146,7 @@ class _Call:
 
 
 def told(compiled: Compiled, held: HeldTurns, tick: float, path: str) -> Iterator[Happening]:
-    """What happened at the nodes of a graph in turns that were made. tick: ns; path: of the graph."""
+    """The events at the nodes of a graph, for the turns that ran. tick: ns; path: of the graph."""
     listing, count = compiled.program.listing, held.word("total")
     spans = np.bincount(listing.counts[:, 3], held.spans, listing.items) * tick
     for item, event in enumerate(compiled.events if count else ()):

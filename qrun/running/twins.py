@@ -1,5 +1,5 @@
-"""Nodes that differ only in the values of their constants: when one of them is lowered for new shapes,
-the others take the sizes from its kernel."""
+"""Nodes that differ only in the values of their constants: when one of them is lowered for new shapes, the others take
+the sizes from its kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Key = tuple[Part, ...]
 
 @frozen
 class _Twin:
-    """The first kernel of a node. leader: the first node of its kind. key: what the kernel was made for. observations:
-    what lowering it observed in the constants."""
+    """The first kernel of a node. leader: the first node of its kind. key: the inputs that it was made for.
+    observations: those that lowering made in the constants."""
 
     leader: int
     key: Key
@@ -37,18 +37,18 @@ class Twins:
         self._seen: dict[int, tuple[Key, bool]] = {}
 
     def knows(self, index: int) -> bool:
-        """Whether a kernel of this node is remembered."""
+        """Whether the first kernel of this node is known."""
         return index in self._known
 
     def learn(
         self, index: int, kind: Hashable, key: Key, kernel: NativeKernel, observations: tuple[Observation, ...]
     ) -> None:
-        """Remember a node's first kernel, and what was observed in its constants. kind: is equal for nodes that differ
-        only in the values of their constants."""
+        """Remember a node's first kernel, and the observations in its constants. kind: equal for nodes that differ only
+        in the values of their constants."""
         self._known[index] = _Twin(self._leaders.setdefault((kind, key), index), key, kernel, observations)
 
     def leader(self, index: int, key: Key) -> int | None:
-        """The index of the node from which this one takes its sizes for such inputs; None if there is none."""
+        """The index of the node whose sizes this one takes for such inputs; None if there is none."""
         twin = self._known.get(index)
         if twin is None or twin.leader == index:
             return None
@@ -59,9 +59,9 @@ class Twins:
         return twin.leader if fits else None
 
     def sized(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
-        """The node's first kernel with the sizes of its leader's kernel, None if the node must be lowered, and what is
-        observed in its constants. The leader's lowering has checked the shapes, which are the same here;
-        the constants were checked when the first kernel was made."""
+        """The node's first kernel with the sizes of its leader's kernel, None if the node must be lowered; and the
+        observations in its constants. The leader's lowering has checked the shapes, which are the same here; the
+        constants were checked when the first kernel was made."""
         twin = self._known[index]
         return sized_as(twin.kernel, other), twin.observations
 

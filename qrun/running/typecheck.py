@@ -1,4 +1,4 @@
-"""Whether a step's inputs have types that its operator takes."""
+"""Checks that a step's inputs have types that its operator takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qrun.running.plan import Step
 
 
 def check_types(step: Step, args: Sequence[Part | None]) -> None:
-    """Refuse element types that the operator does not take. Accepted combinations are remembered with the step."""
+    """Raise OperatorError for element types that the operator does not take. Accepted ones are remembered."""
     key = tuple([None if a is None else a.dtype for a in args])
     if key in step.accepted:
         return

@@ -31,7 +31,7 @@ REFUSED = (
     "Failed to find kernel for DepthToSpace(1)",
 )
 """onnxruntime 1.32.0 does not load some models of opset 21 with int8 tensors, to which it adds QuantizeLinear; none
-with a float16 Concat, which it makes a QLinearConcat; and none with an operator that it runs on 8-bit integers, though$
+with a float16 Concat, which it makes a QLinearConcat; and none with an operator that it runs on 8-bit integers, though
 its version in an old opset takes none."""
 
 

@@ -1,4 +1,4 @@
-"""Machine code that runs: IR compiled and cached, kernels called with structs of arguments, threads, aligned memory.
+"""Compiles, caches and calls machine code: IR, kernels with argument structs, threads, aligned memory.
 
 Imported by `proof`, `kernels` and `plan`. It knows no operation in particular, and no program.
 """

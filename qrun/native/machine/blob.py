@@ -1,6 +1,6 @@
-"""Compiled objects as blobs: machine code and its constants in one piece that runs wherever it lies.
+"""Compiled objects as blobs: machine code and its constants in one piece that runs at any address.
 
-Loading one takes neither LLVM nor its memory. Only for Linux on x86-64; elsewhere LLVM loads objects.
+Loading one needs neither LLVM nor its memory. Only for Linux on x86-64; elsewhere LLVM loads objects.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BITS, _SYMBOLS, _NAMES, _RELOCATIONS = 1, 2, 3, 4
 _WRITE, _ALLOC = 1, 2
 _RELATIVE = (2, 4)
 _GLOBAL_FUNCTION = 0x12
-"""Of the ELF-64 format: machine; types and flags of sections; R_X86_64_PC32 and PLT32, which hold distances;
-a symbol's info."""
+"""From the ELF-64 format: machine; types and flags of sections; R_X86_64_PC32 and PLT32, which hold distances; a
+symbol's info."""
 _HEAD = struct.Struct("<II")
 _SYMBOL = struct.Struct("<24sQ")
 _ALIGN = 64
-"""Where a blob starts, and the most that a section of it may ask for."""
+"""The alignment of a blob's start, and the most that one of its sections may require."""
 
 
 @frozen
@@ -50,9 +50,8 @@ class _Foreign(Exception):
 
 
 def blob_of(body: bytes) -> bytes | None:
-    """The blob of an ELF object for x86-64 that was compiled as position-independent code; None if it needs more than
-    distances between its own sections.
-    """
+    """The blob of an ELF object for x86-64 that was compiled as position-independent code; None if the object needs
+    more than distances between its own sections."""
     try:
         return _blob(body)
     except (_Foreign, struct.error, ValueError):
@@ -98,7 +97,7 @@ def _name(table: bytes, start: int) -> bytes:
 
 
 def _symbols(body: bytes, sections: list[_Section]) -> Iterator[tuple[bytes, int, int, int]]:
-    """Name, kind, section and place in it."""
+    """The symbols: name, kind, section and place in it."""
     (table,) = (section for section in sections if section.kind == _SYMBOLS)
     names = body[sections[table.link].offset :][: sections[table.link].size]
     for name, info, _, section, value, _ in struct.iter_unpack("<IBBHQQ", body[table.offset :][: table.size]):
@@ -117,8 +116,7 @@ def _relocate(
 
 
 class Blob:
-    """A blob in executable memory, which nothing can write to. It must outlive every call.
-    body: what it was made of."""
+    """A blob in executable memory, which nothing can write to. It must outlive every call. body: its bytes."""
 
     def __init__(self, body: bytes, memory: Any, start: int, offsets: Mapping[str, int]) -> None:
         self.body = body
@@ -143,7 +141,7 @@ def loaded(bodies: Sequence[bytes]) -> list[Blob]:
 
 
 def _split_code(body: bytes) -> tuple[dict[str, int], bytes]:
-    """Where functions are in the code, by name, and the code. Raises OSError if this is no blob."""
+    """The place of each function in the code, by name, and the code. Raises OSError if this is no blob."""
     if len(body) < _HEAD.size:
         raise OSError("not a blob")
     count, size = _HEAD.unpack_from(body)

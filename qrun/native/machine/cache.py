@@ -1,6 +1,5 @@
-"""Compiled kernels, found constants and images of models on disk. Kernels are executable code, so only a private
-directory of this user is trusted.
-"""
+"""The cache on disk: compiled kernels, proven constants and images of models. Kernels are executable code, so only a
+private directory of this user is trusted."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ _DIGEST = 32
 HEAD = len(_MAGIC) + 2 * _DIGEST
 """Bytes of a file before the entry itself."""
 _LARGEST = 1 << 24
-"""Bytes of an entry that is read; one that is mapped takes at most half of all."""
+"""The most bytes of an entry that is read; a mapped entry takes at most half of the cache's limit."""
 _BINARY = getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
 _ENTRY = re.compile(r"[0-9a-f]{40}\.[a-z]+")
 _UNFINISHED = re.compile(r"\.new-[0-9a-f]{16}")
 SIZE = "512MiB"
-"""Bytes that all entries take at most, about, unless QRUN_CACHE_SIZE says otherwise."""
+"""The approximate limit of all entries together, unless QRUN_CACHE_SIZE sets another one."""
 _PARTS = 32
 """About how many times the cache is trimmed while `limit` bytes are saved, each time to limit - limit // _PARTS."""
 _PIECE = 1 << 20
@@ -41,7 +40,7 @@ _MINUTE, _HOUR = 60, 3600
 
 
 def size_limit() -> int:
-    """What QRUN_CACHE_SIZE says, in bytes. Raises CallError if that is no size."""
+    """The limit of QRUN_CACHE_SIZE, in bytes. Raises CallError if that is no size."""
     given = os.environ.get("QRUN_CACHE_SIZE") or SIZE
     try:
         return parse_size(given)
@@ -53,8 +52,8 @@ def size_limit() -> int:
 
 
 def default_directory() -> Path | None:
-    """Where this user's compiled kernels are kept: QRUN_CACHE_DIR,
-    or below XDG_CACHE_HOME or the platform's cache folder."""
+    """The directory of this user's compiled kernels: QRUN_CACHE_DIR, or below XDG_CACHE_HOME or the platform's cache
+    folder."""
     if named := os.environ.get("QRUN_CACHE_DIR"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -81,11 +80,11 @@ class Entry:
 
 
 class ObjectCache:
-    """Objects by key in one directory, made with mode 0700 when it is missing.
+    """Objects by key in one directory, which is created with mode 0700 if it is missing.
 
-    A directory that is not this user's alone is not used: `refused` then says why, and nothing is read or written.
-    An entry whose content does not match its hash, or that belongs to someone else, counts as absent. When all entries
-    together take more than `limit` bytes, about, those go that were not used for longest. Raises CallError as
+    A directory that other users can access is not used: `refused` then says why, and nothing is read or written. An
+    entry whose content does not match its hash, or that belongs to someone else, counts as absent. When all entries
+    together take more than about `limit` bytes, the least recently used ones are removed. Raises CallError as
     `size_limit` does.
     """
 
@@ -111,13 +110,13 @@ class ObjectCache:
         return body if head == _head(key, (body,)) else None
 
     def has(self, key: str, suffix: str) -> bool:
-        """Whether something is stored under `key`, be it damaged."""
+        """Whether an entry is stored under `key`, damaged or not."""
         return (
             not self.refused and self.directory is not None and (self.directory / (_file_name(key) + suffix)).exists()
         )
 
     def mapped(self, key: str, suffix: str) -> memoryview | None:
-        """The same for a large object: the file's own memory, read-only, all of which was held against its checks."""
+        """The same for a large object: the file's own memory, read-only, after all of it was checked."""
         with self._opened(key, suffix, self.limit // 2) as handle:
             if handle < 0:
                 return None
@@ -134,7 +133,7 @@ class ObjectCache:
             self._save(key, _head(key, (body,)), (body,), suffix)
 
     def save_parts(self, key: str, parts: Sequence[Bytes], suffix: str) -> None:
-        """Store an object that is to be `mapped`, which these parts make up one after the other."""
+        """Store an object for `mapped`; it consists of these parts, one after another."""
         if sum(map(len, parts)) <= self.limit // 2:
             self._save(key, _head(key, (_checks(parts),)), parts, suffix)
 
@@ -154,11 +153,11 @@ class ObjectCache:
             _trim(self.directory, self.limit - self.limit // _PARTS)
 
     def entries(self) -> list[Entry]:
-        """What is kept, what was used last first; nothing of a folder that is refused."""
+        """The entries, most recently used first; none of a refused directory."""
         return [] if self.refused or self.directory is None else _entries(self.directory)
 
     def clear(self) -> int:
-        """Remove all entries, and what killed writers left; the bytes of what is gone. Other files stay."""
+        """Remove all entries and unfinished files of killed writers; returns the bytes removed. Other files stay."""
         before = self.entries()
         if self.directory is not None and not self.refused:
             _remove_unfinished(self.directory, _MINUTE)
@@ -170,7 +169,7 @@ class ObjectCache:
 
     @contextlib.contextmanager
     def _opened(self, key: str, suffix: str, largest: int) -> Iterator[int]:
-        """The file of this entry, open, if it is a regular one of this user alone, which is thereby used; else -1."""
+        """The entry's file, open, if it is a regular file of this user alone, and marked as used now; else -1."""
         handle = -1
         if not self.refused and self.directory is not None:
             handle = _open_own(self.directory / (_file_name(key) + suffix), largest)
@@ -190,8 +189,7 @@ def _head(key: str, parts: Sequence[Bytes]) -> bytes:
 
 
 def _checks(parts: Sequence[Bytes]) -> bytes:
-    """The length, and the CRC-32 of each piece: against damage they are as good as a hash,
-    and take a sixth of the time.
+    """The length, and the CRC-32 of each piece: against damage as good as a hash, in a sixth of the time.
 
     Whoever can forge an entry with fitting checks can write to the folder, and could write a fitting hash as well.
     """
@@ -224,8 +222,8 @@ def _refusal(directory: Path) -> str:
 
 
 def _open_own(path: Path, largest: int) -> int:
-    """The handle of a regular file of this user alone, of at most this size; its time is set, as it is used now.
-    -1 for any other file."""
+    """The handle of a regular file of this user alone, of at most this size; its time of use is set to now. -1 for any
+    other file."""
     try:
         handle = os.open(path, _OLD)
     except OSError:
@@ -245,7 +243,7 @@ def _open_own(path: Path, largest: int) -> int:
 
 
 def _trim(directory: Path, limit: int) -> None:
-    """Remove what killed writers left, and the entries that were not used for longest, until `limit` bytes are left."""
+    """Remove unfinished files of killed writers, and the least recently used entries, until `limit` bytes are left."""
     _remove_unfinished(directory, _HOUR)
     entries = _entries(directory)
     total = sum(entry.size for entry in entries)
@@ -258,7 +256,7 @@ def _trim(directory: Path, limit: int) -> None:
 
 
 def _entries(directory: Path) -> list[Entry]:
-    """The files of a cache's entries, those used last first; none where the folder cannot be read."""
+    """The files of a cache's entries, most recently used first; none where the folder cannot be read."""
     found: list[Entry] = []
     with contextlib.suppress(OSError), os.scandir(directory) as files:
         for file in files:
@@ -270,7 +268,7 @@ def _entries(directory: Path) -> list[Entry]:
 
 
 def _remove_unfinished(directory: Path, age: float) -> None:
-    """Remove what writers left that were killed so many seconds ago."""
+    """Remove unfinished files that are older than `age` seconds: their writers were killed."""
     now = time.time()
     with contextlib.suppress(OSError), os.scandir(directory) as files:
         for file in files:

@@ -25,11 +25,11 @@ _own = threading.local()
 
 
 class CompiledKernel:
-    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. Whoever calls it
-    waits until it is compiled.
+    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. A caller waits
+    until it is compiled.
 
     names: of its struct's int64 words, as its emitter explains them; those that end with * are addresses. They are kept
-           with the code, so that who fills the struct of a kernel from the cache imports no emitter.
+    with the code, so that filling the struct of a cached kernel needs no emitter.
     """
 
     def __init__(self, code: Awaited[Any], names: tuple[str, ...]) -> None:
@@ -38,7 +38,7 @@ class CompiledKernel:
 
     @cached_property
     def address(self) -> int:
-        """Where its code is."""
+        """The address of its code."""
         return int(self.code.get().get_function_address("kernel"))
 
     @cached_property
@@ -49,8 +49,8 @@ class CompiledKernel:
         return int(self._function(*arguments))
 
     def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array], sparse: bool = False) -> Ints:
-        """A struct with these words, and addresses of arrays, by name, of which the struct need not have all. sparse:
-        whether words that are not given are 0; else KeyError for one that is missing."""
+        """A struct with these words, and the addresses of these arrays, by name; the struct need not have all of the
+        names. sparse: whether missing words are 0; else a missing word raises KeyError."""
         places = self._places
         values: list[Any] = [0 if sparse else None] * len(self.names)
         for name, value in words.items():
@@ -78,7 +78,7 @@ class CompiledKernel:
         return self._places[name]
 
     def words(self, names: Sequence[str]) -> Ints:
-        """The numbers of those words of these names that there are."""
+        """The numbers of the words with these names, as far as the struct has them."""
         found = self._numbers.get(names)
         if found is None:
             places = [self._places[name] for name in names if name in self._places]
@@ -88,21 +88,21 @@ class CompiledKernel:
 
 @frozen
 class KernelCall:
-    """A kernel call, complete but for the addresses of the operation's operands.
+    """A kernel call, complete except for the addresses of the operation's operands.
 
     arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
                cannot decide a result raises the word before it to a mark (emit/spec.py DOUBT, UNDECIDED).
     pointers:  (word, operand): the operand's address is to be added to that word, which holds an offset.
     extents:   for each operand, how many bytes from its start the kernel may touch (0 if it does not use it).
-    tiles:     how often threads can share the work.
+    tiles:     into how many parts threads can share the work.
     first, channels: the output channels it computes.
     keep:      the arrays that the struct points into.
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
-    pick:       of a product: the channel of each lane of its panels, -1 for none.
-    parts:      the calls that a tile makes itself (emit/calls.py), which only a program's plan lists for it.
-    held:       how to make memory for the word `held*`, which each run of a program has for itself (plan/turns.py).
+    pick:      for a product: the channel of each lane of its panels, -1 for none.
+    parts:     the calls that a tile makes itself (emit/calls.py), which only a program's plan lists for it.
+    held:      makes the memory for the word `held*`, which each run of a program has for itself (plan/turns.py).
     """
 
     spec: KernelSpec
@@ -122,18 +122,18 @@ class KernelCall:
     held: Any = None
 
     def word(self, name: str) -> int:
-        """What is in a word of the struct."""
+        """The value of a word of the struct."""
         return int(self.arguments[self.kernel.word(name)])
 
     def changed(self, words: Mapping[str, int], arrays: Mapping[str, Array], **fields: Any) -> KernelCall:
-        """The same call with other words in its struct, others that point to arrays, and other fields."""
+        """The same call with other words in its struct, other arrays that words point to, and other fields."""
         arguments = self.arguments.copy()
         for name, value in (*words.items(), *((name, address(array)) for name, array in arrays.items())):
             arguments[self.kernel.word(name)] = value
         return replace(self, arguments=arguments, **{"keep": (*self.keep, *arrays.values()), **fields})
 
     def among(self, places: Sequence[int], count: int) -> KernelCall:
-        """The call as one of an operation of so many operands; places: the numbers of its own among these."""
+        """The call for an operation of `count` operands; places: the indices of its own operands among these."""
         extents = [0] * count
         for place, extent in zip(places, self.extents, strict=True):
             extents[place] = max(extents[place], extent)
@@ -141,8 +141,8 @@ class KernelCall:
         return replace(self, pointers=pointers, extents=tuple(extents))
 
     def with_constants(self, own: KernelCall, names: Sequence[str]) -> KernelCall:
-        """This call with the constants of another call of the same form: that one's words of these names, as far as the
-        kernel has them, and the arrays that they point to."""
+        """This call with the constants of another call of the same form: the words of these names, as far as the kernel
+        has them, and the arrays that they point to."""
         arguments = self.arguments.copy()
         arguments[self.kernel.words(names)] = own.arguments[own.kernel.words(names)]
         return KernelCall(
@@ -169,19 +169,19 @@ class KernelCall:
         return arguments
 
     def run(self, start: int) -> None:
-        """Take the tiles that are left; start: address of a bound struct."""
+        """Run the remaining tiles; start: address of a bound struct."""
         invoke(self.kernel, start, self.scratch)
 
 
 def invoke(kernel: Any, start: int, nbytes: int) -> None:
-    """Call a kernel with the struct at this address and, if it wants any, memory of this thread."""
+    """Call a kernel with the struct at this address and, if it needs any, memory of this thread."""
     kernel(start, start + COUNTER, scratch(nbytes) if nbytes else None)
 
 
 def scratch(nbytes: int) -> int:
-    """The address of at least this much memory that belongs to the calling thread, on a 64-byte boundary.
+    """The address of at least `nbytes` of memory that belongs to the calling thread, on a 64-byte boundary.
 
-    It is the same for all of the thread's calls, so that it stays near, until one needs more.
+    All calls of the thread share it, so that it stays in the cache, until a call needs more.
     """
     held: tuple[np.ndarray[Any, Any], int, int] | None = getattr(_own, "held", None)
     if held is None or held[1] < nbytes:

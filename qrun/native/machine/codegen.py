@@ -1,4 +1,4 @@
-"""From LLVM IR to machine code, through llvmlite, in memory."""
+"""Compiles LLVM IR to machine code, through llvmlite, in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qrun.native.errors import Declined
 from qrun.native.machine import blob
 
 KNOWN = ("0.50.",)
-"""How the versions of llvmlite begin whose functions are those below."""
+"""The prefixes of llvmlite's versions whose functions are those below."""
 
 _PATH = "binding/libllvmlite.so"
 _OBJECT_FILE, _LEVEL = 1, 1
@@ -43,12 +43,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Library:
-    """llvmlite's library, ready to compile for this machine, without llvmlite's modules: to import them takes as long
-    as to compile four kernels. Safe to use from several threads.
+    """llvmlite's library, ready to compile for this machine, without llvmlite's modules: importing them takes as long
+    as compiling four kernels. Safe to use from several threads.
 
-    The functions are those that llvmlite calls, with the parameters that they have in the releases of `KNOWN`; of
-    another release nothing is called here, and `llvm` imports it instead. Each call has a context of its own, so that
-    threads compile side by side; llvmlite would let one of them in at a time.
+    The functions are those that llvmlite calls, with the parameters that they have in the releases of `KNOWN`; for
+    another release nothing is called here, and `llvm` imports llvmlite instead. Each call has a context of its own, so
+    that threads compile side by side; llvmlite would admit one at a time.
     """
 
     def __init__(self, path: str) -> None:
@@ -67,8 +67,8 @@ class Library:
             raise OSError(self._taken(out).decode(errors="replace"))
 
     def compile(self, text: str, cpu: str, features: str) -> bytes:
-        """IR to an object file, as position-independent code whose constants lie next to it.
-        Raises RuntimeError for wrong IR."""
+        """Compile IR to an object file: position-independent code whose constants lie next to it. Raises RuntimeError
+        for wrong IR."""
         call, out = self._call, _Handle()
         context, module, machine = call["ContextCreate"](), None, None
         try:
@@ -96,7 +96,7 @@ class Library:
                     call[name](handle)
 
     def _taken(self, out: ctypes.c_void_p) -> bytes:
-        """A text that LLVM made, which is then freed."""
+        """A text that LLVM allocated, which is then freed."""
         if not out.value:
             return b""
         text = ctypes.string_at(out.value)
@@ -107,7 +107,7 @@ class Library:
 
 @cache
 def library() -> Library | None:
-    """The library; None where there is none whose functions are known."""
+    """llvmlite's library; None where it is missing or its functions are unknown."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -121,14 +121,14 @@ def library() -> Library | None:
 
 
 def begin() -> None:
-    """Load what compiles. Raises Declined if that fails."""
+    """Load the compiler. Raises Declined if that fails."""
     if not blob.USABLE or library() is None:
         llvm()
 
 
 @cache
 def llvm() -> Any:
-    """llvmlite, imported only where its library alone does not do. Raises Declined if that fails."""
+    """llvmlite, imported only where its library alone is not enough. Raises Declined if that fails."""
     try:
         import llvmlite.binding
     except (ImportError, OSError) as error:
@@ -140,7 +140,7 @@ def llvm() -> Any:
 
 
 def llvmlite_version() -> str:
-    """Without importing it: what the installed llvmlite says about its version, and the size and age of its library."""
+    """Identifies the installed llvmlite without importing it: its version, and the size and age of its library."""
     spec = find_spec("llvmlite")
     if spec is None or spec.origin is None:
         raise ImportError("No module named 'llvmlite'")
@@ -151,7 +151,7 @@ def llvmlite_version() -> str:
 
 
 def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:
-    """IR to an object file. LLVM's pass pipeline does not run: the generator writes what it wants.
+    """Compile IR to an object file. LLVM's pass pipeline does not run: the emitters write the code they want.
 
     flat: as position-independent code whose constants lie next to it.
     """
@@ -173,7 +173,7 @@ def load_object(body: bytes, isa: Isa) -> Any:
 
 
 def target_machine(isa: Isa, flat: bool = False) -> Any:
-    """What generates code for an instruction set. flat: as `compile_object` takes it."""
+    """The code generator for an instruction set. flat: as `compile_object` takes it."""
     if isa.architecture == host_architecture():
         target = llvm().Target.from_default_triple()
     else:

@@ -1,4 +1,4 @@
-"""From kernel specifications to callable machine code, through llvmlite, in memory."""
+"""Compiles kernel specifications to callable machine code, through llvmlite, in memory, and caches it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Emitted = tuple[str, tuple[str, ...]]
 
 @frozen
 class Runner:
-    """The functions of emit/runner.py, as ctypes functions of addresses and of numbers, none negative;
-    they run without the GIL."""
+    """The functions of emit/runner.py as ctypes functions; their arguments are addresses and nonnegative numbers. They
+    run without the GIL."""
 
     lead: Any
     follow: Any
@@ -45,7 +45,7 @@ class Runner:
 
     @property
     def leads(self) -> int:
-        """The address of `lead`, which machine code calls, too."""
+        """The address of `lead`, which machine code also calls."""
         return int(ctypes.cast(self.lead, ctypes.c_void_p).value or 0)
 
 
@@ -68,9 +68,8 @@ class Kernels:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, spec: KernelSpec) -> CompiledKernel:
-        """The kernel, which a thread may still compile. Most take no memory of the calling thread, and do not look at
-        the third argument. Raises Declined where it cannot be compiled.
-        """
+        """The kernel, which a thread may still be compiling. Most kernels take no memory of the calling thread, and
+        ignore the third argument. Raises Declined where it cannot be compiled."""
         with self._lock:
             kernel = self._ready.get(spec)
             if kernel is None:
@@ -89,13 +88,13 @@ class Kernels:
         sparse: bool = False,
         **fields: Any,
     ) -> KernelCall:
-        """A call of the kernel of this specification, compiled if need be.
+        """A call of the kernel with this specification, compiled if necessary.
 
-        operands: the word that points to each operand of the operation, in order; or which operand it is, by word.
-        words:    what is in the argument struct, by name: `tiles`, and the offsets of operands that are not 0.
+        operands: the word that points to each operand of the operation, in order; or the operand's number by word.
+        words:    values in the argument struct, by name: `tiles`, and the offsets of operands that are not 0.
         extents, fields: as those of KernelCall.
-        arrays:   what else the struct points to, by word.
-        sparse:   whether words that are not given are 0; else one that is missing raises KeyError.
+        arrays:   other arrays that the struct points to, by word.
+        sparse:   whether missing words are 0; else a missing word raises KeyError.
         """
         kernel, held = self.get(spec), arrays or {}
         pointing = operands if isinstance(operands, Mapping) else {name: n for n, name in enumerate(operands)}
@@ -106,8 +105,7 @@ class Kernels:
 
     def begin(self, isa: Isa, specs: Sequence[KernelSpec] = ()) -> None:
         """Prepare for many kernels: unless the cache has the functions that walk a program, let a thread load LLVM, and
-        compile these kernels and those functions.
-        """
+        compile these kernels and those functions."""
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
                 return
@@ -115,12 +113,12 @@ class Kernels:
         self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
 
     def end(self) -> None:
-        """Let the thread end that compiles ahead."""
+        """End the thread that compiles ahead."""
         self._builder.end()
 
     def foreseeing(self) -> AbstractContextManager[None]:
-        """A context for requests of kernels that may not be needed:
-        the thread compiles them only while it has nothing else to do."""
+        """A context for requests of kernels that may not be needed: the thread compiles them only while it has nothing
+        else to do."""
         return self._builder.foreseeing()
 
     def finish(self, kernels: Iterable[CompiledKernel], isa: Isa) -> None:
@@ -129,8 +127,8 @@ class Kernels:
         self._builder.finish([self._walking(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
 
     def blobs(self, specs: Sequence[KernelSpec], isa: Isa) -> tuple[tuple[str, bytes], ...]:
-        """What `adopt` takes: the words of each of these kernels and its blob, and last that of the functions that walk
-        a program. Empty if the code of one of them is no blob."""
+        """The argument of `adopt`: the words of each of these kernels and its blob, and last the blob of the functions
+        that walk a program. Empty if the code of one of them is no blob."""
         kernels = [self.get(spec) for spec in specs]
         codes = [*(kernel.code.get() for kernel in kernels), self._walking(isa).get()]
         if not all(isinstance(code, blob.Blob) for code in codes):
@@ -139,8 +137,7 @@ class Kernels:
         return tuple((words, code.body) for words, code in zip(names, codes, strict=True))
 
     def adopt(self, specs: Sequence[KernelSpec], kept: Sequence[tuple[str, bytes]]) -> None:
-        """Load these kernels from what `blobs` returned, those that this process does not have yet:
-        that is faster than from the cache."""
+        """Load the kernels that this process lacks from a result of `blobs`: that is faster than from the cache."""
         if not (blob.USABLE and kept):
             return
         with self._lock, contextlib.suppress(OSError):
@@ -173,8 +170,7 @@ class Kernels:
             return self._walks
 
     def _load(self, name: str, isa: Isa, emit: Callable[[], Emitted]) -> tuple[Awaited[Any], tuple[str, ...]]:
-        """What holds the code, and the names that came with it;
-        an entry of the cache is a line of names before the code."""
+        """The code, and the names stored with it; an entry of the cache is a line of names before the code."""
         key = self._key(name, isa)
         entry = self.cache.load(key, _suffix())
         if entry is not None:
@@ -188,7 +184,7 @@ class Kernels:
         return self._builder.later(lambda: self._build(key, isa, text, names), len(text), not _alone(name)), names
 
     def _build(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
-        """The code of this IR, which is kept."""
+        """Compile this IR, save the code in the cache, and load it."""
         body = (
             (blob.blob_of(codegen.compile_object(text, isa, flat=True)) or b"")
             if blob.USABLE
@@ -198,7 +194,7 @@ class Kernels:
         return self._code(key, isa, body, names, lambda: text)
 
     def _code(self, key: str, isa: Isa, body: bytes, names: Sequence[str], text: Callable[[], str]) -> Any:
-        """What holds the code: a blob, without LLVM; or LLVM's engine, if no blob was made or it cannot be mapped."""
+        """The loaded code: a blob, without LLVM; or LLVM's engine, if no blob was made or it cannot be mapped."""
         found = _blob(body) if blob.USABLE else codegen.load_object(body, isa)
         if found is None:
             entry = self.cache.load(key, ".o")
@@ -215,8 +211,8 @@ class Kernels:
 
 
 def _alone(name: str) -> bool:
-    """Whether programs seldom call this kernel: fusing makes it part of another one (plan/fusing.py), or its copy is
-    not needed. Such kernels are compiled when they are asked for, not ahead."""
+    """Whether programs seldom call this kernel, because fusing makes it part of another one (plan/fusing.py), or its
+    copy is not needed. Such kernels are compiled on request, not ahead."""
     kind, of = name.partition("-")[0], {"shares": "-shares-", "dense": "-i32-i32-"}
     return kind in ("elementwise", "runs") or (kind in of and of[kind] in name)
 
@@ -241,7 +237,7 @@ def _split(entry: bytes) -> tuple[tuple[str, ...], bytes]:
 
 
 def emitted(spec: KernelSpec) -> Emitted:
-    """What the emitter of this kind writes."""
+    """The code that the emitter of this kind writes."""
     from qrun.native.emit.kernel import emitters
 
     isa = next(isa for isa in ISAS if isa.name == spec.isa)
@@ -262,7 +258,7 @@ def _runner_text(isa: Isa) -> str:
 
 @cache
 def _version() -> str:
-    """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
+    """Identifies everything besides the specification that the machine code depends on; does not import llvmlite."""
     machine = os.path.dirname(__file__)
     native = os.path.dirname(machine)
     folders = os.path.join(native, "emit"), os.path.join(os.path.dirname(native), "formulas"), machine

@@ -1,5 +1,4 @@
-"""What operations share: the instruction set, the compiled kernels and the threads;
-how their kernel calls are kept, and run."""
+"""The engine that operations share: instruction set, compiled kernels and threads; it runs the kernel calls."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class Engine:
 
     @classmethod
     def create(cls, isa: str = "", cache: str | os.PathLike[str] | None = None, threads: int = 1) -> Engine:
-        """isa: a name, or '' for the best this CPU has. cache: directory of compiled kernels, None for no cache.
+        """An engine. isa: a name, or '' for this CPU's best. cache: directory of compiled kernels, None for no cache.
 
         Raises Declined where native kernels cannot run.
         """
@@ -49,15 +48,15 @@ class Engine:
         return cls(choose(isa), Kernels(ObjectCache(cache)), threads, Helpers(threads - 1) if threads > 1 else None)
 
     def end(self) -> None:
-        """Let all threads end."""
+        """End all threads."""
         self.kernels.end()
         if self.pool is not None:
             self.pool.end()
 
     def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
-        """An operation alone on arrays of any strides. Raises ValueError if they are not as planned, and Undecided.
+        """Run an operation alone, on arrays of any strides. Raises ValueError for unplanned ones, and Undecided.
 
-        The result is a view of what `room` makes.
+        The result is a view of the memory from `room`.
         """
         for array, operand in zip(arrays, operation.operands[:-1], strict=True):
             if array.shape != operand.shape or array.dtype != operand.dtype:
@@ -71,7 +70,7 @@ class Engine:
         return result
 
     def room(self, operation: Operation) -> tuple[Array, Array]:
-        """New memory for an operation's result, which lies in the operation's order, and the result in it."""
+        """New memory for an operation's result, in the operation's order, and the result as a view of it."""
         result, order = operation.result, operation.result_order
         bordered = any(result.border)
         memory = aligned(result.stored(order), result.dtype, result.fill if bordered else None)
@@ -102,7 +101,7 @@ class Engine:
 
 
 def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:
-    """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
+    """The operand number `place` as kernels read it: the array's own memory if possible, else a copy."""
     operand, order = operation.operands[place], operation.source_order
     needed = max([s.extents[place] for s in sections], default=0)
     inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
@@ -119,12 +118,12 @@ def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], pl
 
 
 def _help(section: KernelCall, start: int, keep: object) -> None:
-    """Run a kernel; `keep` holds what it works on, also if the caller is interrupted and leaves."""
+    """Run a kernel; `keep` keeps its memory alive, also if the caller is interrupted and leaves."""
     section.run(start)
 
 
 def wait_for(helpers: Sequence[HelperCall]) -> None:
-    """Until those that have begun have ended; the others would find nothing to do, and need not begin."""
+    """Wait for the calls that have begun; cancel the others, which would find nothing to do."""
     for helper in helpers:
         if not helper.cancel():
             helper.wait()
@@ -146,4 +145,4 @@ __all__ = [
     "stage",
     "wait_for",
 ]
-"""Also what every planner takes besides: operations begin with these names."""
+"""Also the names that every planner needs: operations import them from here."""

@@ -1,5 +1,5 @@
-"""Arrays that kernels work on, on 64-byte boundaries, and poisoned by tests where nobody may rely on what they hold;
-and one block of memory for buffers that are not all needed at once."""
+"""Memory for kernels: arrays on 64-byte boundaries, which tests can poison to find reads of unwritten memory, and an
+allocator that places buffers with known lifetimes in one block."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ LINE = 64
 """Bytes of a cache line, and of the widest vector."""
 
 poison: int | None = None
-"""What tests put into every byte of memory whose contents nobody may rely on; None leaves it as it is."""
+"""The byte with which tests fill memory whose contents nobody may rely on; None leaves it as it is."""
 
 
 def keep_freed_memory() -> None:
-    """Make glibc's malloc reuse what is freed while plans are made, where it would give large arrays back to the system
-    and take them again, a page fault at a time: it does so only with blocks larger than any that was ever freed.
-    """
+    """Make glibc's malloc keep memory that is freed while plans are made. It would return large arrays to the system
+    and take them again, a page fault at a time; it keeps blocks up to the largest size that was ever freed."""
     np.empty(_LARGEST_REUSED, np.uint8)
 
 
@@ -55,8 +54,7 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
-    """An uninitialised array on a 64-byte boundary, in memory of at least so many bytes from there on;
-    and its address."""
+    """An uninitialised array on a 64-byte boundary, with at least `nbytes` of memory from there on; and its address."""
     raw = np.empty(nbytes + 64, np.uint8)
     forget(raw)
     start = address(raw)
@@ -66,8 +64,8 @@ def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tu
 
 @cache
 def elements_at() -> int:
-    """Where in an array object, in bytes, the address of its first element is, as numpy's C headers have it: behind
-    what every object begins with. -1 where that is not so."""
+    """The offset in an array object, in bytes, of the address of its first element, as in numpy's C headers: right
+    after the header of every object. -1 where that is not so."""
     if sys.implementation.name != "cpython":
         return -1
     place = object.__basicsize__
@@ -83,27 +81,27 @@ def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:
 
 
 def address(array: np.ndarray[Any, Any]) -> int:
-    """Where the array's first element is."""
+    """The address of the array's first element."""
     buffer: Any = array
     try:
         return addressof(c_char.from_buffer(buffer))
-    except (TypeError, ValueError):  # it has no buffer that can be written to, or nothing in it
+    except (TypeError, ValueError):  # it has no writable buffer, or no elements
         return int(array.__array_interface__["data"][0])
 
 
 def aligned_up(nbytes: int) -> int:
-    """So many bytes as whole lines of a cache."""
+    """`nbytes` rounded up to whole cache lines."""
     return -(-nbytes // LINE) * LINE
 
 
 def forget(array: np.ndarray[Any, Any]) -> None:
-    """Say that what this contiguous array holds is not to be read before it is written."""
+    """Mark this contiguous array's contents as invalid: they must be written before they are read."""
     if poison is not None:
         array.reshape(-1).view(np.uint8)[...] = poison
 
 
 MANY = 512
-"""Buffers that are placed by size."""
+"""Up to this many buffers are placed by size."""
 
 
 @frozen
@@ -118,9 +116,9 @@ class Need:
 def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
     """Offsets of the buffers, at the start of cache lines, and the size of the whole.
 
-    Buffers in use at the same step do not overlap. The largest are placed first, in the first gap, which leaves few
-    gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in
-    the smallest gap.
+    Buffers in use at the same step do not overlap. The largest are placed first, in the first gap: this leaves few gaps
+    but looks at all buffers in use at once. More than MANY are placed in the order in which they are needed, in the
+    smallest gap.
     """
     if len(needs) > MANY:
         return _in_time(needs)
@@ -157,7 +155,7 @@ def _in_time(needs: Sequence[Need]) -> tuple[list[int], int]:
 
 
 class _Gaps:
-    """What is free below `top`: by size, and by first and last byte."""
+    """The free memory below `top`: by size, and by first and last byte."""
 
     def __init__(self) -> None:
         self.top = 0
@@ -166,7 +164,7 @@ class _Gaps:
         self._starts: dict[int, int] = {}
 
     def take(self, room: int) -> int:
-        """The start of so many bytes: of the smallest gap that has them, else of new ones."""
+        """Allocate `room` bytes and return their start: from the smallest gap that has them, else at the top."""
         at = bisect_left(self._sizes, (room, 0))
         if at == len(self._sizes):
             self.top += room
@@ -178,7 +176,7 @@ class _Gaps:
         return start
 
     def give(self, start: int, end: int) -> None:
-        """Bytes are free again, with those beside them that are."""
+        """Free these bytes, and join them with free neighbours."""
         before, after = self._starts.get(start), self._ends.get(end)
         for gap, last in ((before, start), (end if after is not None else None, after)):
             if gap is not None and last is not None:

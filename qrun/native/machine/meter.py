@@ -1,4 +1,4 @@
-"""The processor's clock for the times in programs: the length of a tick, and the cost of reading it."""
+"""Calibrates the processor's clock for the times in programs: the length of a tick, and the cost of reading it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _STEPS, _TIMES = 32, 9
 class Meter:
     """The time of a tick of the processor's clock, and of an empty step.
 
-    lead, ticks, empty: functions of emit/runner.py.
+    lead, empty: functions of emit/runner.py.
     start, first: both clocks at the same moment, perf_counter_ns and ticks. A tick is measured from there on: the time
-    around one run would count the Python around its calls, too.
+    around one run would include the Python around its calls.
     """
 
     lead: Any
@@ -37,9 +37,9 @@ class Meter:
         return cls(lead, empty, (before + perf_counter_ns()) // 2, first)
 
     def tick(self, begin: int, end: int, first: int, last: int) -> float:
-        """The nanoseconds of a tick, from what both clocks showed when calls began and when they had ended.
+        """The nanoseconds of a tick, from the values of both clocks when calls began and when they had ended.
 
-        The calls took no more than the time around them; where clocks of processors differ, that alone is known.
+        The calls took no more than the time around them; where clocks of processors differ, only this bound is known.
         """
         most = (end - begin) / max(last - first, 1)
         found = (end - self.start) / max(last - self.first, 1)

@@ -1,4 +1,4 @@
-"""What a planned step of the native engine is: operands in memory, and kernel calls that work on them."""
+"""Operation, a planned step of the native engine: operands in memory, and the kernel calls that work on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Operand:
         return self.border == other.border and (self.fill == other.fill or not any(self.border))
 
     def columns(self, order: Order) -> int:
-        """Elements of a row, which lie side by side whatever the stride; order ``any`` has those of ``channels``."""
+        """Elements of a row, which are contiguous for every stride; order ``any`` has the rows of ``channels``."""
         if order == "plain" or not self.shape:
             return size(self.shape)
         return self.shape[-1 if order == "rows" or len(self.shape) == 1 else 1]
@@ -54,7 +54,7 @@ class Operand:
         return self.columns(order) * self.dtype.itemsize
 
     def stored(self, order: Order) -> tuple[int, ...]:
-        """The shape in memory, border included."""
+        """The shape in memory, including the border."""
         shape = self.shape
         if order == "channels" and len(shape) > 2:
             shape = (shape[0], *shape[2:], shape[1])
@@ -65,7 +65,7 @@ class Operand:
         return shape
 
     def interior(self, order: Order) -> tuple[slice, ...]:
-        """Where the image lies in what is stored; () without a border."""
+        """The slices of the stored array that hold the image; () without a border."""
         if not any(self.border):
             return ()
         starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.stored(order)[1:-1]
@@ -75,7 +75,7 @@ class Operand:
 
 @frozen
 class OperandStrides:
-    """Where an operand's elements lie: bytes of the first from the start, and from one to the next along each axis."""
+    """The memory layout of an operand: bytes from the start to the first element, byte strides along the axes."""
 
     start: int
     steps: tuple[int, ...]
@@ -96,10 +96,10 @@ class OperandStrides:
 
 
 class Operation(ABC):
-    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads, but
-    that it keeps its kernel calls for each set of strides.
+    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads,
+    except that it keeps its kernel calls for each set of strides.
 
-    operands: what it reads, in order, and last what it writes.
+    operands: the inputs in order, and last the output.
     order:    how operands lie in memory. ``channels``: axis 1 innermost; ``rows``: as numpy's C order; in both, rows of
               that axis may lie further apart than they are long. ``any``: the same for all operands, one or the other.
               ``plain``: C order without gaps.
@@ -113,21 +113,21 @@ class Operation(ABC):
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()
-    """Of an elementwise operation: its functions."""
+    """The functions of an elementwise operation."""
     between: tuple[float, float, float] | None = None
-    """Of Relu and Clip of float32: the arguments with which `limited` does the same."""
+    """For Relu and Clip of float32: the arguments with which `limited` does the same."""
     narrows = False
     """Whether it serves narrower floats as it is, since it only moves elements or finds their places."""
     attends = False
     """Whether it may be the middle of an attention (plan/fusing.py)."""
     parts: tuple[int, ...] = ()
-    """Of a concatenation: the byte in a row of the result where each operand's columns start."""
+    """For a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()
-    """Of a concatenation: which operands it copies unchanged, so that whoever makes them may write to their place."""
+    """For a concatenation: which operands it copies unchanged, so that their producers may write to their place."""
     own_words: tuple[str, ...] = ()
-    """Words of its calls that follow from constants alone, where all others follow from sizes alone."""
+    """Words of its calls that follow from constants alone, while all others follow from sizes alone."""
     _sizes: tuple[Operation, Operation] | None = None
-    """Of a copy that `resized` made: the operation that was copied, and the one whose operands the copy has."""
+    """For a copy made by `resized`: the copied operation, and the one whose operands the copy has."""
 
     @abstractmethod
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -141,8 +141,8 @@ class Operation(ABC):
         """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart; none
         where the result has no elements.
 
-        0 stands for rows without gaps. In order ``any`` rows with gaps are those of ``channels``. Raises ValueError
-        where rows would overlap, and for gaps in an operand that has none: in C order, with a border, or tight.
+        0 means rows without gaps. In order ``any`` rows with gaps are those of ``channels``. Raises ValueError where
+        rows would overlap, and for gaps in an operand that cannot have any: in C order, with a border, or tight.
         """
         key = tuple(strides)
         if len(key) != len(self.operands):
@@ -157,8 +157,8 @@ class Operation(ABC):
         return found
 
     def _sized(self, strides: tuple[int, ...]) -> tuple[KernelCall, ...]:
-        """The kernel calls after `resized`: those of the other operation with the constants of this one's calls, where
-        `serve` says that they can stand in; else calls that are planned anew."""
+        """The kernel calls after `resized`: those of the other operation with the constants of this one's calls, if
+        `serve` allows it; else newly planned calls."""
         assert self._sizes is not None
         before, other = self._sizes
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
@@ -182,17 +182,16 @@ class Operation(ABC):
 
     @property
     def _orders(self) -> list[Order]:
-        """In which order each operand lies."""
+        """The order of each operand."""
         return [self.source_order] * (len(self.operands) - 1) + [self.result_order]
 
     def _operand_strides(self, strides: Sequence[int]) -> list[OperandStrides]:
-        """Where the elements of each operand lie."""
+        """The memory layout of each operand."""
         return [OperandStrides.of(*each) for each in zip(self.operands, self._orders, strides, strict=True)]
 
     @property
     def source_order(self) -> Order:
-        """The order in memory of the operands that are read;
-        `order` is that of the result, and of these unless they differ."""
+        """The order in memory of the inputs; `order` is that of the result, and of the inputs unless they differ."""
         return self.order
 
     @property
@@ -200,25 +199,25 @@ class Operation(ABC):
         return self.order
 
     def lying(self, order: Order) -> Operation:
-        """The same operation on operands that all lie in this order, for one of order ``any``."""
+        """For an operation of order ``any``: the same operation on operands that all lie in this order."""
         return self
 
     def into(self, operand: Operand, order: Order) -> Operation | None:
-        """The operation that writes its result as this operand in this order, without a copy; None if none does."""
+        """The operation that writes its result as this operand in this order, without a copy; None if there is none."""
         return None
 
     def reading(self, source: Operation) -> Operation | None:
-        """The operation that reads what `source` reads and computes its operand from that, or None."""
+        """The operation that takes the inputs of `source` and computes its own operand from them, or None."""
         return None
 
     def limited(self, low: float, high: float, zero: float) -> Operation | None:
         """The operation with its results clipped to low..high (to high where the limits cross; NaN stays) and `zero`
-        added; None if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0, which makes 0.0 of -0.0."""
+        added; None if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0: -0.0 becomes 0.0."""
         return None
 
     def then(self, function: str, operand: Operand) -> Operation | None:
-        """The operation whose float32 results are multiplied by another operand that broadcasts to them (``mul``), or
-        have it added (``add``): it becomes the last operand. None if there is none."""
+        """The operation with float32 results that are multiplied by another operand, which broadcasts to them
+        (``mul``), or have it added (``add``); this becomes the last operand. None if there is none."""
         return None
 
     def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
@@ -227,18 +226,18 @@ class Operation(ABC):
         return self if self.narrows else None
 
     def moving(self, dtype: np.dtype[Any]) -> Operation | None:
-        """The same operation on elements of this type, if all it does is to move them; else None."""
+        """The same operation on elements of this type, if it only moves elements; else None."""
         return None
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        """This operation with the sizes of `other`, where the two differ in sizes and constants only; None if it must
-        be planned anew. memo: shared by the operations of one kernel."""
+        """This operation with the sizes of `other`, if the two differ in sizes and constants only; None if it must be
+        planned anew. memo: shared by the operations of one kernel."""
         return None
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
         """The same operation with one operand (place -1: the result) where a transpose would read or write it:
-        `operand` is what lies there, `steps` the bytes from one element to the next along each axis.
-        None if it cannot."""
+        `operand` describes the memory there, `steps` are the bytes from one element to the next along each axis. None
+        if it cannot."""
         return None
 
     @property
@@ -251,7 +250,7 @@ class Operation(ABC):
         return self.sections((0,) * len(self.operands))
 
     def again(self, **changes: Any) -> Self:
-        """A copy with these attributes, and kernel calls of its own."""
+        """A copy with these attributes changed, and kernel calls of its own."""
         made = object.__new__(type(self))
         own = made.__dict__
         own.update(self.__dict__)
@@ -262,7 +261,7 @@ class Operation(ABC):
 
     def resized(self, other: Operation) -> Self | None:
         """A copy with the operands of another operation of the same kind and order; None if types differ or operands
-        have borders, or if rows have other lengths in an order but ``any``, in which each column may have constants."""
+        have borders, or if rows differ in length, except in order ``any``: each column may have constants."""
         if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):
             return None
         for own, operand in zip(self.operands, other.operands, strict=True):
@@ -279,7 +278,7 @@ class Operation(ABC):
 
 
 def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
-    """Raises ValueError unless a call reaches the last byte of a result, which else stays unwritten."""
+    """Raise ValueError unless a call reaches the last byte of a result, which would stay unwritten otherwise."""
     reach = max((section.extents[-1] for section in sections), default=0)
     if reach < nbytes:
         raise ValueError(f"kernels write {reach} of a result's {nbytes} bytes")
@@ -294,7 +293,7 @@ _TILES_PER_THREAD = 8
 
 
 def row_tiles(rows: int, row_bytes: int, threads: int) -> dict[str, int]:
-    """Words of a kernel whose tiles are rows: how many rows there are, rows of a tile, and tiles."""
+    """The words of a kernel whose tiles are rows: the number of rows, rows of a tile, and tiles."""
     chunk = share(rows, row_bytes, threads)
     return {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
 

@@ -1,4 +1,4 @@
-"""What a machine can do at most, measured: the speed of loops of multiply-adds, and of loads."""
+"""Measures the peak speed of this machine: loops of multiply-adds, and of loads."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qrun.native.machine.memory import address, aligned
 STEPS = 50_000
 TILE_STEPS, TILE_MACS = 5_000, 16 * 16 * 64
 READ, LEAST_READS = 1 << 23, 2
-"""Bytes that are read at least, and how often a buffer is read at least, for one timing."""
+"""The least bytes read in one timing, and the least number of reads of a buffer."""
 BURSTS = 7
 AWAY = 0.05
-"""Share of the time in which the loops had no processor, from which on other work disturbed them."""
+"""The measurement counts as disturbed if the loops had no processor for more than this share of the time."""
 
 
 class Peak:
-    """The loops of an instruction set of this machine. threads: how many run a loop at once.
+    """The measuring loops for an instruction set of this machine. threads: how many run a loop at once.
 
     Raises Declined where they cannot be compiled.
     """
@@ -42,21 +42,21 @@ class Peak:
 
     @property
     def busy(self) -> bool:
-        """Whether other work had the processors for a part of the measurement so far. Always False on Windows."""
+        """Whether other work took the processors for a part of the measurement so far. Always False on Windows."""
         return sys.platform != "win32" and self._asked - self._on > AWAY * self._asked
 
     def products(self, times: int = BURSTS) -> list[float]:
-        """Multiply-adds per second of 8-bit integers with the vector instruction, `times` times, of all threads."""
+        """`times` measured rates of 8-bit multiply-adds per second with the vector instruction, over all threads."""
         macs = ACCUMULATORS * UNROLL * STEPS * self.instruction.macs
         return [macs * self.threads / self._once("products", [(STEPS,)] * self.threads) for _ in range(times)]
 
     def floats(self, times: int = BURSTS) -> list[float]:
-        """The same of float32."""
+        """The same as `products` for float32."""
         macs = ACCUMULATORS * UNROLL * STEPS * self.isa.lanes
         return [macs * self.threads / self._once("floats", [(STEPS,)] * self.threads) for _ in range(times)]
 
     def tiles(self, times: int = BURSTS) -> list[float]:
-        """The same of 8-bit integers on tiles; nothing where there are none."""
+        """The same as `products` for 8-bit integers on tiles; empty without tiles."""
         if not self.isa.tiles:
             return []
         settings = aligned(64, np.uint8, 0)
@@ -65,7 +65,7 @@ class Peak:
         return [4 * TILE_STEPS * TILE_MACS * self.threads / self._once("tiles", words) for _ in range(times)]
 
     def reads(self, nbytes: int, times: int = BURSTS) -> list[float]:
-        """Bytes per second that all threads read together, `nbytes` divided among them, again and again."""
+        """Bytes per second that all threads read together, each reading its share of `nbytes` again and again."""
         step = LOADS * self.isa.lanes * 4
         each = max(nbytes // self.threads // step, 1) * step
         buffers = [aligned(each, np.uint8, 0) for _ in range(self.threads)]

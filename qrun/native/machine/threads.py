@@ -1,6 +1,6 @@
-"""Threads that help with runs, and one that compiles kernels while those who want them plan the next ones.
+"""Threads that help with runs, and one that compiles kernels while their users plan the next ones.
 
-They are what concurrent.futures has, without the modules that it imports to log.
+They do the work of concurrent.futures, without the modules that it imports to log.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class HelperCall:
         self._ended.acquire()
 
     def cancel(self) -> bool:
-        """Whether the call has not begun, and now never will."""
+        """Cancel the call if it has not begun; returns whether it is cancelled."""
         return self._begun.acquire(blocking=False)
 
     def wait(self) -> None:
-        """Until the call has ended. Raises what it raised."""
+        """Wait until the call has ended. Raises what it raised."""
         with self._ended:
             if self._error is not None:
                 raise self._error
 
     def run(self) -> None:
-        """Make the call unless it is cancelled, and hold nothing of it any longer."""
+        """Make the call unless it is cancelled, and drop all references to it."""
         if self._call is not None and self.cancel():
             call, arguments = self._call
             try:
@@ -55,13 +55,13 @@ class HelperCall:
 
 
 class Helpers:
-    """Up to `count` threads that make the calls handed to them. One starts when none is idle.
+    """Up to `count` threads that make the calls submitted to them. One starts when none is idle.
 
-    They end when nobody holds this object any more, and with the process. That waits for the calls that have begun:
-    these may be in compiled code, on memory that goes away then.
+    They end when the last reference to this object is gone, and with the process, which waits for the calls that have
+    begun: these may be in compiled code, on memory that goes away then.
 
-    Where there are processors for all of them, none wakes on that of the thread that calls: Linux may put a thread
-    there though others are idle, and then moves it after milliseconds.
+    Where there are processors for all of them, none wakes on that of the calling thread: Linux may put a thread there
+    though others are idle, and then moves it only after milliseconds.
     """
 
     def __init__(self, count: int) -> None:
@@ -86,7 +86,7 @@ class Helpers:
         return task
 
     def end(self) -> None:
-        """Let the threads end after the calls that they were handed."""
+        """End the threads after the calls that were submitted."""
         self._end()
 
     def _start(self) -> None:
@@ -109,7 +109,7 @@ class Helpers:
 
 
 _queues: WeakKeyDictionary[threading.Thread, SimpleQueue[HelperCall | None]] = WeakKeyDictionary()
-"""Where each thread waits for calls; None among them tells it to end."""
+"""The queue of each thread; None in it tells the thread to end."""
 
 
 def _work(tasks: SimpleQueue[HelperCall | None], idle: deque[None]) -> None:
@@ -131,7 +131,7 @@ def _wait() -> None:
 
 
 def _processor() -> int | None:
-    """The number of the processor on which this thread is, None where that is not known."""
+    """The number of the processor that runs this thread, None where that is not known."""
     return ask() if (ask := _asking()) is not None else None
 
 
@@ -159,14 +159,14 @@ def system_call() -> int:
 
 T = TypeVar("T")
 _SWITCH = 2e-4
-"""Seconds after which Python gives the GIL to the thread that compiles. That needs it for a moment between two calls of
-LLVM, and would else wait 5 ms for it each time."""
+"""Seconds after which Python gives the GIL to the compiling thread. It needs the GIL for a moment between two calls of
+LLVM, and would otherwise wait 5 ms for it each time."""
 
 
 class Awaited(Generic[T]):
-    """A result that a thread is to make, or that exists already.
+    """A result that a thread will make, or that exists already.
 
-    size: about how much work it is. after: called when it is made, or cannot be.
+    size: an estimate of the work. after: called when it is made, or cannot be.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Awaited(Generic[T]):
         self._begun, self._ended = threading.Lock(), threading.Lock()
 
     def get(self) -> T:
-        """The result; made now, if nobody has begun to make it. Raises what making it raised."""
+        """The result; made now if nobody has begun to make it. Raises what making it raised."""
         while self._make is not None:
             self.begin()
             with self._ended:
@@ -193,7 +193,7 @@ class Awaited(Generic[T]):
         return made  # type: ignore[no-any-return]
 
     def begin(self) -> None:
-        """Make the result now, unless somebody has begun to. After Ctrl-C meanwhile it is as if nobody had begun."""
+        """Make the result now, unless somebody has begun. If Ctrl-C interrupts this, the result counts as not begun."""
         if not self._begun.acquire(blocking=False) or self._make is None:
             return
         try:
@@ -217,7 +217,7 @@ class Awaited(Generic[T]):
 
 
 class Builder:
-    """Makes results in a thread: those asked for in order, then those that may be needed, the least work first."""
+    """Makes results in a thread: requested ones in order, then those that may be needed, the least work first."""
 
     def __init__(self) -> None:
         self._helpers = Helpers(1)
@@ -228,7 +228,7 @@ class Builder:
         self._foreseeing = 0
 
     def later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
-        """The awaited result of `make`. likely: if False, the thread does not make it ahead inside of `foreseeing`."""
+        """The awaited result of `make`. likely: if False, the thread does not make it ahead inside `foreseeing`."""
         found: Awaited[T] = Awaited(make=make, size=size, after=self._forget)
         with self._lock:
             if self._foreseeing and not likely:
@@ -241,8 +241,8 @@ class Builder:
 
     @contextmanager
     def foreseeing(self) -> Iterator[None]:
-        """A context in which results are asked for that may not be needed. At its end the thread drops those that
-        nobody has begun: whoever calls `get` makes them."""
+        """A context for requests of results that may not be needed. At its end the thread drops those that nobody has
+        begun: a caller of `get` makes them itself."""
         with self._lock:
             self._foreseeing += 1
         try:
@@ -267,11 +267,11 @@ class Builder:
             awaited.get()
 
     def end(self) -> None:
-        """Let the thread end; what nobody has begun is made by whoever asks for it."""
+        """End the thread; a result that nobody has begun is made by the first caller of `get`."""
         self._helpers.end()
 
     def _next(self) -> None:
-        """Make what is to be made next, if anything is left."""
+        """Make the next result, if any is left."""
         with self._lock:
             self._certain = [awaited for awaited in self._certain if awaited.waits]
             self._possible = [awaited for awaited in self._possible if awaited.waits]
@@ -284,7 +284,7 @@ class Builder:
         found.begin()
 
     def _forget(self, awaited: Awaited[Any]) -> None:
-        """It is made, or nobody may ever want it."""
+        """Stop counting a result that is made, or that may never be needed."""
         with self._lock:
             if awaited in self._counted:
                 self._counted.remove(awaited)
@@ -292,7 +292,7 @@ class Builder:
 
 
 class _Switching:
-    """Lets threads take turns often as long as somebody builds."""
+    """Shortens Python's switch interval as long as a Builder has work, so that threads take turns often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Programs: in which order operations run, where their operands lie in one block of memory, which calls wait for which.
+"""Programs: the order of operations, the place of their operands in one block of memory, the barriers between calls.
 
-Imported by those who use the engine. It knows no arithmetic.
+Imported by users of the engine. It knows no arithmetic.
 """

@@ -1,5 +1,4 @@
-"""Elementwise tasks whose results only other ones read, as one task:
-one pass over memory, and no arrays between them."""
+"""Joins chains of elementwise tasks into one task: one pass over memory, and no arrays between them."""
 
 from __future__ import annotations
 
@@ -17,14 +16,13 @@ from qrun.native.machine.operation import Operand, Order, size
 from qrun.native.plan.items import IDLE, Item, Key, Links, PythonStep, Task, item_of
 
 _OPERANDS, _LONG = 12, 6
-"""The most that a kernel reads, and functions of many steps that it has."""
+"""The most operands that a kernel reads, and the most functions of many steps in it."""
 _STEPS = 32
 
 
 def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
     """The items with chains of elementwise tasks joined: the last item of a chain does all of its work, the others
-    become steps that do nothing. The list keeps its length. memo: operations that were made of the same operations.
-    """
+    become idle steps. The list keeps its length. memo: operations already made from the same operations."""
     memo = memo or Memo()
     made = list(items)
     if not any(isinstance(item, Task) and item.operation.steps for item in items):
@@ -40,7 +38,7 @@ def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = No
 
 
 def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """As many items; an operation on rows that alone reads a chain's result computes that itself as it reads rows."""
+    """As many items; an operation on rows that alone reads a chain's result computes it as it reads rows."""
     made, chains = list(items), _Chains(items, wanted, memo)
     for number, item in enumerate(items):
         maker = chains.makers.get(item.inputs[0], -1) if isinstance(item, Task) and len(item.inputs) == 1 else -1
@@ -74,7 +72,7 @@ class _Chains:
         return made if isinstance(made, Expression) and size(made.result.shape) else None
 
     def ending(self, end: int) -> tuple[set[int], Task]:
-        """The largest chain with this last item: the numbers of its items, and what does all of it."""
+        """The largest chain with this last item: the numbers of its items, and the task that does its work."""
         chain, refused = _Chain(self, {end}), set[int]()
         while True:
             found = next((n for n in chain.makers() if n not in refused), None)
@@ -88,7 +86,7 @@ class _Chains:
 
 
 class _Chain:
-    """Items of elementwise tasks, the last of which makes its result."""
+    """A chain of elementwise tasks; the last one makes its result."""
 
     def __init__(self, chains: _Chains, numbers: set[int]) -> None:
         self.chains, self.numbers, self.end = chains, numbers, max(numbers)
@@ -100,7 +98,7 @@ class _Chain:
             self.parts.append((item, expression))
 
     def makers(self) -> list[int]:
-        """Numbers of items whose results only this chain reads, and that can hand them over without an array."""
+        """Numbers of items whose results only this chain reads, and which it can take in without an array."""
         found = []
         result = self.parts[-1][1].result
         for key, (kind, _) in self._operands.items():
@@ -113,7 +111,7 @@ class _Chain:
         return found
 
     def good(self) -> bool:
-        """Whether one kernel can do all of it, as fast as each of several do their part."""
+        """Whether one kernel can do the whole chain, as fast as separate kernels do their parts."""
         if sum(len(part.steps) for _, part in self.parts) > _STEPS or len(self._operands) > _OPERANDS:
             return False
         try:
@@ -125,7 +123,7 @@ class _Chain:
         return all(self._keeps_rows(whole, order) for order in whole.row if order != "channels" or self.chains.channels)
 
     def _keeps_rows(self, whole: Expression, order: Order) -> bool:
-        """Whether rows are as long as vectors where those of a part are."""
+        """Whether its rows are at least as long as a vector where the rows of a part are."""
         row = max(part.row.get(order, 0) for _, part in self.parts)
         return whole.row[order] >= min(whole.engine.isa.lanes, row)
 
@@ -170,8 +168,8 @@ class _Chain:
 def _joined(
     read: Sequence[Operand], kinds: str, parts: Sequence[Expression], given: Sequence[Sequence[int]]
 ) -> Expression:
-    """One operation for all parts. read, kinds: the operands that it reads, and their kinds. given: for each part, the
-    numbers of the values that it reads: first come the operands in `read`, then the results of all parts' steps."""
+    """One operation for all parts. read, kinds: its operands and their kinds. given: for each part, the numbers of the
+    values that it reads: first come the operands in `read`, then the results of all parts' steps."""
     steps: list[FunctionStep] = []
     constants: list[float] = []
     for part, own in zip(parts, given, strict=True):
@@ -188,9 +186,9 @@ _PACKS = frozenset(f"to_{name}" for name in NARROW.values())
 
 
 def widened(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items, with fewer conversions between float32 and narrower types. A narrow value is widened once at most,
-    and not at all where the float32 that it was narrowed from exists; narrowing whose result nothing reads is left out.
-    A node that only moves elements moves narrow ones, unless its operands or its result are needed as float32 too."""
+    """As many items, with fewer conversions between float32 and narrower types. A narrow value is widened at most once,
+    and not at all where the float32 that it was narrowed from exists; narrowing whose result nothing reads is dropped.
+    A node that only moves elements moves narrow ones, unless its operands or result are needed as float32 too."""
     if not any(_narrows(task) or _widens(task) for item in items for task in item.tasks):
         return list(items)
     made = _widened_once(items, set(wanted))
@@ -217,7 +215,7 @@ def _narrows(task: Task) -> bool:
 
 
 def _widened_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
-    """The items, each value widened once at most."""
+    """The items, with each value widened at most once."""
     wide: dict[Key, Key] = {}
     other: dict[Key, Key] = {}
     made = []

@@ -1,4 +1,4 @@
-"""Operations of a program that do the work of several: tails of products, transposes, shuffles, chains of functions."""
+"""Fuses operations of a program: tails of products, transposes, shuffles, attention, chains of functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qrun.native.plan.items import IDLE, Chain, Item, Key, Links, Task, item_of
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items, in which one operation does the work of several, and the others' steps nothing."""
+    """As many items, with operations fused: one does the work of several, and the others become idle."""
     memo = Memo()
     items = limited(scaled(tailed(widened(items, wanted), wanted), wanted), wanted)
     items = _shuffled(engine, moved(items, wanted, memo), wanted)
@@ -28,7 +28,7 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """The items; where three are a shuffle, the first and the last only hand the array on, channels-last."""
+    """The items; where three copies are a channel shuffle, the first and the last become channels-last views."""
     made, links = list(items), Links(items, wanted)
     for end in range(len(items)):
         places, copies = _trio(items, links.makers, end)
@@ -45,8 +45,8 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
 
 
 def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """As many items; where a product, a softmax and a product with that one's result follow each other, one task in
-    place of the last does the work of all three, so that scores never leave the cache."""
+    """As many items, with attention fused: where a product, a softmax and a product with its result follow each other,
+    one task in place of the last does the work of all three, so that scores never leave the cache."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
         return items
     from qrun.native.kernels.attention import Attention
@@ -72,8 +72,8 @@ def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Mem
 
 
 def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items; Relu or Clip of what a product of floats makes becomes a step that does nothing:
-    the product does it."""
+    """The items with Relu or Clip joined to the product of floats before it; theirs become idle. The list keeps its
+    length."""
     made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
         if not isinstance(item, Task) or len(item.inputs) != 1 or item.operation.between is None:
@@ -88,8 +88,8 @@ def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
 
 
 def scaled(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items; Mul and Add of what a product of floats makes, with what is there before the product, become steps
-    that do nothing: the product does it."""
+    """The items with Mul and Add joined to the product of floats before them, if their other operand exists before the
+    product; theirs become idle. The list keeps its length."""
     made, links = list(items), Links(items, wanted)
     makers = dict(links.makers)
     for number, item in enumerate(items):
@@ -110,10 +110,10 @@ def scaled(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
 
 
 def moved(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> Sequence[Item]:
-    """As many items; a transpose whose rows only a product of floats reads, or that only moves such a product's rows,
-    becomes a step that does nothing: the product reads where the transpose would, or writes there.
+    """The items with transposes joined to products of floats: a transpose whose rows only a product reads, or that only
+    moves a product's rows, becomes idle, and the product reads or writes in its place. The list keeps its length.
 
-    memo: operations that were made of the same operations.
+    memo: operations already made from the same operations.
     """
     memo = memo or Memo()
     copies = [item.operation for item in items if isinstance(item, Task) and isinstance(item.operation, Copy)]
@@ -130,7 +130,7 @@ def moved(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None
 
 
 def _take(made: list[Item], number: int, place: int, other: int, memo: Memo) -> None:
-    """Let a product do what the copy of this number does with its operand of this place, or with its result (-1)."""
+    """Let the task `number` also do the work of the copy `other`, on its operand `place` or its result (-1)."""
     task, item = made[number], made[other] if other >= 0 else None
     if not isinstance(task, Task) or not isinstance(item, Task) or not isinstance(item.operation, Copy):
         return
@@ -147,14 +147,13 @@ def _take(made: list[Item], number: int, place: int, other: int, memo: Memo) -> 
 
 
 def _moved(task: Task, copy: Copy, place: int) -> Operation | None:
-    """The task's operation that does what the copy does with its operand of this place, or with its result (-1)."""
+    """The task's operation that also does the copy's work, on its operand `place` or its result (-1); or None."""
     steps = copy.lying_as(read=place >= 0)
     return task.operation.moved(place, copy.operands[-1 if place < 0 else 0], steps) if steps else None
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
-    """The copies that end with item `end`, each reading what the one before made, at most three:
-    numbers and operations."""
+    """The chain of at most three copies that ends with item `end`: their numbers and operations."""
     places: list[int] = []
     copies: list[Copy] = []
     while end >= 0 and len(places) < 3:
@@ -168,8 +167,8 @@ def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list
 
 
 def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
-    """How many groups of channels are shuffled by a view of [N, C, spatial...], a copy, and a view of the same shape;
-    0 if that is no shuffle."""
+    """How many groups of channels are shuffled by a view of [N, C, spatial...], a copy, and a view of the same shape; 0
+    if that is no shuffle."""
     x, y = first.operands[0], last.result
     plain = ("plain", "plain")
     if x != y or len(x.shape) < 3 or not size(x.shape) or not first.view or not last.view or middle.view:
@@ -193,14 +192,13 @@ def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
 
 
 _STEPS = {"mul": "m", "add": "a", "relu": "r", "clip": "c"}
-"""Steps of a tail, by function."""
+"""Letters of a tail's steps, by function."""
 _FLOAT = np.dtype(np.float32)
 
 
 def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """The items with tails joined to products: a task that the kernel of an earlier item also does becomes a step
-    without outputs. The list keeps its length.
-    """
+    """The items with tails joined to products: a task that an earlier item's kernel can also do becomes a step without
+    outputs. The list keeps its length."""
     made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
         if not isinstance(item, Chain) or not isinstance(item.tasks[-1].operation, DynamicSums):
@@ -220,7 +218,7 @@ def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
 
 
 class _TailBuilder:
-    """The tail of some sums, as far as it goes; output: what it makes."""
+    """Collects the tail of some sums. output: the key of the tail's result so far."""
 
     def __init__(self, item: Chain) -> None:
         self.item, self.sums = item, item.tasks[-1].operation
@@ -231,8 +229,8 @@ class _TailBuilder:
         self.sources: list[Key] = []
 
     def take(self, task: Task) -> bool:
-        """Make a task part of the tail, if the product's kernel can do it; returns whether. The task reads the tail's
-        result so far, and nothing that is made after the product."""
+        """Add a task to the tail if the product's kernel can do it; returns whether it was added. The task reads the
+        tail's result so far, and nothing that is made after the product."""
         operation = task.operation
         if not isinstance(operation, Elementwise) or operation.result.shape != self.sums.result.shape:
             return False

@@ -24,31 +24,31 @@ Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
 
 
 class Looks(Protocol):
-    """Who looks at values while a program runs. items: after which it does, in order."""
+    """An observer that looks at values while a program runs. items: the items after which it looks, in order."""
 
     items: Sequence[int]
 
     def look(self, item: int, value: Callable[[Key], Array]) -> None:
-        """An item is done, and what it read and made is there: `value` gives it by key."""
+        """Called when an item is done and its inputs and outputs are in memory: `value` returns them by key."""
 
     def now(self) -> int:
-        """perf_counter_ns, less the time that it took to look."""
+        """perf_counter_ns, less the time spent looking."""
 
 
 _PATIENCE = 20000
 """Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
 _DOZE = 1_000_000
-"""Nanoseconds that a thread which waits for others sleeps at most, should nobody wake it."""
+"""The most nanoseconds that a thread which waits for others sleeps if nobody wakes it."""
 _FEW = 4
-"""Words that are set one by one sooner than at once."""
+"""Up to this many words it is faster to set them one by one than at once."""
 _WORTH = 32
-"""Tiles, of some microseconds at least, from which on it is worth to wake helpers after other steps."""
+"""Segments after the first wake helpers only if they have this many tiles (some microseconds each at least)."""
 
 
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
 
-    direct: what runs of one call (native/plan/program.py) can use again. held: memory of calls, by number.
+    direct: what the next run of `Direct` (native/plan/program.py) uses again. held: memory of calls, by number.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -109,13 +109,13 @@ class Instance:
             self.structs[rows[:, 0], rows[:, 1]] = rows[:, 2] + start
 
     def forget(self) -> None:
-        """Keep nothing in the arena but what is filled once."""
+        """Mark the arena's contents as invalid, and fill the borders, which are filled once."""
         forget(self.memory)
         for border, fill in self.listing.borders:
             border.of(self.memory)[...] = fill
 
     def point(self, key: Key, array: Array) -> Array:
-        """Make the calls that read this value read the array, or a copy; returns the one that must live until then."""
+        """Make the calls that read this value read the array, or a copy; returns the one that must stay alive."""
         form = self.forms.get(key)
         if form is None:
             return array
@@ -182,7 +182,7 @@ class Instance:
         return StampedResult(wanted, tuple(stamps), lent)
 
     def results(self, budget: Budget) -> dict[Key, Array]:
-        """New arrays for what a run returns, to which its calls write."""
+        """New arrays for the results of a run; its calls write to them."""
         made: dict[Key, Array] = {}
         for key, (view, nbytes) in self.returned.items():
             budget.reserve(nbytes, str(key))
@@ -191,8 +191,8 @@ class Instance:
         return made
 
     def _measure(self, stamps: Sequence[Stamp]) -> None:
-        """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is
-        inside now, and where all of a segment are small none is called."""
+        """Note the cost of a run's calls. After some runs helpers leave small calls to the leader: no helper is inside
+        now, and a segment with only small calls wakes none."""
         self.alone.measure(stamps)
         if self.alone.known:
             self.measuring = False
@@ -207,21 +207,21 @@ class Instance:
             raise Late(segment.item if segment.item >= 0 else int(self.listing.counts[segment.first, 3]))
 
     def _pieces(self, segment: Segment, looks: Looks | None, budget: Budget) -> Iterator[Segment]:
-        """A segment's calls, cut where somebody looks at what they made, or at the time."""
+        """A segment's calls, cut at each item after which `looks` looks, or for checks of the time limit."""
         cut = segment.cut(looks.items, self.listing.counts[:, 3]) if looks else None
         for piece in cut or ((segment,) if budget.deadline is None else segment.parts()):
             self._in_time(piece, budget)
             yield piece
 
     def _stamp(self, piece: Segment, begin: int, end: int) -> Stamp:
-        """What these calls, which have just run, noted."""
+        """The times that these calls, which have just run, noted."""
         ticks = self.times[:, piece.first : piece.end + 1].copy()
         meter = self.listing.engine.runner.meter
         tick = meter.tick(begin, end, int(ticks[0, 0, 0]), int(ticks[0, -1, 0]))
         return Stamp(Segment(piece.first, piece.end), begin, end, ticks, tick, meter.step * tick)
 
     def value(self, key: Key, values: Mapping[Any, Array]) -> Array:
-        """A value as an array: that array, a view of the arena, or of another array."""
+        """A value as an array: the array itself, or a view of the arena or of another array."""
         found = values.get(key)
         if found is None:
             found = self.known.get(key)
@@ -248,14 +248,14 @@ class Instance:
             raise Undecided
 
     def doubt(self) -> bool:
-        """Whether a call could not decide its results; that is forgotten."""
+        """Whether a call could not decide its results; clears the marks."""
         found = bool(np.count_nonzero(self.doubts))
         if found:
             self.doubts[...] = 0
         return found
 
     def call_helpers(self) -> None:
-        """Wake the helpers that are not waiting already."""
+        """Wake the helpers that are not already waiting for calls."""
         pool = self.listing.engine.pool
         assert pool is not None
         present = self.sent - int(self.state[GONE // 8])

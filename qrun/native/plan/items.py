@@ -1,4 +1,4 @@
-"""What a program is made of: operations on values by name, chains of them, and steps that run elsewhere."""
+"""The parts of a program: operations on values by name, chains of them, and steps that run elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = Hashable
 
 @frozen
 class Task:
-    """An operation on values by name: what it reads, in the operation's order, and what it makes."""
+    """An operation on values by name: its inputs, in the operation's order, and its output."""
 
     operation: Operation
     inputs: tuple[Key, ...]
@@ -31,7 +31,7 @@ class Task:
 
 @frozen
 class Chain:
-    """Tasks of one step, in order, whose values between each other have keys of their own."""
+    """Tasks of one step, in order. Values between two of them have keys of their own."""
 
     tasks: tuple[Task, ...]
 
@@ -46,8 +46,8 @@ class Chain:
 
 @frozen
 class PythonStep:
-    """A step that runs elsewhere, on arrays; nothing runs for one without outputs.
-    loose: whether it is bound to no shapes."""
+    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether it is bound to no
+    shapes."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]
@@ -60,7 +60,7 @@ class PythonStep:
 
 Item = Task | Chain | PythonStep
 IDLE = PythonStep((), ())
-"""In place of an item whose work another one does."""
+"""Replaces an item whose work another one does."""
 
 
 def item_of(tasks: Sequence[Task]) -> Item:
@@ -69,8 +69,8 @@ def item_of(tasks: Sequence[Task]) -> Item:
 
 
 class Links:
-    """Which items make and read values, by number, and how often each value is read, `wanted` once more: found out when
-    it is asked for first, as many programs have nothing that a pass looks for."""
+    """The items that make and read each value, by number, and how often each value is read, `wanted` included. All are
+    computed on first access, as many programs contain nothing that a pass looks for."""
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
         self._items, self._wanted = items, wanted
@@ -88,9 +88,9 @@ class Links:
         return {key: number for number, item in enumerate(self._items) for key in item.inputs}
 
     def maker(self, key: Key) -> int:
-        """The item that makes a value for one reader alone; -1 if there is none."""
+        """The item that makes a value which is read only once; -1 if there is none."""
         return self.makers.get(key, -1) if self.uses[key] == 1 else -1
 
     def reader(self, key: Key) -> int:
-        """The item that alone reads a value, once; -1 if there is none."""
+        """The only item that reads a value, once; -1 if there is none."""
         return self.readers.get(key, -1) if self.uses[key] == 1 else -1

@@ -1,5 +1,5 @@
-"""What a run needs of a schedule, as numbers: argument structs, which of their words are addresses, and where values
-lie. And the same without addresses, for another process: numbers stand for the arrays to which structs point."""
+"""A schedule as numbers, ready to run: argument structs, which of their words are addresses, and where values lie. Also
+the same without addresses, for another process: numbers replace the arrays to which structs point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @frozen
 class View:
-    """A value as its user sees it, so many bytes from the start of the arena, or of the array of this key."""
+    """A value as its user sees it, `start` bytes from the start of the arena, or of the array of this key."""
 
     key: Key | None
     start: int
@@ -46,20 +46,21 @@ class View:
 class Listing:
     """A schedule that is ready to run.
 
-    structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls. Those that
+    structs:  [calls, STRUCT / 8], complete except for addresses of arena and arrays; kernels: of the calls. Calls that
               tiles of other calls make themselves come last.
-    counts:   [calls, 4], of all but these: tiles; if all threads wait after it; the first since the wait before; item.
-    parts:    [calls, 4], of each call with parts: number, the word that points to them, the first one, their count.
+    counts:   [calls, 4], without the latter: tiles; if all threads wait after it; the first since the wait before;
+              item.
+    parts:    [calls, 4], for each call with parts: number, the word that points to them, the first one, their count.
     pointers: [words, 3] by key, None for the arena: call, word, and how many bytes from the start.
-    borders:  values of the arena that are filled once, and with what.
-    views:    of values that are read from outside; arrays of their own key are returned, and made by each run.
+    borders:  values of the arena that are filled once, and the fill.
+    views:    values that are read from outside; arrays of their own key are returned, and made by each run.
     given, room: of arrays by key, type and shape, and the bytes that calls may touch; fixed: those that never change.
-    steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
+    steps:    steps that run elsewhere, by item; items: their number. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided.
-    joined:   items whose work another one does, and which one that is.
+    joined:   items whose work another one does, with the number of that one.
     loose:    values from outside, of any shape and type.
-    keep:     what structs point to.
-    held:     of calls that have memory of each run: how it is made (KernelCall.held), by number.
+    keep:     the owners of the memory to which structs point.
+    held:     for calls with memory of each run: how it is made (KernelCall.held), by number.
     """
 
     engine: Engine
@@ -94,7 +95,7 @@ class Listing:
 
     @property
     def returned(self) -> dict[Key, tuple[View, int]]:
-        """The values that each run makes arrays for, and of how many bytes."""
+        """The values for which each run makes arrays, and the bytes of these arrays."""
         own = {key: view for key, view in self.views.items() if view.key is not None and view.key == key}
         return {key: (v, max(prod(v.shape) * v.dtype.itemsize, self.room.get(key, 0))) for key, v in own.items()}
 
@@ -141,14 +142,14 @@ class Listing:
 
 
 class Sight:
-    """Where values can be seen when an item is done, before the next one."""
+    """Where values can be looked at when an item is done, before the next one."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._forms = schedule.placement.forms
         self._made = {id(placed.storages[-1]): placed.item for placed in schedule.placement.placed}
 
     def of(self, key: Key, item: int) -> View | None:
-        """A form of the value that is made by then, in memory that nothing overwrites before; None if there is none."""
+        """A form of the value that is complete then, in memory that nothing overwrites before; or None."""
         for storage in self._forms.get(key, ()):
             outer: Storage | None = storage
             while outer is not None and self._made.get(id(outer), item + 1) > item and outer.is_written:
@@ -180,7 +181,7 @@ def _shown(storage: Storage) -> View:
 
 
 _USER = range(1 << 32, 1 << 48)
-"""Values that may be addresses of user memory; a word that is no pointer is only checked if its value is one."""
+"""Possible addresses of user memory. A word that is no pointer is checked only if its value is one of them."""
 
 
 class Unportable(Exception):
@@ -189,10 +190,10 @@ class Unportable(Exception):
 
 @frozen
 class Portable:
-    """listing: without kernels and arrays, its structs without addresses.
+    """A program for another process. listing: without kernels and arrays, its structs without addresses.
 
     specs:    of each call's kernel.
-    arrays:   what structs point into; held: [words, 4]: call, word, array, bytes from its start.
+    arrays:   the arrays to which structs point; held: [words, 4]: call, word, array, bytes from its start.
     """
 
     listing: Listing
@@ -202,7 +203,7 @@ class Portable:
 
 
 def portable(schedule: Schedule, listing: Listing) -> Portable:
-    """The program. Raises Unportable."""
+    """The program for another process. Raises Unportable."""
     finder, structs = _Finder(), listing.structs.copy()
     moved = {(call, word) for rows in listing.pointers.values() for call, word in rows[:, :2].tolist()}
     for number, call in enumerate(schedule.rows):
@@ -221,7 +222,7 @@ def portable(schedule: Schedule, listing: Listing) -> Portable:
 
 
 class _Finder:
-    """What the words of structs point to."""
+    """Finds the arrays to which words of structs point."""
 
     def __init__(self) -> None:
         self.arrays: list[Array] = []
@@ -229,7 +230,7 @@ class _Finder:
         self._numbers: dict[int, int] = {}
 
     def look(self, number: int, section: KernelCall, moved: set[tuple[int, int]]) -> Iterator[int]:
-        """The words of a call's struct that are addresses of what it keeps."""
+        """The words of a call's struct that are addresses in arrays that the call keeps."""
         names = section.kernel.names
         places = [(address(array), array) for array in section.keep]
         for word, value in enumerate(section.arguments[: DOUBT // 8].tolist()):
@@ -250,7 +251,7 @@ class _Finder:
 
 
 def _around(value: int, places: Sequence[tuple[int, Array]]) -> tuple[Array, int]:
-    """The array that has this address, and how many bytes from its start that is."""
+    """The array that contains this address, and the distance in bytes from its start."""
     for start, array in places:
         if start <= value < start + max(array.nbytes, 1):
             if not array.flags.c_contiguous:
@@ -262,7 +263,7 @@ def _around(value: int, places: Sequence[tuple[int, Array]]) -> tuple[Array, int
 def listed(made: Portable, engine: Engine) -> Listing:
     """The program in this process."""
     structs = made.listing.structs.copy()
-    # Those that a mapped file holds begin on such boundaries, but if its system maps it otherwise.
+    # Arrays in a mapped file begin on such boundaries, unless the system maps the file otherwise.
     arrays = [aligned_copy(array) if address(array) % 64 else array for array in made.arrays]
     starts = np.array([address(array) for array in arrays], np.int64)
     if len(made.held):

@@ -1,4 +1,4 @@
-"""Where the values of a program lie: their order in memory, which share a buffer, when a buffer is needed."""
+"""Places the values of a program: their order in memory, which share a buffer, when a buffer is needed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Storage:
     """A value in memory, or one form of it.
 
     order: ``channels`` or ``plain``; key: of the C-contiguous array that holds it; None if it lies in the arena.
-    beyond: of a returned value, in an array that each run makes: the bytes from the arena's start, behind the arena's
-            end, where it lies for the search of barriers.
-    parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
+    beyond: for a returned value, in an array that each run makes: its virtual place for the search of barriers, in
+    bytes from the arena's start, behind the arena's end.
+    parent: the storage that contains it, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
     home, ahead, stride: the outermost parent once all are known, bytes from its start, from row to row (0: no gaps).
@@ -52,7 +52,7 @@ class Storage:
 
     @property
     def place(self) -> int:
-        """Bytes from the arena's, or the array's, start."""
+        """Bytes from the start of the arena or array."""
         return self.root.offset + self.ahead
 
     @property
@@ -66,7 +66,7 @@ class Storage:
 
     @property
     def is_written(self) -> bool:
-        """Whether calls may write to the memory in which it lies."""
+        """Whether calls may write to its memory."""
         return self.root.key is None or self.root.beyond is not None
 
     def become_part(self, parent: Storage, start: int, gaps: bool) -> None:
@@ -76,7 +76,7 @@ class Storage:
         parent.children.append(self)
 
     def settle(self) -> None:
-        """Find out where it lies, as all its parents are known."""
+        """Set home, ahead and stride; all its parents are known now."""
         path = [self]
         while path[-1].home is None and (outer := path[-1].parent) is not None:
             path.append(outer)
@@ -99,7 +99,7 @@ class Storage:
 
 @frozen
 class Placed:
-    """An operation on storages, the result last, for the item of this number."""
+    """An operation on storages, the result last. item: the number of its item."""
 
     operation: Operation
     storages: tuple[Storage, ...]
@@ -110,8 +110,8 @@ class Placement:
     """Storages for a list of items.
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
-    placed: operations in order, conversions among them. forms: of each value by key; the first is seen from outside.
-    borders: storages whose border is to be filled once. arena: its size in bytes.
+    placed: operations in order, including conversions. forms: of each value by key; the first is seen from outside.
+    borders: storages whose border is filled once. arena: its size in bytes.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Placement:
         self._allocate(len(items), wanted)
 
     def _keep(self, key: Key, number: int) -> None:
-        """The value is read from outside at this step."""
+        """Note that the value is read from outside at this step."""
         storage = self.forms[key][0]
         storage.last, storage.shown = number, True
 
@@ -181,7 +181,7 @@ class Placement:
         return chosen, chosen
 
     def _form(self, key: Key, operand: Operand, order: Order, number: int) -> Storage:
-        """The value in this order and with this border; made by a conversion if it is not there yet."""
+        """The value in this order and with this border; made by a conversion if it does not exist yet."""
         forms = self.forms[key]
         for storage in forms:
             if storage.order == order and storage.operand.same_border(operand):
@@ -225,7 +225,7 @@ class Placement:
         self.placed = [placed for number, placed in enumerate(self.placed) if number not in gone]
 
     def _join(self) -> None:
-        """Let producers write into the results of concatenations that copy what they make."""
+        """Let producers write directly into the results of concatenations that would copy their results."""
         for placed in self.placed:
             concat = placed.operation
             whole = placed.storages[-1]
@@ -265,8 +265,8 @@ class Placement:
             beyond += aligned_up(root.nbytes)
 
     def _returned(self, key: Key) -> Storage | None:
-        """The storage of a returned value, if it holds that value alone, as its user sees it; else None.
-        It gets the value's key: each run makes an array for it, and returns that."""
+        """The storage of a returned value, if it holds that value alone, as its user sees it; else None. It gets the
+        value's key: each run makes an array for it, and returns that."""
         storage = self.forms[key][0]
         root, packed = storage.root, storage.order == "plain" or _same_memory(storage.operand.shape)
         apart = storage.stride or storage.ahead or storage.nbytes != root.nbytes
@@ -281,5 +281,5 @@ def _memory(order: Order, shape: Sequence[int]) -> Order:
 
 
 def _same_memory(shape: Sequence[int]) -> bool:
-    """Whether an array without gaps is the same bytes in both orders."""
+    """Whether an array without gaps has the same bytes in both orders."""
     return len(shape) < 3 or shape[1] == 1 or size(shape[2:]) == 1 or not np.prod(shape, dtype=np.int64)

@@ -1,7 +1,6 @@
-"""Program: a schedule that several threads can run at once, each with memory of its own,
-which is kept for the next run.
+"""Program: a listing that several threads can run at once, each in its own memory, which is kept for the next run.
 
-Direct: its runs with little Python, one native call for all kernels, or for those between two steps that run elsewhere.
+Direct: runs it with little Python: one native call for all kernels, or for those between two steps that run elsewhere.
 """
 
 from __future__ import annotations
@@ -39,11 +38,10 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A listing, and the memory of its runs: `nbytes` each.
-    schedule: what it was made of, None if another process made it.
+    """A listing, and the memory of its runs: `nbytes` each. schedule: its source, None if another process made it.
 
-    `run` may be called from several threads at once; each run has memory of its own, kept for the next one: `free` are
-    those that nobody has.
+    `run` may be called from several threads at once; each run has memory of its own, kept for the next one: `free`
+    holds the memory that no run uses.
     """
 
     def __init__(self, listing: Listing, schedule: Schedule | None = None) -> None:
@@ -62,12 +60,11 @@ class Program:
         looks: Looks | None = None,
         timed: bool = True,
     ) -> StampedResult:
-        """arrays: the values that come from outside, counted already.
-        elsewhere: item number and its inputs to its outputs.
-        timed: whether the result has stamps.
+        """Run once. arrays: the values that come from outside, already counted. elsewhere: computes an item's outputs
+        from its number and inputs. timed: whether the result has stamps.
 
-        Raises Unplanned if an array has not the type and shape of its operand,
-        Undecided if a kernel could not decide, Late.
+        Raises Unplanned if an array does not have the type and shape of its operand, Undecided if a kernel could not
+        decide, Late.
         """
         instance = self._memory(budget)
         try:
@@ -76,7 +73,7 @@ class Program:
             self.free.append(instance)
 
     def _memory(self, budget: Budget) -> Instance:
-        """Memory of a run that nobody else has."""
+        """Memory for a run, which no other run uses."""
         try:
             instance = self.free.pop()
         except IndexError:
@@ -88,17 +85,17 @@ class Program:
 
 _ARRAYS = (DOUBTS_AT + 8) // 8
 _LARGE = 1024
-"""Bytes from which on a result begins on a boundary of 64 bytes; for smaller ones that takes longer than it saves."""
+"""Results from this size, in bytes, begin on 64-byte boundaries; smaller ones lose more time than they gain."""
 _NONE = np.zeros((0, 3), np.int64)
 
 
 class Direct:
-    """Runs of a program as `Program.run` makes them, but without times; the caller counts the memory and the time.
+    """Runs a program as `Program.run` does, but without times; the caller counts the memory and the time.
 
     read: keys of the arrays from outside that kernels read. made: for each result of kernels its key, shape and type,
     and the bytes of its memory, 0 if the result is small and needs no more than its elements take. copied: keys of
     results that are values from outside, or parts of others. alone: whether the program is one native call, without
-    steps elsewhere. nbytes: the most memory of a run, without results of those.
+    steps elsewhere. nbytes: the most memory of a run, without results of such steps.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
@@ -124,7 +121,7 @@ class Direct:
 
     @classmethod
     def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
-        """For runs that return these; None where the program returns others."""
+        """The direct runs that return `wanted`; None if the program returns other values, or cannot run directly."""
         listing = program.listing
         if not listing.segments or elements_at() < 0 or set(listing.wanted) != set(wanted):
             return None
@@ -134,9 +131,9 @@ class Direct:
         return made if whole and not loose else None
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
-        """The results for arrays that have the operands' shapes and types, and that nobody changes meanwhile. None if
-        `Program.run` has to make them: an array has gaps, memory is short, or a kernel could not decide. elsewhere:
-        as in `Program.run`; not called if `alone`.
+        """The results for arrays that have the operands' shapes and types and that nobody changes meanwhile. None if
+        `Program.run` must compute them: an array has gaps, memory is short, or a kernel could not decide. elsewhere: as
+        in `Program.run`; not called if `alone`.
 
         Raises what `elsewhere` raises. The arrays that `elsewhere` makes may share their memory with other arrays."""
         try:
@@ -153,7 +150,7 @@ class Direct:
     def run_with(
         self, instance: Instance, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None
     ) -> dict[Any, Array] | None:
-        """As `run`, in this memory."""
+        """The same as `run`, in this memory."""
         told = instance.direct if type(instance.direct) is _Told else self._told(instance)
         words, at = told.words, _ARRAYS
         for key in self.read:
@@ -177,7 +174,7 @@ class Direct:
         return self._in_turn(instance, told, {**arrays, **made}, elsewhere)
 
     def _called(self, instance: Instance, told: _Told, first: int) -> bool:
-        """Run the calls from the first one on; whether all was decided."""
+        """Run the calls from the first one on; whether all results were decided."""
         if first in instance.helped:
             instance.call_helpers()
         if not self._call(told.start):
@@ -188,7 +185,7 @@ class Direct:
     def _in_turn(
         self, instance: Instance, told: _Told, values: dict[Any, Array], elsewhere: Elsewhere
     ) -> dict[Any, Array] | None:
-        """Segment after segment. values: all that is there, which arrays live by until the end."""
+        """Run segment after segment. values: all existing arrays, which it keeps alive until the end."""
         words, steps = told.words, self.listing.steps
         for segment, count in told.segments:
             if segment.item < 0:
@@ -210,7 +207,7 @@ class Direct:
         return self._with_copies(instance, {key: values[key] for key in self.wanted if key in values}, values)
 
     def _with_copies(self, instance: Instance, made: dict[Any, Array], arrays: Mapping[Any, Array]) -> dict[Any, Array]:
-        """These results, and those of which there are no arrays yet. arrays: all others that there are, by key."""
+        """These results, and copies of the results that have no arrays yet. arrays: all other existing ones, by key."""
         values = {**arrays, **made}
         return made | {key: instance.value(key, values).copy() for key in self.copied}
 
@@ -229,7 +226,7 @@ class _Told:
     """The words that the function `direct` reads (emit/spec.py), for this memory. Each run sets those from _ARRAYS on.
 
     there: keys of the arrays that exist when a run begins; later: keys of those that steps elsewhere make, in order.
-    places: by key of these that kernels read, its word. segments: each with the number of places whose arrays exist.
+    places: the word of each later array that kernels read, by key. segments: each with the number of existing places.
     """
 
     def __init__(self, instance: Instance, there: Sequence[Key], later: Sequence[Key]) -> None:

@@ -1,4 +1,4 @@
-"""A whole model as one list of kernel calls in one block of memory: where operands lie, which calls wait for which."""
+"""Schedules a model as one list of kernel calls in one block of memory: places operands and sets barriers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from qrun.native.plan.stamps import Segment
 
 @frozen
 class Span:
-    """Bytes of the arena, or beyond it, that a call touches;
-    columns: of each row, where rows are `stride` bytes apart."""
+    """Bytes of the arena, or beyond it, that a call touches; columns: of each row, where rows are `stride` bytes
+    apart."""
 
     root: Storage
     first: int
@@ -45,20 +45,19 @@ class Span:
 
     @property
     def grid(self) -> tuple[Storage, int] | None:
-        """Spans of one grid meet only if their columns do."""
+        """The grid of rows; two spans of one grid meet only if their columns do. None without rows."""
         return (self.root, self.stride) if self.stride else None
 
 
 class Ranges:
-    """Half-open ranges of numbers, joined where they meet;
-    `tag`: what all of a joined range have in common, or None."""
+    """Half-open ranges of numbers, joined where they meet; `tag`: the common tag of a joined range, or None."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ranges: dict[int, tuple[int, object]] = {}
 
     def meeting(self, first: int, end: int) -> list[int]:
-        """Starts of the ranges that have a number in common with this one."""
+        """Starts of the ranges that overlap this one."""
         at = bisect_right(self._starts, first) - 1
         found = []
         for start in self._starts[max(at, 0) : at + 1]:
@@ -88,7 +87,7 @@ class Ranges:
 
 
 class Touched:
-    """The spans of some calls. Now and then it takes spans to meet that do not, where different grids overlap."""
+    """The spans of some calls. `meets` may report an overlap that does not exist, where different grids overlap."""
 
     def __init__(self) -> None:
         self._bytes = Ranges()
@@ -116,7 +115,7 @@ class Schedule:
     """Operations and steps that run elsewhere, in order, on values by key; `Program` runs it.
 
     items:  in an order in which they can run.
-    given:  operands of the values that come as arrays: those fed, constants, and what runs elsewhere makes.
+    given:  operands of the values that come as arrays: feeds, constants, and results of steps elsewhere.
     fixed:  arrays that are the same in each run.
     wanted: keys of the values that a run returns.
     loose:  keys of values that may have any shape and type: no operation reads them.
@@ -149,7 +148,7 @@ class Schedule:
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
 
     def _span(self, storage: Storage) -> Span:
-        """Where a storage is, found out once."""
+        """The span of a storage, computed once."""
         found = self._spans.get(storage)
         if found is None:
             found = self._spans[storage] = Span.of(storage)
@@ -168,8 +167,8 @@ class Schedule:
         return tuple(calls)
 
     def _rows(self) -> tuple[tuple[PlannedCall, ...], Ints]:
-        """The calls, then those that tiles of some of them make themselves; of each such call [4]: its number, the word
-        that points to its parts, the number of the first one, and how many they are."""
+        """The calls, then the calls that tiles of some of them make themselves; and for each call with such parts [4]:
+        its number, the word that points to its parts, the number of the first one, and their count."""
         rows, parts = list(self.calls), []
         for number, call in enumerate(self.calls):
             section = call.section
@@ -179,8 +178,8 @@ class Schedule:
         return tuple(rows), np.array(parts, np.int64).reshape(-1, 4)
 
     def _barriers(self) -> tuple[list[bool], list[int]]:
-        """After which calls all threads wait, and the first call since the wait before;
-        a thread alone waits for none."""
+        """After which calls all threads wait, and the first call since the wait before. A single thread waits for
+        none."""
         marks, since = [False] * len(self.calls), [0] * len(self.calls)
         first, before, reads, writes = 0, None, Touched(), Touched()
         for number, call in enumerate(self.calls if self.helpers else ()):
@@ -202,7 +201,7 @@ class Schedule:
         return marks, since
 
     def _apart(self, number: int) -> bool:
-        """Whether something runs elsewhere between this call and the one before."""
+        """Whether a step runs elsewhere between this call and the one before."""
         start, end = self.calls[number - 1].placed.item, self.calls[number].placed.item
         return any(isinstance(item, PythonStep) and item.outputs for item in self.items[start + 1 : end])
 
@@ -222,8 +221,8 @@ class Schedule:
         return tuple(self._freeing(plain))
 
     def _freeing(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """The segments with the arrays that are last needed in each,
-        but for the last one where nothing is made after it."""
+        """The segments with the arrays that no later one needs; except the last segment where nothing is made after
+        it."""
         ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in segments]
         frees: dict[int, list[Key]] = {}
         wanted = set(self.wanted)
@@ -249,22 +248,22 @@ class Schedule:
 
 
 def _is_part(storage: Storage, whole: Storage, start: int) -> bool:
-    """Whether a concatenation's operand was made in this place of its result."""
+    """Whether a concatenation's operand was written in this place of the result."""
     return storage.parent is whole and storage.gaps and storage.start == start
 
 
 def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
-    """For each item whose work the operation of another item does, that item's number. Copies are not among them: the
+    """For each item whose work the operation of another item does, that item's number. Copies are not included: the
     other operation reads or writes in their place, and nothing is copied any more.
 
-    given: the items of the steps; items: as many, of which those that were joined to others have become steps that do
+    given: the items of the steps; items: the same after fusing, where an item joined to another is a step that does
     nothing.
     """
     makers = {key: number for number, item in enumerate(items) for key in item.outputs}
     readers = {key: number for number, item in enumerate(given) for key in item.inputs}
 
     def doer(number: int) -> int | None:
-        """The item that makes its result now, or reads what it would have read."""
+        """The item that makes its result now, or that reads its inputs in its place."""
         for key in given[number].outputs:
             if key in makers:
                 return makers[key]

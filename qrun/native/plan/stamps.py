@@ -1,6 +1,5 @@
-"""What the time of a program's run was spent on: notes that its threads take, what they say about each item, and which
-calls take less time than it costs to share them: these helpers leave to the leader.
-"""
+"""The times of a program's run: notes of its threads, what they say about each item, and which calls are shorter than
+the cost of sharing them; helpers leave these to the leader."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from qrun.native.machine.memory import Ints
 from qrun.native.plan.items import Key
 
 _SMALL = 3000
-"""Calls of less work, in nanoseconds, take two threads no less time than one: taking tiles and waiting for each other
-moves some cache lines between their caches, each in some hundred nanoseconds."""
+"""Calls of less work, in nanoseconds, are no faster with two threads: taking tiles and waiting for each other moves
+some cache lines between caches, each in some hundred nanoseconds."""
 _RUNS = 4
-"""Runs in which calls are measured. The shortest time counts, which depends least on what else the machine does."""
+"""Runs in which calls are measured. The shortest time counts, as it depends least on other work of the machine."""
 _PART = 16
-"""Calls of a part of a segment, between which somebody looks at the time."""
+"""The calls in one part of a segment; the time limit is checked between parts."""
 
 
 @frozen
@@ -38,7 +37,7 @@ class Segment:
     tiles: int = 0
 
     def cut(self, items: Sequence[int], item_of: Ints) -> Iterator[Segment]:
-        """The calls, cut behind some items, in order, which are those of their pieces. item_of: each call's item."""
+        """The calls, cut after each of these items, in order; each piece names its item. item_of: each call's item."""
         first = self.first
         for item in items:
             end = int(np.searchsorted(item_of, item, "right"))
@@ -49,7 +48,7 @@ class Segment:
             yield Segment(first, self.end)
 
     def parts(self) -> Iterator[Segment]:
-        """The calls, a few in each part."""
+        """The calls, _PART in each part."""
         for first in range(self.first, self.end, _PART):
             yield Segment(first, min(first + _PART, self.end))
 
@@ -59,8 +58,8 @@ class Stamp:
     """When a segment began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
 
     ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it;
-           then when it came to the end. A thread that was not there has ticks older than the leader's.
-    tick:  the nanoseconds of a tick. step: the nanoseconds of an empty call, which are taken off each call.
+           then when it came to the end. An absent thread has ticks older than the leader's.
+    tick:  the nanoseconds of a tick. step: the nanoseconds of an empty call, which are subtracted from each call.
     """
 
     segment: Segment
@@ -74,7 +73,7 @@ class Stamp:
     def nanoseconds(self) -> Ints:
         """The ticks on the clock of begin and end, at most twice as far from the begin as the end is."""
         ticks = self.ticks - self.ticks[0, 0, 0]
-        # Processors whose clocks differ let a leader that moves to another one end before it began.
+        # Where processors' clocks differ, a leader that moves to another processor may end before it began.
         span = max(int(ticks[0, -1, 0]), 1)
         found: Ints = self.begin + (np.clip(ticks, -2 * span, 2 * span) * self.tick).astype(np.int64)
         return found
@@ -82,8 +81,8 @@ class Stamp:
 
 @frozen
 class StampedResult:
-    """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told:
-    what steps that ran elsewhere said of themselves, by item."""
+    """The requested values, and the time stamps. lent: whether others may hold some of the values too. told: by item,
+    the events that steps elsewhere report."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
@@ -92,11 +91,11 @@ class StampedResult:
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:
-    """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what nobody had to run: that
-    starts when the item before it ends.
+    """For each item its start (perf_counter_ns) and duration in ns. An item that nobody had to run has 0, and starts
+    when the item before it ends.
 
-    item_of: each call's item. The time of a call is the leader's, with its wait for the helpers, less what an empty one
-    takes.
+    item_of: each call's item. The time of a call is the leader's, with its wait for the helpers, less the time of an
+    empty call.
     """
     starts, spans = [0] * items, [0] * items
     for stamp in stamps:
@@ -132,9 +131,9 @@ def helped(stamps: Sequence[Stamp], item_of: Sequence[int]) -> dict[int, list[tu
 
 
 class Alone:
-    """What the runs of one plan say of its calls.
+    """Measures the calls of a plan over several runs, to find those that the leader runs alone.
 
-    tiles: of each call; a call without tiles is nobody's. marks: after which calls all threads wait.
+    tiles: of each call; a call without tiles belongs to nobody. marks: after which calls all threads wait.
     """
 
     def __init__(self, tiles: Sequence[int] | Ints, marks: Sequence[bool] | Ints) -> None:
@@ -157,7 +156,7 @@ class Alone:
             self.work[part] = np.minimum(self.work[part], spans.sum(0))
 
     def flags(self) -> Ints:
-        """What helpers leave out: small calls, and waits that only such calls follow."""
+        """Flags of what helpers skip: small calls, and waits that only such calls follow."""
         small = (self.work < _SMALL) & (self.tiles > 0)
         flags = np.where(small, SKIP, 0)
         following = True

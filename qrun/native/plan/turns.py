@@ -1,5 +1,5 @@
-"""A program that runs turn after turn in one kernel call (emit/turns.py): what goes where between the turns. The call
-stands alone, or in another program: there it is what a node with graphs inside makes."""
+"""Loops and branches as one kernel call (emit/turns.py): a program runs turn after turn (a turn is one iteration), and
+moves carry values between turns. The call stands alone or replaces a node with graphs in another program."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from qrun.native.plan.listing import Listing
 ENDLESS = 1 << 62
 """More turns than any run makes."""
 MOVED = 1 << 21
-"""Bytes whose moves take longer than Python does for a turn, in which nothing is moved."""
+"""The most bytes of values that turns may carry: moving more takes longer than turns from Python, which move
+nothing."""
 _TRUE = np.ones(1, np.bool_)
 _FLAG = Operand((), _TRUE.dtype)
 _OPERANDS = 27
-"""Operands and results that a call in a program may have."""
+"""The most operands and results of a call in a program."""
 _NONE = np.empty((0, 3), np.int64)
 Move = tuple[int, int, int, int, int, int, int]
 Watch = Callable[["HeldTurns", float], None]
 Place = tuple[int, int]
-"""The byte of a struct with an address, 0 for none, and what is added to it."""
+"""The byte of a struct where an address is, 0 for none, and the offset that is added to this address."""
 
 
 class Turns:
-    """A program, and what its values are from turn to turn, by key. Raises Declined where Python has a part in a turn,
-    and where shapes change between turns.
+    """A program as the body of a loop, and the role of each of its values, by key. Raises Declined where a turn needs
+    Python, and where carried values are large or change their shape or type between turns.
 
-    number, true: inputs that are the number of the turn, and true in each; "" where there are none.
-    carried: of what goes around, the value that a turn makes, and the one as which the next turn reads it.
-    scanned: inputs that are an element, for each turn, of a larger value; stacked: results that are kept of each turn.
-    until: the result that is false after the last turn, "" for none. known: constants that are results.
-    read: what turns read from outside: values that stay, first values of what goes around, and scanned ones.
+    number, true: inputs that hold the number of the turn, and true in each turn; "" where there are none.
+    carried: pairs of a result of one turn and the input as which the next turn reads it.
+    scanned: inputs that take one element of a larger value in each turn; stacked: results kept from every turn.
+    until: the result that is false after the last turn, "" for none. known: results that are constants.
+    read: values from outside: those that stay the same, initial values of carried ones, and scanned ones.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Turns:
         self._free: deque[HeldTurns] = deque()
 
     def form(self, key: Key) -> Operand:
-        """Shape and type of a value that a turn reads or makes."""
+        """Shape and type of a value that a turn reads or computes."""
         form: Any = self.constants.get(key, self.listing.given.get(key))
         form = self.listing.views[key] if form is None else form
         return Operand(form.shape, form.dtype)
@@ -103,12 +104,12 @@ class Turns:
     def run(
         self, values: Mapping[Any, Array], start: int, most: int, budget: Budget, like: Instance, watch: Watch | None
     ) -> tuple[int, bool, list[Array]]:
-        """Make up to so many turns, which begin with this number; none if a kernel cannot decide a result of the first.
-        Returns how many they were, whether others would follow, what goes around, and what is kept of each turn.
+        """Run up to `most` turns, numbered from `start`; none if a kernel cannot decide a result of the first. Returns
+        the number of turns run, whether another would follow, and the arrays: carried values, then stacked results.
 
-        values: what turns read, scanned ones with an element for each turn along a first axis. like: tells which calls
-        threads share. watch: is given the memory of the turns, and the ns of a tick, when they are done. Raises
-        Unplanned for arrays of other shapes, MemoryLimitError.
+        values: the values that turns read; a scanned one has an element for each turn along its first axis. like: an
+        instance that tells which calls threads share. watch: called afterwards with the memory of the turns and the ns
+        of a tick. Raises Unplanned for arrays of other shapes, MemoryLimitError.
         """
         copies = [values[key].nbytes for key in self.read if not values[key].flags.c_contiguous]
         budget.claim((self.nbytes + most * self.element + sum(copies),), 1, "turns of a loop")
@@ -150,8 +151,8 @@ class Turns:
 
 @frozen
 class InnerTurns:
-    """How turns are one call. operands: the numbers of what is read, by key; places: of the results, None of one that
-    nobody wants; words: of the memory (emit/turns.py) that do not follow from the turns."""
+    """Turns as one call. operands: the number of the operand that holds each key's value; places: where each result
+    goes, None for an unused one; words: the words of the memory (emit/turns.py) that do not follow from the turns."""
 
     turns: Turns
     operands: Mapping[Key, int]
@@ -163,8 +164,8 @@ class InnerTurns:
 
 
 class HeldTurns:
-    """The memory of turns in one run: of the program that runs, and what the kernel is told. table: addresses in place
-    of a struct, for turns that stand alone."""
+    """The memory that turns use in one run: an instance of the program, and the words that the kernel reads. table: the
+    addresses of operands and results, in place of a struct, for turns that stand alone."""
 
     def __init__(self, inner: InnerTurns) -> None:
         turns = self.turns = inner.turns
@@ -209,7 +210,7 @@ class HeldTurns:
         return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
     def _source(self, key: Key) -> Place:
-        """Where a value is that a turn made or read."""
+        """The place of a value that a turn computed or read."""
         turns = self.turns
         root, start = turns.place(key)
         if root in self.starts:
@@ -220,7 +221,7 @@ class HeldTurns:
         return 0, start + address(array)
 
     def _all_moves(self) -> dict[str, list[Move]]:
-        """What is moved before all turns, before each one, after each one, and after all."""
+        """The moves before all turns, before each one, after each one, and after all."""
         turns, operands = self.turns, self._inner.operands
         structs, passing = address(self.instance.structs), self._passing
         made: dict[str, list[Move]] = {name: [] for name in ("first", "before", "after", "last")}
@@ -259,7 +260,7 @@ class HeldTurns:
         return made
 
     def run(self, start: int, most: int) -> None:
-        """Make turns that stand alone, on the operands in the table."""
+        """Run turns that stand alone, on the operands in the table."""
         for name, word in (("start", start), ("most", most), ("base*", address(self.table))):
             self.words[TURNS.index(name)] = word
         if self.instance.helped:
@@ -273,7 +274,7 @@ def _spec(engine: Engine) -> KernelSpec:
 
 
 class Part(Operation):
-    """An array among those that lie behind each other in a block of bytes, where it is."""
+    """One of several arrays that lie one after another in a block of bytes, as a view of the block."""
 
     view = True
 
@@ -285,8 +286,8 @@ class Part(Operation):
 
 
 class TurnsOperation(Operation):
-    """What graphs in a node make: its only result, or all of them, behind each other as bytes, of which `outputs` are
-    the parts. branches: one for each graph; the places of their results are numbers of `made`."""
+    """Computes a node with graphs: its only result, or a block of bytes with all results one after another; `outputs`
+    are the parts of this block. branches: one for each graph; the places of their results are indices into `made`."""
 
     gaps = False
 

@@ -1,8 +1,8 @@
-"""Search and proof of cheap requantizations that equal the exact one, and what searches found, kept on disk.
+"""Searches and proves cheap requantizations that equal the exact one; keeps found constants on disk.
 
-The two float32 constants of a candidate have only their product prescribed; trying several pairs finds one that agrees
-for practically every channel. What is left goes to float64, proven in the same way, and then to a table of the steps,
-which needs no proof. What is kept is never believed: found constants are proven again when read.
+Of the two float32 constants of a candidate only the product is prescribed; trying several pairs finds one that agrees
+for practically every channel. The remaining channels go to float64, proven in the same way, and then to a table of the
+steps, which needs no proof. Kept constants are never trusted: they are proven again when read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SOURCES = ("emit/spec.py", "proof/epilogue.py", "proof/search.py")
 
 @frozen
 class Target:
-    """What a requantization computes.
+    """The function that a requantization computes.
 
     x_scale, y_scale: float32; w_scale: float32 [N] or [1].
     out, zero_point:  "u8" or "s8", and the output's zero point.
@@ -75,8 +75,8 @@ class Target:
 class Proven:
     """Per channel: which forms equal the exact result, and their constants.
 
-    y32, x32: a and b serve; f64: m serves (only looked for if some channel lacks x32). The table always serves.
-    why: number in REASONS, 0 where y32 serves.
+    y32, x32: a and b are proven; f64: m is (only checked if some channel lacks x32). The table always holds.
+    why: index in REASONS, 0 where y32 is proven.
     """
 
     y32: Bools
@@ -93,7 +93,7 @@ class Proven:
 
 @frozen
 class Guess:
-    """Pairs that an earlier search found, to try before any search: per channel a and b; a = 0 where it found none."""
+    """Pairs from an earlier search, to try before any search: per channel a and b; a = 0 where it found none."""
 
     a: Singles
     b: Singles
@@ -124,7 +124,7 @@ def prove(
     """Find and prove the constants of every channel.
 
     low, high [N]: bounds of the accumulator, inside int32. fma: the CPU's float32 multiply-add rounds once.
-    guess: what an earlier search found for the same channels; it saves the search, not the proof.
+    guess: the result of an earlier search for the same channels; it saves the search, not the proof.
     float_bounds: finds bounds as numpy_bounds does, but faster.
     """
     n = len(low)
@@ -158,7 +158,7 @@ def _unproven(m: Floats) -> Proven:
 
 
 def _prove(search: Search, channels: Ints, guess: Guess | None, proven: Proven) -> None:
-    """Fill in what float32 can do for `channels`, those of the search."""
+    """Fill in the float32 results for `channels`, which are the channels of the search."""
     n = len(channels)
     a, b = np.zeros(n, np.float32), np.zeros(n, np.float32)
     reach = np.maximum(np.abs(search.low), np.abs(search.high))
@@ -182,7 +182,7 @@ def _prove(search: Search, channels: Ints, guess: Guess | None, proven: Proven) 
 
 
 def _reasons(search: Search, done: Bools, reach: Ints, large: Bools) -> Ints:
-    """Why channels lack x32, or y32 where that is done."""
+    """Why channels lack x32, or y32 where x32 is done."""
     if not search.fma:
         raised = np.full(len(done), _NO_FMA)
     else:
@@ -198,14 +198,14 @@ def int32_bounds(low: Ints, high: Ints) -> tuple[Ints, Ints]:
 
 
 def ort_multiplier(target: Target) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """fl32(fl32(x_scale * w_scale) / y_scale), the multiplier of onnxruntime; as many as w_scale has."""
+    """fl32(fl32(x_scale * w_scale) / y_scale), the multiplier of onnxruntime; one for each element of w_scale."""
     with np.errstate(all="ignore"):
         return np.asarray(np.float32(target.x_scale) * target.w_scale / np.float32(target.y_scale), np.float32)
 
 
 @frozen
 class Bounds:
-    """What Search takes to find bounds. Calls give float64 [2, n] for inverse [n], halves and weights [steps]."""
+    """Finds bounds for Search natively. Calls return float64 [2, n] for inverse [n], halves and weights [steps]."""
 
     kernels: Kernels
     isa: Isa
@@ -231,13 +231,13 @@ class Bounds:
 
 
 def bounds_spec(isa: Isa) -> KernelSpec:
-    """Of the kernel that finds bounds."""
+    """The specification of the kernel that finds bounds."""
     return KernelSpec("bounds", isa.name, BOUND_VECTORS * max(isa.lanes // 2, 2), BOUND_VECTORS, 1, "i32", "i32", False)
 
 
 def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:
-    """As `prove`, but what was searched before is looked up in the kernels' cache,
-    and what is searched now is kept there."""
+    """The same as `prove`, with the kernels' cache: uses constants from an earlier search, and keeps those of a new
+    one."""
     if len(low) < _FEW or (target.w_scale == target.w_scale[0]).all():
         return prove(target, low, high, isa.fma)
     bounds, kept = Bounds.of(kernels, isa), kernels.cache
@@ -259,7 +259,7 @@ def _decode_guess(body: bytes | None, channels: int) -> Guess | None:
 
 
 def _key(target: Target, low: Ints, high: Ints, fma: bool) -> str:
-    """Names everything that the search depends on."""
+    """Identifies everything that the search depends on."""
     numbers = (target.x_scale, target.w_scale, target.y_scale, low, high)
     inputs = digest(*(np.asarray(array).tobytes() for array in numbers))
     return f"proof {_sources()} {target.out} {target.zero_point} {fma} {inputs}"

@@ -1,10 +1,10 @@
-"""Cheap forms of functions of one 8-bit code, or of two: searched for, and proven on every entry of its table.
+"""Cheap forms of functions of one 8-bit code, or of two: searched for, and proven on every entry of the table.
 
-Codes are u = 0..255, int8 ones 128 higher. The forms are those of emit/point.py; rounding is emulated bit for bit, with
-or without a fused multiply-add. Constants are nudged until every entry agrees; what never does is looked up.
+Codes are u = 0..255; int8 codes are shifted up by 128. The forms are those of emit/point.py; rounding is emulated bit
+for bit, with or without a fused multiply-add. Constants are nudged until every entry agrees; a table that never does is
+looked up.
 
-Of one code, the forms are lines. One that somebody expects is tried first; only for tables that it does not give is the
-best slope searched."""
+For one code, the forms are lines. An expected line is tried first; only if it fails, the best slope is searched."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _LARGEST = 2.0**30
 _INT16 = 2**15 - 1
 """The largest weight of form int, which multiplies in 16 bits."""
 _PAIRS, _SCALES = 4, 6
-"""Pairs of such weights, and factors s of form mul, that are tried: those that miss the real numbers least."""
+"""Pairs of such weights, and factors s of form mul, that are tried: those closest to the real numbers."""
 _INTEGERS = 1.5 * 2.0**52
-"""float64 numbers around it are integers, and their low words too."""
+"""float64 numbers around it are integers, and so are their low words."""
 _SHORT = 40
 """Bits of factors: DOUBLES + 255 has 13 more, and a float64 53."""
 _GRIDS = (32, 36, 28, 24, 40)
 """Binary places to which sums are rounded, the likeliest first."""
 _SHARES = tuple(slice(first, None, 8) for first in range(8))
-"""Rows of a table that are looked at together: what is wrong is so in most of them, and they stay in the cache."""
+"""Rows of a table that are checked together: an error shows in most of them, and they stay in the cache."""
 _NUDGES = (
     (0, 0, 0), (0, 0, 1), (0, 0, -1), (1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (1, 0, 1), (1, 0, -1), (-1, 0, 1),
     (-1, 0, -1), (0, 1, 1), (0, 1, -1), (0, -1, 1), (0, -1, -1), (1, 1, 0), (-1, -1, 0), (1, -1, 0), (-1, 1, 0),
 )  # fmt: skip
 
 _FAR = 1e6
-"""Where a table is saturated, its line may lie so far beyond."""
+"""How far the line may lie beyond the limit where a table is saturated."""
 _STEEPEST, _CUTS = 300.0, 8
-"""The steepest slope that is searched, as one of 255 crosses all codes in a step; and how many slopes are tried."""
+"""The steepest slope that is searched, as a slope of 255 crosses all codes in a step; and how many slopes are tried."""
 _TRIES = ((0, False), (0, True), (1, True), (-1, True))
-"""Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
+"""Nudges of the slope, and whether the offset is computed from the rounded slope or from the exact one."""
 
 
 @frozen
@@ -110,7 +110,7 @@ def fit_pair(
 
 
 def _ints(near: CodeSum, fma: bool) -> Iterator[Candidate]:
-    """int: small A / B close to a / b."""
+    """Form int: small A / B close to a / b."""
     steep = abs(near.a) > abs(near.b)
     large, small = (near.a, near.b) if steep else (near.b, near.a)
     first = np.arange(1, _INT16 + 1, dtype=np.float64)
@@ -128,7 +128,7 @@ def _ints(near: CodeSum, fma: bool) -> Iterator[Candidate]:
 
 
 def _chains(near: CodeSum, fma: bool, shift: int) -> Iterator[Candidate]:
-    """fma: the factors as float32, and the zero points in the constant, rounded as onnxruntime does on the way."""
+    """Form fma: the factors as float32, and the zero points in the constant, rounded on the way as onnxruntime does."""
     a, b = float(np.float32(near.a)), float(np.float32(near.b))
     zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
     for nudges in _NUDGES:
@@ -141,9 +141,9 @@ def _chains(near: CodeSum, fma: bool, shift: int) -> Iterator[Candidate]:
 
 
 def _doubles(near: CodeSum) -> Iterator[Candidate]:
-    """f64: sums are rounded to a grid where what is meant to be a tie is one, and nothing else.
+    """Form f64: rounds sums to a grid on which intended ties are ties, and nothing else is.
 
-    Factors of so few bits that products with DOUBLES + 255 are exact.
+    The factors have so few bits that products with DOUBLES + 255 are exact.
     """
     ka, kb = (_shorten(factor) for factor in (near.a, near.b))
     left, right = (DOUBLES + CODES) * ka, (DOUBLES + CODES) * kb
@@ -158,7 +158,7 @@ def _doubles(near: CodeSum) -> Iterator[Candidate]:
 
 
 def _products(near: CodeProduct) -> Iterator[Candidate]:
-    """mul: s * m close to the factor, s a small integer."""
+    """Form mul: s * m close to the factor, s a small integer."""
     small = np.arange(1, 257, dtype=np.float64)
     scale = (near.m / small).astype(np.float32).astype(np.float64)
     best = np.argsort(np.abs(scale * small - near.m), kind="stable")[:_SCALES]
@@ -192,13 +192,13 @@ def _product_values(left: Floats, right: Floats, factor: float, c: float, rows: 
 
 
 def _places(near: CodeSum | CodeProduct) -> list[tuple[float, int]]:
-    """The zero point after rounding, or before it: that changes ties, and what float32 can tell apart."""
+    """The zero point after rounding, or before it: this changes ties, and which values float32 can tell apart."""
     both = [(0.0, near.zero), (float(near.zero), 0)]
     return both[:1] if not near.zero else both[::-1] if near.inside else both
 
 
 def agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Bools:
-    """Where RNE(values) + add, saturated, is the table's; all values must be far inside int32."""
+    """Where RNE(values) + add, saturated, equals the table; all values must be far inside int32."""
     if not np.abs(values).max(initial=0) < _LARGEST:
         return np.zeros(table.shape, np.bool_)
     return np.asarray(np.clip(np.rint(values) + add, *limits) == table)
@@ -215,13 +215,13 @@ def _single(values: Any) -> Floats:
 
 
 def _shorten(value: float) -> float:
-    """Rounded to _SHORT bits."""
+    """`value` rounded to _SHORT bits."""
     fraction, exponent = np.frexp(value)
     return float(np.ldexp(np.rint(np.ldexp(fraction, _SHORT)), exponent - _SHORT))
 
 
 def nudged(value: Any, ulps: int) -> Singles:
-    """float32(value), so many representable numbers on."""
+    """float32(value), moved on by `ulps` representable numbers."""
     bits = np.asarray(value).astype(np.float32).view(np.int32)
     return np.asarray((bits + np.int32(ulps)).astype(np.int32).view(np.float32))
 
@@ -242,7 +242,7 @@ class Expected:
 
 
 def expected(near: CodeSum | CodeProduct, codes: Ints) -> Expected:
-    """The lines of u for each code v."""
+    """The lines in u for each code v."""
     other = np.asarray(codes, np.float64).reshape(-1) - near.v_zero
     if isinstance(near, CodeSum):
         return Expected(np.full(len(other), near.a), near.b * other - near.a * near.u_zero + near.zero)
@@ -279,8 +279,8 @@ def fit_lines(
 def _candidates(
     tables: Ints, limits: tuple[int, int], add: int, done: Bools, likely: Expected | None
 ) -> Iterator[tuple[Ints, Singles, Singles, Floats]]:
-    """Lines to try for the tables that are not done: their numbers, slopes, offsets,
-    and slopes times codes [n, 256]."""
+    """Lines to try for the tables that are not done: table numbers, slopes, offsets, and slopes times codes [n,
+    256]."""
     if likely is not None:
         with np.errstate(over="ignore"):
             slope, offset = likely.slopes.astype(np.float32), (likely.offsets - add).astype(np.float32)
@@ -308,7 +308,7 @@ def _slope_products(slopes: Singles) -> Floats:
 
 
 def _slopes(upper: Floats, lower: Floats) -> Floats:
-    """The slopes a of the lines that stay farthest inside lower <= a * u + b <= upper: cutting planes.
+    """The slopes a of the lines that stay farthest inside lower <= a * u + b <= upper, by cutting planes.
 
     The room that a slope leaves, min(upper - a * u) - max(lower - a * u), is concave and piecewise linear in a; the
     next slope is where the tangents at the ends of the range meet.
@@ -327,9 +327,9 @@ def _slopes(upper: Floats, lower: Floats) -> Floats:
 
 
 def _tangents(upper: Floats, lower: Floats, slopes: Floats) -> tuple[Floats, Floats]:
-    """Tangents to the room (how far the limits are apart) as a function of the slope, at each of `slopes`.
+    """Tangents to the room (the distance between the limits) as a function of the slope, at each of `slopes`.
 
-    Gives the tangent's value at slope 0, and its rise.
+    Returns the tangent's value at slope 0, and its rise.
     """
     product = slopes[:, None] * CODES
     rows = np.arange(len(slopes))

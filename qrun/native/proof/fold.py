@@ -1,4 +1,4 @@
-"""Weights and zero points to what kernels take: int8 weights, an int32 bias, and bounds of the accumulator."""
+"""Folds weights and zero points into kernels' terms: int8 weights, an int32 bias, bounds of the accumulator."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Centred = np.ndarray[Any, np.dtype[np.int8 | np.int16]]
 _WIDE = 1 << 23
 """Fewer weights, of at most 255 each, have a sum that fits int32."""
 _SPAN = 255
-"""The greatest magnitude of a code less its zero point."""
+"""The greatest magnitude of a code minus its zero point."""
 _NEAR = 1 << 17
 _NEAR_BOUNDS = 1 << 18
-"""Weights that are worked on together: what is made of them stays in the second-level cache."""
+"""Weights that are processed together: temporary arrays stay in the second-level cache."""
 
 
 @frozen(slots=False)
@@ -37,7 +37,7 @@ class Folded:
     weights:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255; `centred` reads them.
     bias:     int64 [N]. ends: the least and the greatest x - x_zero.
     total:    int64 [N]: the sum of each channel's weights.
-    memo:     the same sums otherwise cut, and what kernels pack of these ones, for products of other shapes.
+    memo:     the same sums cut otherwise, and the packed forms of these, for products of other shapes.
     """
 
     weights: Reloadable
@@ -63,7 +63,7 @@ class Folded:
 
     @cached_property
     def constant(self) -> Ints:
-        """int64 [N]: what bias and the activations' zero point add."""
+        """int64 [N]: the terms of the bias and of the activations' zero point."""
         return np.asarray(self.bias - self.x_zero * self.total)
 
     @cached_property
@@ -75,7 +75,7 @@ class Folded:
 
     @property
     def may_wrap(self) -> bool:
-        """Whether some activations would take a sum out of int32. Weights are looked at only where there are many."""
+        """Whether some activations would take a sum out of int32. The weights are read only if there are many."""
         _, *many = self.shape
         if _SPAN * _SPAN * math.prod(many) + int(np.abs(self.bias).max(initial=0)) <= INT32[1]:
             return False
@@ -83,7 +83,7 @@ class Folded:
         return bool((low < INT32[0]).any() or (high > INT32[1]).any())
 
     def starts(self, shift: int) -> Int32s:
-        """int32 [N]: what sums start from, modulo 2**32, where a kernel reads activations higher by `shift`."""
+        """int32 [N]: the start values of sums, modulo 2**32, where a kernel reads activations higher by `shift`."""
         return wrapped(self.constant - shift * self.total)
 
     @cached_property
@@ -113,7 +113,7 @@ class Folded:
 
 
 def fold(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool) -> Folded:
-    """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`."""
+    """w: int8 or uint8 [N, taps, k]; w_zero, bias: [N]; x_zero: of activations, which are int8 if `signed`."""
     centred = _centre(w, w_zero)
     ends = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
     return Folded(Reloadable(centred), bias, ends, x_zero, _total(centred))
@@ -144,7 +144,7 @@ def _total(centred: np.ndarray[Any, Any]) -> Ints:
 
 
 def _magnitude(centred: Centred) -> Ints:
-    """The same of their magnitudes, of which as many are made at once as stay in the cache: of channels, or of each
+    """int64 [N]: the sum of the weights' magnitudes. It takes as many at once as stay in the cache: channels, or each
     channel's weights, whichever lie farther apart."""
     axis = 0 if centred.strides[0] >= centred.strides[2] else 2
     step = max(1, _NEAR * centred.shape[axis] // max(centred.size, 1))
@@ -159,9 +159,9 @@ def wrapped(values: Ints) -> Int32s:
 
 
 def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
-    """Write weights of -255..255 as sums of int8 taps: int8 [N, more taps, k], and the tap each one reads.
+    """Write weights of -255..255 as sums of int8 taps: int8 [N, more taps, k], and the tap that each one reads.
 
-    Weights that fit need nothing; the others (up to 255) take two or three passes over the taps concerned.
+    Weights that fit stay as they are; the others (up to 255) take two or three passes over the taps concerned.
     """
     taps = list(range(centred.shape[1]))
     if centred.dtype == np.int8:
@@ -180,15 +180,15 @@ def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
 
 
 def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
-    """Factors that bound the 16-bit sum of a lane, which has four activations: each one times its first factor, plus
-    the largest of the four times the second factor, is at least what the products with any channel's weights add up to.
+    """Factors that bound the 16-bit sum of a lane, which has four activations. Each activation times its first factor,
+    plus the largest of the four times the second factor, is at least the sum of products with any channel's weights.
 
     weights: int8 [N, taps, k]. Returns int8 [taps, depth] for each of the two factors. A lane of weights 100, 60, -20,
     0 in its only channel: the most that one weight gives is 100, two 160; so factors 60 and 40 bound all sums.
 
     With s(k) the largest sum of k of the lane's weights that have one sign, in any channel, and sorted activations x,
-    sums are at most those of (x[k] - x[k+1]) * s(k), and so of x[0] * s(1) + (x[1] + x[2] + x[3]) * d for a d of at
-    least (s(k) - s(1)) / (k - 1).
+    sums are at most the sum of (x[k] - x[k+1]) * s(k), and so at most x[0] * s(1) + (x[1] + x[2] + x[3]) * d for a d of
+    at least (s(k) - s(1)) / (k - 1).
     """
     count, taps, k = weights.shape
     size = taps * depth
@@ -223,8 +223,8 @@ def _largest_sums(values: Int8s) -> tuple[Words, Words, Words, Words]:
 
 
 def _both(pairs: Words) -> Words:
-    """The largest sums of a lane's two pairs, of which one word has the first of two lanes,
-    the next word the second."""
+    """The largest sums of a lane's two pairs. One word has the first pairs of two lanes, the next word the second
+    pairs."""
     words = pairs.view(np.uint32)
     sums = (words[:, ::2] + words[:, 1::2]).view(np.uint16)
     most: Words = sums.max(axis=0)

@@ -1,4 +1,4 @@
-"""How sums of windows become codes: the cheapest form that equals the definition at every sum."""
+"""Means of windows of integers: finds the cheapest form that equals the definition at every sum."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qrun.native.machine.memory import Array, Ints, aligned
 from qrun.native.proof.search import Bools, Floats
 
 Rule = Callable[[Ints, float], Array]
-"""Sums of (x - x_zero), any shape, and the divisor to the codes that the definition gives."""
+"""The definition: takes sums of (x - x_zero), any shape, and the divisor; returns the output codes."""
 
 _ALL = 1 << 16
-"""Up to so many sums all are looked at; of more, those where the code steps."""
+"""Up to this many sums are all checked; of more, those where the code steps."""
 _TABLE = 1 << 22
-"""Codes of a table that is still worth its 4 MB."""
+"""The most codes in a table: beyond 4 MB it is not worth it."""
 _WHY = {
     "x32": "",
     "f64": "float32 misses a mean",
@@ -34,11 +34,11 @@ _TRIALS = 1025 + 2 * (np.arange(200) * 611 % 1536)
 
 @frozen
 class Means:
-    """Constants of a SumPool.
+    """The constants of a SumPool.
 
     form:      x32: RNE(fl32(fl32(float32(sum) * a) * b)); f64: RNE(fl64(sum * m)); q64: RNE(fl64(fl64(sum * scale) /
                d)); all plus `zero`, saturated. table: a lookup.
-    constants: 8 bytes for each output pixel, int64 places in `table` for a lookup. why: what the cheaper forms lack.
+    constants: 8 bytes for each output pixel; for a lookup int64 places in `table`. why: why no cheaper form applies.
     """
 
     form: str
@@ -59,7 +59,7 @@ class Means:
         zero: int,
         out: str,
     ) -> Means:
-        """inside, divisors [pixels]: elements of each window, and the divisor of its sum.
+        """The cheapest form. inside, divisors [pixels]: elements of each window, and the divisor of its sum.
 
         rule:    the definition; for positive scales it does not decrease with the sum.
         scales:  of x and y: sum * x_scale / (y_scale * divisor) is about y - zero.
@@ -84,7 +84,7 @@ class Means:
 
 
 class _Class:
-    """Windows of n elements whose sums are divided by one divisor."""
+    """Windows of n elements whose sums are divided by the same divisor."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _Class:
         self.codes = np.asarray(rule(self.sums, divisor)).astype(np.int64)
 
     def _points(self) -> Ints:
-        """All sums, or of very many those where the result steps, those one below, and the ends."""
+        """All sums; if there are very many: those where the result steps, those one below, and the ends."""
         if self.high - self.low < _ALL:
             return np.arange(self.low, self.high + 1, dtype=np.int64)
         if not 0 < self.multiplier < np.inf:
@@ -123,7 +123,7 @@ class _Class:
         return np.array(sorted({*np.clip(near, self.low, self.high).tolist()}))
 
     def x32(self) -> tuple[np.float32, np.float32] | None:
-        """a and b that reproduce the codes."""
+        """The constants a and b of form x32 that reproduce the codes, or None."""
         if max(-self.low, self.high) > 2**24:
             return None
         sums = self.sums.astype(np.float32)
@@ -162,7 +162,7 @@ class _Class:
             yield np.float32(trial), np.float32(self.multiplier / trial)
 
     def table(self) -> Array:
-        """The code of every sum, and three bytes more for kernels that read four at a time."""
+        """The code of every sum, and three bytes of padding for kernels that read four at a time."""
         count = self.high - self.low + 1
         if count > _TABLE:
             raise Declined("no multiplier gives the exact results of so large windows")

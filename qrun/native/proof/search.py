@@ -1,9 +1,9 @@
-"""Where an exact requantization steps, and the proof that a cheap one equals it, with the candidates that are tried.
+"""The steps of an exact requantization, the candidates for a cheap one, and the proof that both are equal.
 
-For a multiplier M = x_scale * w_scale / y_scale > 0 (three float32, a real number) the function
-acc -> saturate(RNE(acc * M) + zero_point) does not decrease, so its 255 steps, the smallest int32 accumulators of every
-output value, say everything about it. The other multipliers give functions that do not increase, or are constant: they
-get the steps of their mirror image.
+For a multiplier M = x_scale * w_scale / y_scale > 0 (three float32, a real number) the function acc -> saturate(RNE(acc
+* M) + zero_point) does not decrease. So its 255 steps, the smallest int32 accumulators of every output value, determine
+it. The other multipliers give functions that do not increase, or are constant: they get the steps of their mirror
+image.
 
 A candidate and the exact function are both monotone in the accumulator, so they agree on [low, high] if they agree at
 low, at high, and at each reachable step and one below it."""
@@ -25,38 +25,38 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 INT32 = (-(2**31), 2**31 - 1)
 NEVER = 2**34
 ALWAYS = -(2**34)
-"""Steps that no int32 reaches, or all have passed: as far away as float64 quotients may err by _NEAR."""
+"""Steps that no int32 reaches, or that all have passed: as far away as float64 quotients may err by _NEAR."""
 STEPS = 255
-"""One between each two of 256 codes."""
+"""One step between each two of 256 codes."""
 _NEAR = 2.0**-16
 """4 units in the last place of numbers up to NEVER."""
 
 FloatBounds = Callable[[Floats, Floats, Floats], Floats]
-"""What finds bounds as numpy_bounds does."""
+"""A function that finds bounds as numpy_bounds does."""
 Singles = np.ndarray[Any, np.dtype[np.float32]]
 
 _CHUNK = 256
-"""Channels whose steps are looked at together: 255 float64 of each are half a megabyte, which stays near."""
+"""Channels whose steps are examined together: their 255 float64 each are half a megabyte, which stays in the cache."""
 INSIDE = 2.0**22 - 600
-"""Rounded products below it are whole numbers beside MAGIC, also after a zero point and all steps are added."""
+"""Rounded products below it are whole numbers beside MAGIC, also after adding a zero point and all steps."""
 SINGLE = 2**24
 """Integers below it are float32 numbers: their product with a small factor needs no rounding."""
 RAISED = 2**22
 RAISED_ENDS = 2**26
-"""Accumulators that form y32 adds to the bits of MAGIC: below RAISED the sum is MAGIC plus the accumulator. Further on
-it still grows with it, so that of the ends, up to RAISED_ENDS, the saturated result can be tried."""
+"""Accumulators that form y32 adds to the bits of MAGIC: below RAISED the sum is MAGIC plus the accumulator. Beyond, it
+still grows with the accumulator, so that at the ends, up to RAISED_ENDS, the saturated result can be tried."""
 _LONG = 2.0**31 - 600
-"""As INSIDE, of results that are converted to int32."""
+"""The same as INSIDE, for results that are converted to int32."""
 _FACTORS = (range(2, 17), range(17, 65), range(65, 257))
 """Factors of form x32 that leave one rounding, in parts: most channels are done after the first."""
 _TRIALS = 1025 + 2 * (np.arange(400) * 611 % 1536)
 """Factors for the rest, odd numbers between 1025 and 4095: a step of 1222 among them lies far from the one before."""
 _BATCH = 4096
-"""Pairs of channels and factors that are looked at together."""
+"""Pairs of channels and factors that are examined together."""
 _PICKS = 4
-"""Likely factors of a channel that are proved before it is left to later ones."""
+"""Likely factors of a channel that are proved before it is left to later factors."""
 _TIGHTEST = 16
-"""Accumulators that sort out nearly all wrong factors, before a proof looks at all steps."""
+"""Accumulators that reject nearly all wrong factors, before a proof examines all steps."""
 
 
 @frozen
@@ -65,7 +65,7 @@ class Steps:
 
     steps:      [N, 255] ascending int64; NEVER and ALWAYS (or anything outside int32) are beyond every accumulator.
     multiplier: [N] float64 value of M, correctly signed, possibly zero, infinite or NaN.
-    plain:      [N] true where 0 < M < 512, finite and not mirrored: the cases that fast forms may take.
+    plain:      [N] true where 0 < M < 512, finite and not mirrored: the cases in which fast forms are possible.
     """
 
     steps: Ints
@@ -102,14 +102,14 @@ def exact_steps(
 
 
 def multiplier(x_scale: np.float32, w_scale: np.ndarray[Any, Any], y_scale: np.float32) -> Floats:
-    """float64 [N] nearest to the real M, but for half a unit in its last place."""
+    """The float64 [N] nearest to the real M, up to half a unit in its last place."""
     with np.errstate(all="ignore"):
         w = np.asarray(w_scale, np.float32).astype(np.float64)
         return np.asarray(np.float64(x_scale) * w / np.float64(y_scale))
 
 
 def is_plain(m: Floats) -> Bools:
-    """Multipliers that fast forms may take."""
+    """Whether fast forms are possible for these multipliers."""
     return np.asarray((m > 0) & (m < 512))
 
 
@@ -176,11 +176,11 @@ def table_rows(steps: Steps) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 
 
 class Search:
-    """The exact function of N channels with plain multipliers on [low, high], and what agrees with it.
+    """The exact function of N channels with plain multipliers on [low, high], and the checks of candidates against it.
 
     scales: float64, positive: x, w [N], y. want [255]: the rounded products at the steps.
     m:    float64 [N], the multiplier.
-    near: some step may be a tie.
+    near: whether a step may be a tie.
     far:  the largest accumulator, by magnitude, that is a reachable step or one below it.
     begin, end: the range of reachable steps.
     """
@@ -211,7 +211,7 @@ class Search:
             self._examine(special[start : start + _CHUNK])
 
     def _examine(self, rows: Ints) -> None:
-        """Correct what is known of channels that have steps near ties or out of reach."""
+        """Correct the bounds and ranges of channels that have steps near ties or out of reach."""
         steps = self.steps(rows)
         self.begin[rows] = np.count_nonzero(steps <= self.low[rows, None], axis=1)
         self.end[rows] = np.count_nonzero(steps <= self.high[rows, None], axis=1)
@@ -221,8 +221,8 @@ class Search:
         self.far[rows] = np.where(begin < end, np.maximum(np.abs(bottom), np.abs(top)), 0)
 
     def _inverse_bounds(self, steps: Floats, reach: Bools) -> Floats:
-        """Between which numbers 1 / product lies if multiplying by `product`, a real number, takes every reachable step
-        to more than want - 1/2, and one below it to less: float64 [2, n].
+        """The bounds between which 1 / product lies if multiplying by `product`, a real number, takes every reachable
+        step to more than want - 1/2, and one below it to less: float64 [2, n].
 
         step / (want - 1/2) lies on one side of 1 / product, and (step - 1) / (want - 1/2) on the other. Their errors
         are below 2**-51 of the former, and 2**-52.
@@ -238,7 +238,7 @@ class Search:
         return plain_steps(x, w[rows], y, self._want)
 
     def serves(self, rows: Ints, a: Singles, b: Singles) -> Bools:
-        """Whether the pairs (a, b) [n] prove for channels `rows`, in form x32."""
+        """Whether the pairs (a, b) [n] are proven for channels `rows`, in form x32."""
         good = self._ends_agree(rows, a, b, self._ends(rows).astype(np.float32).astype(np.float64))
         # where a times a reachable step, or one below it, is exact, and only the product by b is rounded
         whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
@@ -251,7 +251,7 @@ class Search:
         return good
 
     def serves_raised(self, rows: Ints, a: Singles, b: Singles) -> Bools:
-        """Whether pairs that prove in form x32 do so in form y32, which differs beyond +-2**22 only."""
+        """Whether pairs proven in form x32 also hold in form y32, which differs beyond +-2**22 only."""
         ends = self._ends(rows)
         good = (self.far[rows] < RAISED) & (np.abs(ends) < RAISED_ENDS).all(axis=1) & self.fma
         good &= _single(MAGIC * a.astype(np.float64)) == MAGIC * a.astype(np.float64)
@@ -260,7 +260,7 @@ class Search:
         return np.asarray(good & self._ends_agree(rows, a, b, ends))
 
     def serves_float64(self) -> Bools:
-        """Whether the multiplier in float64 proves, for every channel."""
+        """Whether the multiplier in float64 is proven, for every channel."""
         rows = np.arange(len(self.m))
         ends = self._ends(rows) * self.m[:, None]
         good = (np.abs(ends) < _LONG).all(axis=1) & self._at_ends(rows, np.rint(ends))
@@ -280,7 +280,8 @@ class Search:
     def candidates(
         self, found: Singles, rows: Ints, guess: tuple[Singles, Singles] | None = None
     ) -> Iterator[tuple[Ints, Singles, Singles]]:
-        """Pairs to try for `rows`, as long as found[row] is 0: (channels, a, b); a channel may occur several times."""
+        """Candidate pairs for `rows`, as long as found[row] is 0: (channels, a, b); a channel may occur several
+        times."""
         m = self.m
         if guess is not None:
             yield rows, guess[0][rows], guess[1][rows]
@@ -301,7 +302,7 @@ class Search:
         yield from self._trials(found, rows)
 
     def _factors(self, found: Singles, rows: Ints, factors: Ints) -> Iterator[tuple[Ints, Singles, Singles]]:
-        """Pairs (factor, m / factor) without a rounding before the last one, likely to prove."""
+        """Pairs (factor, m / factor) with no rounding before the last one, whose proof is likely."""
         if len(rows):
             quotients = (self.m[rows, None] / factors).astype(np.float32)
             products = quotients.astype(np.float64) * factors
@@ -309,7 +310,7 @@ class Search:
             yield from _picks(found, rows, factors, quotients, likely)
 
     def _trials(self, found: Singles, rows: Ints) -> Iterator[tuple[Ints, Singles, Singles]]:
-        """Pairs (trial, m / trial) that agree where it is hardest."""
+        """Pairs (trial, m / trial) that agree at the accumulators where candidates fail most often."""
         if not len(rows):
             return
         points, reached, want = self._tightest(rows)
@@ -363,7 +364,7 @@ class Search:
 
     def _tightest(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
         """For each of `rows`: the accumulators [n, _TIGHTEST] where candidates fail most often; whether each is a step,
-        else it is one below a step; and the rounded product at that step."""
+        or else one below a step; and the rounded product at that step."""
         steps, reach = self.steps(rows), self._reach(rows)
         both = np.concatenate([steps, steps - 1], axis=1)
         want = np.concatenate([np.where(reach, self.want, -np.inf), np.where(reach, self.want, np.inf)], axis=1)
@@ -378,10 +379,10 @@ class Search:
 
 
 def numpy_bounds(inverse: Floats, halves: Floats, weights: Floats) -> Floats:
-    """As Search._inverse_bounds, with all steps, as float64 finds them for multipliers 1 / inverse [n].
+    """The same as Search._inverse_bounds for all steps, as float64 finds them for multipliers 1 / inverse [n].
 
-    If `inverse` lies well between the bounds, then these steps are the exact ones: the multiplier takes them to more
-    than want - 1/2, and one below them to less.
+    If `inverse` lies well between the bounds, these steps are the exact ones: the multiplier takes them to more than
+    want - 1/2, and one below them to less.
     """
     bounds = np.empty((2, len(inverse)))
     room = np.empty((STEPS, min(len(inverse), _CHUNK)))
@@ -406,7 +407,7 @@ def _inside(bounds: Floats, inverse: Floats) -> Bools:
 def _picks(
     found: Singles, rows: Ints, factors: Ints, quotients: Singles, likely: Bools
 ) -> Iterator[tuple[Ints, Singles, Singles]]:
-    """The first likely pairs [rows, factors] of each row, one after the other."""
+    """The first likely pairs [rows, factors] of each row, one after another."""
     for _ in range(_PICKS):
         pick = likely.argmax(axis=1)
         some = np.flatnonzero(likely[np.arange(len(rows)), pick] & (found[rows] == 0))
@@ -417,7 +418,7 @@ def _picks(
 
 
 def _in_parts(check: Callable[..., Bools], *arrays: np.ndarray[Any, Any]) -> Bools:
-    """check(*arrays), but for _CHUNK channels at a time."""
+    """check(*arrays), computed for _CHUNK channels at a time."""
     count = len(arrays[0])
     parts = [check(*(array[i : i + _CHUNK] for array in arrays)) for i in range(0, count, _CHUNK)]
     return np.concatenate([np.zeros(0, np.bool_), *parts])

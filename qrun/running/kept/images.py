@@ -1,9 +1,9 @@
-"""What depends on a model's file alone, kept on disk beside the compiled kernels, so that it is made once.
+"""Images: results that depend on a model's file alone, kept on disk beside the compiled kernels.
 
-An image is found by all bytes of the model, by those of its external data or the state of these files
-(`ir/external.py`), by qrun's sources and the versions of what they stand on, and by what was asked for. It says how
-large weights are packed, and does not hold them. What it holds is as good as made now: it was checked when it was made,
-and its file is believed only as those of kernels are (native/machine/cache.py). What cannot be kept is made each time.
+The key of an image covers all bytes of the model, the bytes of its external data or the state of these files
+(`ir/external.py`), qrun's sources, the versions of its libraries, and the request. An image says how large weights are
+packed, and does not hold them. Its content is as good as made now: it was checked when it was made, and its file is
+trusted only as those of kernels are (native/machine/cache.py). Anything that cannot be kept is made each time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ from qrun.running.programs import KEPT, forms, surplus
 T = TypeVar("T")
 _MARK = ".planned"
 MOST = 8
-"""The most programs that runs which do not observe keep for later processes, for each session: writing one takes longer
-than many runs. A model that meets more shapes, such as a decoder with a growing cache, meets other shapes in later
-processes."""
+"""The most programs that each session keeps on disk for runs that do not observe: writing one takes longer than many
+runs. A model that meets more shapes, such as a decoder with a growing cache, meets other shapes in later processes."""
 OFTEN = 8
-"""Runs with inputs of the same shapes after which such a file is written: they take longer than that."""
+"""Runs with inputs of the same shapes after which such a program is written: writing takes longer than that."""
 
 
 class Images:
-    """The images of one model, computed in one way."""
+    """The images of one model, for one arithmetic and one choice of fusing."""
 
     def __init__(self, engine: Engine, model: Model, arith: Arith, fuse: bool) -> None:
         self._engine, self._model, self._arith, self._fuse = engine, model, arith, fuse
@@ -63,7 +62,7 @@ class Images:
         return self._store.load(self._key("planned"), _MARK) is not None
 
     def values(self, name: str, make: Callable[[], T]) -> T:
-        """The plain values that `make` makes of the model and its label, now or in an earlier process."""
+        """The plain values that `make` computes from the model and its label, now or in an earlier process."""
         key = self._key("values", name, self._model.label)
         found = self._load(key)
         if found is not None:
@@ -74,7 +73,7 @@ class Images:
         return made
 
     def program(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
-        """The program that an earlier process made for these outputs and inputs like these; None if there is none."""
+        """The program that an earlier process made for these outputs and such inputs; None if there is none."""
         for kind in ((False, True), (True, False), (observe,)):
             packed = self._load(self._program_key(keep, kind, feeds))
             if packed is not None:
@@ -105,8 +104,8 @@ class Images:
         return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, told)
 
     def optimized(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
-        """What `make` makes of the model, or made in an earlier process.
-        keep, functions: as `qrun.passes.optimize` takes them."""
+        """The model that `make` optimizes, now or in an earlier process. keep, functions: as `qrun.passes.optimize`
+        takes them."""
         key = self._key("optimized", functions, sorted(keep))
         found = self._load(key)
         if found is not None:
@@ -120,7 +119,7 @@ class Images:
         return None if body is None else unpacked(body)
 
     def _save(self, key: str, packed: Callable[[Bundle], Any]) -> bool:
-        """Whether what `packed` makes, with its arrays in the bundle, can be stored."""
+        """Store the value of `packed`, with its arrays in the bundle; False if it cannot be stored."""
         bundle = Bundle()
         try:
             parts = bundle.parts(packed(bundle))
@@ -135,8 +134,8 @@ class Images:
 
 
 class KeptPrograms:
-    """The programs of a session that earlier processes made; those it makes are kept for later ones. Safe to use from
-    several threads."""
+    """The programs that a session takes from earlier processes, and keeps for later ones. Safe to use from several
+    threads."""
 
     def __init__(self, images: Images) -> None:
         self._images = images
@@ -166,12 +165,12 @@ class KeptPrograms:
             self._put(_key(keep, observe, feeds), program)
 
     def drop(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> None:
-        """Use the program for such runs no more: it could not run."""
+        """Stop using the program for such runs: it could not run."""
         with self._lock:
             self._put(_key(keep, observe, feeds), None)
 
     def opens(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for these outputs and inputs is to be kept at once: only at the session's first run that
+        """Whether to keep the program for these outputs and inputs at once: only at the session's first run that
         observes, or does not, for which none was kept. Other shapes may never come again; their program is kept after
         OFTEN runs."""
         with self._lock:
@@ -186,7 +185,7 @@ class KeptPrograms:
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether to keep the program for these, which has just run: True once for each, and at most MOST times."""
+        """Whether to keep the program that just ran for these: True once for each key, and at most MOST times."""
         with self._lock:
             awaited = self._awaited.get(_key(keep, False, feeds))
             if awaited is None:
@@ -197,7 +196,7 @@ class KeptPrograms:
             return wanted
 
     def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> RunsLeft | None:
-        """The counter of the runs after which the program for these is kept; None if it is not to be kept later."""
+        """The counter of the runs until the program for these is kept; None if it will not be kept later."""
         with self._lock:
             found = self._awaited.get(_key(keep, False, feeds))
             return found if found is not None and found.left > 0 and self._wanted < MOST else None
@@ -227,7 +226,7 @@ def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tu
 
 
 def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
-    """What an optimized model has that the model itself does not have, as plain values."""
+    """The parts of an optimized model that differ from the model itself, as plain values."""
     if made.model is model:
         return None, dict(made.groups), _refusals(made)
     old, new = parts(model.constants), parts(made.model.constants)

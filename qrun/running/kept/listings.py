@@ -22,8 +22,8 @@ from qrun.running.kept.packed import Bundle, type_named, type_of
 
 
 def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
-    """The program as plain values, with its machine code; of arrays that are constants of the model, their names, and
-    of large ones that were packed of constants, how."""
+    """The program as plain values, with its machine code. An array that is a constant of the model is stored as its
+    name; a large one packed from a constant, as the way to pack it."""
     from qrun.native.kernels.packing import packing_of
 
     listing, names = made.listing, {id(part): name for name, part in parts(model.constants).items()}
@@ -110,7 +110,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
 def _place(
     source: Reloadable, names: Mapping[int, str], starts: Sequence[tuple[int, str]], model: Model
 ) -> tuple[Any, ...] | None:
-    """Where an array without negative strides lies in a constant of the model; None if it lies in none. names: of the
+    """The place of an array without negative strides in a constant of the model; None if it lies in none. names: of the
     constants, by id; starts: the addresses of those that are in memory."""
     form = source.shape, source.strides, type_named(source.dtype)
     if source.stored is not None:

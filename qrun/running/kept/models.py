@@ -1,7 +1,6 @@
-"""What parsing a model's file made, kept, so that neither onnx nor protobuf is imported where an earlier process parsed
-it.
+"""Keeps the parsed graph of a model's file, so that later processes import neither onnx nor protobuf.
 
-Large weights are not in it: they are read from the model's file, all of which is read anyway to find what is kept.
+Large weights are not in it: they are read from the model's file, which is read whole anyway to find the kept graph.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 def load_kept(
     model: str | Path | bytes | onnx.ModelProto, cache: str | os.PathLike[str] | bool = True, *, source: str = ""
 ) -> Model:
-    """What `qrun.ir.load.load` makes of a model, kept for later processes if it is a file.
+    """The same as `qrun.ir.load.load`; keeps the model for later processes if it is a file.
 
     cache: as `Session` takes it. Raises what `load` does.
     """
@@ -70,7 +69,7 @@ def _parsed(model: str | Path | bytes | onnx.ModelProto, source: str, lifted: Li
 
 
 def _packed_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
-    """The model as plain values; of its weights those that the file does not hold as they are. Raises Unstorable."""
+    """The model as plain values, without the weights that the file holds as they are. Raises Unstorable."""
     if model.external_files:
         raise Unstorable("external data, which belongs to the content")
     held = {_place(_bytes(payload)): number for number, payload in enumerate(lifted.payloads.values())}
@@ -122,5 +121,5 @@ def _bytes(payload: memoryview) -> Array:
 
 
 def _place(array: Array) -> tuple[int, int]:
-    """Where its bytes are, and how many."""
+    """The address of its bytes, and how many they are."""
     return int(array.__array_interface__["data"][0]), array.nbytes

@@ -1,6 +1,6 @@
-"""Plain values and arrays as one piece of bytes that can be mapped into memory.
+"""Plain values and arrays as one block of bytes that can be mapped into memory.
 
-    16 bytes        how long the index is, and the padding after it
+    16 bytes        the length of the index, and of the padding after it
     index           Python's own form of constants (marshal): numbers, texts, tuples, dicts; for each array its type,
                     shape, place
     arrays          each on a boundary of 64 bytes of the file
@@ -23,12 +23,12 @@ from qrun.ir.types import ONNX_NAMES
 from qrun.native.machine.cache import HEAD
 
 TYPES = ("inputs", "outputs", "defaults")
-"""Of a model, what is a tuple of types."""
+"""The attributes of a model that are tuples of types."""
 _LINE = 64
 _FORMAT = 4
 _TYPES = {dtype.name: dtype for dtype in ONNX_NAMES if not dtype.hasobject}
 _NAMED = {dtype: name for name, dtype in _TYPES.items()}
-"""numpy makes up the name of a type anew whenever it is asked for, which takes longer than storing a node."""
+"""Names by type: numpy builds a type's name on each access, which takes longer than storing a node."""
 
 
 class Unstorable(Exception):
@@ -36,7 +36,7 @@ class Unstorable(Exception):
 
 
 class Bundle:
-    """Arrays that an index names by number; one array is stored once."""
+    """The arrays of an index, which names them by number; each array is stored once."""
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []
@@ -52,7 +52,7 @@ class Bundle:
         return found
 
     def parts(self, index: Any) -> list[Bytes]:
-        """What is to be stored, piece by piece."""
+        """The bytes to store, in pieces."""
         place, places = 0, []
         for array in self._arrays:
             places.append((_NAMED[array.dtype], array.shape, place))

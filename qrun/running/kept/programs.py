@@ -1,5 +1,4 @@
-"""Native programs as plain values: all that a run of one needs in another process,
-and what its nodes' checks look at."""
+"""Native programs as plain values: all that another process needs to run one, and the checks of its results."""
 
 from __future__ import annotations
 
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
 
 @frozen
 class KeptProgram:
-    """A program that was kept by another process, or made ahead of any run, with what an observing run needs.
+    """A program that another process kept, or that was made ahead of any run, with the data of an observing run.
 
     checks: for each step whose result must be looked at, a test: would the reference kernel observe nothing in it?
-    told:   for each step, what is observed where no such test fails;
-            None if the program cannot serve a run that observes.
+    told:   for each step, its observations where no such test fails; None if the program cannot serve a run that
+            observes.
     peak:   most bytes that an observing run step by step holds; held: bytes that it holds at each step in `checks`.
     """
 
@@ -59,8 +58,8 @@ def packed_program(
 ) -> Any:
     """The program as plain values. Raises Unstorable.
 
-    first: a run that observed, if the program is to tell what such runs do; held: bytes while each of its steps ran, if
-    known. model: as it was loaded; its constants are named only.
+    first: a run that observed, if the program is to serve such runs; held: bytes while each of its steps ran, if known.
+    model: as it was loaded; its constants are stored as names only.
     """
     listing, schedule, plan = compiled.program.listing, compiled.program.schedule, compiled.plan
     loose = any(step.loose for step in listing.steps.values())
@@ -95,7 +94,7 @@ def packed_program(
 def unpacked_program(
     index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
 ) -> KeptProgram:
-    """The program of this index, for the model that it was made of."""
+    """The program of this index, for the model from which it was made."""
     packed, constants, events, made, checks, told, peak, held = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     stored = parts(model.constants)
@@ -117,7 +116,7 @@ def unpacked_program(
 
 
 def observing_program(compiled: Compiled, dry: DryRun) -> KeptProgram | None:
-    """The program with what a run that observes needs; None if it cannot serve such a run. dry: foretells that run."""
+    """The program with the data of an observing run, which `dry` foretells; None if it cannot serve such a run."""
     listing, schedule = compiled.program.listing, compiled.program.schedule
     if schedule is None or any(step.loose for step in listing.steps.values()):
         return None
@@ -135,9 +134,9 @@ def observing_program(compiled: Compiled, dry: DryRun) -> KeptProgram | None:
 
 
 def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:
-    """`KeptProgram.checks`; None if a result cannot be looked at. views: receives the views of these results, and of
-    what the reference kernel would read, as far as memory still holds that. A run that needs a value without a view
-    fails, and then goes step by step."""
+    """`KeptProgram.checks`; None if a result cannot be looked at. views: receives the views of these results and of the
+    reference kernel's inputs, as far as memory still holds them. A run that needs a value without a view fails, and
+    then goes step by step."""
     found: dict[int, Complete] = {}
     listing, sight = compiled.program.listing, Sight(schedule)
     there = set(listing.item_of)
@@ -163,7 +162,7 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
 
 
 def look_key(item: int, name: str) -> tuple[str, int, str]:
-    """The key of the view through which the value `name` is looked at once the item has run."""
+    """The key of the view through which the value `name` is read once the item has run."""
     return "look", item, name
 
 
@@ -172,7 +171,7 @@ def _pairs(compiled: Compiled, first: RunResult) -> Iterator[tuple[KernelBinding
 
 
 def _told(bound: KernelBinding | None, event: NodeEvent) -> tuple[tuple[Any, ...], ...]:
-    """What is observed at a step in each run: what its parameters alone tell, and what follows from shapes."""
+    """The observations at a step in each run: from its parameters alone, and from shapes."""
     known = bound.observations if bound is not None and bound.kernel is not None else event.observations
     return tuple((o.kind, o.param, int(o.count), int(o.total), tuple(map(int, o.first)), o.detail) for o in known)
 
@@ -225,7 +224,7 @@ def has_bodies(nodes: Iterable[Node]) -> bool:
 
 
 class LazySteps(Sequence[Step]):
-    """The steps of a model's nodes, each made when it is asked for."""
+    """The steps of a model's nodes, each made on first access."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._nodes = model, model.nodes

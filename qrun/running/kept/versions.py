@@ -1,4 +1,4 @@
-"""What all that is kept of models depends on besides the model."""
+"""The version of everything besides the model on which kept results depend."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from qrun.declare.digest import digest
 
 SUFFIX = ".model"
-"""Of the files in which it is kept."""
+"""The suffix of the files with kept results."""
 _OTHERS = frozenset(("child", "cli", "comparing", "conform", "evaluating", "peers", "report", "schemas", "__pycache__"))
-"""Packages of qrun on which nothing that is kept depends."""
+"""Packages of qrun on which no kept result depends."""
 
 
 def _stamps(folder: str) -> list[tuple[str, int, int]]:
@@ -34,12 +34,12 @@ def _stamps(folder: str) -> list[tuple[str, int, int]]:
 
 
 _SOURCES = repr(_stamps(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))).encode()
-"""As this process imported them: what somebody edits later, it does not run."""
+"""The sources as this process imported them; it does not run later edits."""
 
 
 @cache
 def version() -> str:
-    """Names all that an image depends on besides the model: sources by size and time of change, and versions below."""
+    """Identifies all that an image depends on besides the model: sources by size and time of change, and versions."""
     onnx = find_spec("onnx")
     age = os.stat(onnx.origin).st_mtime_ns if onnx and onnx.origin else 0
     return f"{digest(_SOURCES)} {sys.version} {np.__version__} {ml_dtypes.__version__} {age}"
