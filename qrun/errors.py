@@ -222,8 +222,13 @@ FULL_NAMES = {"onnxruntime": "ort", "onnx.reference": "onnx-ref", "onnx": "onnx-
 
 def meant(value: str, allowed: Iterable[str]) -> str:
     """Which of the allowed values was probably meant; "" if none is near."""
-    from difflib import get_close_matches
-
     known = list(allowed)
     full = FULL_NAMES.get(value.lower(), "")
-    return full if full in known else next(iter(get_close_matches(value, known, 1)), "")
+    return full if full in known else next(iter(close_matches(value, known)), "")
+
+
+def close_matches(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The known words that are like a word, the best first."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, list(known), count, cutoff)

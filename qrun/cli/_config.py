@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from qrun.cli._base import COMMANDS, Option, heading
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 
 general = heading("General")
 
@@ -168,10 +168,8 @@ def _bad_value(key: str, what: str, facts: list[tuple[str, str]], path: Path) ->
 
 
 def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
-    from difflib import get_close_matches
-
     name = key.rpartition(".")[2]
-    near = get_close_matches(name, known, 1, 0.6)
+    near = close_matches(name, known)
     why = FORBIDDEN.get(name, "")
     return CallError(
         "QR009",

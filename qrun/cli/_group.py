@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qrun.cli._base import COMMANDS, Command, help_width, places
+from qrun.errors import close_matches
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -52,9 +53,7 @@ def _general(word: str) -> str:
     """``--version`` or ``--help`` where a word alone is nearly that; "" for other words, and options of ``run``."""
     if not word.startswith("--"):
         return ""
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, ("--version", "--help", "--verbose"), 1, 0.8)
+    near = close_matches(word, ("--version", "--help", "--verbose"), 1, 0.8)
     return near[0] if near and near[0] not in (word, "--verbose") else ""
 
 
@@ -98,9 +97,7 @@ class CommandGroup(click.Group):
             elif os.path.exists(word):
                 message += f" Did you mean qrun ./{word}, the file of that name?"
             else:
-                from difflib import get_close_matches
-
-                near = get_close_matches(word, COMMANDS, 1)
+                near = close_matches(word, COMMANDS)
                 message += f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(COMMANDS)}."
             raise click.UsageError(message, ctx=ctx)
         return super().resolve_command(ctx, args)

@@ -7,7 +7,6 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 from qrun.ir import Array
 from qrun.ir.tensorfile import tensor_bytes
 from qrun.ir.types import DTYPES, NUMBERS
@@ -147,7 +146,7 @@ class Suite:
             if any(fits(info, kind, word) for info in self.cases):
                 return kind
         known = [*PROFILES, *sorted({info.op for info in self.cases}), *(info.id for info in self.cases)]
-        near = get_close_matches(word, known, 1, 0.5)
+        near = close_matches(word, known, 1, 0.5)
         raise CallError(
             "QR005",
             f"--select {word}: it fits no case",

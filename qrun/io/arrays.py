@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.errors import CallError, absent, some
+from qrun.errors import CallError, absent, close_matches, some
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.memory import Budget
@@ -59,15 +59,13 @@ ARRAYS = (".npy", ".npz", ".pb")
 
 def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
     """An input file that cannot be opened; names what beside it may be meant: files of its kind."""
-    from difflib import get_close_matches
-
     path = Path(path)
     reason = getattr(error, "strerror", None) or str(error)
     try:
         beside = sorted(p.name for p in path.parent.iterdir() if p.suffix in (*ARRAYS, path.suffix) or p.is_dir())
     except (OSError, ValueError):
         beside = []
-    near = get_close_matches(path.name, [name for name in beside if name != path.name], 1, 0.6)
+    near = close_matches(path.name, [name for name in beside if name != path.name])
     _, fix = absent(str(path))
     if not fix and near:
         fix = f"did you mean {path.parent / near[0]}?"

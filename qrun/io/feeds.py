@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, some
+from qrun.errors import CallError, close_matches, some
 from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import as_input, is_compound, of_type
@@ -77,11 +77,10 @@ def check_feeds(
 
 
 def unknown_input(model: Model, name: str, source: str) -> CallError:
-    from difflib import get_close_matches
     from shlex import quote
 
     names = [v.name for v in model.inputs]
-    near = get_close_matches(str(name), names, 1, 0.6)
+    near = close_matches(str(name), names)
     listing = "qrun inspect MODEL lists the inputs" if names else "qrun MODEL runs it without"
     spec = quote(f"{near[0]}={source or 'FILE'}") if near else ""
     fixes = [f"did you mean -i {spec}?"] if near else [model.filled(listing)]

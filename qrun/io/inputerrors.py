@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 from qrun.io.arrays import ARRAYS
 from qrun.io.feeds import unknown_input
 from qrun.ir import Array, Model, TensorType
@@ -81,7 +80,7 @@ def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str)
     error.facts = (*error.facts, ("keys", f"{', '.join(list(found)[:12])} in {source}"))
     names = [value.name for value in model.inputs]
     without = [name for name in names if name not in found]
-    near = get_close_matches(key, without, 1, 0.6)
+    near = close_matches(key, without)
     if near or len(without) == 1:
         error.fixes = (f"did you mean the key {(near or without)[0]}? {how_to_write(names)} writes it",)
     elif without:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 from qrun.io.arrays import numbered, write_npy
 from qrun.io.files import cannot, check_file, check_folder, real_path, replacing, write_files
 from qrun.io.storable import storable
@@ -173,7 +173,6 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
 
     A pattern that is a name stands for it, whatever signs it has. Raises CallError for a pattern without a match.
     """
-    from difflib import get_close_matches
     from fnmatch import fnmatchcase
 
     names = list(
@@ -190,7 +189,7 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
     for pattern in patterns:
         found = {pattern} if pattern in names else {name for name in made if fnmatchcase(name, pattern)}
         if not found:
-            near = get_close_matches(pattern.strip("*?"), names, 3, 0.5)
+            near = close_matches(pattern.strip("*?"), names, 3, 0.5)
             raise CallError(
                 "QR006",
                 f"no tensor matches {pattern!r}",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 from qrun.ir import Model, TensorType
 from qrun.ir.types import shape_text
 
@@ -146,8 +146,6 @@ def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) 
 
     A named dimension that the spec calls by its place, as in ``x[0]=4``, gets its name.
     """
-    from difflib import get_close_matches
-
     for value in values.values():
         for place, dim in enumerate(value.sizes):
             if isinstance(dim, str) and spec.startswith(f"{value.name}[{place}]="):
@@ -158,7 +156,7 @@ def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) 
         if not found or numbers is None:
             continue
         for names, right in ((values, ":"), (known, "=")):
-            near = get_close_matches(name, names, 1, 0.6)
+            near = close_matches(name, names)
             if near and len(numbers) == (_rank(values[near[0]], len(numbers)) if right == ":" else 1):
                 return f"{near[0]}{right}{sizes}"
     return ""

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from qrun.declare.digest import Content
-from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, some
+from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, close_matches, some
 from qrun.ir import schema
 from qrun.ir.external import External, open_regular
 from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
@@ -128,13 +128,11 @@ def _models_below(folder: Path) -> list[str]:
 
 def _nearby(path: Path) -> list[str]:
     """Fixes for a path that does not exist: similar names beside its first missing part."""
-    from difflib import get_close_matches
-
     lost = next(p for p in (*reversed(path.parents), path) if not os.path.exists(p))
     folder = "the current folder" if lost.parent == Path() else str(lost.parent)
     models = [] if lost != path else sorted(p.name for p in lost.parent.glob("*.onnx"))
     names = {Path(name).stem: name for name in (*sorted(p.name for p in lost.parent.glob("*/")), *models)}
-    near = get_close_matches(lost.stem, names, 1, 0.6)
+    near = close_matches(lost.stem, names)
     if near:
         found = lost.parent / names[near[0]]
         meant = found / path.relative_to(lost)

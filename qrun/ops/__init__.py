@@ -5,6 +5,7 @@ A declaration is the schema, the reference kernel, the cost and perhaps the lowe
 May be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
 """
 
+from qrun.errors import close_matches
 from qrun.ir.schema import standard_operators
 from qrun.ops._context import Arith, Body, Observation
 from qrun.ops._op import REGISTRY, RUNNER, Context, OpDef, find, op, runs
@@ -40,7 +41,5 @@ def operators() -> list[tuple[str, str]]:
 
 def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
     """Up to three operators with names like this one, whatever its case and domain."""
-    from difflib import get_close_matches
-
     names = {known.lower(): known for _, known in operators()}
-    return [names[name] for name in get_close_matches(op_type.lower(), names, 3, cutoff)]
+    return [names[name] for name in close_matches(op_type.lower(), names, 3, cutoff)]

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 import numpy as np
 
 from qrun.declare.frozen import declared, field_types, frozen
-from qrun.errors import OperatorError
+from qrun.errors import OperatorError, close_matches
 from qrun.ir import Attribute, Model, Node, TensorType
 from qrun.ir.schema import Formal, Schema
 from qrun.ir.types import BY_ONNX_NAME
@@ -272,11 +272,9 @@ def attributes_given(
 
 
 def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
-    from difflib import get_close_matches
-
     from qrun.ops._advice import attribute_fix
 
-    near = get_close_matches(name, names, 1)
+    near = close_matches(name, names)
     expected = f"one of: {', '.join(names)}" if names else "no attributes"
     why = f"{node.op}-{node.version} does not define it."
     fix = f"did you mean {near[0]}?" if near else attribute_fix(node, name)

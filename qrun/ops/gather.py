@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir.types import shape_text, type_name
+from qrun.native.errors import Declined
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, broadcast, narrow, widen, with_zeros
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op
@@ -32,7 +33,6 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 
 @gather.native
 def _lower_gather(site: LoweringContext) -> NativeKernel:
-    from qrun.native.errors import Declined
     from qrun.native.kernels.indexed import NamedRows
     from qrun.ops.lowering.moves import gathered_kernel, taken_kernel
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
-from qrun.errors import NAMES
+from qrun.errors import NAMES, close_matches
 
 _TEXTS = {
     "QR000": "The command line cannot be read: an unknown command or option, an option without its value, or a value that is none of its choices. qrun COMMAND -h prints what there is.",
@@ -216,4 +215,4 @@ def nearest(word: str, names: Iterable[str], count: int) -> list[str]:
     if re.fullmatch(r"QR\d{0,3}", word, re.IGNORECASE):
         return []
     known = {name.lower(): name for name in names}
-    return [known[near] for near in get_close_matches(word.lower(), known, count, 0.6)]
+    return [known[near] for near in close_matches(word.lower(), known, count, 0.6)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from shlex import quote
 from typing import Any
@@ -21,7 +20,7 @@ from qrun.documents.answers import (
     StoredTensor,
 )
 from qrun.documents.record import encode
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import shape_text, sizes_text, type_name
 from qrun.report.grid import Column, Grid
@@ -165,7 +164,7 @@ def match_stored(facts: ModelFacts, patterns: Sequence[str]) -> dict[str, Array]
 
 def _no_match(facts: ModelFacts, pattern: str) -> CallError:
     names = list(facts.stored)
-    near = get_close_matches(pattern.strip("*?"), names, 3, 0.5)
+    near = close_matches(pattern.strip("*?"), names, 3, 0.5)
     model = facts.model
     path = quote(str(model.path)) if model.path else "-"
     made = pattern in model.producers or any(v.name == pattern for v in model.inputs)

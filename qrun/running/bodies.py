@@ -13,6 +13,7 @@ import numpy as np
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
+from qrun.native.errors import Declined
 from qrun.ops._context import Repeated
 from qrun.running.compiled import Compiled
 from qrun.running.derived import blank
@@ -109,8 +110,6 @@ class BodyPrograms:
     def _turning(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
         """The program without steps in Python, and its turns; None if there is none. Several calls look for it, as
         programs of graphs inside may be made later."""
-        from qrun.native.errors import Declined
-
         found: tuple[Compiled, Turns] | None
         tries, found = last.compiled.turns.get(scanned, (0, None))
         if found is None and tries < PATIENT:

@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen, replace
 from qrun.errors import TimeLimitError
 from qrun.ir import Array
 from qrun.memory import Budget, out_of_time
+from qrun.native.errors import Declined, Late
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import UNTIMED, Inside, LaterEvents, NodeEvent, TensorInfo
@@ -105,8 +106,6 @@ class Compiled:
 
     def _late(self, error: Exception, budget: Budget) -> Exception | None:
         """If `error` says that the run took too long: the error to raise, with the node's place in it; else None."""
-        from qrun.native.errors import Late
-
         if not isinstance(error, Late):
             return None
         assert budget.deadline is not None
@@ -219,7 +218,6 @@ class Compiler:
         follow from shapes. bounds: the kernel of each step. loose: steps and tensors without fixed shapes. calls: items
         of steps with graphs, by number.
         """
-        from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
         from qrun.native.plan.items import PythonStep
         from qrun.native.plan.program import Program

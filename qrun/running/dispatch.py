@@ -17,6 +17,7 @@ from qrun.declare.stored import Part, borrow, parts
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
+from qrun.native.errors import Declined, Undecided
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._context import Claim, Repeated
 from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, OfShapes
@@ -213,8 +214,6 @@ class NativeKernels:
             return None
 
     def _make(self, step: Step, args: Sequence[Part | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
-        from qrun.native.errors import Declined
-
         definition = step.definition
         if definition.lowering is None:
             reason = "the nodes inside have kernels of their own" if definition.graphs else "no native kernel"
@@ -284,6 +283,4 @@ def _attributes(step: Step) -> Mapping[str, Any]:
 
 def undecided(error: Exception) -> bool:
     """Whether a native kernel raised this because it could not decide a result; the reference kernel can."""
-    from qrun.native.errors import Undecided
-
     return isinstance(error, Undecided)

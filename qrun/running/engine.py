@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from qrun.errors import CallError, UnsupportedError
+from qrun.native.errors import Declined
 
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
@@ -15,7 +16,6 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
     """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
     try:
         from qrun.native.emit.isa import available
-        from qrun.native.errors import Declined
         from qrun.native.machine.engine import Engine
 
         usable = available()

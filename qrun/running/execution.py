@@ -17,6 +17,7 @@ from qrun.ir import Array, Model
 from qrun.ir.compound import Compound, of_type, parts, tensors, to_runtime
 from qrun.ir.types import describe, type_name
 from qrun.memory import SMALL, Budget, Deadline, default_limit
+from qrun.native.errors import Undecided, Unplanned
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels
@@ -219,8 +220,6 @@ def run_program(
 
 def expected_failure(error: Exception) -> bool:
     """Whether running step by step may succeed where the program failed with this error."""
-    from qrun.native.errors import Undecided, Unplanned
-
     return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
+from qrun.native.errors import Declined
 
 if TYPE_CHECKING:
     from qrun.native.emit.isa import Isa
@@ -90,7 +91,6 @@ def this_machine(
     """
     try:
         from qrun.native.emit.isa import choose
-        from qrun.native.errors import Declined
         from qrun.native.machine.cache import ObjectCache, default_directory
 
         try:

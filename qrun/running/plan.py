@@ -12,7 +12,7 @@ from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.declare.stored import constants_of, parts
-from qrun.errors import CallError, OperatorError, UnsupportedError
+from qrun.errors import CallError, OperatorError, UnsupportedError, close_matches
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
@@ -127,9 +127,7 @@ def _known(model: Model) -> set[str]:
 
 
 def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, 3, 0.6)
+    near = close_matches(name, known, 3)
     return CallError(
         "QR006",
         f"the model has no tensor {name!r}",

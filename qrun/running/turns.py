@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.declare.frozen import replace
+from qrun.native.errors import Declined
 from qrun.running.compiled import Compiled
 from qrun.running.derived import blank
 from qrun.running.dispatch import NativeKernels
@@ -39,8 +40,6 @@ def call_of(
 ) -> tuple[Item, Mapping[str, Compiled]] | None:
     """The calls that replace an If, Loop or Scan, and the programs of its graphs; None where Python must run it. infos:
     types and shapes of tensors by name."""
-    from qrun.native.errors import Declined
-
     ways = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
     turned = any(any(step.kwargs.get(way) or ()) for way in ways) or (step.node.op_type, step.node.version) == (
         "Scan",
@@ -92,8 +91,6 @@ class _Call:
 
     def _program(self, attribute: str) -> Compiled:
         """The program of a graph. Raises Declined where it has steps in Python."""
-        from qrun.native.errors import Declined
-
         plan, infos, names = self.step.bodies[attribute], self._infos, (*self.states, *self.scanned)
         given = {name: blank(infos[name].shape, infos[name].dtype) for name in plan.model.captured}
         for place, (value, name) in enumerate(zip(plan.model.inputs, names, strict=False)):
@@ -123,16 +120,12 @@ class _Call:
 
     def _told(self, word: str, name: str, nbytes: int) -> dict[str, int]:
         """The words that locate the number of turns, or the condition. Raises Declined for one that is no scalar."""
-        from qrun.native.errors import Declined
-
         if self._form(name).nbytes != nbytes:
             raise Declined("no scalar")
         return {word: 8 * (1 + self._number(name)), f"{word}_at": 0}
 
     def _places(self, turns: Turns) -> list[tuple[int, int] | None]:
         """Each result's index in `wanted` and byte 0, None without name. Raises Declined for another shape or type."""
-        from qrun.native.errors import Declined
-
         named = zip(turns.results, (*self.step.node.outputs, *[""] * len(turns.results)), strict=False)
         for number, (form, name) in enumerate(named):
             stacked = self.kind != "If" and number >= len(turns.carried)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from qrun.ir import Array
+from qrun.native.errors import Declined
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
 from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, operand, require_copied
@@ -81,8 +82,6 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
 def tried(of: Callable[[Order], Tried]) -> Tried:
     """The operation on operands in C or channels-last order, or in C order alone where not both are possible.
     Raises Declined."""
-    from qrun.native.errors import Declined
-
     made = of("any")
     try:
         _ = made.tight, made.lying("channels").tight

@@ -18,6 +18,7 @@ from qrun.declare.stored import Part, StoredArray, hold
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.native.errors import Declined
 from qrun.ops._complete import Complete
 from qrun.ops._context import Context
 
@@ -260,8 +261,6 @@ def elementwise_of(site: LoweringContext, name: str, *arrays: Array, constants: 
 
 
 def declined(reason: str) -> Exception:
-    from qrun.native.errors import Declined
-
     return Declined(reason)
 
 

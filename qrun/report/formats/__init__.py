@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qrun.declare.registry import sources
-from qrun.errors import CallError
+from qrun.errors import CallError, close_matches
 from qrun.report.formats._format import FORMATS, Asked, check_format
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def target(spec: str, known: Mapping[str, str]) -> tuple[str, str]:
     usual = "sarif" if "sarif" in known else next(iter(known))
     fix = f"-o {usual}={spec} names the format"
     if sign and file:
-        near = get_close_matches(name, known, 1, 0.6)
+        near = close_matches(name, known)
         fix = f"did you mean -o {near[0]}={file}?" if near else f"-o {usual}={file}, or another format before ="
     expected = f"a file with the suffix {' '.join(filter(None, known.values()))}, or FORMAT=FILE"
     facts = [("expected", expected), ("formats", ", ".join(known))]
