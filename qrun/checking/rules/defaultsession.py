@@ -228,7 +228,7 @@ def _sliced(scope: Scope, node: Node, sliced: StoredParameters, *, runs: bool) -
 def _groups(
     scope: Scope, operators: tuple[str, ...]
 ) -> Iterator[tuple[Node, list[StoredParameters], StoredParameters]]:
-    """Yield each of these operators between DequantizeLinear and QuantizeLinear of 8-bit tensors, with the parameters."""
+    """Yield each of these operators between DequantizeLinear and QuantizeLinear of 8 bits, with their parameters."""
     model = scope.model
     for node in model.nodes:
         if node.op_type not in operators or node.domain or not node.outputs:

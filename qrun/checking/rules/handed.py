@@ -111,7 +111,7 @@ class End:
 
 @frozen(eq=False)
 class Handed:
-    """Codes that `made` writes and `read` reads. direct: are they the same tensor? If not, operators moved the codes."""
+    """Codes that `made` writes and `read` reads. direct: are they one tensor? If not, operators moved the codes."""
 
     made: End
     read: End

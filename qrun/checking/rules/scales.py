@@ -89,7 +89,7 @@ def _of_several(bad: Array) -> str:
 
 
 def _bad_scales(scope: Scope, node: Node, q: Quantizer, real: Array) -> Array:
-    """A mask of the invalid scales: not positive and finite. Of stored codes, 0 is invalid only if it changes values."""
+    """A mask of the invalid scales: not positive and finite. For stored codes, 0 is invalid only if it changes one."""
     strict = ~(np.isfinite(real) & (real > 0))
     codes = scope.value(q.tensor.tensor) if node.op_type == "DequantizeLinear" and strict.any() else None
     if codes is None:

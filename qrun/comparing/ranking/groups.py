@@ -150,7 +150,7 @@ def _repeats(b: Reals, inner: Region, rounds: Path) -> bool:
 
 
 def _naming_node(b: Reals, inner: Region, rounds: Path) -> Node:
-    """The node that names a group: its first operator other than bias or activation, else its first or a quantizer."""
+    """The node that names a group: the first operator that is no bias or activation, else the first or a quantizer."""
     places = [p for p in inner.operators if not is_absorbed(b, p)] or list(inner.operators) or list(rounds)
     node = b.nodes[places[0]]
     return next((n for n in b.model.nodes if n.index == node.index), node)
