@@ -388,7 +388,7 @@ def accuracy(
     tolerance:  None: the default, which a quantized model need not meet against its float model.
     min_sqnr:   dB, see `Accuracy`.
     max_memory: bytes that a run may hold; None: 80 % of the free memory.
-    max_time:   seconds that a run may take; None: no limit.
+    max_time:   seconds that a run in a Session may take; None: no limit.
     seconds:    time for measuring the nodes' effects on the outputs, all feeds together; inf for no limit. `Effects`
                 says what is left out if the time does not suffice.
     Raises CallError if the inputs differ or no feed is given, RunError if a run fails, UnsupportedError.

@@ -67,7 +67,7 @@ class ComparedTensor:
     pair:   both sides' results from their runs (with `isolate`: the first side's from the second side's inputs).
     inputs: did both sides read the same bits? None: not known, because the second side does not expose all inputs or
             may have read some in another precision than it exposes (`unseen`).
-    guilt:  why it differs although its inputs are the same; None if it is equal or only inherits a difference.
+    guilt:  why it differs even if computed from the same inputs; None if it does not, or only inherits a difference.
     checked: was it recomputed from the other side's inputs?
     unseen: names of inputs that are equal as the second side exposes them, but that it may have read in another
             precision.

@@ -73,7 +73,7 @@ def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
         yield from _in_nodes(one, other, path)
         yield from _in_inputs((a, b), (one, other), known, seen, path)
     rest = [name for name in a.constants if name in b.constants and (name, name) not in seen]
-    for name in rest:  # of nodes without a counterpart, as in other forms of one model
+    for name in rest:  # read by nodes without a counterpart, as in another form of the same model
         x, y, reader = a.constants[name], b.constants[name], next(iter(a.consumers.get(name, ())), None)
         if reader is not None and not _equal(x, y):
             yield _change(_kind(reader, reader.inputs.index(name), [x]), name, path + reader.label, x, y)

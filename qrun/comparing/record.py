@@ -306,7 +306,7 @@ def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
         tensors = ((name, held[name]) for name in model.producers if name in held)
     live = {**model.constants, **feeds}
     readers = model.consumers.items()
-    frees = grouped((max(node.index for node in nodes), name) for name, nodes in readers)  # by who reads them last
+    frees = grouped((max(node.index for node in nodes), name) for name, nodes in readers)  # by the last reader
     fixed = _from_constants(model)
     done = -1
     for name, array in tensors:

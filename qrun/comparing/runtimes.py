@@ -257,7 +257,7 @@ def compare_runtimes(
 
     The cause of a difference is sought where a node's result differs although both sides read the same values. If `b`
     refuses the whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run
-    the model, or if `b` is not available.
+    the model, or if `b` is not available or exceeds a limit.
     """
     mine = a.run(feeds)
     refused = None

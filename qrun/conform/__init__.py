@@ -3,5 +3,5 @@
 `suite` reads the frozen cases. `run` passes them to one of the `runtimes`: a child process (`worker` and its
 `adapters`) or any program. `judge` gives each answer a verdict, and `results` has the records of the verdicts.
 
-checking, report and cli may import it. It knows no operators: what a case computes is data of the suite.
+May be imported by checking, report and cli. Knows no operators: what a case computes is data of the suite.
 """

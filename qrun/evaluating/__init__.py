@@ -1,5 +1,5 @@
 """Evaluates models over many samples: metrics with intervals, worker processes, results that survive an interruption.
 
-`cli` and `report` import it. It runs models through `running` and `peers`, and knows no screens or options: a caller
+Imported by `cli` and `report`. It runs models through `running` and `peers`, and knows no screens or options: a caller
 passes samples and gets an `Evaluation`.
 """

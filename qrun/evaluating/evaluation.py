@@ -170,7 +170,7 @@ class Evaluation:
     stopped:   why not all samples were evaluated, "" if they were.
     seconds:   time of this call; resumed: the number of samples from an earlier call; workers: processes.
     seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
-               fewer than four runs, and if health is counted or the model runs elsewhere.
+               fewer than four runs, in another runtime, and while health is counted.
     """
 
     source: str

@@ -95,7 +95,7 @@ class Pairs:
     def p_value(self) -> float:
         """McNemar's exact test: the probability of a split at least this uneven if both models are equally good."""
         n, few = self.first + self.second, min(self.first, self.second)
-        if n > 1000:  # the binomial distribution is normal there to more digits than are shown
+        if n > 1000:  # the normal approximation is exact to more digits than are shown
             return erfc(max(abs(self.first - self.second) - 1, 0) / sqrt(2 * n))
         return min(1.0, float(2 * sum(comb(n, k) for k in range(few + 1)) / 2**n))
 

@@ -233,7 +233,7 @@ class _Run:
     def all(self, feeds: Sequence[Feed], batch: int) -> list[dict[str, Array] | QrunError]:
         """Run feeds in batches. Returns, for each feed, its outputs by name with a batch axis of one, or the error."""
         size = self.axis.size or (batch if self.axis.size is None else 1)
-        _ = self._session  # a model that cannot be run at all is no fault of a sample
+        _ = self._session  # load first, so that a model that cannot run does not count as a failed sample
         found: list[dict[str, Array] | QrunError] = []
         for start in range(0, len(feeds), size):
             group = feeds[start : start + size]
@@ -430,7 +430,7 @@ def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
             error = result[1] if isinstance(result, tuple) else result
             if isinstance(
                 error, BaseException
-            ):  # the status may be another one already: that its worker was lost since
+            ):  # not the future's status: it may have changed since, if its worker was lost
                 raise error
             yield result
             future.release()

@@ -2,5 +2,5 @@
 
 `files` writes files atomically.
 
-`running` and everything above it may import this package. It knows no operators, plans or backends.
+May be imported by `running` and everything above it. Knows no operators, plans or backends.
 """

@@ -251,7 +251,7 @@ def _exactly(stream: IO[bytes], nbytes: int, source: str, what: str) -> bytes | 
 
 def write_npy(stream: IO[bytes], array: Array) -> None:
     """Write one array in .npy format. Its type must be one that `storable` returns."""
-    # numpy asks a file object for its position, which a pipe has not; an object that only writes is not asked.
+    # numpy asks a file object for its position, which a pipe does not have, but not an object that only has write().
     writer: Any = stream if stream.seekable() else SimpleNamespace(write=stream.write)
     np.lib.format.write_array(writer, np.asanyarray(array), allow_pickle=False)
 

@@ -308,7 +308,7 @@ def read_inputs(
 
 
 def gather(model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] | None) -> Feeds:
-    """Read the arrays that specs name, by input, without checking that they fit. Raises CallError."""
+    """Read the arrays that specs name, by input, into the budget, without checking that they fit. Raises CallError."""
     reader = _Reader(model, budget, stdin, Feeds())
     for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
         reader.read(spec)

@@ -134,7 +134,7 @@ class Wholes:
             made[...] = min(count, np.iinfo(np.int32).max)
             if whole.mask:
                 batch = self._size(node, whole.of[0][0], 0) or made.size
-                made[batch : 2 * batch] = 0  # where sequences begin, if that is said behind their ends
+                made[batch : 2 * batch] = 0  # the starts of the sequences, if they follow the ends
         return made
 
     def total(self, value: TensorType) -> int | None:

@@ -95,9 +95,9 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
             wanted.append(value)
             continue
         if shape is None or dtype is None or (dtype in _COUNTS and node.op_type not in _LOOKING_UP):
-            return None  # unknown; or perhaps a length, which zero is not
+            return None  # unknown, or perhaps a length, for which zero is invalid
         if qonnx and place:
-            return None  # a number of bits or a scale, which zero is not
+            return None  # a number of bits or a scale, for which zero is invalid
         free |= not all(isinstance(size, int) for size in shape)
         sizes = tuple([size if isinstance(size, int) else 1 for size in shape])
         if prod(sizes) > LARGE:
@@ -114,6 +114,6 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
             step.definition.compute(args, step.kwargs, ctx)
     except OperatorError as error:
         return located(error, model, node, definition) if error.code in (_OF_SCALES if free else _OF_SHAPES) else None
-    except (QrunError, *REFUSALS):  # of memory: the checks are behind it
+    except (QrunError, *REFUSALS):  # a claim of memory, which comes after the checks
         return None
     return None

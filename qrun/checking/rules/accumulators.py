@@ -403,7 +403,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
         met = saturating(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
         more = len({id(one.node) for _, one in unsafe}) - 1
         others = f", and {several(more, 'more node')} like it" if more else ""
-        # onnxruntime.quantization writes int8 weights of QLinearConv with a scale for each channel whatever it is told.
+        # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested.
         scales = model.constants.get(w.node.inputs[4]) if w.node.op_type == "QLinearConv" else None
         yield Finding(
             f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",

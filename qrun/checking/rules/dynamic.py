@@ -146,7 +146,7 @@ def _depends(scope: Scope, node: Node, fixed: bool) -> bool:
         return False
     shape = scope.shape(node.inputs[0])
     if shape is not None and node.op_type == "DynamicQuantizeLSTM" and len(shape) > 1:
-        shape = (shape[1], shape[0], *shape[2:])  # the second axis is that of sequences
+        shape = (shape[1], shape[0], *shape[2:])  # the second axis is the batch
     return not fixed if shape is None else not _is_fixed(shape)
 
 

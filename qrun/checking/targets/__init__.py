@@ -27,7 +27,7 @@ axis_back (from the end: 1 is the last). A quantized output also has spread (the
 the parameters of a dequantized input). A test is a value, a list of values, or some of min, max, not. `prepare` says
 how the target changes the graph first (`Preparation`).
 
-The rules and everything above them may import this package. It knows operators as the files name them, and no runtime.
+May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.
 """
 
 from __future__ import annotations

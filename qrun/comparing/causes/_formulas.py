@@ -365,7 +365,7 @@ def _one(function: Callable[[ErrorBound], ErrorBound]) -> Rule:
 
 
 def _function(function: Callable[[Any], Any]) -> Rule:
-    """The rule of an operator that is one monotonic numpy function."""
+    """The rule of an operator that is one numpy function, which must be monotonic unless its input is exact."""
     return _one(lambda x: x.through(function))
 
 

@@ -135,7 +135,7 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         )
         hidden = _count_hidden(s, losses)
         text += f"; {hidden} of them still give the same code" if hidden else ""
-        # Functions of the sums, as those of gates, have other bits in each runtime.
+        # Functions of the sums, such as the gates' functions, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
 
 

@@ -131,7 +131,7 @@ class Reals:
 
     @cached_property
     def opaque(self) -> tuple[Node, ...]:
-        """The operators that read stored 8-bit codes directly, so that the effect of their rounding is not known."""
+        """The operators that read stored codes of up to 8 bits directly, so that their rounding alone is not known."""
         return tuple(self.nodes[p] for p in self.operators if any(map(self._is_coded, self.fixed(p))))
 
     @cached_property
