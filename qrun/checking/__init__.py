@@ -1,4 +1,4 @@
-"""What `qrun check` does: models judged by the rules, and their recorded vectors replayed on a runtime.
+"""`qrun check`: applies the conformance rules to models, and replays their recorded test vectors on a runtime.
 
-May be imported by `report`, `cli` and `pytest_plugin`. Knows no format in which its findings are told.
+May be imported by `report`, `cli` and `pytest_plugin`. Knows no output format.
 """

@@ -1,5 +1,5 @@
-"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors, also in several processes.
-It stops for nothing that is in a file."""
+"""The work of ``qrun check``: finds and loads models, applies the rules and replays vectors, also in several processes.
+Nothing in a file stops it: every problem becomes a finding."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from qrun.running.plan import BACKENDS
 from qrun.running.session import RunResult, Session
 
 MakeRunner = Callable[[Model, Path], Executor]
-"""A backend ready to run this model. Raises UnsupportedError if it cannot."""
+"""Returns a backend that is ready to run a model. Raises UnsupportedError if it cannot run it."""
 
 
 @frozen
 class Settings:
-    """What is judged, and how strictly.
+    """The settings of a check.
 
     selected:  ids of the findings to report. named: the ids that the user chose by name.
-    data:      folders with vectors; None: those beside each model; (): none.
-    per_file:  patterns of paths and the settings of models that fit; the first that fits holds.
+    data:      folders with vectors; None: the folders beside each model; (): none.
+    per_file:  settings by path pattern; the first pattern that matches a model applies.
     """
 
     selected: frozenset[str]
@@ -56,11 +56,11 @@ class Settings:
 
 @frozen
 class Checked:
-    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has;
-    which rules judged it.
+    """The result for one model. findings: worst first, then in graph order. nodes: the number of its nodes. rules: the
+    ids of the rules that judged it.
 
-    sha256: of its content; "" if it cannot be read. integers: which of its nodes onnxruntime computes in integers on
-    x86 CPUs; None without quantized activations.
+    sha256: the hash of its content; "" if it cannot be read. integers: which of its nodes onnxruntime computes in
+    integers on x86 CPUs; None without quantized activations.
     """
 
     KEYS = keys("path=name sha256=hash nodes rules time_ms integers findings vectors")
@@ -89,7 +89,7 @@ class Checked:
 
 @frozen(slots=False)
 class Report:
-    """All models, and the settings that a reader of the report needs."""
+    """The results for all models, with the settings that a reader of the report needs."""
 
     models: tuple[Checked, ...]
     backend: str
@@ -118,10 +118,10 @@ class Report:
 
 
 def not_judged(models: Sequence[Checked], settings: Settings) -> tuple[list[str], bool]:
-    """The codes that the user named, that need a run with recorded inputs, and that no model had; and whether the user
-    named no others.
+    """The codes that the user named but that could not be judged, because they need a run and no model has vectors; and
+    whether the user named no others.
 
-    Files that cannot be read do not count: these have a finding."""
+    Files that cannot be read do not count: they have a finding."""
     read = [m for m in models if m.sha256]
     if not read or any(m.vectors for m in read) or any(settings.of(m.path).named != settings.named for m in read):
         return [], False
@@ -130,7 +130,7 @@ def not_judged(models: Sequence[Checked], settings: Settings) -> tuple[list[str]
 
 
 def find_models(paths: Sequence[str]) -> list[Path]:
-    """The files, and the .onnx files below the folders, each once. CallError for a path without any."""
+    """The given files, and the .onnx files below given folders, each once. Raises CallError for a path without any."""
     found: dict[Path, None] = {}
     for given in paths:
         path = Path(given)
@@ -145,7 +145,7 @@ def find_models(paths: Sequence[str]) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The .onnx files in a folder and its folders, without hidden ones."""
+    """Yield the .onnx files in a folder and its subfolders, except hidden folders."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent) / name for name in sorted(files) if name.lower().endswith(".onnx"))
@@ -154,7 +154,7 @@ def _below(folder: Path) -> Iterator[Path]:
 def check_models(
     paths: Sequence[Path], settings: Settings, make: MakeRunner, *, progress: Callable[[int], None] | None = None
 ) -> list[Checked]:
-    """Check each model; `make` is asked only for those with vectors, `progress` told how many are done."""
+    """Check each model. Calls `make` only for models with vectors, and `progress` with the number of models done."""
     done = []
     for place, path in enumerate(paths):
         if progress is not None:
@@ -164,7 +164,7 @@ def check_models(
 
 
 def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
-    """What is wrong with one model and its vectors."""
+    """Check one model and its vectors."""
     start = perf_counter_ns()
     rules: tuple[str, ...] = ()
     vectors: list[Vector] = []
@@ -196,7 +196,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
 
 
 def _integers(model: Model) -> Integers | None:
-    """What onnxruntime's default session computes in integers; None where it has no groups, or does not run."""
+    """The nodes that onnxruntime's default session computes in integers; None without groups, or if it does not run."""
     found = integers(model)
     if found is None or any(cause.rule.otherwise == "refused" for cause in found.causes):
         return None
@@ -215,7 +215,7 @@ def _replay(model: Model, path: Path, settings: Settings, make: MakeRunner) -> l
 
 
 def _refusal(folders: Sequence[Path], error: QrunError) -> list[Vector]:
-    """Vectors that do not run, all for the same reason."""
+    """Vectors that were not replayed, all because of the same error."""
     vectors = [Vector(folder.name, folder) for folder in folders]
     for vector in vectors:
         vector.refuse(error)
@@ -225,7 +225,8 @@ def _refusal(folders: Sequence[Path], error: QrunError) -> list[Vector]:
 def _with_inputs(
     model: Model, rule: Rule, vectors: Sequence[Vector], inferred: Callable[[], Mapping[str, Shape]] | None
 ) -> list[Finding]:
-    """What a rule finds in the model, and with the inputs of the first vector, or of every vector."""
+    """The findings of a rule. A rule over inputs gets those of the first vector; if `every` is set, a finding must hold
+    for all vectors."""
     ran = [v for v in vectors if v.feeds is not None] if rule.fed else []
     if not ran:
         return list(rule.find(model, None, inferred=inferred))
@@ -237,7 +238,7 @@ def _with_inputs(
 
 
 def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:
-    """What the rules over runs find, each once however many vectors show it."""
+    """The findings of the rules over runs, each once, however many vectors show it."""
     first: dict[tuple[str, str, str], Finding] = {}
     for result in results:
         for id in rules:
@@ -248,7 +249,7 @@ def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -
 
 
 def _explain(model: Model, vectors: Sequence[Vector], known: Sequence[Finding]) -> None:
-    """Let a vector's difference at, or behind, a node that has an error finding of its own name that finding."""
+    """Make a vector's difference name the error finding of its node, or of a node before it, as a possible cause."""
     wrong: dict[int | None, Finding] = {
         f.index: f for f in reversed(known) if f.level == "error" and f.index is not None
     }
@@ -269,7 +270,7 @@ def _explain_crash(model: Model, finding: Finding, wrong: Mapping[int | None, Fi
 
 
 def _of_vectors(vectors: Sequence[Vector], known: Sequence[Finding]) -> Iterator[Finding]:
-    """The vectors' findings, without refusals at run time that a rule has found already, or another vector."""
+    """Yield the vectors' findings, without run-time refusals that a rule or another vector has already found."""
     told = {(f.rule, f.index) for f in known}
     for vector in vectors:
         for finding in vector.findings:
@@ -281,7 +282,7 @@ def _of_vectors(vectors: Sequence[Vector], known: Sequence[Finding]) -> Iterator
 
 
 def shown_path(path: Path) -> str:
-    """The path from the current folder with forward slashes, if it is below that; else as given."""
+    """The path with forward slashes, relative to the current folder if it is below it."""
     if path.is_absolute():
         try:
             return path.relative_to(Path.cwd()).as_posix()
@@ -291,9 +292,9 @@ def shown_path(path: Path) -> str:
 
 
 def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_time: float | None = None) -> MakeRunner:
-    """How vectors are run: by qrun, the graph as written, or in another runtime.
+    """A function that makes the runner of a model's vectors: qrun with the graph as written, or another runtime.
 
-    Raises CallError if the two choices do not go together, UnsupportedError if the other runtime is not installed.
+    Raises CallError if backend and arithmetic do not go together, UnsupportedError if the runtime is not installed.
     """
     if backend not in BACKENDS:
         _check_peer(backend, arith)
@@ -322,10 +323,10 @@ def check_in_processes(
     jobs: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[Checked]:
-    """As `check_models`, in so many processes. backend: the arguments of `runner_maker`;
-    progress: told how many are done.
+    """Check models as `check_models` does, in `jobs` processes. backend: the arguments of `runner_maker`;
+    progress: called with the number of models done.
 
-    A model that ends its process three times has that as its finding.
+    A model that ends its process three times gets that as its finding.
     """
     from qrun.running.crew import crewed
 

@@ -1,4 +1,4 @@
-"""What the codes of a model's quantized tensors show: scales, used range, share at the limits, a histogram of each."""
+"""Statistics of a model's quantized tensors: scales, used range, elements at the limits, and a histogram of each."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from qrun.ops import quantizers
 
 BINS = 20
 BLOCK = 1 << 20
-"""Elements counted at a time, so that counting takes little memory."""
+"""The number of elements counted at a time, so that counting takes little memory."""
 EXACT = 2
-"""Bytes of the widest type of which every code is counted."""
+"""The size in bytes of the widest type whose codes are counted one by one."""
 
 
 @frozen
 class Counted:
-    """How often codes occur.
+    """How often the codes of a tensor occur.
 
-    limits: smallest and largest code of the type; at_low, at_high: elements there; used: those of the values.
-    bins:   elements in parts of about equal width, without those at the limits: of all codes of a type of at most 16
-            bits, else of the used range. codes: how many codes each part has, the limits not among them.
+    limits: smallest and largest code of the type; at_low, at_high: elements there; used: smallest and largest value.
+    bins:   histogram of the elements that are not at the limits, in bins of about equal width. They divide all codes of
+            a type of at most 16 bits, else the used range. codes: the number of codes in each bin, without limits.
     """
 
     size: int
@@ -43,9 +43,9 @@ class Counted:
 
 @cache
 def _codes(dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Every code of a type of one or two bytes in rising order, and the place of each bit pattern among them.
+    """Every code of a type of one or two bytes in rising order, and the position of each bit pattern among them.
 
-    Patterns that stand for no number get the place behind the last.
+    Patterns that represent no number get the position after the last.
     """
     patterns = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype).astype(np.float64)
     finite = np.isfinite(patterns)
@@ -56,9 +56,9 @@ def _codes(dtype: np.dtype[Any]) -> tuple[Array, Array]:
 
 
 def counted(array: Array) -> Counted | None:
-    """Codes of an integer tensor, or of one of a floating-point type of at most 16 bits; None for other types.
+    """Count the codes of an integer tensor, or of a float tensor of at most 16 bits; None for other types.
 
-    Exact; the bins of types wider than 16 bits are parts of the used range.
+    The counts are exact. The bins of types wider than 16 bits divide the used range.
     """
     dtype = array.dtype
     flat = array.reshape(-1)
@@ -88,13 +88,13 @@ def _exact(flat: Array) -> Counted:
 
 
 def _edges(low: int, stop: int) -> list[int]:
-    """Where parts of ``low .. stop - 1`` start, and the stop."""
+    """The starts of the bins that divide ``low .. stop - 1``, and `stop`."""
     parts = min(BINS, stop - low)
     return [low + (stop - low) * at // parts for at in range(parts + 1)]
 
 
 def _widths(edges: Sequence[int], *limits: int) -> tuple[int, ...]:
-    """Codes from each edge to the next, without the limits."""
+    """The number of codes from each edge to the next, without the limits."""
     return tuple(stop - start - sum(start <= at < stop for at in limits) for start, stop in pairwise(edges))
 
 
@@ -120,7 +120,7 @@ def _wide(flat: Array) -> Counted:
 
 @frozen
 class QuantizedTensorNames:
-    """A quantized tensor: the node that makes it or reads it first, and the names of its scale and zero point."""
+    """A quantized tensor with the node that makes it or reads it first, and the names of its scale and zero point."""
 
     tensor: str
     node: Node
@@ -149,7 +149,7 @@ def _places(node: Node) -> Iterator[QuantizedTensorNames]:
 
 
 class CodeCounter:
-    """Counts a model's quantized tensors: those stored at once, the others when `see` is shown them."""
+    """Counts the codes of a model's quantized tensors: stored ones at once, others when they are passed to `see`."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -167,13 +167,13 @@ class CodeCounter:
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The tensors that only a run makes: what `see` is to be shown."""
+        """The tensors that only a run computes, to be passed to `see`."""
         left = [name for name in self.places if name not in self._stored]
         left += [name for name, value in self._parameters.items() if value is None]
         return tuple(name for name in dict.fromkeys(left) if name in self.model.producers)
 
     def see(self, name: str, array: Array) -> None:
-        """Count a tensor if it is a quantized one, and keep it if it is a scale or zero point."""
+        """Count a tensor if it is quantized, and keep it if it is a scale or zero point."""
         if name in self._parameters:
             self._parameters[name] = np.array(array)
         if name in self.places and (found := counted(array)) is not None:
@@ -194,7 +194,7 @@ class CodeCounter:
 
 
 def _range(values: Array | None) -> tuple[float, float] | None:
-    """The smallest and the largest; None without any value."""
+    """The smallest and the largest value; None if there are none."""
     if values is None or not values.size:
         return None
     wide = values.astype(np.float64)
@@ -202,6 +202,6 @@ def _range(values: Array | None) -> tuple[float, float] | None:
 
 
 def _plain(pair: tuple[float, float]) -> tuple[float, float]:
-    """Whole numbers as integers, others with the nine digits that tell any float32 from its neighbours."""
+    """Whole numbers as integers, others to nine digits, which distinguish any two float32 numbers."""
     low, high = (int(v) if v.is_integer() else float(f"{v:.9g}") for v in pair)
     return low, high

@@ -1,7 +1,7 @@
-"""Recorded vectors: ``test_data_set_*`` folders replayed on a model, and every output compared with its record.
+"""Replays recorded vectors (``test_data_set_*`` folders) on a model, and compares every output with its record.
 
-Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, or what a sequence,
-an optional or a map is, by name or in graph order.
+Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each a TensorProto, or the message of a sequence, an optional
+or a map. Tensors are assigned by name or in graph order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qrun.memory import Budget, default_limit
 from qrun.running.session import RunResult, Session
 
 _SHOWN = 3
-"""Tensors that a fix names."""
+"""The most tensors that a fix names."""
 _AGAIN = "record the vectors of this model again"
 
 
@@ -45,9 +45,9 @@ class Executor(Protocol):
 
 @changeable
 class Vector:
-    """One folder, replayed. status: ``passed``, ``failed`` (findings say why), or ``skipped``: qrun cannot run it.
+    """One replayed folder. status: ``passed``, ``failed`` (findings say why), or ``skipped``: qrun cannot run it.
 
-    reason: why it did not pass, in one line. refusal: what kept it from running, if something did.
+    reason: why it did not pass, in one line. refusal: the error that kept it from running, if any, as a finding.
     """
 
     KEYS = keys("name path status reason time_ms outputs")
@@ -76,8 +76,8 @@ class Vector:
         self.findings.append(Finding(message, rule=code, name=NAMES[code], level="error", **facts))
 
     def refuse(self, error: QrunError) -> None:
-        """The vector was not replayed, because of this error.
-        It is a finding too if it is about more than qrun's limits."""
+        """Record that this error kept the vector from being replayed.
+        The error becomes a finding too, unless it is a limit of qrun."""
         self.reason, self.refusal = error.message, as_finding(error)
         if isinstance(error, (LimitError, UnsupportedError)):
             self.status = "skipped"
@@ -87,9 +87,9 @@ class Vector:
 
 
 def replay(model: Model, runner: Executor, folder: Path, tolerance: Tolerance) -> Vector:
-    """Run the recorded inputs and compare the outputs. Problems of the files and of the run become findings.
+    """Run the recorded inputs and compare the outputs. Problems in the files and in the run become findings.
 
-    A vector without a `result` was not replayed.
+    If the returned vector has no `result`, it was not replayed.
     """
     vector = Vector(folder.name, folder)
     start = perf_counter_ns()
@@ -102,9 +102,9 @@ def replay(model: Model, runner: Executor, folder: Path, tolerance: Tolerance) -
 
 
 def not_replayed(vectors: Sequence[Vector], told: Sequence[Finding]) -> list[Finding]:
-    """One finding for each reason for which vectors did not run; it is put among the findings of each of them.
+    """One finding for each reason for which vectors did not run. Adds it to the findings of each of these vectors.
 
-    None for a vector of which a finding of its own in `told` says so already.
+    Leaves out vectors with a QR5 finding of their own in `told`.
     """
     known = {id(finding) for finding in told if finding.rule.startswith("QR5")}
     silent = (v for v in vectors if v.result is None and known.isdisjoint(map(id, v.findings)))
@@ -170,7 +170,7 @@ def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance
 def _read(
     model: Model, vector: Vector, kind: str, values: Sequence[TensorType], needed: int, budget: Budget
 ) -> dict[str, tuple[str, Array]]:
-    """The arrays of ``kind_*.pb`` by the graph's names, with their files; missing and extra files are findings."""
+    """Read the arrays of ``kind_*.pb``, by the graph's names, with their files. Missing or extra files are findings."""
     from qrun.ir.tensorfile import read_value
 
     numbers = {
@@ -223,7 +223,7 @@ def _judge(
     made: tuple[str, Array],
     tolerance: Tolerance,
 ) -> None:
-    """Compare a tensor of one output, given by its name; a difference becomes a finding at the node that makes it."""
+    """Compare one tensor of an output with its record. A difference becomes a finding at the node that makes it."""
     (place, value), (file, want), (name, got) = output, record, made
     node = model.producers.get(value.name)
     if got.dtype != want.dtype or got.shape != want.shape:
@@ -256,7 +256,7 @@ def _judge(
 def _other_form(
     vector: Vector, model: Model, output: tuple[int, TensorType], record: tuple[str, Array], made: tuple[str, Array]
 ) -> None:
-    """A finding: what was made has another type or shape than the record."""
+    """Add a finding: the output has another type or shape than the record."""
     (place, value), (file, want), (name, got) = output, record, made
     node = model.producers.get(value.name)
     vector.fail(
@@ -283,9 +283,9 @@ def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> s
 
 
 def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
-    """The folders to replay: ``test_data_set_*`` beside the model, or those that `data` are or hold.
+    """The folders to replay: ``test_data_set_*`` beside the model, or the folders in `data` and such folders in them.
 
-    Raises CallError for a folder of `data` with no vectors.
+    Raises CallError for a folder of `data` without vectors.
     """
     if data is None:
         return _sets(model.parent)
@@ -313,10 +313,10 @@ Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
 
 @frozen
 class ComparedOutput:
-    """One output beside its record.
+    """One output compared with its record.
 
-    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got,
-    recorded: the first element that differs; exact: its value before rounding, if that is known.
+    differing, total: elements outside the tolerance, and all elements; largest: the largest difference; first, got,
+    recorded: index and values of the first element that differs; exact: its value before rounding, if known.
     verdict: ``equal``; ``differs`` (floats); for integers ``tie`` (every differing element is one step off, and within
     1e-5 steps of a tie), ``error``, or ``unclassified``.
     """
@@ -342,7 +342,7 @@ class ComparedOutput:
 
 
 def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> ComparedOutput:
-    """One output and its record, which have one type and shape."""
+    """Compare an output with its record, which has the same type and shape."""
     found = difference(got, want, tolerance)
     if found.equal:
         return ComparedOutput(name, file, found.total, largest=found.largest)
@@ -353,7 +353,7 @@ def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance)
 def classify(
     c: ComparedOutput, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
 ) -> ComparedOutput:
-    """With the verdict over the elements that differ, from the exact values that their node rounds."""
+    """Classify the differing elements of an integer output by the exact values that their node rounds."""
     node = model.producers.get(c.name)
     exact = _exact(model, node, feeds) if node is not None else None
     if node is None or exact is None or exact.shape != got.shape:
@@ -370,7 +370,7 @@ def classify(
 
 
 def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
-    """The exact values that the node rounds; its inputs are computed by the reference kernels."""
+    """The exact values that the node rounds, from inputs that the reference kernels compute; None if not known."""
     names = [n for n in node.inputs if n]
     try:
         values = Session(model, backend="reference").values(feeds, names)

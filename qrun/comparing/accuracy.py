@@ -1,5 +1,5 @@
-"""A quantized model against the float model that it was made from: how accurate each tensor is, which nodes cost the
-most accuracy, and where the model computes something else than the simulation of its nodes does."""
+"""Compares a quantized model with its float model: how accurate each tensor is, which nodes cost the most accuracy,
+and where the model's results depart from the simulation of its quantized nodes."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from qrun.running.session import Session
 
 @frozen
 class OutputAccuracy:
-    """An output of the graph in both models.
+    """The accuracy of one output of the graph.
 
-    agreed, decided: of how many samples how many get the same class; None of outputs that are no scores of classes.
-    equal:           within the tolerance in all runs.
-    counted:         does the tolerance count in steps: is it an integer tensor, or dequantized in the second model?
-    parts:           where it mixes ranges, each part by itself.
-    codes:           does one model give codes of unknown scale, and the other real numbers? Then it has no noise and is
-                     not equal.
+    agreed, decided: samples that get the same class in both models, and all samples; None if it has no class scores.
+    equal:           is it within the tolerance in all runs?
+    counted:         does the tolerance count steps, because the second model's output is integer or dequantized?
+    parts:           the accuracy of each part, if the output mixes ranges of values.
+    codes:           does one model give quantized values of unknown scale, and the other real numbers? Then the output
+                     has no noise and is not equal.
     """
 
     KEYS = {
@@ -73,13 +73,13 @@ class OutputAccuracy:
 
 @frozen
 class TensorAccuracy:
-    """A tensor of the quantized model and the float tensor that it stands for.
+    """The accuracy of one tensor of the quantized model.
 
-    node:      that makes it in the quantized model; None for a graph input.
-    reference: the other model's tensor; how: how they were matched, see `Match`.
-    cumulated: the quantized model's run against the other one's; local: its own quantization alone, None where it has
-               none. A tensor that no run shows has no cumulated noise.
-    codes:     is it a tensor of codes whose scale is unknown? Then it has no cumulated noise either.
+    node:      the node of the quantized model that makes it; None for a graph input.
+    reference: the matching tensor of the float model; how: how they were matched, see `Match`.
+    cumulated: the noise of the quantized model's run against the float model's; None if no run exposes the tensor.
+    local:     the noise of its own quantization alone; None if it is not quantized.
+    codes:     is it a tensor of quantized values of unknown scale? Then it has no cumulated noise either.
     """
 
     KEYS = keys("tensor node=node.index reference matched=how codes cumulated local=local.noise")
@@ -94,10 +94,10 @@ class TensorAccuracy:
 
 
 class Rows:
-    """Sums for each pair of tensors and each pair of outputs.
+    """Accumulates the errors of each pair of tensors and of outputs, run by run.
 
-    mixed:   the parts of outputs that mix ranges, by name of the first model's.
-    reached: noise to signal ratio at the outputs and parts (their mean) after each run.
+    mixed:   the parts of outputs that mix ranges, by the name of the output in the first model.
+    reached: after each run, the mean noise to signal ratio of the outputs or their parts.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class Rows:
         self.reached: list[float] = []
 
     def run(self, feeds: Values) -> dict[str, Array]:
-        """The quantized model's own run."""
+        """Run the quantized model and return the tensors that are compared, with the feeds."""
         scales = [name for _, told in self.meanings if told is not None for name in told.names]
         names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends), *scales])
         there = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)} | set(self.b.model.constants)
         return {**feeds, **self.session.values(feeds, [n for n in names if n not in there])}
 
     def pairs(self, got: Values, clean: Values) -> Iterator[tuple[Match, Array, Array]]:
-        """For each match that runs of both models show: the quantized model's value and the reference's."""
+        """Yield each match that both runs expose, with the quantized model's value and the reference's."""
         for m in self.matches:
             want = clean[self.a.settled(m.other)]
             if m.value not in self.shown or want.dtype.kind not in "fiub":
@@ -164,7 +164,7 @@ class Rows:
 
     @property
     def judged_sums(self) -> list[ErrorSums]:
-        """Sums of each output, or of its parts."""
+        """The error sums of each output, or of its parts if it has any."""
         pairs = zip(self.end_sums, self.parts, strict=True)
         return [sums for whole, parts in pairs for sums in ([part.sums for part in parts] or [whole])]
 
@@ -200,8 +200,8 @@ class Rows:
     def _comparable(
         self, at: int, got: Array, want: Array, theirs: Values, mine: Values
     ) -> tuple[Array, Array, Array | None]:
-        """Both arrays, as real numbers if one of them holds real numbers or if their codes differ in scale or zero
-        point; and the steps of `got`, if known."""
+        """Make two outputs comparable: dequantize integers if the other array holds real numbers or has another scale
+        or zero point. Returns both arrays, and the quantization step of `got`, if known."""
         spoken, told = self.meanings[at]
         if integral(got.dtype) and integral(want.dtype) and not _apart(told, theirs, spoken, mine):
             return got, want, None
@@ -239,19 +239,19 @@ class Rows:
             )
 
     def _reference(self, value: str) -> str:
-        """The name of the reference's own tensor for a value: the value's name, or that of the codes that hold it."""
+        """The name of the reference's tensor that holds a value: its own, or that of its quantized values."""
         telling = _find_quantizer(self.a, value)
         return value if telling is None or value in _own(self.a) else telling[0]
 
 
 def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes: str, name: str = "") -> CallError:
-    """Two models that cannot be compared. where: their labels; first, second: what each has."""
+    """The error for two models that cannot be compared. where: their labels; first, second: what each has."""
     facts = [("first", first), ("second", second)]
     return CallError("QR003", message, where=where, facts=facts, fixes=fixes, name=name)
 
 
 def _real(array: Array, told: Meaning | None, values: Values) -> Array | None:
-    """Real numbers as they are, codes as what they stand for; None if nothing tells that."""
+    """The real numbers of an array: floats unchanged, integers dequantized; None if the scale is unknown."""
     if not integral(array.dtype):
         return array
     return told.real(array, values) if told is not None else None
@@ -266,12 +266,12 @@ def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Val
 
 
 def _own(reals: Reals) -> set[str]:
-    """The tensors of a model itself, without those of unfolded nodes."""
+    """Names of the inputs and node outputs of the model as stored, without tensors that expanding its nodes adds."""
     return {n for node in reals.model.nodes for n in node.outputs} | {v.name for v in reals.model.inputs}
 
 
 def _find_quantizer(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
-    """The tensor of a model's run that holds a value, if any, and the quantizer of its codes, () if it has none."""
+    """The tensor of a run that holds a value, and the quantizer of its integers, () for floats; None without one."""
     own, path = _own(reals), reals.rounds.get(value, ())
     codes = reals.codes.get(Source(value, path))
     if path and codes in own:
@@ -281,30 +281,31 @@ def _find_quantizer(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | N
 
 
 SECONDS = 60.0
-"""Time for the measured effects of nodes, all runs together."""
+"""Seconds for measuring the effects of nodes, all runs together."""
 _SHARE = 0.7
-"""Of that time, for the single nodes; the rest is for the lists of nodes to keep in float."""
+"""The share of that time for single nodes; the rest is for lists of nodes to keep in float."""
 _RUNS = 4
-"""Sets of inputs with which corrections are measured."""
+"""The most sets of inputs on which corrections are measured."""
 
 
 @frozen
 class Accuracy(InNotebook):
-    """Everything known about two models and their runs.
+    """The result of comparing a quantized model with its float model.
 
-    costs:    the ranking, dearest first, without nodes that have no effect; empty if there is a `departure`.
-    measured: how many of the `quantizing` quantized nodes had their effect at the outputs measured alone.
-    unranked: nodes beside those that read stored codes directly, so that nothing of them is measured.
-    partly:   nodes of which only the rounding of the result is known: tensors that they read have no counterpart in the
-              reference, so that they cannot be computed from its tensors.
-    suggestion: None without costs, with a departure, and where the reference is quantized too.
-    corrections: what to correct first; measured with the first of the inputs, see _RUNS.
-    real:     SQNR of the outputs (of the mean ratio of the `averaged` ones: all that are floats, if any is), over the
-              runs in which all nodes together were measured; as measured there if an output is of codes that nothing
-              tells the scale of.
+    costs:    the ranking, costliest node first, without nodes that have no effect; empty if there is a `departure`.
+    measured: how many of the `quantizing` quantized nodes had their effect on the outputs measured alone.
+    unranked: quantized nodes that read stored codes directly, so that their effect cannot be measured.
+    partly:   nodes for which only the rounding of the result is measured: tensors that they read have no counterpart in
+              the reference, so they cannot be computed from its tensors.
+    suggestion: the nodes to keep in float; None without measured costs, with a departure, or if the reference is
+              quantized too.
+    corrections: what to correct first, measured on the first _RUNS inputs.
+    real:     SQNR in dB of the mean noise ratio of the outputs, over the runs in which all nodes were measured
+              together; the simulated value if an output has quantized values of unknown scale.
+    averaged: the number of outputs in that mean: the float outputs, or all if none is float.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
-    judged:   is there anything to reach? A float model and one quantized from it differ, so unless the caller states a
-              tolerance or dB, comparing them is a measurement.
+    judged:   can the comparison fail? A quantized model differs from its float model, so without a tolerance or dB
+              from the caller, comparing them is only a measurement.
     seconds:  the time limit of the ranking; inf: none.
     """
 
@@ -335,7 +336,7 @@ class Accuracy(InNotebook):
 
     @property
     def hurried(self) -> bool:
-        """Was the time too short to measure every node alone, and every list with all inputs?"""
+        """Did the time run out before every node was measured alone and every list on all inputs?"""
         if self.departure is not None:
             return False
         return self.measured < self.quantizing or (self.suggestion is not None and self.suggestion.hurried)
@@ -346,25 +347,25 @@ class Accuracy(InNotebook):
         return all(output.equal for output in self.outputs)
 
     def reaches(self, output: OutputAccuracy) -> bool:
-        """Is an output good enough? One without numbers must be equal."""
+        """Does an output reach `min_sqnr`? Without `min_sqnr` or numbers to compare, it must be equal."""
         if self.min_sqnr is None or not output.noise.count:
             return output.equal
         return min(noise.sqnr for noise in (output.noise, *(part.noise for part in output.parts))) >= self.min_sqnr
 
     @property
     def passed(self) -> bool:
-        """Are all outputs good enough? All are where nothing must be reached."""
+        """Do all outputs reach what is required? True if nothing is required."""
         return not self.judged or all(map(self.reaches, self.outputs))
 
     @property
     def mismatches(self) -> tuple[Cost, ...]:
-        """Nodes where something is to be corrected."""
+        """The ranked nodes that have a correction."""
         nodes = {one.node.index for one in self.corrections}
         return tuple(cost for cost in self.costs if cost.node.index in nodes)
 
     @property
     def wrong(self) -> bool:
-        """Is there so much to correct that it comes before any list of nodes to keep in float?"""
+        """Do the corrections come before any list of nodes to keep in float? True if a gain is unmeasured or large."""
         gains = [one.after - one.before for one in self.corrections if one.after is not None and one.before is not None]
         return len(gains) < len(self.corrections) or sum(gains) >= MANY
 
@@ -381,15 +382,15 @@ def accuracy(
     seconds: float = SECONDS,
     progress: Progress | None = None,
 ) -> Accuracy:
-    """Compare two models with the same inputs, over all feeds.
+    """Compare two models on the same inputs, over all feeds.
 
-    feeds:      at least one set of arrays by input name; one at a time is in memory with all its tensors.
-    tolerance:  None: the usual one, which a model quantized from a float one need not keep.
+    feeds:      at least one set of arrays by input name; the tensors of one set at a time are in memory.
+    tolerance:  None: the default, which a quantized model need not meet against its float model.
     min_sqnr:   dB, see `Accuracy`.
-    max_memory: bytes that a run may hold; None: 80 % of what is free.
-    max_time:   seconds that a run of the first inputs may take; None: any time.
-    seconds:    for measuring what nodes do to the outputs, all feeds together; inf for no limit. See `Effects` for what
-                is left out where that does not suffice.
+    max_memory: bytes that a run may hold; None: 80 % of the free memory.
+    max_time:   seconds that a run in a Session may take; None: no limit.
+    seconds:    time for measuring the nodes' effects on the outputs, all feeds together; inf for no limit. `Effects`
+                says what is left out if the time does not suffice.
     Raises CallError if the inputs differ or no feed is given, RunError if a run fails, UnsupportedError.
     """
     _check(reference, quantized, feeds)
@@ -480,7 +481,7 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
 
 
 def _fed_inputs(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]:
-    """The inputs with a default that are fed; the others are constants."""
+    """The inputs with a default that some feed overrides; the others stay constants."""
     return tuple(value for value in model.defaults if any(value.name in one for one in feeds))
 
 
@@ -492,21 +493,21 @@ def _fit(one: tuple[int | str | None, ...] | None, other: tuple[int | str | None
 
 
 _APART = 6.0
-"""If the two SQNRs differ by more decibels, the measurement of the nodes says nothing about the model."""
+"""If the two SQNRs differ by more decibels, the simulation of the nodes does not describe the model."""
 _EXACT = 1e-9
-"""Noise to signal ratio (90 dB) below which both are exact enough."""
+"""Noise to signal ratio (90 dB) below which differences do not count."""
 _PART = 0.5
-"""A departure starts at the first tensor of whose noise the measurement misses more than this share."""
+"""A departure starts at the first tensor whose simulation has an error above this share of the tensor's noise."""
 
 
 @frozen
 class Departure:
-    """The model's outputs are more, or less, accurate than all its quantized nodes, measured together, make them.
+    """The model's outputs are more or less accurate than the simulation of all its quantized nodes predicts.
 
-    real, measured: the SQNR of both, dB.
-    node:           the first node whose result is not what its measurement computes; None if no tensor shows that.
-    floats:         the reference's nodes that should do the same.
-    hint:           in words, what the node reads with another scale or zero point than it was made with,
+    real, measured: the SQNR of the model and of the simulation, in dB.
+    node:           the first node whose result differs from its simulation; None if no tensor shows one.
+    floats:         the reference's nodes that correspond to it.
+    hint:           a sentence: which tensor the node reads with another scale or zero point than it was made with,
                     or what to look at.
     """
 
@@ -518,8 +519,8 @@ class Departure:
 
 
 def departure(rows: Rows, ranking: Ranking, feeds: Values, real: float, measured: float) -> Departure | None:
-    """The departure, if the noise to signal ratios of the model (`real`) and of its nodes measured together
-    (`measured`) differ by more than _APART dB; else None. feeds: inputs of a run in which to look for the node."""
+    """The departure, if the noise to signal ratios of the model (`real`) and of the simulation of all its nodes
+    (`measured`) differ by more than _APART dB; else None. feeds: the inputs of the run to search for the node."""
     ends = [decibels(max(ratio, _EXACT)) for ratio in (real, measured)]
     if not ranking.watches or not abs(ends[0] - ends[1]) > _APART:
         return None
@@ -530,7 +531,7 @@ def departure(rows: Rows, ranking: Ranking, feeds: Values, real: float, measured
 
 
 def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
-    """The first group whose measurement, made from the model's own values, differs much from the model's own result."""
+    """The first group whose simulation on the model's own values differs from the model's result by more than _PART."""
     clean = ranking.mixed.clean(check_feeds(rows.a.model, feeds))
     groups = {watch.group.value: watch.group for watch in ranking.watches}
     own: dict[str, Array] = {}
@@ -547,7 +548,7 @@ def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
 
 
 def _hint(b: Reals, group: RoundingGroup) -> str:
-    """In words: codes that the group reads with another scale or zero point than they were made with; or a guess."""
+    """A hint: the tensor that the group reads with another scale or zero point than it was made with, or a guess."""
     for place in group.region.operators:
         node = b.nodes[place]
         source = b.sources.get(node.inputs[0]) if is_dequantize(node) else None

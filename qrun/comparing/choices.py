@@ -1,4 +1,4 @@
-"""Which two sides ``--against`` and ``--arith`` stand for."""
+"""Turns ``--against`` and ``--arith`` into the two sides of a comparison, and the options into a tolerance."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from qrun.ops import Arith
 
 EMULATED = ("avx2",)
 AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal", *EMULATED)
-"""The names of second sides."""
+"""The values of ``--against``."""
 EXACT = ("reference", "native", *EMULATED)
-"""Sides that must agree bit for bit, also in floats."""
+"""Second sides that must equal the first bit for bit, floats included."""
 _USUAL = Tolerance(eps=NOISE)
 
 
 def tolerance(
     against: str | None = None, *, lsb: int = 0, rtol: float | None = None, atol: float | None = None
 ) -> Tolerance:
-    """What counts as equal: nothing but equal bits between qrun's backends, else what onnx's model tests allow, and for
-    one model on two sides the noise of sums. `atol` takes the place of that noise too.
+    """The tolerance of a comparison. Sides in EXACT must give equal bits. Otherwise the defaults are those of onnx's
+    model tests; for one model on two sides they also allow the noise of sums, unless `atol` is given.
 
-    against: the second side, see `sides`; None for what is no one model on two sides.
+    against: the second side, see `sides`; None if the comparison is not one model on two sides.
     """
     usual = EXACTLY if against in EXACT else Tolerance() if against is None else _USUAL
     eps = usual.eps if atol is None else 0
@@ -37,20 +37,20 @@ def tolerance(
 
 
 def stated(lsb: int, rtol: float | None, atol: float | None) -> bool:
-    """Did the caller say what counts as equal?"""
+    """Did the caller set a tolerance?"""
     return bool(lsb) or rtol is not None or atol is not None
 
 
 def sides(
     model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", **limits: Unpack[ResourceLimits]
 ) -> tuple[Side, Side]:
-    """The first side, which is qrun, and the one it is compared with.
+    """The first side, which is qrun, and the second side.
 
-    against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all
-             sides that are qrun.
-             "avx2" is what onnxruntime computes on x86 CPUs without VNNI, beside what it computes on others,
-             both emulated.
-    data:    the bytes of a model that was not read from a path. limits: of each run.
+    against: one of AGAINST, or "" to compare qrun's exact arithmetic with `arith`. With a name, every qrun side
+             computes in `arith`.
+             "avx2" compares what onnxruntime computes on x86 CPUs without VNNI with what it computes on other CPUs;
+             qrun emulates both.
+    data:    the bytes of a model that was not read from a path. limits: memory and time for each run.
     Raises UnsupportedError if the other runtime is not installed.
     """
     own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, **limits)

@@ -1,4 +1,4 @@
-"""``qrun.compare``: one model on two sides, or a model and what was quantized from it."""
+"""``qrun.compare``: compares one model on two sides, or a float model with its quantized version."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def compare(
     max_memory: int | None = None,
     max_time: float | None = None,
 ) -> Comparison | Accuracy:
-    """Where a model's results differ on another side and why, or what quantization costs, node by node.
+    """Find where a model's results differ between two runtimes and why, or what quantization costs, node by node.
 
     model, other: paths, bytes, onnx.ModelProto or loaded models. Without `other`, the model is compared with itself on
                   the side `against`; with it, `model` is the float model and `other` was quantized from it.
-    feeds:      arrays by input name; for two models also several of them.
+    feeds:      arrays by input name; for two models also a sequence of such mappings.
     against:    ort, ort-optimized, onnx-ref, reference, native, fused or literal, as ``qrun compare --against``.
-    arith:      of the side that is qrun.
-    isolate:    feed every node the other side's values, so that only the guilty ones differ.
-    lsb, rtol, atol: what counts as equal, in steps and as numpy.isclose has it; None: as ``qrun compare``.
-    min_sqnr:   dB that each output must reach, in place of rtol and atol. Without any of them nothing must be reached
-                where a float model is compared with a quantized one.
+    arith:      the arithmetic of qrun's side.
+    isolate:    feed every node the other side's values, so that only nodes that cause a difference differ.
+    lsb, rtol, atol: the tolerance, in steps and as in numpy.isclose; None: the defaults of ``qrun compare``.
+    min_sqnr:   dB that each output must reach, in place of rtol and atol. If none of these is given, comparing a float
+                model with a quantized one always passes.
     budget:     seconds for measuring what each node costs; None for no limit.
-    max_memory: bytes that a run may hold; None: 80 % of what is free.
-    max_time:   seconds that it may take; None: any time.
+    max_memory: bytes that a run may hold; None: 80 % of the free memory.
+    max_time:   seconds that a run may take; None: no limit.
 
     A Comparison has `equal`, `first`, `differing` and `outputs`; an Accuracy `equal`, `passed`, `outputs`, `costs` and
     `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.

@@ -1,4 +1,4 @@
-"""What is known of one model on two sides: every tensor that both have, and which one differs first."""
+"""The result of comparing one model on two sides: every tensor that both have, and the first that differs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qrun.ir import Model, Node
 
 @frozen
 class Guilt:
-    """A tensor that differs although both sides read the same values.
+    """Why a tensor differs although both sides read the same values.
 
-    pair:   first side's result from the second side's inputs, and the second side's.
+    pair:   the first side's result, computed from the second side's inputs, and the second side's result.
     exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
-    inside: where the graphs of a node first differ; the reason is then the reason for the tensor there.
+    inside: where a subgraph of the node first differs; `reason` then explains the tensor there.
     """
 
     KEYS = {
@@ -38,12 +38,12 @@ class Guilt:
 
 @frozen
 class GraphDifference:
-    """Where a graph of a node first differs.
+    """Where a subgraph of a node first differs.
 
-    graph:  the attribute, such as ``then_branch``. turn: the iteration of a loop, from 0, fed what the second side
-            made in the iteration before; None for a graph that runs once.
-    tensor: the first one that differs, or where bits that lead to it differ. found: the comparison of the graph.
-    slight: is no difference beyond the tolerance in any turn? Then they add up, and the first other bits are shown.
+    graph:  the attribute, such as ``then_branch``. turn: the iteration of a loop, from 0, which read what the second
+            side made in the iteration before; None for a graph that runs once.
+    tensor: the first tensor that differs, or the origin of its difference. found: the comparison of the graph.
+    slight: is every difference within the tolerance in every turn? Then they add up, and `tensor` has the first ones.
     """
 
     KEYS = keys("graph iteration=turn first=tensor.name tensors=found.tensors slight")
@@ -62,15 +62,15 @@ class GraphDifference:
 
 @frozen
 class ComparedTensor:
-    """One tensor that a node or group makes.
+    """One tensor on both sides.
 
-    pair:   both sides' results as they ran (with `isolate`: the first side's from the second side's inputs).
-    inputs: are the tensors that the unit reads the same, bit for bit? None: not known, the second side has not all, or
-            may read some in another precision than it gives them out (`unseen`).
-    guilt:  whether it differs by itself, and why; None: it does not, or only inherits.
-    checked: was it made anew from the other side's inputs?
-    unseen: names of tensors that the unit reads, equal as the second side gives them out, but perhaps not as it read
-            them.
+    pair:   both sides' results from their runs (with `isolate`: the first side's from the second side's inputs).
+    inputs: did both sides read the same bits? None: not known, because the second side does not expose all inputs or
+            may have read some in another precision than it exposes (`unseen`).
+    guilt:  why it differs even if computed from the same inputs; None if it does not, or only inherits a difference.
+    checked: was it recomputed from the other side's inputs?
+    unseen: names of inputs that are equal as the second side exposes them, but that it may have read in another
+            precision.
     """
 
     KEYS = {
@@ -93,7 +93,7 @@ class ComparedTensor:
 
     @property
     def group(self) -> tuple[int, ...]:
-        """Indices of the nodes that make it together."""
+        """Indices of the nodes in the unit that makes it."""
         return tuple(node.index for node in self.unit.group)
 
     @property
@@ -102,7 +102,7 @@ class ComparedTensor:
 
     @property
     def refused(self) -> bool:
-        """Does the second side refuse to make it, or crash?"""
+        """Does the second side refuse to compute it, or crash?"""
         return self.guilt is not None and self.guilt.reason.cause in (REFUSED, CRASHED)
 
     @property
@@ -116,11 +116,11 @@ class Comparison(InNotebook):
     """All tensors that both sides have, in graph order.
 
     a, b:      labels of the sides; names: what tables call them. isolate: was every node fed the second side's values?
-    outputs:   the graph's outputs that nodes make, as the sides ran.
-    piecewise: what the second side said when it refused the whole model, or crashed;
-    it then ran node by node on the first one's.
-    origin:    if the first difference is inherited: the tensor where bits that lead to it first differ, though within
-               the tolerance, and why; None if that is not known.
+    outputs:   the graph's outputs that nodes make, from the sides' own runs.
+    piecewise: the second side's error, if it refused the whole model or crashed;
+               it then ran node by node on the first side's values.
+    origin:    if the first difference is inherited: the first tensor upstream whose bits differ, within the tolerance,
+               and why; None if not known.
     """
 
     model: Model
@@ -149,7 +149,7 @@ class Comparison(InNotebook):
 
     @property
     def refused(self) -> tuple[ComparedTensor, ...]:
-        """The tensors that the second side refuses to make, or crashes on."""
+        """The tensors that the second side refuses to compute, or crashes on."""
         return tuple(t for t in self.tensors if t.refused)
 
     @property

@@ -1,5 +1,5 @@
-"""How two arrays of one tensor differ: counted, in steps or absolute, and as signal to noise, also over several
-runs."""
+"""Measures how two arrays differ: elements outside a tolerance, distances in steps or absolute, and signal to noise
+over one or several runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qrun.ir.types import describe, type_name
 
 @frozen
 class Tolerance:
-    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, and those that come of sums by `eps`
-    float32 epsilons (2^-23) of the largest magnitude in their tensor:
-    a sum is as exact as its terms, however small its result is.
+    """The allowed difference: `lsb` steps for integers, ``atol + rtol * |want|`` for floats. Results of sums may differ
+    by `eps` float32 epsilons (2^-23) of the largest magnitude in their tensor: a sum is as exact as its terms, however
+    small its result is.
     """
 
     lsb: int = 0
@@ -29,14 +29,14 @@ class Tolerance:
     eps: int = 0
 
     def noise(self, largest: float) -> float:
-        """What `eps` allows in sums that reach this magnitude."""
+        """The absolute difference that `eps` allows in a tensor whose largest magnitude is `largest`."""
         return self.eps * _EPSILON * largest
 
 
 EXACT = Tolerance(0, 0.0, 0.0)
 NOISE = 16
-"""Epsilons for sums in another order, which differ by fewer in real networks;
-half a step of 16-bit codes is 64 of them."""
+"""Default `eps` for sums in another order. In real networks they differ by less;
+half a step of 16-bit codes is 64 epsilons."""
 _EPSILON = 2.0**-23
 
 
@@ -44,12 +44,11 @@ _EPSILON = 2.0**-23
 class Difference:
     """How `got` differs from `want`.
 
-    form:      both, described, if they differ in type or shape; then no element was compared.
-    total:     elements; differing: those outside the tolerance.
-    largest:   the largest difference, inside the tolerance or not: steps between integers, else absolute; of the finite
-               ones.
-    first:     index of the first element outside the tolerance; worst: of the one with the largest difference (a NaN or
-               an infinity on one side only counts as larger than all).
+    form:      descriptions of both, if they differ in type or shape; then no elements were compared.
+    total:     number of elements; differing: number of elements outside the tolerance.
+    largest:   the largest finite difference, inside the tolerance or not: steps between integers, else absolute.
+    first:     index of the first element outside the tolerance.
+    worst:     index of the largest difference outside it (a NaN or infinity on one side only counts as the largest).
     integral:  are they integers, compared in steps?
     """
 
@@ -69,10 +68,10 @@ class Difference:
 def difference(
     got: Array, want: Array, tolerance: Tolerance = EXACT, step: Array | None = None, noise: float = 0.0
 ) -> Difference:
-    """Element by element; NaN equals NaN, -0 equals 0. Strings and booleans must be equal.
+    """Compare two arrays element by element. NaN equals NaN, -0 equals 0. Strings and booleans must be equal.
 
-    step:  of floats that are multiples of it, as it broadcasts with them: `lsb` counts these too.
-    noise: by which floats may differ, absolute, if that is more than `rtol` and `atol` allow; see `Tolerance.noise`.
+    step:  the quantization step of dequantized floats, broadcast with them: `lsb` then counts these steps too.
+    noise: an absolute difference that floats may have even if `rtol` and `atol` allow less; see `Tolerance.noise`.
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(max(got.size, want.size), form=(describe(got), describe(want)))
@@ -91,19 +90,19 @@ def difference(
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Where two arrays of one type and shape are not equal; NaN equals NaN."""
+    """A mask of the elements that differ between two arrays of one type and shape; NaN equals NaN."""
     return np.asarray((got != want) & ~((got != got) & (want != want)), bool)
 
 
 def same(a: Array, b: Array) -> bool:
-    """One type, shape and values; NaN equals NaN. Of values that are no tensors, all of their tensors."""
+    """Have both the same type, shape and values? NaN equals NaN. Compound values are equal if their tensors are."""
     if is_compound(a) or is_compound(b):
         return form_difference(a, b) is None and same(numbers(a), numbers(b))
     return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
 
 
 def distances(got: Array, want: Array) -> Array:
-    """Element by element: steps between integers (exact), else absolute; 0 or 1 for strings and booleans."""
+    """Distances element by element: exact steps between integers, else absolute; 0 or 1 for strings and booleans."""
     if got.dtype.kind in "OUSb":
         return np.asarray(got != want).astype(np.float64)
     if integral(got.dtype):
@@ -140,7 +139,7 @@ def plain(value: Any) -> Any:
 
 
 def magnitude(array: Array) -> float:
-    """The largest finite one of an array of real or complex floats; 0 of others."""
+    """The largest finite magnitude in an array of real or complex floats; 0 for other types."""
     if array.dtype.kind in "OUSb" or integral(array.dtype):
         return 0.0
     size = np.abs(wide(array))
@@ -171,15 +170,15 @@ def index_of_largest(values: Array) -> tuple[int, ...]:
 
 @frozen
 class Noise:
-    """How far the elements of a tensor are from what they should be, over all runs.
+    """The error of a tensor, summed over all runs.
 
     sqnr:    signal to quantization noise ratio, ``10 log10(sum(want^2) / sum((got - want)^2))`` dB; inf without noise,
-             -inf where the signal is 0, nan where there is no element.
-    cosine:  of the angle between both as vectors; 1 if both are 0, 0 if one is.
-    largest: absolute error.
-    count:   elements; odd: those that are NaN or infinite on one side only, or infinite with other signs; they are in
-             none of the sums, and neither are those that are so on both sides.
-    ratio:   noise to signal, the sqnr as a number: sum((got - want)^2) / sum(want^2).
+             -inf if the signal is 0 or `odd` is not, nan if there are no elements.
+    cosine:  cosine of the angle between both as vectors; 1 if both are 0, 0 if one is.
+    largest: the largest absolute error.
+    count:   number of elements; odd: elements that are NaN or infinite on one side only, or infinite with different
+             signs. The sums leave out every element that is NaN or infinite on some side.
+    ratio:   noise to signal ratio: sum((got - want)^2) / sum(want^2).
     """
 
     KEYS = keys("sqnr_db=sqnr cosine max_abs=largest elements=count odd")
@@ -193,7 +192,7 @@ class Noise:
 
 
 class ErrorSums:
-    """Sums over the elements of one tensor, run by run. whole: were all wanted elements integers or booleans?"""
+    """Accumulates the error of one tensor, run by run. whole: were all reference arrays integers or booleans?"""
 
     __slots__ = ("count", "largest", "noise", "odd", "power", "product", "signal", "whole")
 
@@ -237,13 +236,13 @@ class ErrorSums:
 
 
 def decibels(ratio: float) -> float:
-    """A noise to signal ratio as SQNR in dB."""
+    """Convert a noise to signal ratio to SQNR in dB."""
     return math.inf if ratio == 0 else -math.inf if ratio == math.inf else -10 * math.log10(ratio)
 
 
 def class_axis(shape: Sequence[int], samples: int | None = None) -> int | None:
-    """The axis along which each sample has one score a class; None of boxes, maps and lists, whose largest element is
-    no class. samples: of the inputs, if they are known."""
+    """The axis along which each sample has one score per class; None for boxes, maps and lists, whose largest element
+    means no class. samples: the batch size of the inputs, if known."""
     wide = [axis for axis, size in enumerate(shape) if size > 1]
     if wide == [0] and (len(shape) > 1 or samples == shape[0]):
         return None
@@ -253,12 +252,12 @@ def class_axis(shape: Sequence[int], samples: int | None = None) -> int | None:
 
 
 NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-"""Floats that a runtime may widen between nodes."""
+"""Float types that a runtime may widen to float32 between nodes."""
 
 
 @frozen
 class Code:
-    """The real number of a quantized one: (q - zero) * scale."""
+    """The parameters of quantized values q, whose real numbers are (q - zero) * scale."""
 
     scale: float = 1.0
     zero: float = 0.0
@@ -269,20 +268,20 @@ PLAIN = Code()
 
 @frozen
 class TensorPair:
-    """What `a` and `b` gave for one tensor.
+    """The comparison of one tensor on two sides, `a` and `b`.
 
-    type:       type and shape of the first one. identical: are all bits equal (NaN equals NaN)?
-    difference: of the first from the second, outside the tolerance.
-    other_bits: how many elements differ at all, inside the tolerance or not.
-    beyond:     the largest difference outside the tolerance, in the unit of `difference`; 0 without any.
+    type:       type and shape on the first side. identical: are all elements equal (NaN equals NaN)?
+    difference: how the first side differs from the second, under the tolerance.
+    other_bits: the number of elements that differ, inside the tolerance or not.
+    beyond:     the largest difference outside the tolerance, in the unit of `difference`; 0 if there is none.
     a, b:       the values there, or at the largest difference if none is outside; None if no elements were compared.
-    max_abs, max_rel: largest differences of all elements, as real numbers; max_rel relative to the second side.
-    sqnr:       in dB, the second side being the signal.
-    argmax:     index of the largest element on each side, axes of size 1 left out; None for integers and texts.
-    agreed:     of how many rows of scores of classes in how many the largest element is at the same place;
-                None where `argmax` is.
-    stepped:    are these real numbers whose steps the tolerance counts, as those of integers?
-    noise:      by how much they may differ as sums in another order do, absolute; 0 where the tolerance has none of it.
+    max_abs, max_rel: largest differences of all elements, as real numbers; max_rel is relative to the second side.
+    sqnr:       in dB, with the second side as the signal.
+    argmax:     index of the largest element on each side, without axes of size 1; None for integers and strings.
+    agreed:     rows of class scores with the largest element at the same place, and all rows;
+                None without class scores.
+    stepped:    are these dequantized numbers, for which the tolerance counts quantization steps?
+    noise:      the absolute difference allowed for sums in another order; 0 if the tolerance allows none.
     """
 
     KEYS = keys(
@@ -308,12 +307,12 @@ class TensorPair:
 
     @property
     def equal(self) -> bool:
-        """Within the tolerance?"""
+        """Are all elements within the tolerance?"""
         return self.difference.equal
 
     @property
     def unit(self) -> str:
-        """Of the differences: ``step`` or ``absolute``."""
+        """The unit of the differences: ``step`` or ``absolute``."""
         return "step" if self.difference.integral else "absolute"
 
     @property
@@ -338,9 +337,9 @@ def pair(
     step: Array | None = None,
     noise: float = 0.0,
 ) -> TensorPair:
-    """Compare what two sides gave for one tensor; None is a missing output.
+    """Compare the results of two sides for one tensor; None is a missing output.
 
-    code: what its integers stand for. step, noise: of floats, see `qrun.comparing.differences.difference`.
+    code: scale and zero point of integers. step, noise: for floats, see `qrun.comparing.differences.difference`.
     """
     if a is None or b is None:
         shown = "nothing" if a is None else describe(a)
@@ -370,13 +369,13 @@ def pair(
 
 
 def _beyond(x: Any, y: Any) -> float:
-    """The distance of two elements; inf if one of them is no finite number."""
+    """The distance of two elements; inf if one of them is NaN or infinite."""
     step = float(distances(np.asarray(x), np.asarray(y)))
     return step if step == step else float("inf")
 
 
 def _worst(a: Array, b: Array) -> tuple[int, ...]:
-    """The index of the largest difference; of texts and objects, of the first one."""
+    """The index of the largest difference; for strings and objects, of the first difference."""
     if a.dtype.kind in "OUS":
         return index_of_largest(a != b)
     with np.errstate(all="ignore"):
@@ -384,7 +383,7 @@ def _worst(a: Array, b: Array) -> tuple[int, ...]:
 
 
 def _decide(a: Array, b: Array) -> dict[str, Any]:
-    """`argmax` and `agreed` of a pair; neither where the largest element means nothing."""
+    """The fields `argmax` and `agreed` of a pair; none for types or shapes whose largest element means nothing."""
     if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
         return {}
     with np.errstate(all="ignore"):
@@ -403,18 +402,18 @@ def _place(values: Array) -> tuple[int, ...]:
 
 
 _UNLIKE = 16.0
-"""The least factor between the largest values of two parts, and between their medians."""
+"""The smallest factor between the largest values of neighbouring parts, and between their medians."""
 _MOST = 4
 """The most parts of an output. More parts are not ranges, but values that happen to be small."""
 _ENOUGH = 16
-"""The fewest values along all other axes whose largest one shows a range."""
+"""The fewest values per place of the axis from which a range is estimated."""
 LOST = 3.0
-"""dB below which a part is lost."""
+"""A part with an SQNR below this many dB is lost."""
 
 
 @frozen
 class Columns:
-    """The places from `first` up to `last` along an axis."""
+    """The slice from `first` up to, but without, `last` along an axis."""
 
     axis: int
     first: int
@@ -428,7 +427,7 @@ class Columns:
 
 
 def columns(array: Array) -> tuple[Columns, ...]:
-    """The parts of an output along the axis on which ranges are mixed; () if none are."""
+    """Split an output along the first axis on which neighbouring places have very different ranges; () if none has."""
     if array.dtype.kind != "f" or array.ndim < 2 or not array.size or not np.isfinite(array).all():
         return ()
     for axis in range(1, array.ndim):
@@ -448,7 +447,8 @@ def columns(array: Array) -> tuple[Columns, ...]:
 
 @frozen
 class PartAccuracy:
-    """A part of an output that mixes ranges. low, high: of its values, in the first model and in the second."""
+    """The accuracy of a part of an output that mixes ranges. wanted, got: the smallest and largest value in the first
+    and in the second model."""
 
     KEYS = keys("name sqnr_db=noise.sqnr max_abs=noise.largest reference=wanted quantized=got lost")
 
@@ -463,7 +463,7 @@ class PartAccuracy:
 
 
 class PartSums:
-    """Sums over a part of an output, run by run, and the values that it reaches in both models."""
+    """Accumulates the error of a part of an output, run by run, and its range of values in both models."""
 
     def __init__(self, part: Columns, output: str) -> None:
         self.part, self.name, self.sums = part, part.name(output), ErrorSums()

@@ -1,6 +1,5 @@
-"""What onnxruntime computes on another CPU, recomputed on this one: each node in its arithmetic, with sums of products
-as that CPU's kernels add them; and groups of nodes in all their forms:
-as written, or as integer operators, in either arithmetic."""
+"""Emulates what onnxruntime computes on other CPUs: every node in its arithmetic, sums as that CPU's kernels add them.
+Also runs a group of nodes in each form that a runtime may give it: as written, fused or rewritten."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ from qrun.passes import optimize
 
 @frozen(slots=False)
 class EmulatedSide(QrunSide):
-    """The graph as onnxruntime fuses it, in its arithmetic.
+    """A side that runs the graph as onnxruntime fuses it, in onnxruntime's arithmetic.
 
-    saturating: are uint8 * int8 products added in saturating pairs, as by vpmaddubsw on x86 CPUs without VNNI? Else
+    saturating: add uint8 * int8 products in saturating pairs, as vpmaddubsw does on x86 CPUs without VNNI? Otherwise
                 sums are exact, as on all other CPUs.
     max_memory: bytes that all tensors may take. max_time: seconds that a node may take.
     """
@@ -54,10 +53,10 @@ class EmulatedSide(QrunSide):
 def run_emulated(
     model: Model, feeds: Values, wanted: Iterable[str], *, saturating: bool = True, **limits: Unpack[ResourceLimits]
 ) -> dict[str, Array]:
-    """The tensors asked for, every node in onnxruntime's arithmetic.
+    """Run a model in onnxruntime's arithmetic, node by node, and return the `wanted` tensors.
 
-    saturating: add uint8 * int8 products in saturating pairs. Depthwise convolutions have kernels of their own there,
-                which are exact.
+    saturating: add uint8 * int8 products in saturating pairs, except in depthwise convolutions: onnxruntime has exact
+                kernels for these.
     Raises QrunError if a node cannot run, or takes more than `max_time`, or the tensors take more than `max_memory`.
     """
     values: dict[str, Array] = {**model.constants, **feeds}
@@ -77,7 +76,8 @@ def run_emulated(
 
 
 def _softmax(model: Model, last: Node) -> Node | None:
-    """DequantizeLinear, Softmax and this QuantizeLinear as the QLinearSoftmax that onnxruntime makes of them."""
+    """The QLinearSoftmax into which onnxruntime fuses DequantizeLinear, Softmax and the QuantizeLinear `last`; None if
+    `last` does not end such a group."""
     middle = model.producers.get(last.inputs[0]) if last.op_type == "QuantizeLinear" else None
     first = model.producers.get(middle.inputs[0]) if middle is not None and middle.op_type == "Softmax" else None
     if middle is None or first is None or first.op_type != "DequantizeLinear" or len(last.inputs) < 3:
@@ -100,13 +100,13 @@ def _is_depthwise(node: Node, values: Values) -> bool:
 
 
 _ARITHMETICS: tuple[tuple[bool, Arith], ...] = ((True, "ort"), (True, "exact"), (False, "ort"), (False, "exact"))
-"""Whether groups become integer operators, and in which arithmetic all is computed."""
+"""Pairs of: do groups become integer operators, and the arithmetic of all nodes."""
 _SATURATING = "pairs of uint8 * int8 products saturate in int16, as on CPUs without VNNI"
 
 
 @frozen(slots=False)
 class NodeGroup:
-    """One tensor of a group of nodes. inputs: what the group reads, by name."""
+    """A group of nodes and one tensor that it makes. inputs: the tensors that the group reads, by name."""
 
     model: Model
     unit: Unit
@@ -114,7 +114,7 @@ class NodeGroup:
     inputs: Values
 
     def forms(self) -> tuple[AlternativeForm, ...]:
-        """The forms that another runtime may have given it, from the simplest; a single node has only rewrites."""
+        """The forms in which another runtime may run the group, simplest first; a single node has only rewrites."""
         if len(self.unit.group) == 1:
             return tuple(self._rewritten())
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
@@ -122,7 +122,7 @@ class NodeGroup:
         return (*plain, *saturating, *self._rewritten())
 
     def _rewritten(self) -> Iterator[AlternativeForm]:
-        """The forms of the group as the default session of onnxruntime rewrites it, if that changes results."""
+        """The forms of the group after the rewrites of onnxruntime's default session; none if no rewrite applies."""
         model, texts = rewritten(self.model, self._indices)
         if not texts:
             return
@@ -135,8 +135,8 @@ class NodeGroup:
         yield AlternativeForm("session-rewrite", "; ".join((*texts, _SATURATING)), run)
 
     def _run_rewritten(self, model: Model, fused: bool, arith: Arith, saturating: bool = False) -> Array | None:
-        """The tensor as the rewritten nodes give it; None if they cannot run, or give what the nodes as they are give,
-        or what they give without saturation."""
+        """The tensor that the rewritten nodes compute; None if they cannot run, or if it equals the result of the
+        original nodes or, with `saturating`, of the rewritten nodes without saturation."""
         made = self._run_part(self._cut(model, "exact" if fused else None), arith, saturating)
         others = [self._run(fused, arith, saturating)]
         if saturating:
@@ -148,7 +148,7 @@ class NodeGroup:
         return {node.index for node in self.unit.group}
 
     def _nodes(self, model: Model) -> tuple[Node, ...]:
-        """The nodes that a rewritten model has in place of the group."""
+        """The nodes of `model`, which may be rewritten, that have the indices of the group's nodes."""
         return tuple(node for node in model.nodes if node.index in self._indices)
 
     def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
@@ -173,7 +173,7 @@ class NodeGroup:
             return None
 
     def _cut(self, model: Model, fused: Arith | None) -> Model | None:
-        """The group's nodes in a model of their own, as integer operators if `fused`; None if they make no model."""
+        """The group as a model, fused into integer operators if `fused` names an arithmetic; None if that fails."""
         try:
             part = extract(model, self._nodes(model), self.inputs)
             part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
@@ -182,7 +182,7 @@ class NodeGroup:
             return None
 
     def before_rounding(self) -> Array | None:
-        """What the one integer operator that the group can become would round; None if it becomes none, or more."""
+        """The value that the group rounds if it fuses into one integer operator; None if it does not."""
         part = self._fused
         if part is None:
             return None
@@ -190,7 +190,7 @@ class NodeGroup:
         return before_rounding(part.nodes[0], [values.get(name) for name in part.nodes[0].inputs])
 
     def fused_node(self, theirs: Array | None) -> Suspect | None:
-        """That operator as a suspect; theirs: what the other side gave."""
+        """The integer operator that the group fuses into, if it can run, as a suspect. theirs: the other's result."""
         part = self._fused if len(self.unit.group) > 1 else None
         mine = None if part is None else self._run(True, "exact", False)
         if part is None or mine is None:

@@ -1,5 +1,5 @@
-"""What integer codes stand for: the scale and zero point of the node that made them, or of one that reads them; and the
-steps of what was dequantized."""
+"""Finds the scale and zero point of a tensor of quantized values, from the node that makes it or one that reads it.
+Also finds the quantization step of a dequantized tensor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import Quantizer, parameter_axis, quantizers
 
 _KEEPS = ("MaxPool", "GlobalMaxPool")
-"""Operators, besides those that move elements, whose codes mean what those of their first input do."""
+"""Operators, other than those that move elements, whose output has the scale and zero point of their first input."""
 
 
 @frozen
 class Meaning:
-    """(code - zero) * scale.
+    """The scale and zero point of a tensor of codes; a code's real number is (code - zero) * scale.
 
-    scale, zero: names of tensors; no zero is 0. axis: along which they lie, if they are not scalars.
-    whole:       are the codes still at the places that the scale was made for? If not, only scalars count.
+    scale, zero: names of tensors; "" for a zero point of 0. axis: the axis of codes along which non-scalars lie.
+    whole:       are the codes still where the quantizer put them? If not, only scalar parameters are usable.
     """
 
     scale: str
@@ -39,19 +39,19 @@ class Meaning:
         return (self.scale, self.zero) if self.zero else (self.scale,)
 
     def parameters(self, values: Values) -> tuple[Array, Array] | None:
-        """Scale and zero point; None if `values` lacks them, or if they do not count (`whole`)."""
+        """Scale and zero point; None if `values` lacks them, or if they are unusable (see `whole`)."""
         scale, zero = values.get(self.scale), values.get(self.zero) if self.zero else np.zeros((), np.int32)
         if scale is None or zero is None or not (self.whole or scale.size == zero.size == 1):
             return None
         return scale, zero
 
     def step(self, codes: Array, values: Values) -> Array | None:
-        """What two neighbouring codes are apart, as it broadcasts with the codes."""
+        """The distance between neighbouring codes, in a shape that broadcasts with `codes`; None if not known."""
         found = self.parameters(values)
         return None if found is None else spread(found[0], codes, self.axis)
 
     def real(self, codes: Array, values: Values) -> Array | None:
-        """The real numbers as float64; None if these values do not tell them."""
+        """The dequantized codes as float64; None if `values` lacks the parameters or their shapes do not fit."""
         found = self.parameters(values)
         if found is None:
             return None
@@ -64,15 +64,15 @@ class Meaning:
 
 
 def meaning(model: Model, name: str) -> Meaning | None:
-    """Which scale and zero point a tensor of codes has: those of the node that quantizes it, else of one that
-    dequantizes it, with nodes that only move codes in between; None if no node tells.
+    """The scale and zero point of a tensor of codes, from the node that quantizes it, else one that dequantizes it.
+    Looks through nodes that only move codes. None if no node has them.
     """
     return _maker(model, name) or _reader(model, name)
 
 
 @once_per_model
 def _known_makers(model: Model) -> dict[str, Meaning | None]:
-    """The meanings found so far, by tensor: long chains of nodes that move codes are walked only once."""
+    """Cache of the meanings by tensor, so that long chains of nodes that move codes are walked only once."""
     return {}
 
 
@@ -148,13 +148,13 @@ def _meaning(node: Node, q: Quantizer) -> Meaning:
 
 @frozen
 class TensorScales:
-    """Scales, zero points and steps of the tensors of a model whose inputs are `feeds`."""
+    """Finds scales, zero points and steps of a model's tensors, from its constants and the inputs `feeds`."""
 
     model: Model
     feeds: Values
 
     def code(self, name: str, dtype: np.dtype[Any]) -> Code:
-        """Scale and zero point of a tensor of codes, if they are numbers; see `meaning`."""
+        """Scale and zero point of a tensor of codes, found by `meaning`; PLAIN unless both are known scalars."""
         found = meaning(self.model, name)
         parameters = found.parameters(self.stored) if found is not None else None
         if found is None or parameters is None:
@@ -164,8 +164,8 @@ class TensorScales:
         return Code(float(scale.reshape(())), float(zero.reshape(()))) if fits else PLAIN
 
     def step(self, name: str, like: Array) -> Array | None:
-        """What two neighbouring codes are apart in a tensor of real numbers that a DequantizeLinear made, as it
-        broadcasts with `like`; through nodes that move elements if there is one scale. None if no such node made it.
+        """The quantization step of a tensor that a DequantizeLinear made, in a shape that broadcasts with `like`.
+        Looks through nodes that move elements if the scale is one number. None if no DequantizeLinear made it.
         """
         whole = True
         while (node := self.model.producers.get(name)) is not None and node.inputs:

@@ -1,4 +1,4 @@
-"""In what two models differ as they are stored: nodes, attributes, scales, zero points, weights."""
+"""Lists the differences between two stored models: nodes, attributes, scales, zero points, weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qrun.ir.types import describe, shape_text
 from qrun.ops import find, quantizers
 
 KINDS = ("opset", "node", "input", "attribute", "scale", "zero point", "weight", "constant")
-"""What can differ, in the order in which it is listed."""
+"""Kinds of differences, in the order in which they are listed."""
 _NONE = "-"
 _LONG = 40
 
@@ -28,8 +28,8 @@ class StoredDifference:
 
     kind: one of KINDS. name: the name of the tensor, attribute or domain. node: the label of the first node that has
           it; "" for the whole file.
-    a, b: the values in both files, ``-`` for none; for arrays, the elements that are farthest apart. change: in words.
-    size: by how much, to sort what is of one kind.
+    a, b: the values in both files, ``-`` for none; for arrays, the elements that are farthest apart.
+    change: a description of the change. size: its magnitude, which sorts the differences of one kind.
     """
 
     KEYS = keys("kind name node a b change")
@@ -44,7 +44,7 @@ class StoredDifference:
 
 
 def stored_differences(a: Model, b: Model) -> list[StoredDifference]:
-    """All differences, kind by kind, the largest first."""
+    """All differences between two models, kind by kind, the largest first."""
     found = [*_in_opsets(a, b), *_in_graphs(a, b, "")]
     return sorted(dict.fromkeys(found), key=lambda d: (KINDS.index(d.kind), -d.size))
 
@@ -73,15 +73,15 @@ def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
         yield from _in_nodes(one, other, path)
         yield from _in_inputs((a, b), (one, other), known, seen, path)
     rest = [name for name in a.constants if name in b.constants and (name, name) not in seen]
-    for name in rest:  # of nodes without a counterpart, as in other forms of one model
+    for name in rest:  # read by nodes without a counterpart, as in another form of the same model
         x, y, reader = a.constants[name], b.constants[name], next(iter(a.consumers.get(name, ())), None)
         if reader is not None and not _equal(x, y):
             yield _change(_kind(reader, reader.inputs.index(name), [x]), name, path + reader.label, x, y)
 
 
 def _pair_nodes(a: Model, b: Model) -> list[tuple[Node, Node]]:
-    """The corresponding nodes: with the same name or an output of the same name, nodes of one operator first. By place
-    where all names differ and all operators are the same."""
+    """Pair the nodes by name or first output, first those with the same operator too. If no pair is found and both
+    models have the same sequence of operators, pair by position."""
     found, left, right = list[tuple[Node, Node]](), list(a.nodes), list(b.nodes)
     for key in _KEYS:
         one, other = _unique(left, key), _unique(right, key)
@@ -103,7 +103,7 @@ _KEYS: Sequence[Callable[[Node], tuple[str, ...]]] = (
 
 
 def _unique(nodes: Sequence[Node], key: Callable[[Node], tuple[str, ...]]) -> dict[tuple[str, ...], Node]:
-    """The nodes by a key that no other has, and that is not empty."""
+    """The nodes by key, without empty keys and keys that several nodes share."""
     groups = grouped((key(node), node) for node in nodes)
     return {k: found[0] for k, found in groups.items() if len(found) == 1 and all(k)}
 
@@ -122,7 +122,7 @@ def _in_nodes(one: Node, other: Node, path: str) -> Iterator[StoredDifference]:
 
 
 def _attribute(node: Node, name: str) -> Any:
-    """The attribute, or its default; None if it has neither."""
+    """The node's attribute or its default; None if there is neither."""
     if name in node.attributes:
         return node.attributes[name]
     definition = find(node.domain, node.op_type, node.version)
@@ -150,7 +150,7 @@ def _text(value: Any) -> str:
 def _in_inputs(
     models: tuple[Model, Model], nodes: tuple[Node, Node], known: dict[str, str], seen: set[tuple[str, str]], path: str
 ) -> Iterator[StoredDifference]:
-    """What two nodes read: constants by their values, other tensors by the nodes that make them."""
+    """Compare the inputs of two nodes: constants by value, other tensors by the nodes that make them."""
     one, other = nodes
     if one.op != other.op:
         return
@@ -171,7 +171,7 @@ def _in_inputs(
 
 
 def _from(model: Model, name: str) -> str:
-    """A tensor with the node that makes it."""
+    """The name of a tensor with the label of the node that makes it."""
     node = model.producers.get(name)
     return f"{name} of {node.label}" if node is not None else name
 
@@ -182,7 +182,7 @@ def _parameter(node: Node, place: int) -> str:
 
 
 def _kind(node: Node, place: int, stored: Sequence[Array | None]) -> str:
-    """What a node's input is: scale, zero point, weights, another constant; or a tensor that nodes make."""
+    """The kind of a node's input: scale, zero point, weight or constant; "input" for tensors that nodes make."""
     for q in quantizers(node):
         for kind, slot in (("scale", q.scale), ("zero point", q.zero_point)):
             if slot is not None and slot.place == place:
@@ -205,7 +205,7 @@ def _number(value: Any) -> str:
 
 
 def _change(kind: str, name: str, node: str, a: Array, b: Array) -> StoredDifference:
-    """Two constants that are not equal: the elements that are farthest apart, and how many differ."""
+    """The difference between two unequal constants: the elements farthest apart, and how many differ."""
     if a.dtype != b.dtype or a.shape != b.shape or a.dtype.kind in "OUSb":
         one, other = (f"{describe(x)} {_brief(x)}" if x.size == 1 else describe(x) for x in (a, b))
         return StoredDifference(kind, name, node, one, other, "another type or shape", math.inf)
@@ -226,7 +226,7 @@ def _change(kind: str, name: str, node: str, a: Array, b: Array) -> StoredDiffer
 
 
 def _factor(x: Array, y: Array, counted: str) -> str:
-    """Scales that differ by one factor, or by several."""
+    """Describe changed scales: one common factor if there is one, else `counted`."""
     with np.errstate(all="ignore"):
         factors = y / x
     first = float(factors.reshape(-1)[0])

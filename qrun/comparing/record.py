@@ -1,8 +1,8 @@
-"""``--record DIR``: all tensors of a run as hashes and statistics, small enough to commit, to compare another run with.
+"""``--record DIR``: writes hashes and statistics of all tensors of a run, small enough to commit, for later comparison.
 
-The directory holds record.json (qrun/schemas/record-1.0.json), one tensor a line, in graph order. It has no clock and
-no path in it, but the versions, the CPU and the instruction set: two runs that make the same tensors on one machine
-make the same bytes. A record is read back without trusting it.
+The directory holds record.json (qrun/schemas/record-1.0.json), one tensor a line, in graph order. It contains no time
+and no path, but the versions, the CPU and the instruction set: two runs that make the same tensors on one machine
+write the same bytes. Reading a record validates its content.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from qrun.ir.types import NUMBERS, PACKED_BITS, computable, describe, integer_ra
 from qrun.native.emit.isa import available
 
 SAMPLED = 16
-"""Elements of each tensor that are kept."""
+"""The number of elements recorded of each tensor."""
 QUANTILES = (1, 10, 50, 90, 99)
-"""Percentiles that are kept where a histogram would be too long."""
+"""Percentiles recorded of tensors without a histogram."""
 TIE, NEARLY = 1e-5, 1e-3
 """Distances to a tie, in steps of the output (LSB), within which elements are counted."""
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -50,9 +50,9 @@ Number = int | float
 
 @frozen
 class Ties:
-    """How near the values before rounding come to a tie, in LSB; elements that saturate are left out.
+    """How near the values before rounding come to a rounding tie, in LSB, without elements that saturate.
 
-    smallest: the smallest distance, None if every element saturates. tie, near: elements within 1e-5 and 1e-3 LSB.
+    smallest: the smallest distance; None if every element saturates. tie, near: elements within 1e-5 and 1e-3 LSB.
     """
 
     smallest: float | None
@@ -62,7 +62,7 @@ class Ties:
 
 @frozen
 class Histogram:
-    """How many elements have each code: `counts` from the smallest code that occurs to the largest."""
+    """The number of elements with each code. counts: from the smallest code that occurs, `first`, to the largest."""
 
     first: Signed
     counts: tuple[int, ...]
@@ -70,7 +70,7 @@ class Histogram:
 
 @frozen
 class RecordedModel:
-    """What identifies a model: SHA-256 of its file and of those with its data, by name."""
+    """Identifies a model: SHA-256 of its file and, by name, of its external data files."""
 
     sha256: str
     nodes: int = 0
@@ -79,7 +79,7 @@ class RecordedModel:
 
 @frozen
 class RecordedInput:
-    """An input of the run: type with shape, and SHA-256."""
+    """An input of the run. form: its type with shape."""
 
     name: str
     form: str
@@ -88,8 +88,8 @@ class RecordedInput:
 
 @frozen
 class RecordHead:
-    """What stands before the tensors of a record. label: what ran the model;
-    environment: what results may depend on."""
+    """The head of a record, before the tensors. label: the runtime with its version;
+    environment: versions, machine and other facts that results may depend on."""
 
     schema: str
     model: RecordedModel
@@ -100,16 +100,16 @@ class RecordHead:
 
 @frozen
 class RecordEntry:
-    """A tensor of a record, as it stands in record.json.
+    """One tensor in record.json.
 
-    node, op:   index of the node that makes it, and its operator. type, shape: of the elements and the array.
-    sha256:     of the bytes in C order, little endian; types below 8 bits as one byte an element.
-    low, high, mean: of the finite elements, None without any. nan, inf: how many are not.
-    saturated:  elements at the lowest and at the highest code of an integer type of up to 16 bits.
-    histogram:  of types of up to 8 bits that are integers; quantiles: elements at QUANTILES of the other numbers'
-                finite ones, in order.
-    sample:     the elements at `places`; ties: where the operator's value before rounding is known.
-    Of texts, and of tensors that depend on no input, only the hash is kept; of complex numbers the parts are elements.
+    node, op:   index of the node that makes it, and its operator. type, shape: element type and array shape.
+    sha256:     hash of the bytes in C order, little endian; types below 8 bits take one byte per element.
+    low, high, mean: statistics of the finite elements; None without any. nan, inf: counts of the other elements.
+    saturated:  number of elements at the lowest and at the highest code of an integer type of up to 16 bits.
+    histogram:  for integer types of up to 8 bits. quantiles: for other numbers, the finite elements at QUANTILES,
+                in order.
+    sample:     the elements at `places`; ties: set if the operator's values before rounding are known.
+    Strings, and tensors that depend on no input, have only the hash. The parts of a complex number count as elements.
     """
 
     name: str
@@ -131,12 +131,12 @@ class RecordEntry:
 
     @classmethod
     def bare(cls, name: str, array: Array, node: Node) -> RecordEntry:
-        """An entry of a tensor with its type, shape and hash, but nothing about its values."""
+        """An entry with the tensor's type, shape and hash, without statistics of its values."""
         return cls(name, node.index, node.op, type_name(array.dtype), tuple(array.shape), digest(array))
 
 
 def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
-    """The entry with all that is kept of the array. values: the node's inputs; None if they are not known."""
+    """Add the statistics of `array` to a bare entry. values: the node's inputs; None if they are not known."""
     flat = _numbers(array)
     if flat is None:
         return bare
@@ -160,14 +160,14 @@ def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array |
 
 
 def places(size: int) -> tuple[int, ...]:
-    """Flat indices of the elements that are kept of a tensor of `size` elements, in order."""
+    """The flat indices of the elements to record of a tensor of `size` elements, in order."""
     if size <= SAMPLED:
         return tuple(range(size))
     return tuple(sorted({(k * _GOLDEN % 2**64) * size >> 64 for k in range(1, SAMPLED + 1)}))
 
 
 def _numbers(array: Array) -> Array | None:
-    """The elements in a row, as a type that numpy computes with exactly; None for texts."""
+    """The elements as a flat array of a type that numpy computes with exactly; None for strings and objects."""
     if array.dtype.kind in "OUS":
         return None
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -177,14 +177,14 @@ def _numbers(array: Array) -> Array | None:
 
 
 def _plain(value: Any) -> Number:
-    """A number that is the shortest text for its type: 0.1 for float32 0.1."""
+    """The Python number with the shortest text that identifies the value in its type: 0.1 for float32 0.1."""
     if value.dtype.kind in "iub":
         return int(value)
     return float(str(value)) if value.dtype.itemsize < 8 else float(value)
 
 
 def _mean(finite: Array) -> float:
-    """The mean in 9 digits: versions of numpy add in other orders, which changes the later ones."""
+    """The mean to 9 digits: numpy versions add in different orders, which changes later digits."""
     with np.errstate(all="ignore"):
         return float(f"{finite.mean(dtype=np.float64):.9g}")
 
@@ -224,7 +224,7 @@ def _ties(array: Array, node: Node, values: Sequence[Array | None] | None) -> Ti
 
 
 def exact_values(array: Array, node: Node, values: Sequence[Array | None] | None) -> Array | None:
-    """What the node rounds to make `array`, float64 of its shape, zero point added; None if that is not known."""
+    """The values that the node rounds to make `array`, as float64 of its shape, zero point added; None if unknown."""
     if values is None or not integral(array.dtype):
         return None
     exact = before_rounding(node, values)
@@ -236,12 +236,12 @@ SCHEMA = "qrun/record/1.0"
 HOW = "qrun compare MODEL -i INPUTS --record DIR writes one"
 
 Tensors = Values | Iterable[tuple[str, Array]]
-"""Tensors of a run by name; or pairs in graph order, of which only those are kept that a later node reads."""
+"""Tensors of a run by name, or as pairs in graph order, so that a tensor can be freed after its last reader."""
 
 
 @frozen
 class Recorded:
-    """What was written: the directory, how many tensors it describes, and the bytes it takes."""
+    """A written record: its directory, the number of its tensors, and its size in bytes."""
 
     folder: Path
     tensors: int
@@ -249,10 +249,10 @@ class Recorded:
 
 
 def record(tensors: Tensors, model: Model, feeds: Values, label: str, folder: Path) -> Recorded:
-    """Write a record of a run; an older record there is replaced at once.
+    """Write a record of a run, atomically replacing an older record in `folder`.
 
-    feeds: the inputs of the run. label: what ran it, with its version.
-    Raises CallError if `folder` is something else than a record, or cannot be written; what `tensors` raises.
+    feeds: the inputs of the run. label: the runtime, with its version.
+    Raises CallError if `folder` holds anything but a record or cannot be written, and whatever `tensors` raises.
     """
     check_folder(folder)
     head = RecordHead(SCHEMA, recorded_model(model), recorded_inputs(feeds), label, host())
@@ -264,8 +264,8 @@ def record(tensors: Tensors, model: Model, feeds: Values, label: str, folder: Pa
 
 
 def check_folder(folder: Path) -> None:
-    """Raise CallError if a record cannot go to `folder`:
-    it is a file, or a directory that holds anything but a record."""
+    """Raise CallError if a record cannot be written to `folder`: if it is a file, or a directory that holds files but
+    no record."""
     check_writable(str(folder))
     try:
         names = [path.name for path in folder.iterdir()] if folder.exists() else []
@@ -280,10 +280,10 @@ def check_folder(folder: Path) -> None:
 
 @frozen
 class Made:
-    """A tensor, the node that made it, and the node's inputs (None for omitted ones;
-    all None if one is not known, or no tensor).
+    """A tensor that a node made. values: the node's inputs, None for omitted ones; None as a whole if an input is
+    unknown or no tensor.
 
-    whole: the node's output that it is, or is an element of. fixed: it depends on no input of the graph.
+    whole: the node's output that it is, or is an element of. fixed: does it depend on no input of the graph?
     """
 
     name: str
@@ -299,14 +299,14 @@ class Made:
 
 
 def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
-    """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader. Of
-    a value that is no tensor, such as a sequence, its kind and length, then the tensors in it."""
+    """Yield every tensor that a node of the graph makes, in the order of `tensors`; free each after its last reader.
+    For a compound value, such as a sequence, yield its kind and length, then the tensors in it."""
     if isinstance(tensors, Mapping):
         held = tensors
         tensors = ((name, held[name]) for name in model.producers if name in held)
     live = {**model.constants, **feeds}
     readers = model.consumers.items()
-    frees = grouped((max(node.index for node in nodes), name) for name, nodes in readers)  # by who reads them last
+    frees = grouped((max(node.index for node in nodes), name) for name, nodes in readers)  # by the last reader
     fixed = _from_constants(model)
     done = -1
     for name, array in tensors:
@@ -329,14 +329,14 @@ def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
 
 
 def _values(node: Node, live: Values) -> list[Array | None] | None:
-    """The node's inputs, None for omitted ones; None if one is not known, or no tensor."""
+    """The node's inputs, None for omitted ones; None as a whole if an input is unknown or no tensor."""
     if any(name and (name not in live or is_compound(live[name])) for name in node.inputs):
         return None
     return [live[name] if name else None for name in node.inputs]
 
 
 def _from_constants(model: Model) -> frozenset[str]:
-    """The tensors that depend on no input: whoever has the model can make them again."""
+    """Names of the tensors that depend on no input: the model alone suffices to compute them."""
     found = set(model.constants) - {value.name for value in model.defaults}
     for node in model.nodes:
         if not any(node.subgraphs) and all(not name or name in found for name in node.inputs):
@@ -375,7 +375,7 @@ def _cannot(folder: Path, reason: str) -> CallError:
 
 
 def host() -> dict[str, str]:
-    """What results may depend on."""
+    """The facts about this machine and its software that results may depend on."""
     from qrun import __version__
 
     return {
@@ -392,7 +392,7 @@ def host() -> dict[str, str]:
 
 
 def _cpu_names() -> Iterator[str]:
-    """The processor as the system calls it: ``AMD EPYC 9B14``; nothing where it does not tell."""
+    """Yield the system's names of the processor, such as ``AMD EPYC 9B14``, best first; none if it has none."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -405,7 +405,7 @@ def _cpu_names() -> Iterator[str]:
 
 
 def _isa() -> str:
-    """The best instruction set that qrun has kernels for here."""
+    """The best instruction set of this CPU that qrun has kernels for; "none" without one."""
     try:
         return next((isa.name for isa in available()), "none")
     except ImportError:
@@ -425,12 +425,12 @@ class Record:
 
     @property
     def made_by(self) -> dict[str, str]:
-        """What ran the model, and all that results may depend on."""
+        """The runtime that made the record, and the environment that results may depend on."""
         return {"runtime": self.head.label, **{key: text(value) for key, value in self.head.environment.items()}}
 
 
 def read_record(folder: Path) -> Record:
-    """The record in a directory. Raises CallError if there is none, or it is damaged."""
+    """Read the record in a directory. Raises CallError if there is none, or if it is damaged."""
     if not folder.is_dir() or not (folder / FILE).exists():
         got = "a directory without it" if folder.is_dir() else "a file" if folder.exists() else "nothing of that name"
         facts = [("expected", f"a directory with {FILE}"), ("got", got)]
@@ -446,7 +446,7 @@ def read_record(folder: Path) -> Record:
 
 
 def _entry(item: Item) -> RecordEntry:
-    """A tensor of the record, with as many numbers as its shape asks for."""
+    """Decode one tensor of a record and check that its hash, sample and histogram fit its shape."""
     made = decode(RecordEntry, item)
     size, sha, histogram = prod(made.shape), made.sha256, made.histogram
     if len(sha) != HASH or set(sha) - set("0123456789abcdef"):

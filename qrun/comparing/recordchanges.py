@@ -1,11 +1,11 @@
-"""A run beside a record: the first tensor that differs, by how much, as far as the recorded facts tell, and why,
-where making the recorded bytes again shows it.
+"""Compares a run with a record: finds the first tensor that differs, bounds the difference by the recorded facts, and
+names a cause if recomputing with it reproduces the recorded hash.
 
-Hashes tell which tensors differ. How much they differ is known only from below, by facts that hold whatever the
-other elements are: the elements of the sample; half the L1 distance of two histograms, which each changed element
-changes by at most 2; order statistics: if no element moved by more than d, no minimum, maximum or quantile did (for
-histograms this is the infinity-Wasserstein distance); and of dequantized codes the codes, of which different ones
-are different numbers.
+Hashes show which tensors differ. The facts give lower bounds on the difference, whatever the unrecorded elements are:
+the elements of the sample; half the L1 distance of two histograms, since one changed element changes it by at most 2;
+order statistics, since if no element moved by more than d, no minimum, maximum or quantile did (for histograms this
+is the infinity-Wasserstein distance); and for dequantized tensors their codes, since different codes are different
+numbers.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from qrun.ir.types import integer_range
 
 Verdict = Literal["equal", "close", "unknown", "differs", "form"]
 _UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Half a unit in the last place, relative: what rounding a product to the type changes it by at most."""
+"""Half a unit in the last place, relative: the largest change by rounding a product to the type."""
 
 
 @frozen
 class Sampled:
-    """An element of the sample that differs."""
+    """A sampled element that differs."""
 
     index: tuple[int, ...]
     recorded: Number
@@ -64,16 +64,16 @@ class Sampled:
 
 @frozen
 class TensorChange:
-    """A tensor that both have.
+    """A tensor that is in the record and in the run.
 
-    verdict:   ``equal``: the same hash. ``close``: another hash, and every element is in the sample and within the
-               tolerance. ``unknown``: no recorded fact is outside the tolerance, but elements that are not recorded may
-               be: the record cannot tell. ``differs``: some fact is outside. ``form``: another type or shape.
-    elements:  how many elements differ at least; step: by how much some element does at least: steps of integers, else
-               absolute (inf: a NaN or an infinity is on one side only).
+    verdict:   ``equal``: the same hash. ``close``: another hash, but every element is in the sample and within the
+               tolerance. ``unknown``: no recorded fact is outside the tolerance, but unrecorded elements may be.
+               ``differs``: some fact is outside. ``form``: another type or shape.
+    elements:  at least this many elements differ; step: the largest difference is at least this: steps of integers,
+               else absolute (inf: a NaN or an infinity is on one side only).
     sampled:   elements of the sample that differ.
-    inputs:    the inputs of the node that makes it, and whether they are equal; None: not known.
-    reading:   what the facts say about the reason, in a sentence.
+    inputs:    the inputs of the node that makes it, each with: is it equal? None: not known.
+    reading:   what the facts say about the cause, for display.
     """
 
     recorded: RecordEntry
@@ -87,15 +87,15 @@ class TensorChange:
 
     @property
     def inputs_equal(self) -> bool | None:
-        """Are all inputs equal? None if that is not known of some, and none differs."""
+        """Are all inputs equal? None if none is known to differ, but some are unknown."""
         states = [equal for _, equal in self.inputs]
         return False if False in states else None if None in states else True
 
 
 @frozen
 class Gap:
-    """What the codes of a DequantizeLinear tell of its result: how many elements differ, and the least difference
-    of the real numbers in one of these elements."""
+    """Lower bounds on the difference of a DequantizeLinear's result, from its codes: the number of elements that
+    differ, and the largest difference of the real numbers before they are rounded."""
 
     elements: int
     step: float
@@ -108,7 +108,7 @@ def judged(
     inputs: tuple[tuple[str, bool | None], ...] = (),
     gap: Gap | None = None,
 ) -> TensorChange:
-    """How tensor `b` differs from the recorded `a`. gap: what the codes tell, if a DequantizeLinear makes it."""
+    """Judge how tensor `b` differs from the recorded `a`. gap: bounds from codes, if a DequantizeLinear makes it."""
     if (a.type, a.shape) != (b.type, b.shape):
         return TensorChange(a, b, "form", inputs=inputs, reading="another type or shape")
     if a.sha256 == b.sha256:
@@ -134,7 +134,7 @@ def judged(
 
 
 def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
-    """The least difference that is left of `gap.step` once both real numbers are rounded to the tensor's type."""
+    """A lower bound on what remains of `gap.step` after both real numbers are rounded to the tensor's type."""
     if gap is None or a.type not in _UNITS or not isfinite(gap.step):
         return 0.0
     return max(0.0, gap.step - _UNITS[a.type] * (_largest(a) + _largest(b)))
@@ -147,8 +147,8 @@ def _largest(entry: RecordEntry) -> float:
 def _outside(
     pairs: list[tuple[Number, Number]], steps: list[float], step: float, whole: bool, tolerance: Tolerance
 ) -> bool:
-    """Does a recorded fact show an element outside the tolerance? If the tolerance is 0, or if no fact is known,
-    the different hash alone shows that."""
+    """Does a recorded fact show an element outside the tolerance? If the tolerance is 0, or if no fact is known, the
+    different hash alone counts as one."""
     if whole:
         return step > tolerance.lsb
     if (not tolerance.atol and not tolerance.rtol) or (not pairs and not steps):
@@ -167,7 +167,7 @@ def _sample(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
 
 
 def _order_statistics(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Number]]:
-    """Order statistics of both: the same ranks of equally many elements."""
+    """Pairs of order statistics of the same rank; none unless both have as many NaNs and infinities."""
     if (a.nan, a.inf) != (b.nan, b.inf):
         return []
     pairs = [(a.low, b.low), (a.high, b.high)]
@@ -179,7 +179,7 @@ def _order_statistics(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Numb
 
 
 def _ranks(a: Histogram, b: Histogram) -> list[tuple[Number, Number]]:
-    """The codes at each rank where one of the two sorted tensors goes on to another code."""
+    """Pairs of codes at each rank where the code changes in one of the two sorted tensors."""
     one, other = (np.cumsum(h.counts, dtype=np.int64) for h in (a, b))
     ranks = np.union1d(one, other)[:-1]
     return [
@@ -189,7 +189,7 @@ def _ranks(a: Histogram, b: Histogram) -> list[tuple[Number, Number]]:
 
 
 def _count_moved(a: Histogram | None, b: Histogram | None) -> int:
-    """Half the L1 distance of two histograms of equally many elements: so many elements changed at least."""
+    """Half the L1 distance of two histograms of equally many elements: at least this many elements changed."""
     if a is None or b is None:
         return 0
     counts: dict[int, int] = {}
@@ -207,7 +207,7 @@ def _distance(x: Number, y: Number) -> float:
 
 
 def _origin(change: TensorChange, whole: bool) -> str:
-    """What the facts say about where the difference comes from."""
+    """Describe what the facts say about the origin of the difference; "" if nothing."""
     if change.inputs_equal is False:
         first = next(name for name, equal in change.inputs if equal is False)
         return f"an input has other bits already: {first}"
@@ -226,9 +226,9 @@ def _origin(change: TensorChange, whole: bool) -> str:
 
 @frozen
 class RecordComparison:
-    """All tensors in graph order, and the names of those that only the record or only the run has.
+    """The comparison of a run with a record: common tensors in graph order, and names that only one of them has.
 
-    recorded, now: labels of what made them. settings: in what versions, machines and threads differ.
+    recorded, now: labels of the runtimes that made them. settings: differences in versions, machine and threads.
     """
 
     folder: Path
@@ -247,13 +247,13 @@ class RecordComparison:
 
     @property
     def undecided(self) -> tuple[TensorChange, ...]:
-        """The tensors of which the record cannot tell whether they are within the tolerance."""
+        """The tensors for which the record does not show whether they are within the tolerance."""
         return tuple(t for t in self.tensors if t.verdict == "unknown")
 
     @property
     def first(self) -> TensorChange | None:
         """The first tensor that is known to differ by more than the tolerance;
-        if none is, the first with another hash."""
+        if there is none, the first with another hash."""
         changed = [t for t in self.tensors if t.verdict != "equal"]
         return next((t for t in changed if t.verdict in ("differs", "form")), changed[0] if changed else None)
 
@@ -263,9 +263,9 @@ def compare_record(
 ) -> RecordComparison:
     """Compare a run with the record in `folder`.
 
-    tensors, feeds, label: of the run, as `qrun.comparing.record.record` takes them.
-    Raises CallError if `folder` is no record, is damaged, or was made with another model or other inputs; what
-    `tensors` raises.
+    tensors, feeds, label: the run, as in `qrun.comparing.record.record`.
+    Raises CallError if `folder` is no record, is damaged, was made with another model or other inputs, or has no tensor
+    in common with the run, and whatever `tensors` raises.
     """
     record = read_record(folder)
     _same_model(record, model)
@@ -284,8 +284,8 @@ def compare_record(
 def _now(
     tensors: Tensors, model: Model, feeds: Values, record: Record
 ) -> tuple[dict[str, RecordEntry], dict[str, str], dict[str, str]]:
-    """The entries of a run; the node's output that each is of; and for tensors that differ though their inputs do not,
-    what is proved about the reason."""
+    """Three maps by tensor name: the entries of a run; the node's output that each is part of; and for tensors that
+    differ although their inputs are equal, the proved cause."""
     now: dict[str, RecordEntry] = {}
     wholes: dict[str, str] = {}
     proofs: dict[str, str] = {}
@@ -311,7 +311,7 @@ def _changes(
     model: Model,
     tolerance: Tolerance,
 ) -> Iterator[TensorChange]:
-    """What became of each tensor that both have, in graph order."""
+    """Yield the change of each tensor that both have, in graph order."""
     equal = dict.fromkeys([*model.constants, *(v.name for v in (*model.inputs, *model.defaults))], True)
     done: dict[str, TensorChange] = {}
     for name, whole in wholes.items():
@@ -327,9 +327,9 @@ def _changes(
 
 
 def _codes_gap(node: Node, model: Model, done: Mapping[str, TensorChange]) -> Gap | None:
-    """How far the results of a DequantizeLinear may differ, from the difference of its codes and its least scale.
+    """Lower bounds on the difference of a DequantizeLinear's results, from that of its codes and its smallest scale.
 
-    None for other nodes, if the codes are equal, and if the scale is not known.
+    None for other nodes, and if the codes are equal or the scale is not known.
     """
     codes = done.get(node.inputs[0]) if node.op_type == "DequantizeLinear" and node.inputs else None
     scale = model.constants.get(node.inputs[1]) if codes is not None else None
@@ -362,22 +362,22 @@ def _same_inputs(record: Record, feeds: Values) -> None:
 
 
 def _other(code: str, message: str, where: Sequence[str], recorded: str, got: str, fix: str) -> CallError:
-    """A record that is not of this run."""
+    """The error for a record that was not made with this model, these inputs or these tensors."""
     return CallError(code, message, where=where, facts=[("recorded", recorded), ("got", got)], fixes=[fix])
 
 
 RECORD_EXACT = "the record is exact"
 SUBSETS = 10
-"""Near-ties of which all subsets are tried."""
+"""The largest number of near-ties of which all subsets are tried."""
 HASHED = 1 << 29
-"""Bytes to hash at most while trying subsets."""
+"""The most bytes to hash while trying subsets."""
 
 
 def proved(made: Made, model: Model, sha256: str) -> str:
-    """Which cause, or which rounding of near-ties, leads from the node's inputs to the recorded hash; "" if none does.
+    """Name the cause, or rounding of near-ties, that reproduces the recorded hash from the node's inputs; "" if none.
 
-    made: a tensor whose hash is another one, though its node read the same values. If the record has the exact result,
-    it is told what led to this tensor instead. Only for tensors of integers.
+    made: a tensor whose hash differs although its node read the same values. If the record has the exact result, the
+    text explains this run's tensor instead. Only for integer tensors.
     """
     if made.values is None or not integral(made.array.dtype):
         return ""
@@ -399,8 +399,8 @@ def proved(made: Made, model: Model, sha256: str) -> str:
 
 
 def _ties(made: Made, sha256: str) -> str:
-    """Tells that the recorded bytes follow if elements within 1e-5 LSB of a tie are rounded to the other side;
-    "" if not."""
+    """A sentence if rounding elements within 1e-5 LSB of a tie to the other side reproduces the recorded hash;
+    else ""."""
     array, exact = made.array, exact_values(made.array, made.node, made.values)
     if exact is None:
         return ""
@@ -419,7 +419,7 @@ def _ties(made: Made, sha256: str) -> str:
 
 
 def _subsets(count: int, most: int) -> Iterator[list[int]]:
-    """All of them first, then all smaller subsets, if there are at most `most`."""
+    """Yield the set of all indices, then all smaller non-empty subsets if there are at most `most` subsets."""
     yield list(range(count))
     if count <= SUBSETS and 2**count <= most:
         for size in range(1, count):

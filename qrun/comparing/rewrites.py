@@ -1,5 +1,5 @@
-"""What the default session of onnxruntime makes of a model with DequantizeLinear and QuantizeLinear where that changes
-its results: the same model, rewritten. Measured with onnxruntime 1.20.1, 1.22.1, 1.24.4, 1.31.1 and 1.32.0."""
+"""Repeats those graph rewrites of onnxruntime's default session that change the results of a model with
+DequantizeLinear and QuantizeLinear. Measured with onnxruntime 1.20.1, 1.22.1, 1.24.4, 1.31.1 and 1.32.0."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StoredParameters:
 
 
 def parameters(model: Model, node: Node | None, op_type: str = "DequantizeLinear") -> StoredParameters | None:
-    """None if this is no such node, or its scale or zero point is not stored."""
+    """The parameters of an `op_type` node; None for other nodes, or if its scale or zero point is not stored."""
     if node is None or node.op_type != op_type or node.domain not in ("", MS) or len(node.inputs) < 2:
         return None
     stored = {name: model.constants.get(name) for name in node.inputs[1:3] if name}
@@ -71,25 +71,25 @@ def parameters(model: Model, node: Node | None, op_type: str = "DequantizeLinear
 
 
 def number(node: Node, name: str, default: float = 0) -> float:
-    """An attribute that is a number; the default if it is not given or of another type."""
+    """A numeric attribute; the default if it is missing or not a number."""
     value = node.attributes.get(name, default)
     return value if isinstance(value, int | float) else default
 
 
 def readers(model: Model, node: Node) -> Sequence[Node]:
-    """The nodes that read a node's first result; a node may have no result."""
+    """The nodes that read a node's first output; none if it has no output."""
     return model.consumers.get(node.outputs[0], ()) if node.outputs else ()
 
 
 def only_reader(model: Model, node: Node) -> Node | None:
-    """The only node that reads a node's result, if nobody else does."""
+    """The only reader of a node's first output; None if there are several, or if the output is one of the graph's."""
     found = readers(model, node)
     alone = len(found) == 1 and all(value.name != node.outputs[0] for value in model.outputs)
     return found[0] if alone else None
 
 
 def product_end(model: Model, node: Node) -> Node:
-    """The node that makes a product's result: Add of a stored vector joins MatMul of two matrices."""
+    """The node that ends a product: the Add of a stored vector after a MatMul of two matrices, else the node itself."""
     add = only_reader(model, node) if node.op_type == "MatMul" else None
     if add is None or add.op_type != "Add" or not add.outputs:
         return node
@@ -99,7 +99,7 @@ def product_end(model: Model, node: Node) -> Node:
 
 
 def _rank(model: Model, name: str) -> int | None:
-    """How many axes a tensor has by what the file states of it, or of what it is quantized from."""
+    """The number of axes of a tensor as the file states it, for the tensor or the one that it is quantized from."""
     while True:
         stored, stated = model.constants.get(name), model.types.get(name)
         if stored is not None:
@@ -113,13 +113,13 @@ def _rank(model: Model, name: str) -> int | None:
 
 
 def is_quantized(model: Model, node: Node) -> bool:
-    """Does only a QuantizeLinear read a node's result?"""
+    """Is a QuantizeLinear the only reader of a node's result?"""
     reader = only_reader(model, node)
     return reader is not None and reader.op_type == "QuantizeLinear"
 
 
 def misread_axes(model: Model) -> Iterator[tuple[Node, StoredParameters, int, int]]:
-    """Operators whose weights have one scale per slice of an axis, which onnxruntime takes for scales of the output
+    """Yield operators whose weights have scales along an axis that onnxruntime misreads as scales of the output
     channels: the operator, the weights' parameters, their axis, and the number of channels."""
     for node in model.nodes:
         if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain or len(node.inputs) < 2 or not node.outputs:
@@ -140,10 +140,10 @@ def misread_axes(model: Model) -> Iterator[tuple[Node, StoredParameters, int, in
 
 
 def _takes_axis(node: Node, requantized: bool, right: bool, codes: Array, fits: bool) -> bool:
-    """Does onnxruntime 1.32 make an integer operator of such weights?
+    """Does onnxruntime 1.32 make an integer operator with such weights?
 
-    Gemm with another number of scales stays float, as MatMul does before QuantizeLinear; MatMulIntegerToFloat has
-    scales for the columns of matrices only.
+    Gemm stays float if the number of scales differs from that of channels, and so does MatMul before QuantizeLinear;
+    MatMulIntegerToFloat has scales only for the columns of matrices.
     """
     if node.op_type == "MatMul":
         return not requantized and (codes.ndim > 2 or not right)
@@ -167,7 +167,7 @@ def axis_rewrites(model: Model) -> Iterator[Rewrite]:
 
 
 def _float_product(node: Node, x: Node, w: Node) -> Node:
-    """The operator of com.microsoft that multiplies codes and gives floats."""
+    """The com.microsoft operator that multiplies the codes and returns floats: MatMulIntegerToFloat or QGemm."""
     (a, a_scale, a_zero), (b, b_scale, b_zero) = ((*n.inputs, "", "")[:3] for n in (x, w))
     if node.op_type == "MatMul":
         inputs: tuple[str, ...] = (a, b, a_scale, b_scale, a_zero, b_zero)
@@ -181,11 +181,11 @@ _INT_MIN = -(2**31)
 
 
 _SUMS = ("Conv", "ConvTranspose", "Gemm")
-"""Operators whose float bias becomes int32. MatMul with a vector that is added to its result is Gemm."""
+"""Operators whose float bias becomes int32. A MatMul followed by the Add of a vector counts as Gemm."""
 
 
 def bias_rewrites(model: Model) -> Iterator[Rewrite]:
-    """A stored float bias becomes int32 codes of x_scale * w_scale, and stored float weights become int8."""
+    """onnxruntime turns a stored float bias into int32 codes of x_scale * w_scale, and stored weights into int8."""
     for node in model.nodes:
         end = product_end(model, node)
         if (node.op_type not in _SUMS and end is node) or node.domain or len(node.inputs) < 2:
@@ -204,18 +204,18 @@ def bias_rewrites(model: Model) -> Iterator[Rewrite]:
 
 
 def _bias(node: Node, end: Node) -> str:
-    """The bias of a node, or what Add adds to it."""
+    """The name of a node's bias, or of the vector that the Add `end` adds; "" for none."""
     if end is node:
         return node.inputs[2] if len(node.inputs) > 2 else ""
     return next((name for name in end.inputs if name != node.outputs[0]), "")
 
 
 _Part = tuple[str, str, Node, Mapping[str, Array]]
-"""The tensor, the clause, what makes it now, and the constants."""
+"""A changed tensor: its name, the clause for the text, the node that now makes it, and the constants it reads."""
 
 
 def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
-    """The scale of the weights, and what they become if they are stored as floats."""
+    """The scale of the weights, and for weights stored as floats the DequantizeLinear that replaces them."""
     name = node.inputs[1]
     stored, made = model.constants.get(name), parameters(model, model.producers.get(name))
     if made is not None:
@@ -243,8 +243,8 @@ def _coded_bias(node: Node, name: str, bias: Array, x_scale: Array, w_scale: Arr
 
 
 def bias_codes(bias: Array, x_scale: Array, w_scale: Array) -> tuple[Array, Array]:
-    """The int32 codes that onnxruntime makes of a bias, and their scale. Overflow becomes the least number, as the
-    conversion of x86 has it."""
+    """The int32 codes that onnxruntime makes of a bias, and their scale. Values that overflow become -2**31, as in
+    x86's conversion."""
     scale = (x_scale.astype(np.float32).ravel()[0] * w_scale.astype(np.float32)).reshape(w_scale.shape)
     with np.errstate(all="ignore"):
         steps = np.rint(bias / scale.ravel()).astype(np.float64)
@@ -253,7 +253,7 @@ def bias_codes(bias: Array, x_scale: Array, w_scale: Array) -> tuple[Array, Arra
 
 
 def _store(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, Array]]:
-    """A DequantizeLinear of stored codes, a scale and a zero point, which makes this tensor."""
+    """A new DequantizeLinear in place of the tensor `name`, and its constants. arrays: codes, scale, zero point."""
     start = f"{node.label}/{name}"
     names = tuple(f"{start}/{part}" for part, _ in zip(("codes", "scale", "zero point"), arrays, strict=False))
     outputs = (f"{start}/dequantized",)
@@ -262,7 +262,7 @@ def _store(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, Ar
 
 
 def _join(node: Node, end: Node, parts: list[_Part]) -> Rewrite:
-    """The node, and the Add that ends it, with what became of their stored tensors."""
+    """The rewrite of a node, and of the Add `end` that follows it, with their stored tensors replaced by `parts`."""
     made = {tensor: new for tensor, _, new, _ in parts}
     constants = {name: array for *_, stored in parts for name, array in stored.items()}
     nodes: dict[str, tuple[Node, ...]] = {}
@@ -274,7 +274,7 @@ def _join(node: Node, end: Node, parts: list[_Part]) -> Rewrite:
 
 
 def _with_wrapping_sums(model: Model, node: Node, end: Node, joined: Rewrite) -> Rewrite | None:
-    """The rewrite with the integer operator, whose sums wrap around; None if no code of the bias makes them do so."""
+    """The rewrite to an integer operator, whose sums wrap around; None without one or if no bias code overflows."""
     last = only_reader(model, end)
     codes = [array for array in joined.constants.values() if array.dtype == np.int32]
     plain = all(number(node, name, 1) == 1 for name in ("alpha", "beta"))
@@ -297,7 +297,7 @@ def _with_wrapping_sums(model: Model, node: Node, end: Node, joined: Rewrite) ->
 
 
 def _is_requantized(model: Model, node: Node) -> bool:
-    """Does only a QuantizeLinear read the result, or only a Relu or Clip that only a QuantizeLinear reads?"""
+    """Is the only reader of the result a QuantizeLinear, or a Relu or Clip whose only reader is a QuantizeLinear?"""
     found = readers(model, node)
     if len(found) == 1 and found[0].op_type in ("Relu", "Clip"):
         found = readers(model, found[0])
@@ -305,12 +305,12 @@ def _is_requantized(model: Model, node: Node) -> bool:
 
 
 MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool")
-"""Operators behind which onnxruntime repeats the DequantizeLinear before them, with a QuantizeLinear."""
+"""Operators after which onnxruntime repeats a DequantizeLinear that precedes them, behind a QuantizeLinear."""
 _MOVED = "/moved"
 
 
 def moved_int32(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
-    """Each DequantizeLinear of int32 codes with one scale, and an operator that only moves what it makes."""
+    """Yield each DequantizeLinear of int32 codes with one scale, with each operator that moves its result."""
     for node in model.nodes:
         p = parameters(model, node)
         codes = node.inputs[0] if p is not None else ""
@@ -324,7 +324,7 @@ def moved_int32(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
 
 
 def int32_rewrites(model: Model) -> Iterator[Rewrite]:
-    """Behind an operator that moves dequantized int32 codes without a zero point, all is rounded to uint8."""
+    """onnxruntime rounds to uint8 after an operator that moves dequantized int32 codes without a zero point."""
     for p, mover in moved_int32(model):
         value, codes = model.types.get(p.node.inputs[0]), model.constants.get(p.node.inputs[0])
         dtype = codes.dtype if codes is not None else value.dtype if value is not None else None
@@ -344,7 +344,7 @@ _ROUNDED = "/rounded later"
 
 
 def rounding_rewrites(model: Model) -> Iterator[Rewrite]:
-    """onnxruntime quantizes what an operator only moves before that operator, where only QuantizeLinear reads it."""
+    """onnxruntime moves a QuantizeLinear that alone reads the result of an operator in MOVES before that operator."""
     for node in model.nodes:
         reader = only_reader(model, node) if node.op_type in MOVES else None
         q = parameters(model, reader, "QuantizeLinear")
@@ -361,7 +361,7 @@ def rounding_rewrites(model: Model) -> Iterator[Rewrite]:
 
 
 def requantized(model: Model) -> Iterator[tuple[Node, Node]]:
-    """Each DequantizeLinear that only a QuantizeLinear reads, and this QuantizeLinear."""
+    """Yield each DequantizeLinear whose only reader is a QuantizeLinear, with that QuantizeLinear."""
     for node in model.nodes:
         reader = only_reader(model, node) if node.op_type == "DequantizeLinear" else None
         if reader is not None and reader.op_type == "QuantizeLinear" and reader.inputs[0] == node.outputs[0]:
@@ -370,9 +370,9 @@ def requantized(model: Model) -> Iterator[tuple[Node, Node]]:
 
 @frozen
 class TwoPairs:
-    """Two pairs of QuantizeLinear and DequantizeLinear in a row, which become one.
+    """Two successive pairs of QuantizeLinear and DequantizeLinear, which onnxruntime merges into one.
 
-    between: the first DequantizeLinear. last: each DequantizeLinear behind the second QuantizeLinear.
+    between: the first DequantizeLinear. last: each DequantizeLinear after the second QuantizeLinear.
     """
 
     first: StoredParameters
@@ -381,7 +381,7 @@ class TwoPairs:
     last: tuple[Node, ...]
 
     def merged(self) -> tuple[Array, Array]:
-        """The scale and zero point of the range that both have."""
+        """The scale and zero point of the intersection of both ranges."""
         assert self.first.zero is not None
         assert self.second.zero is not None
         kind = self.first.zero.dtype
@@ -415,7 +415,7 @@ def _merged_pairs(model: Model) -> Iterator[TwoPairs]:
 
 
 def pair_rewrites(model: Model) -> Iterator[Rewrite]:
-    """Two pairs of QuantizeLinear and DequantizeLinear in a row become one, with the range that both have."""
+    """onnxruntime merges two successive pairs of QuantizeLinear and DequantizeLinear, intersecting their ranges."""
     for pairs in _merged_pairs(model):
         scale, zero = pairs.merged()
         head, second = pairs.first.node, pairs.second.node
@@ -477,12 +477,12 @@ def _has_int8_zero(p: StoredParameters) -> bool:
 
 _CODES = ("int8", "uint8", "int4", "uint4", "int2", "uint2")
 _BLOCK = 32
-"""Elements of a row that share a scale in the MatMulNBits that stands for weights without blocks."""
+"""Block size of the MatMulNBits that replaces a product whose weights have no blocks."""
 _SMALLEST = 16
 
 
 def weight_only_rewrites(model: Model) -> Iterator[Rewrite]:
-    """A float tensor times stored weights of 8 bits or fewer becomes MatMulNBits, which rounds the tensor to int8."""
+    """onnxruntime turns a float tensor times weights of up to 8 bits into MatMulNBits, which rounds it to int8."""
     for node in model.nodes:
         multiplies = bool(node.outputs) and _multiplies(node)
         w = parameters(model, model.producers.get(node.inputs[1])) if multiplies else None
@@ -499,7 +499,7 @@ def weight_only_rewrites(model: Model) -> Iterator[Rewrite]:
 
 
 def _is_of_bytes(model: Model, name: str) -> bool:
-    """Is it dequantized from codes of 8 bits, or from such that an operator only moves?"""
+    """Is the tensor dequantized from 8-bit codes, possibly followed by operators in MOVES?"""
     maker = model.producers.get(name)
     while maker is not None and maker.op_type in MOVES and maker.inputs:
         maker = model.producers.get(maker.inputs[0])
@@ -510,10 +510,10 @@ def _is_of_bytes(model: Model, name: str) -> bool:
 
 
 def _is_before_codes(model: Model, node: Node) -> bool:
-    """Does onnxruntime take a product for one whose result is quantized, and leave its weights alone?
+    """Does onnxruntime treat the product as one with a quantized result, and leave its weights as they are?
 
-    So it is behind Relu or Clip too, and where others read the result as well. It has no integer product for 16 bits:
-    of these, it takes only the results that others read too, or that Relu or Clip changes.
+    It also does so if a Relu or Clip comes before the QuantizeLinear, or if other nodes read the result too. It has no
+    integer product for 16 bits: there, only if others read the result too, or if Relu or Clip changes it.
     """
     end = product_end(model, node)
     while (reader := only_reader(model, end)) is not None and reader.op_type in (*MOVES, "Identity") and reader.outputs:
@@ -528,14 +528,14 @@ def _is_before_codes(model: Model, node: Node) -> bool:
 
 
 def _multiplies(node: Node) -> bool:
-    """Is it a product without factors or transposed operands?"""
+    """Is the node a MatMul or Gemm without factors or transposed operands?"""
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
     at_once = all(number(node, name, value) == value for name, value in plain.items())
     return node.op_type in ("MatMul", "Gemm") and not node.domain and len(node.inputs) > 1 and at_once
 
 
 def _block(w: StoredParameters, codes: Array) -> int | None:
-    """Elements of a column that share a scale; None where onnxruntime makes no MatMulNBits of the weights."""
+    """The number of elements of a column that share a scale; None if onnxruntime does not use MatMulNBits."""
     axis, block = w.node.attributes.get("axis", 1), w.node.attributes.get("block_size", 0)
     if not isinstance(axis, int) or not isinstance(block, int):
         return None
@@ -546,7 +546,7 @@ def _block(w: StoredParameters, codes: Array) -> int | None:
 
 
 def _in_blocks(node: Node, w: StoredParameters, codes: Array, block: int) -> Rewrite:
-    """MatMulNBits with accuracy_level 4, whose B has a row for each column of the weights."""
+    """The rewrite of a product to MatMulNBits with accuracy_level 4, whose B has a row per column of the weights."""
     depth, columns = codes.shape
     count = -(-depth // block)
     low, high = limits(codes.dtype)
@@ -569,14 +569,14 @@ def _in_blocks(node: Node, w: StoredParameters, codes: Array, block: int) -> Rew
 
 
 def _per_block(values: Array, count: int, columns: int) -> Array:
-    """A scale, or one for each column or block of a column, as [columns, blocks]."""
+    """Broadcast one value, one per column or one per block of a column to [columns, blocks]."""
     if values.size == 1:
         return np.full((columns, count), values.reshape(()))
     return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, columns).T, (columns, count)))
 
 
 def _pack(codes: Array, bits: int) -> Array:
-    """Codes of some bits in bytes along the last axis, the first in the lowest bits."""
+    """Pack codes of `bits` bits into bytes along the last axis, the first code in the lowest bits."""
     each = 8 // bits
     padded = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % each)])
     parts = padded.reshape(*padded.shape[:-1], -1, each) << (np.arange(each) * bits)
@@ -587,8 +587,8 @@ _UNIT = 2.0**-24
 
 
 def sum_bound(nodes: Sequence[Node], tensor: str, values: Mapping[str, Array]) -> Array | None:
-    """How far the sums of a MatMulNBits that makes this tensor may be from each other, in whatever order they are
-    added; None if none makes it."""
+    """A bound on the difference between two results of the MatMulNBits that makes `tensor`, for any two orders of
+    addition; None if no float32 MatMulNBits makes it."""
     node = next((n for n in nodes if n.op_type == "MatMulNBits" and tensor in n.outputs), None)
     if node is None or node.inputs[0] not in values or values[node.inputs[0]].dtype != np.float32:
         return None
@@ -610,7 +610,7 @@ def sum_bound(nodes: Sequence[Node], tensor: str, values: Mapping[str, Array]) -
 
 
 def _unpack(packed: Array, bits: int) -> Array:
-    """The codes in bytes along the last axis, as int64."""
+    """Unpack codes of `bits` bits from bytes along the last axis, as int64."""
     parts = packed.astype(np.int64)[..., None] >> (np.arange(8 // bits) * bits)
     return np.asarray((parts & ((1 << bits) - 1)).reshape(*packed.shape[:-1], -1))
 
@@ -627,7 +627,7 @@ KINDS = (
 
 
 def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
-    """The model with every rewrite of nodes with these indices, and the clauses that say what they are."""
+    """Apply every rewrite of nodes with these indices. Returns the model and a clause for each rewrite."""
     texts: list[str] = []
     for kind in KINDS:
         while (found := next((r for r in kind(model) if _touches(model, r, indices)), None)) is not None:

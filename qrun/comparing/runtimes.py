@@ -1,5 +1,5 @@
-"""One model on two sides, tensor by tensor: what differs, where it starts, and why; also in the graphs inside If,
-Loop and Scan, turn by turn."""
+"""Runs one model on two sides and compares every tensor: what differs, where it starts, and why. Follows differences
+into the graphs of If, Loop and Scan, turn by turn."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ _SLOPES = {
     "Erf": 2 / sqrt(pi),
     "Gelu": 1.13,
 }
-"""The steepest slope of elementwise operators, and of those that choose elements of several inputs."""
+"""The steepest slope of elementwise operators, and of operators that choose elements of several inputs."""
 
 
 def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapping[str, float]:
-    """What the `eps` of a tolerance allow in each tensor, absolute; tensors in which they allow nothing are left out.
+    """The absolute difference that `eps` of a tolerance allows in each tensor; tensors without one are left out.
 
     The rounding error of a sum is in proportion to its terms, even where these cancel (Higham 2002, section 4.2): a
-    node that sums is allowed `eps` times the largest finite magnitude of its result, on the side where that is least.
-    What is computed from such results inherits the noise to first order: nodes that move elements hand it on as it is,
-    others multiply it by their slope, additions add it up. All other nodes hand on nothing.
+    node that sums is allowed `eps` times the largest finite magnitude of its result, on the side where that is smaller.
+    Later nodes inherit this noise to first order: nodes that move elements pass it on unchanged, others multiply it by
+    their slope, additions add it up. Nodes of unknown slope pass on nothing.
     """
     work = _Noises(model.constants, sides)
     for node in model.nodes if tolerance.eps else ():
@@ -73,7 +73,7 @@ class _Noises:
     found: dict[str, float] = field(default_factory=dict)
 
     def reached(self, name: str) -> float:
-        """The largest magnitude of a tensor, on the side where it is smaller."""
+        """The largest finite magnitude of a tensor, on the side where it is smaller."""
         arrays = [array for side in (self.constants, *self.sides) if (array := side.get(name)) is not None]
         return min(map(magnitude, arrays), default=0.0)
 
@@ -105,17 +105,17 @@ def _is(node: Node, *names: str) -> bool:
 
 
 _MOST = 256
-"""Turns that are looked at."""
+"""The most turns of a loop that are compared."""
 Feeds = dict[str, Array]
 Turns = Generator[Feeds, Sequence[Array], None]
-"""Yields what a graph's inputs are in each turn, and is sent what its outputs were."""
+"""Yields the inputs of a graph for each turn, and receives the outputs of that turn through `send`."""
 
 
 def look_inside(a: Side, b: Side, node: Node, values: Values, tolerance: Tolerance) -> GraphDifference | None:
-    """Where the sides first differ in the graphs of a node that reads `values`.
-    Each turn is fed what `b` made of the one before.
+    """Find the first difference inside the graph that a node runs when it reads `values`.
+    Each turn reads what `b` made in the turn before.
 
-    None if the node has no such graph, a side cannot run it by itself, or nothing differs in the turns looked at.
+    None if the node has no graph to follow, a side cannot run the graph, or nothing differs in the first _MOST turns.
     """
     try:
         graph, turns = _graph(node, values)
@@ -131,7 +131,7 @@ def look_inside(a: Side, b: Side, node: Node, values: Values, tolerance: Toleran
 
 
 def _graph(node: Node, values: Values) -> tuple[Model, Turns]:
-    """The graph that runs, and its turns."""
+    """The graph that the node runs, and its turns."""
     graphs = dict(node.graphs())
     args = [values[name] if name else None for name in node.inputs]
     if node.op_type == "If" and args[0] is not None:
@@ -217,7 +217,7 @@ def _array(known: Results, name: str) -> Array:
 
 
 def _part(model: Model, graph: Model, values: Values) -> Model:
-    """The graph as a model of its own: what the one around it stores is stored, what it makes is fed."""
+    """A subgraph as a model: constants of the outer graph become constants, its other tensors become inputs."""
     if any(map(is_compound, values.values())):
         raise KeyError("a value that is no tensor")
     stored = {n: model.constants[n] for n in graph.captured if n in model.constants}
@@ -238,7 +238,7 @@ def _found(name: str, turn: int, node: Node, found: Comparison, slight: bool = F
 
 
 Progress = Callable[[int, int, float | None], None]
-"""Told the nodes done, all nodes, and the seconds left if that is known."""
+"""Called with the number of nodes done, the number of all nodes, and the seconds left if known."""
 
 
 def compare_runtimes(
@@ -253,11 +253,11 @@ def compare_runtimes(
     """Run one model on two sides and compare every tensor that both have.
 
     feeds:   the model's inputs by name.
-    isolate: make each node of side `a` anew from the values of side `b`, so that errors do not add up.
+    isolate: recompute each node of side `a` from the values of side `b`, so that errors do not add up.
 
-    A difference is looked into where the node's result differs though it reads the same values. If `b` refuses the
-    whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model, or
-    `b` cannot run at all.
+    The cause of a difference is sought where a node's result differs although both sides read the same values. If `b`
+    refuses the whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run
+    the model, or if `b` is not available or exceeds a limit.
     """
     mine = a.run(feeds)
     refused = None
@@ -282,7 +282,7 @@ def compare_runtimes(
 
 @frozen(slots=False)
 class _Work:
-    """What the units of one comparison share."""
+    """The state that all units of one comparison share, and the comparison of one unit."""
 
     a: Side
     b: Side
@@ -301,12 +301,12 @@ class _Work:
         return noises(self.a.model, (self.mine, self.theirs or {}), self.tolerance)
 
     def ran(self) -> dict[str, TensorPair]:
-        """The graph's outputs as both sides ran."""
+        """Compare the graph's outputs from the sides' own runs."""
         names = [v.name for v in self.a.model.outputs if v.name in self.mine and v.name in (self.theirs or {})]
         return {n: self._pair(n, self.mine[n], (self.theirs or {})[n]) for n in names}
 
     def grown(self, unit: Unit) -> Unit:
-        """The unit, joined with the nodes before it whose results the second side lacks, so that it can be fed."""
+        """Join a unit with the nodes before it whose results the second side lacks, so that it can be fed."""
         if self.theirs is None:
             return unit
         known = {*self.theirs, *self.feeds, *self.a.model.constants}
@@ -341,7 +341,7 @@ class _Work:
             yield ComparedTensor(unit, name, pairs[name], told, guilt, anew is not None, unseen if alike else ())
 
     def _piece(self, unit: Unit) -> Iterator[ComparedTensor]:
-        """A unit that side `b` runs by itself on the values of `a`."""
+        """Compare a unit that side `b` runs by itself on the values of `a`."""
         inputs = self._read(unit, self.mine)
         error: QrunError | None = None
         made: Results = {}
@@ -368,7 +368,7 @@ class _Work:
         return pair(mine, theirs, tolerance, code, step, noise)
 
     def _read(self, unit: Unit, values: Results) -> dict[str, Array] | None:
-        """What a unit reads, of these values; None if something is missing."""
+        """The tensors that a unit reads, from feeds, `values` or constants; None if one is missing."""
         found: dict[str, Array] = {}
         constants = self.a.model.constants
         for name in unit.read:
@@ -379,8 +379,8 @@ class _Work:
         return found
 
     def origin(self, found: Sequence[ComparedTensor]) -> ComparedTensor | None:
-        """The first tensor whose bits differ among those from which the first differing tensor is computed;
-        None if that tensor differs by itself, or if this is not known."""
+        """The first tensor with other bits among the tensors from which the first differing one is computed;
+        None if that one differs by itself, or if the origin is not known."""
         first = first_difference(found)
         if first is None or first.guilt is not None or self.theirs is None or self.isolate:
             return None
@@ -398,14 +398,14 @@ class _Work:
         return self._read(unit, self.theirs)
 
     def _alike(self, unit: Unit) -> bool | None:
-        """Did both sides read the same? None if one of them does not tell."""
+        """Did both sides read the same values? None if a side does not expose one of them."""
         a, b = self._read(unit, self.mine), self._inputs(unit)
         if a is None or b is None:
             return None
         return all(a[n] is b[n] or same(a[n], b[n]) for n in a)
 
     def _unseen(self, unit: Unit) -> tuple[str, ...]:
-        """The inputs of a unit that nodes make as narrow floats, and that the second side may read as float32."""
+        """The unit's inputs of a narrow float type that nodes make, and that the second side may read as float32."""
         if not isinstance(self.b, PeerSide) or not self.b.widens:
             return ()
         made = ((name, (self.theirs or {}).get(name)) for name in unit.read if name in self.a.model.producers)
@@ -472,7 +472,7 @@ class _Work:
 
 
 def _leading_tensors(model: Model, unit: Unit, identical: Set[str]) -> set[str]:
-    """All tensors from which a unit's are computed, without identical ones and what leads only to these."""
+    """All tensors from which a unit's are computed, without identical tensors and those that lead only to them."""
     found: set[str] = set()
     pending = list(unit.read)
     while pending:

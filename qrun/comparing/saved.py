@@ -1,4 +1,4 @@
-"""Two files of results, value by value: two .npz, or two profiles, runs or checks that were saved with ``--json``."""
+"""Compares two result files value by value: .npz files, or profiles, runs or checks saved with ``--json``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qrun.memory import Budget, default_limit
 
 @frozen
 class Setting:
-    """Something that is not the same in both: ``backend``, before and after."""
+    """A setting that differs between two documents, such as ``backend``. a, b: its value in each."""
 
     name: str
     a: str
@@ -33,7 +33,7 @@ class Setting:
 
 
 def settings(first: Item, second: Item) -> tuple[Setting, ...]:
-    """What the two documents say about model, environment, options and inputs, as far as it differs."""
+    """The differences in model, environment, options and inputs that two documents record."""
     return differing(_told(first), _told(second))
 
 
@@ -43,13 +43,13 @@ def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
 
 
 def lone(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names that only the first has, and those that only the second has."""
+    """The names that are only in `a`, and the names that are only in `b`."""
     first, second = dict.fromkeys(a), dict.fromkeys(b)
     return tuple(name for name in first if name not in second), tuple(name for name in second if name not in first)
 
 
 def text(value: object) -> str:
-    """A value for people: texts as they are, other values as JSON without its outer braces."""
+    """A value for display: strings as they are, other values as JSON without its outer braces."""
     return value if isinstance(value, str) else json.dumps(value).strip("{}") or "none"
 
 
@@ -76,20 +76,19 @@ def _told(document: Item) -> dict[str, str]:
 
 
 LEAST = 10
-"""Runs of a profile from which its quartiles can be told apart from another's."""
+"""The fewest runs of a profile for which a change of its median is judged."""
 
 Verdict = Literal["slower", "faster", "same", "few runs", "other work"]
 
 
 @frozen
 class Change:
-    """Median times in ms, and whether their change exceeds the spread: the ranges from the lower to the upper quartile
-    do not overlap.
+    """Median times in ms, and a verdict: "slower" or "faster" if the interquartile ranges do not overlap.
 
-    From 10 runs on such boxes contain their notches, median +- 1.57 * IQR / sqrt(runs), and medians whose notches do
-    not overlap differ at a level of about 5 % (McGill, Tukey, Larsen, "Variations of Box Plots", The American
-    Statistician 32(1), 1978). With fewer runs nothing is said, and nothing of other work. What changes between two
-    calls (other programs, another clock rate) is not in the spread of either.
+    With 10 or more runs an interquartile range contains the notch, median +- 1.57 * IQR / sqrt(runs), and medians whose
+    notches do not overlap differ at a level of about 5 % (McGill, Tukey, Larsen, "Variations of Box Plots", The
+    American Statistician 32(1), 1978). With fewer runs, or for different work, there is no verdict. The spread of one
+    call does not include what changes between calls, such as other programs or the clock rate.
     """
 
     before: float
@@ -98,13 +97,13 @@ class Change:
 
     @property
     def relative(self) -> float | None:
-        """0.1 for 10 % more time; None if there was none before, or it was of other work."""
+        """0.1 for 10 % more time; None if the time before is 0 or the work differs."""
         return self.after / self.before - 1 if self.before and self.verdict != "other work" else None
 
 
 @frozen
 class NodeChange:
-    """A node in both profiles, as the second one has it. note: it stands for another number of nodes than before."""
+    """A node in both profiles, described as in the second. note: says if the number of fused nodes in it changed."""
 
     index: int
     name: str
@@ -115,7 +114,7 @@ class NodeChange:
 
 @frozen
 class Lone:
-    """A node of one profile only, and its median time in ms."""
+    """A node that is in one profile only, and its median time in ms."""
 
     index: int
     name: str
@@ -125,9 +124,9 @@ class Lone:
 
 @frozen
 class SavedProfiles:
-    """Two saved profiles: the whole run, the nodes in graph order, and those of one profile only.
+    """The comparison of two saved profiles: the whole run, the common nodes in graph order, and the other nodes.
 
-    same_work: both measured the same model on inputs of the same types and shapes.
+    same_work: did both measure the same model on inputs of the same types and shapes?
     """
 
     a: Path
@@ -141,13 +140,13 @@ class SavedProfiles:
 
     @property
     def equal(self) -> bool:
-        """Whether both measured the same work. Times are never equal and differ from machine to machine and hour to
-        hour, so a change of them is told and is no failure."""
+        """Did both measure the same work? Times vary between machines and from hour to hour, so a change of them is
+        reported but is no failure."""
         return self.same_work
 
 
 def compare_profiles(a: Path, b: Path, first: Item, second: Item) -> SavedProfiles:
-    """Compare the content of two profile documents. Nodes are matched by place, name and operator, then by name."""
+    """Compare two profile documents. Nodes are matched by index, name and operator, then by name alone."""
     differ = settings(first, second)
     same = not any(s.name == "model sha256" or s.name.startswith("input ") for s in differ)
     whole = change(_samples(first["run"]), _samples(second["run"]), same)
@@ -160,7 +159,7 @@ def compare_profiles(a: Path, b: Path, first: Item, second: Item) -> SavedProfil
 
 
 def change(before: tuple[float, ...], after: tuple[float, ...], same_work: bool = True) -> Change:
-    """The change from some samples to others, both in ms; of other work only the times are told."""
+    """The change between two lists of samples in ms; for different work only the times."""
     (low_a, mid_a, high_a), (low_b, mid_b, high_b) = (np.percentile(s, (25, 50, 75)) for s in (before, after))
     verdict: Verdict = "same"
     if not same_work:
@@ -186,7 +185,7 @@ def _samples(item: Item) -> tuple[float, ...]:
 
 
 def _match_nodes(left: list[ProfileNode], right: list[ProfileNode]) -> list[tuple[int, int]]:
-    """Places of nodes that are the same in both, in the order of `left`."""
+    """Pairs of positions of the same node in `left` and `right`, in the order of `left`."""
     pairs: dict[int, int] = {}
     taken: set[int] = set()
     for key in (lambda r: (r.index, r.name, r.op), lambda r: r.name):
@@ -212,12 +211,12 @@ def _lone(row: ProfileNode) -> Lone:
 KINDS = ("profile", "run", "check")
 HOW = "qrun run, qrun profile and qrun check write such a file with --json"
 SCRATCH = 40
-"""Bytes that comparing takes for each element: distances, limits and masks."""
+"""Bytes per element that a comparison needs for distances, limits and masks."""
 
 
 @frozen
 class ElementPair:
-    """An element in both files."""
+    """One element of an array in both files."""
 
     index: tuple[int, ...]
     a: Any
@@ -229,11 +228,11 @@ class ArrayPair:
     """An array in both files: a key of .npz files, or an output of runs.
 
     a, b:         type and shape, such as ``uint8 [1,10]``.
-    equal:        within the tolerance; of outputs, the same bytes by SHA-256.
-    difference:   how b differs from a; None for outputs whose values are not both in the files.
+    equal:        are they equal within the tolerance? For outputs: have they the same bytes, by SHA-256?
+    difference:   how b differs from a; None for outputs that differ if a file lacks the values.
     first, worst: the first element outside the tolerance, and the one with the largest difference.
-    sqnr:         in dB, a being the signal; None where no element was compared, or none is a number.
-    low, high, mean: of outputs, in both runs.
+    sqnr:         in dB, with `a` as the signal; None if no elements were compared or they are not real numbers.
+    low, high, mean: minimum, maximum and mean of an output in both runs.
     """
 
     KEYS = keys(
@@ -256,10 +255,10 @@ class ArrayPair:
 
 @frozen
 class SavedArrays:
-    """Two .npz files or two saved runs: the pairs in the order of `a`, and the names that only one of them has.
+    """The comparison of two .npz files or saved runs: the pairs in the order of `a`, and the names that only one has.
 
-    kind: ``npz`` or ``runs``. tolerance: None for runs, whose outputs are compared bit for bit. settings: in what the
-    runs differed.
+    kind: ``npz`` or ``runs``. tolerance: None for runs, whose outputs are compared bit for bit. settings: the settings
+    that differ between the runs.
     """
 
     KEYS = keys("a b settings tolerance pairs only_a only_b")
@@ -275,7 +274,7 @@ class SavedArrays:
 
     @property
     def equal(self) -> bool:
-        """The same names, and under each the same type, shape and, within the tolerance, elements."""
+        """Have both the same names, and for each name the same type, shape and, within the tolerance, elements?"""
         return not self.only_a and not self.only_b and all(pair.equal for pair in self.pairs)
 
 
@@ -293,17 +292,17 @@ class Found:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it the same finding in another file; the message may tell of other values."""
+        """Identifies the finding across files; the message is left out because the values in it may change."""
         return self.model, self.rule, self.level, self.node, self.tensor
 
 
 @frozen
 class SavedChecks:
-    """Two saved checks.
+    """The comparison of two saved checks.
 
-    new, gone: findings of `b` only, and of `a` only; kept: how many are in both.
-    vectors:   model, vector, and its status in `a` and in `b`, where they differ; ``-`` where it is missing.
-    only_a, only_b: models. One model on either side is the same model, whatever its path.
+    new, gone: findings only in `b`, and only in `a`; kept: the number of findings in both.
+    vectors:   model, vector, and its status in `a` and in `b`, if they differ; ``-`` where it is missing.
+    only_a, only_b: paths of models. If each file has one model, they count as the same model, whatever the paths.
     """
 
     a: Path
@@ -322,10 +321,10 @@ class SavedChecks:
 
 
 def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | None = None) -> SavedArrays:
-    """Compare two .npz files; one pair of arrays is in memory at a time. `a` is what `b` should be.
-    Bit patterns of types that .npz does not have are compared as the unsigned integers that they are stored as.
+    """Compare two .npz files, holding one pair of arrays in memory at a time. `a` is the expected result.
+    Arrays of types that .npz lacks are compared as the unsigned integers in which they are stored.
 
-    max_memory: bytes to hold at once; None: 80 % of what is free.
+    max_memory: bytes to hold at once; None: 80 % of the free memory.
     Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
     """
     with _open(a) as first, _open(b) as second:
@@ -370,8 +369,8 @@ def _pair(name: str, a: Array, b: Array, tolerance: Tolerance) -> ArrayPair:
 def compare_saved(a: Path, b: Path) -> SavedArrays | SavedProfiles | SavedChecks:
     """Compare two files that qrun wrote with ``--json``; `a` is the earlier one.
 
-    Raises CallError for a file that is missing, is no such document, is of a later major version, tells of a failure,
-    or if one is of another kind than the other.
+    Raises CallError for a file that is missing, is no such document, has a later major version or records a failure,
+    and if the two are of different kinds.
     """
     (kind, first), (other, second) = (read_document(path, KINDS, HOW) for path in (a, b))
     if kind != other:
@@ -419,7 +418,7 @@ def _outputs(a: RunOutput, left: Array | None, b: RunOutput, right: Array | None
 
 
 def _values(output: RunOutput, item: Item) -> Array:
-    """The nested lists ``values`` as an array: of numbers, or for element types that are none, of texts."""
+    """The nested lists ``values`` as an array: numbers, or strings for complex and string tensors."""
     pending = [item["values"]]
     for _ in output.shape:
         pending = [inner for outer in pending for inner in outer]
@@ -455,7 +454,7 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
-    """The findings that `others` lacks; each of the others is the counterpart of one finding with its key."""
+    """The findings without a counterpart in `others`; each of the others matches one finding with the same key."""
     left = Counter(other.key for other in others)
     kept = []
     for finding in found:

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: whatever gives all tensors of a run, and makes one node anew from given inputs."""
+"""The sides of a comparison: qrun or another runtime, which runs a model, or one of its nodes on given inputs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from qrun.running.session import Session
 
 Values = Mapping[str, Array]
 Results = Mapping[str, Array | None]
-"""Tensors by name; None for one that is left out."""
+"""Tensors by name; None for an output that the runtime omitted."""
 _ABSENT = ("QR012", "QR014")
-"""Codes of the errors that say that a side is not there, whatever the model."""
+"""Error codes that mean that a runtime is unavailable for any model."""
 
 
 def refusal(error: QrunError) -> QrunError:
-    """The error of a side that refuses a model or a node, or crashes; one that ends the comparison is raised again."""
+    """Return the error of a side that refuses a model or node, or crashes; raise an error that ends the comparison."""
     if isinstance(error, LimitError) or error.code in _ABSENT:
         raise error
     return error
@@ -35,10 +35,10 @@ def refusal(error: QrunError) -> QrunError:
 
 @frozen
 class Unit:
-    """What is compared as a whole: a node, or the group of nodes that one side runs as one.
+    """A unit of comparison: one node, or a group of nodes that one side runs as one.
 
-    node:  that of the model which it is named after. group: the model's nodes in it, in order.
-    given: names of the tensors that it is compared by; None: all that it makes.
+    node:  the model's node that names the unit. group: the model's nodes in it, in order.
+    given: names of the tensors to compare; None: all that it makes.
     """
 
     node: Node
@@ -51,12 +51,12 @@ class Unit:
 
     @property
     def made(self) -> tuple[str, ...]:
-        """Names of the tensors that it makes."""
+        """Names of the tensors that its nodes compute."""
         return tuple(made_by(self.group))
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Names of the tensors that it takes from outside, constants included."""
+        """Names of the tensors that it reads from outside, constants included."""
         inside = set(self.made)
         return tuple(dict.fromkeys(n for node in self.group for n in _reads(node) if n not in inside))
 
@@ -64,7 +64,7 @@ class Unit:
 class Side(Protocol):
     """One way to run a model.
 
-    name: in a word, for tables. label: with versions and settings. model: as written.
+    name: one word, for tables. label: the name with versions and settings. model: the model as written.
     """
 
     @property
@@ -78,28 +78,28 @@ class Side(Protocol):
 
     @property
     def units(self) -> Sequence[Unit]:
-        """The model's nodes, in order, in the groups that this side runs as one."""
+        """The model's nodes, in order, grouped as this side runs them."""
         ...
 
     def run(self, feeds: Values) -> Results:
-        """All tensors that it can give, by the model's names; None for an output that it left out. Raises QrunError."""
+        """Run the model and return all tensors that the side exposes; None for omitted outputs. Raises QrunError."""
         ...
 
     def alone(self, unit: Unit, values: Values) -> Results:
-        """What it makes of one unit, fed with tensors of the other side. Raises QrunError."""
+        """Run one unit on tensors of the other side and return its results. Raises QrunError."""
         ...
 
     def inside(self, node: Node, graph: str, part: Model) -> Side:
-        """The same side on a graph of a node. graph: the attribute. part: the graph as a model of its own."""
+        """The same side for a subgraph of a node. graph: the attribute's name. part: the subgraph as a model."""
         ...
 
 
 @frozen(slots=False)
 class QrunSide:
-    """qrun itself.
+    """qrun as a side.
 
-    backend: reference or native. fuse: run integer operators in place of QDQ groups. arith: as in Session.
-    max_memory: bytes a run may hold. max_time: seconds it may take.
+    backend: reference or native. fuse: replace QDQ groups by integer operators. arith: as in Session.
+    max_memory: bytes that a run may hold. max_time: seconds that a run may take.
     """
 
     model: Model
@@ -149,14 +149,14 @@ class QrunSide:
         return {"max_memory": self.max_memory, "max_time": self.max_time}
 
     def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
-        """These tensors of a run of the model that runs, or of a part of it."""
+        """Run `model`, the whole executed model or a part of it, and return the named tensors."""
         session = Session(model, backend=self.backend, arith=self.arith, fuse=False, **self.limits)
         return session.values(feeds, names)
 
 
 def units_of(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
-    """The units of a model in whose place the model `ran` runs. groups: for each node of `ran`, by index, the indices
-    of the model's nodes; empty if `ran` is the model itself."""
+    """The units of a model that runs as the rewritten model `ran`. groups: maps the index of each node of `ran` to the
+    indices of the model's nodes in it; empty if `ran` is the model itself."""
     if not groups:
         return tuple(Unit(node, (node,)) for node in model.nodes)
     nodes = {node.index: node for node in model.nodes}
@@ -175,21 +175,21 @@ def run_alone(
     arith: Arith,
     **limits: Unpack[ResourceLimits],
 ) -> dict[str, Array]:
-    """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
+    """Run some nodes of a model in qrun on `values` and return all tensors they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
     session = Session(part, backend=backend, arith=arith, fuse=False, **limits)
     return session.values({v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
 
 
 def made_by(nodes: Iterable[Node]) -> list[str]:
-    """The names of all that the nodes make."""
+    """The names of all tensors that the nodes make."""
     return [name for node in nodes for name in node.outputs if name]
 
 
 def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
-    """A model of some nodes of another one; what they read, and it does not store, are its inputs, as `values` are.
-
-    Raises KeyError if one of them is missing.
+    """Some nodes of a model as a model of their own. Tensors that they read are constants where the model stores them
+    and `values` has no other value for them, else inputs of the type and shape in `values`.
+    Raises KeyError if `values` lacks an input.
     """
     made = set(made_by(nodes))
     names = list(dict.fromkeys(n for node in nodes for n in _reads(node) if n not in made))
@@ -204,7 +204,7 @@ def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
 
 
 def _reads(node: Node) -> Iterable[str]:
-    """Names that a node reads, its subgraphs included."""
+    """Names of the tensors that a node and its subgraphs read."""
     yield from (name for name in node.inputs if name)
     for graph in node.subgraphs:
         inner = {n for other in graph.nodes for n in other.outputs} | set(graph.constants)
@@ -214,10 +214,10 @@ def _reads(node: Node) -> Iterable[str]:
 
 
 class PeerSide:
-    """Another runtime, which runs the graph node by node as written; with `optimize`, as its users run it.
+    """Another runtime as a side. It runs the graph as written, or with `optimize` in its default session.
 
-    With `optimize` it gives the outputs, and those inner tensors that are left in onnxruntime's optimized graph; the
-    inner tensors only if that graph, run with them as further outputs, still gives the same bits.
+    With `optimize` it exposes the outputs and the inner tensors that survive in onnxruntime's optimized graph. It
+    exposes inner tensors only if that graph still gives the same output bits when they are outputs too.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class PeerSide:
 
     @property
     def widens(self) -> bool:
-        """Does it compute nodes of float16 in float32, and round only what it gives out?"""
+        """Does the runtime compute float16 nodes in float32 and round only the outputs?"""
         return self.backend == "ort"
 
     @property
@@ -278,7 +278,7 @@ class PeerSide:
         return {**inside, **made}
 
     def _inside(self, feeds: Values, made: Results) -> Results:
-        """The inner tensors that the optimized graph has left, if its outputs equal `made`; else none."""
+        """The inner tensors that survive in the optimized graph, if its outputs equal `made`; else none."""
         if self._inner is None:
             return {}
         try:
@@ -290,7 +290,7 @@ class PeerSide:
         return found if all(a is b or (a is not None and b is not None and same(a, b)) for a, b in pairs) else {}
 
     def alone(self, unit: Unit, values: Values) -> Results:
-        """Unit by unit, where the runtime refuses the whole model."""
+        """Run one unit node by node; with `optimize`, run the whole model if `values` has all its inputs."""
         if self._optimize:
             return self.run(values) if all(v.name in values for v in self.model.inputs) else {}
         made: dict[str, Array | None] = {}
@@ -306,5 +306,5 @@ class PeerSide:
 
 
 def _output_or_none(array: Array) -> Array | None:
-    """An output of a runtime, which gives None where there is none."""
+    """The output of a runtime; None if it is an object array that holds None, which marks an omitted output."""
     return None if array.dtype == np.object_ and array.ndim == 0 and array.item() is None else array

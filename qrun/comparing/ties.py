@@ -1,4 +1,4 @@
-"""What a quantizing node rounds: the real numbers in steps of its output, to tell a tie from a mistake."""
+"""Computes the real values that a quantizing node rounds, in steps of its output, to tell rounding ties from errors."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ def before_rounding(node: Node, values: Values) -> Array | None:
 
 
 def ties(exact: Array, got: Array, want: Array) -> int:
-    """How many of these elements have neighbours as `got` and `want`,
-    and an exact value within NEAR of their middle."""
+    """Count the elements whose `got` and `want` are neighbouring integers with `exact` within NEAR of their middle."""
     middle = (got.astype(np.float64) + want.astype(np.float64)) / 2
     step = np.abs(got.astype(np.float64) - want.astype(np.float64))
     return int(np.count_nonzero((step == 1) & (np.abs(exact - middle) <= NEAR)))
 
 
 def tie_distance(exact: Array) -> Array:
-    """How far each value is from the middle between two codes, in LSB."""
+    """The distance of each value from the midpoint between two codes, in LSB."""
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(exact - np.floor(exact) - 0.5))
 
@@ -54,13 +53,13 @@ def _f64(array: Array | None) -> Array:
 
 
 def _one(array: Array | None) -> Array:
-    """A per-tensor parameter."""
+    """A parameter as float64, zero if absent; one of a single element becomes a scalar."""
     value = _f64(array)
     return value.reshape(()) if value.size == 1 else value
 
 
 def _along(array: Array | None, axis: int, x: Array, block: int) -> Array:
-    """A scale or zero point as it broadcasts to x: per tensor, per axis, or in blocks along the axis."""
+    """A scale or zero point in a shape that broadcasts to x: per tensor, per axis, or in blocks along the axis."""
     value = _one(array)
     if value.ndim == 0:
         return value
@@ -149,7 +148,7 @@ def _of_float(node: Node, values: Values) -> Array | None:
 
 
 def real_operands(node: Node, values: Values) -> list[Array] | None:
-    """The real numbers of a node's operands, its bias left out; None if one is missing."""
+    """The dequantized operands of a node, without its bias; None if one is missing."""
     given = dict(zip(node.inputs, values, strict=False))
     found = [(x, q) for name, q in operands(node) if (x := given.get(name)) is not None]
     if len(found) != len(operands(node)):
@@ -184,4 +183,4 @@ _KNOWN: Mapping[str, Callable[[Node, Values], Array | None]] = {
     "Gemm": _gemm,
     "Softmax": _softmax,
 }
-"""By the real operator: quantizing with scales along an axis, and those whose sums are exact integers."""
+"""Functions by float operator, for quantizing along an axis, sums of exact integers, and Softmax."""

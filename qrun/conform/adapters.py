@@ -1,13 +1,12 @@
-"""One class for each runtime: ``version()``, ``run(model, inputs, outputs, option)`` and ``UNSUPPORTED``.
+"""Adapters, one class for each runtime: ``version()``, ``run(model, inputs, outputs, option)`` and ``UNSUPPORTED``.
 
-A runtime is imported when it is asked for its version, which comes first. ``run`` gets the model's bytes, the inputs by
-name, type and shape of each output by name, and what follows the runtime's name on the command line; it returns the
-outputs in order and raises whatever the runtime raises.
-``UNSUPPORTED`` are parts of messages that say that there is no such operator or type at all,
-rather than that a form of it is refused.
+``version`` is called first and imports the runtime. ``run`` takes the model's bytes, the inputs by name, type and shape
+of each output by name, and the runtime's option. It returns the outputs in order, and raises whatever the runtime
+raises. ``UNSUPPORTED`` has parts of messages which say that the runtime has no such operator or type at all, and not
+that it refuses a form of it.
 
-May be imported by the process of a runtime, which may have another Python with other packages: numpy is all that is
-taken for granted. Knows nothing of cases.
+The process of a runtime imports this module, perhaps in another Python with other packages, of which only numpy is
+certain. It knows nothing about cases.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ class NoSuchType(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array as bytes: number of its ONNX element type, shape, and one element after the other,
-    low-bit ones in bytes."""
+    """An array as bytes: the number of its ONNX element type, its shape, and its elements in order, with one byte for
+    each element of less than 8 bits."""
 
     type: int
     shape: tuple[int, ...]
     data: bytes
 
     def numpy(self) -> Any:
-        """Raises NoSuchType."""
+        """Convert to a numpy array. Raises NoSuchType."""
         return np.frombuffer(self.data, dtype_of(self.type)).reshape(self.shape).copy()
 
 
@@ -62,7 +61,7 @@ if TYPE_CHECKING:  # an older Python may read this
 
 
 def dtype_of(number: int) -> Any:
-    """The numpy type, of ml_dtypes where numpy has none. Raises NoSuchType."""
+    """The numpy type of an ONNX element type, from ml_dtypes if numpy has none. Raises NoSuchType."""
     if number in PLAIN:
         return np.dtype(PLAIN[number])
     try:
@@ -75,7 +74,7 @@ def dtype_of(number: int) -> Any:
 
 
 def tensor(array: Any) -> Tensor:
-    """An array of numpy as a Tensor. Raises NoSuchType."""
+    """Convert a numpy array to a Tensor. Raises NoSuchType."""
     array = np.asarray(array)
     for number in (*PLAIN, *EXTENDED):
         try:
@@ -87,7 +86,7 @@ def tensor(array: Any) -> Tensor:
 
 
 class Qrun:
-    """qrun: option ``native`` or ``reference``, the graph as written."""
+    """qrun on the graph as written: option ``native`` or ``reference``."""
 
     UNSUPPORTED = ("QR201", "QR105", "QR106")
 
@@ -210,7 +209,7 @@ class TinyGrad:
 
 
 class Iree:
-    """IREE: the model imported to MLIR, compiled for the CPU through LLVM, and run by its local-sync driver."""
+    """IREE: imports the model to MLIR, compiles it for the CPU through LLVM, and runs it in its local-sync driver."""
 
     UNSUPPORTED = (
         "failed to legalize operation 'torch.operator'",
@@ -246,7 +245,7 @@ class Iree:
 
 
 def _run_tool(command: list[str], target: Path) -> None:
-    """Run a tool; its first line with an error is the message."""
+    """Run a tool that writes `target`. Raises RuntimeError with its first line of stderr that has an error."""
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
     if done.returncode or not target.exists():
         lines = done.stderr.splitlines()
@@ -255,7 +254,7 @@ def _run_tool(command: list[str], target: Path) -> None:
 
 
 def _with_sign(array: Any, want: tuple[int, Any]) -> Tensor:
-    """IREE knows no sign of integers: their bits are read as the declared type."""
+    """Convert an output of IREE, whose integers have no sign: reads their bits as the declared type."""
     due = dtype_of(want[0])
     return tensor(array.view(due) if array.dtype.kind in "iu" and array.dtype.itemsize == due.itemsize else array)
 
@@ -274,7 +273,7 @@ class Ort:
         "is under development",
     )
     PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
-    """Element types of less than a byte, and their bits."""
+    """Element types of less than a byte, with their number of bits."""
     WIDE = "_as_float32"
 
     def version(self) -> str:
@@ -303,7 +302,7 @@ class Ort:
         return [_tensor(value, outputs[name][0] if name in unreadable else 0) for name, value in zip(outputs, made)]  # noqa: B905
 
     def _widen(self, model: bytes, names: list[str]) -> bytes:
-        """The model with these outputs in float32 too, as Python cannot read those of less than a byte."""
+        """The model with a float32 copy of these outputs, because Python cannot read types of less than a byte."""
         onnx = import_module("onnx")
         proto = onnx.load_model_from_string(model)
         for name in names:
@@ -323,7 +322,7 @@ class Ort:
 
 
 def _pack(codes: Any, bits: int) -> Any:
-    """Codes in their low bits, the first in the lowest, as onnxruntime holds them; in an array of as many bytes."""
+    """Pack codes as onnxruntime does, the first in the lowest bits; the array keeps its shape, padded with zeros."""
     share, flat = 8 // bits, codes.reshape(-1) & ((1 << bits) - 1)
     flat = np.append(flat, np.zeros(-flat.size % share, np.uint8)).reshape(-1, share)
     packed = np.bitwise_or.reduce(flat << (np.arange(share, dtype=np.uint8) * bits), axis=1).astype(np.uint8)
@@ -333,7 +332,7 @@ def _pack(codes: Any, bits: int) -> Any:
 
 
 def _tensor(value: Any, wide: int) -> Tensor | None:
-    """wide: the type of an output that was asked for in float32. Types that numpy lacks come as their bits."""
+    """Convert an OrtValue. wide: the type of an output requested as float32, or 0. Types that numpy lacks are bits."""
     number = value.element_type()
     if wide:
         return tensor(value.numpy().astype(dtype_of(wide)))

@@ -1,5 +1,5 @@
-"""From an answer to a verdict with its cause; some causes only ``qrun conform`` names, beside those of
-`qrun.comparing.causes`."""
+"""Gives a runtime's answer a verdict with its cause: one of `qrun.comparing.causes`, or one that only ``qrun conform``
+names."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ CAUSES: Mapping[str, Cause] = {
 
 
 NEAR = 6.1e-5
-"""Steps from a tie within which the arithmetic decides:
-what four roundings to float32 can move a quotient of 256 by."""
+"""The distance in steps from a tie within which the arithmetic decides:
+four roundings to float32 can move a quotient of 256 by this much."""
 SHOWN = 3
-"""Elements that a result shows."""
+"""The most elements that a result shows."""
 ARITHMETIC = ("float32-multiplier", "float32-arithmetic")
 SILENT = ("zero-point-before-rounding", "tie-rounding")
-"""Causes that a page without a word about rounding leaves open."""
+"""Causes that a specification without a word about rounding leaves open."""
 Again = Callable[[], Response]
 
 
 def judged(case: Case, given: Response, again: Again | None = None) -> CaseResult:
-    """The verdict on an answer. again: gives the case to the runtime once more: does it answer the same?"""
+    """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
     if case.info.rejects and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
         return _result(case, "wrong", ACCEPTS_INVALID, f"gives {got} for a model that the specification forbids", True)
@@ -104,7 +104,7 @@ def judged(case: Case, given: Response, again: Again | None = None) -> CaseResul
 
 
 def _right(want: Array, got: Array | None) -> bool:
-    """Whether the values are those due; -0 is not 0 where floats are due."""
+    """Are the values the expected ones? For floats, -0 differs from 0."""
     if got is None or not same(want, got):
         return False
     a, b = np.asarray(want, np.float32), np.asarray(got, np.float32)
@@ -119,7 +119,7 @@ def _changes(first: Response, second: Response) -> bool:
 
 
 def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
-    """Why the first differing output differs, and whether that was proved by recomputing it."""
+    """The reason why the first differing output differs, and whether recomputing proved it."""
     for name, got in bad.items():
         want = case.expected[name]
         try:
@@ -137,7 +137,7 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
 
 
 def _of_node(suspect: Suspect) -> Reason:
-    """A hypothesis that cannot be computed for odd parameters, such as a scale of infinity, explains nothing."""
+    """The reason for a node's result; unknown if a hypothesis cannot be computed, as with a scale of infinity."""
     try:
         return reason(suspect)
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -145,7 +145,7 @@ def _of_node(suspect: Suspect) -> Reason:
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
-    """Another type or shape, and other values as well."""
+    """The cause and text for an answer of another type or shape; None if both are right or there is no answer."""
     if got is None or (got.shape == want.shape and got.dtype == want.dtype):
         return None
     kind = "wrong-shape" if got.shape != want.shape else "wrong-type"
@@ -153,7 +153,7 @@ def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
 
 
 def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:
-    """The one node of the case with all it reads; None for a graph."""
+    """The single node of the case as a suspect, with all its inputs; None for a graph of several nodes."""
     if len(model.nodes) != 1:
         return None
     node = model.nodes[0]
@@ -162,7 +162,7 @@ def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect 
 
 
 def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
-    """Is every differing element beside a tie, or within what sums of floats may differ by?"""
+    """Is every differing element near a tie, or within the difference that the case allows for float sums?"""
     want = case.expected[name]
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         return False

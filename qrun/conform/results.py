@@ -1,4 +1,4 @@
-"""Records of what runtimes were found to give, which are the JSON of ``qrun conform``; changes since a saved one."""
+"""Records of judged runtimes, which are the JSON of ``qrun conform``, and the changes since a saved record."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qrun.documents.record import damaged, decode, read_document
 from qrun.errors import CallError
 
 VERDICTS = ("exact", "choice", "wrong", "refused", "crashed", "hung", "unsupported")
-"""From right to not there."""
+"""The verdicts, from best to unsupported."""
 BAD = ("wrong", "crashed", "hung")
-"""Those for which a call fails unless --fail-on says otherwise."""
+"""Verdicts for which a call fails, unless --fail-on says otherwise."""
 
 
 @frozen
 class Element:
-    """One differing element. exact, margin: see qrun.conform.suite.Case; None where nothing is rounded."""
+    """One differing element. exact, margin: see qrun.conform.suite.Case; None if nothing is rounded."""
 
     output: str
     index: tuple[int, ...]
@@ -33,12 +33,12 @@ class Element:
 
 @frozen
 class CaseResult(CaseHead):
-    """What one runtime did with one case.
+    """The result of one runtime for one case.
 
-    verdict: of VERDICTS. cause: why, a name of `qrun explain causes` or of docs/conformance.md; "" where there is none.
+    verdict: one of VERDICTS. cause: a name in `qrun explain causes` or docs/conformance.md; "" if there is none.
     proved:  does recomputing every element in this way give the runtime's bits?
-    text:    the cause in this case, or the runtime's message.
-    differing, total: elements.
+    text:    describes the cause in this case, or is the runtime's message.
+    differing, total: the numbers of differing elements and of all elements.
     """
 
     verdict: str
@@ -57,7 +57,7 @@ class CaseResult(CaseHead):
 
 @frozen(slots=False)
 class RuntimeResult:
-    """All cases of one runtime. seconds: how long they took."""
+    """The results of one runtime for all cases. seconds: the time they took."""
 
     name: str
     label: str
@@ -82,7 +82,7 @@ class RuntimeResult:
 
 @frozen
 class Judgement:
-    """The answer of a call. selected: how many cases; fail_on: verdicts for which it fails; changed: see `Changes`."""
+    """The answer of a call. selected: the number of cases; fail_on: verdicts for which the call fails."""
 
     suite: str
     selected: int
@@ -95,7 +95,7 @@ class Judgement:
 
 
 def counted(cases: Iterable[CaseResult]) -> dict[str, int]:
-    """How many cases have each verdict, all verdicts among the keys."""
+    """The number of cases with each verdict; every verdict is a key."""
     counts = dict.fromkeys(VERDICTS, 0)
     for case in cases:
         counts[case.verdict] += 1
@@ -107,7 +107,7 @@ MAKE = "qrun conform --runtime NAME --json saves one"
 
 
 def saved(path: str) -> Judgement:
-    """The judgement of a JSON file. Raises CallError if it is none."""
+    """Read a judgement from a JSON file. Raises CallError if the file has none."""
     _, item = read_document(Path(path), (KIND,), MAKE)
     found = decode(Judgement, item)
     for each in found.runtimes:
@@ -117,7 +117,7 @@ def saved(path: str) -> Judgement:
 
 
 def check_runtimes(names: Iterable[str], before: Judgement) -> None:
-    """Raises CallError for a runtime that the saved answer does not have."""
+    """Raise CallError for a runtime that the saved answer does not have."""
     known = [each.name for each in before.runtimes]
     for name in names:
         if name not in known:
@@ -130,7 +130,7 @@ def check_runtimes(names: Iterable[str], before: Judgement) -> None:
 
 
 def changed(now: Judgement, before: Judgement) -> Judgement:
-    """Only the cases whose verdict or cause is another one; those that the saved answer does not have count as new."""
+    """The judgement with only the cases whose verdict or cause changed, or that the saved answer does not have."""
     known = {r.name: {case.id: (case.verdict, case.cause) for case in r.cases} for r in before.runtimes}
     runtimes = []
     for runtime in now.runtimes:

@@ -1,4 +1,4 @@
-"""All chosen cases through a runtime, several at once, each judged as it comes."""
+"""Runs the chosen cases in a runtime, several at once, and judges each answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def conform(
     limit: float = 20.0,
     progress: Progress | None = None,
 ) -> RuntimeResult:
-    """Judge a runtime. jobs: processes of it at once; limit: seconds for a case; progress: is told how many are done.
+    """Judge a runtime. jobs: its processes at once; limit: seconds per case; progress: called with the cases done.
 
-    Raises UnsupportedError if the runtime is not there, CallError for a command that cannot be started.
+    Raises UnsupportedError if the runtime is not available, CallError for a command that cannot be started.
     """
     start = perf_counter()
     first = runner(chosen, python)
@@ -51,7 +51,7 @@ def conform(
 
 
 class _Work:
-    """The cases that are left, and the results so far."""
+    """The remaining cases, and the results so far, which the threads share."""
 
     def __init__(self, suite: Suite, cases: Sequence[CaseInfo], limit: float, progress: Progress | None) -> None:
         self._suite, self._cases, self._limit, self._progress = suite, cases, limit, progress
@@ -65,11 +65,11 @@ class _Work:
         return tuple(self._made[at] for at in sorted(self._made))
 
     def stop(self) -> None:
-        """Let all threads end with their case."""
+        """Let every thread end after its current case."""
         self._stopped = True
 
     def begin(self, chosen: Runtime, python: str) -> None:
-        """Take cases with a runner of one's own."""
+        """Start another runner and take cases with it."""
         try:
             mine = runner(chosen, python)
             try:

@@ -1,4 +1,4 @@
-"""The runtimes that can be judged, by name: each in a process of its own, or any program; and their answers."""
+"""The runtimes that can be judged, by name, and the runners of cases: a child process, or any program."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ REFUSED, UNSUPPORTED, CRASHED, HUNG = "refused", "unsupported", "crashed", "hung
 
 @frozen
 class Response:
-    """An answer.
+    """A runtime's answer to a case.
 
-    outputs: by name, None for one that was not given; empty unless it ran.
+    outputs: arrays by name, None for a missing output; empty unless the case ran.
     failed:  "" if it ran, else refused, unsupported, crashed or hung.
-    message: the runtime's own words, or how it ended.
+    message: the runtime's message, or how it ended.
     """
 
     outputs: Mapping[str, Array | None]
@@ -48,19 +48,19 @@ class Response:
 
 
 class CaseRunner(Protocol):
-    """Something that runs cases, one after the other."""
+    """Runs cases, one after the other."""
 
     @property
     def version(self) -> str:
-        """Of the runtime, as it says; "" if it does not."""
+        """The runtime's version, as it reports it; "" if it does not."""
         ...
 
     def run(self, case: Case, limit: float) -> Response:
-        """One case, in at most so many seconds."""
+        """Run one case, in at most `limit` seconds."""
         ...
 
     def close(self) -> None:
-        """End what runs."""
+        """End the runtime's process."""
         ...
 
 
@@ -68,16 +68,16 @@ CODE = (
     "import sys; sys.path[:] = filter(None, sys.path); sys.path.append(sys.argv.pop(1)); import qrun; sys.path.pop(); "
     "from qrun.conform.worker import main; main(*sys.argv[1:])"
 )
-"""What the process executes: of this package's folder it takes qrun and nothing beside it, and nothing of the current
-folder, which `-c` puts first, as "" (`-P` leaves it out, but only since Python 3.11)."""
+"""The code of the child process. From the folder that holds this package it imports only qrun, and nothing from the
+current folder, which `-c` puts first, as "" (`-P` leaves it out, but only since Python 3.11)."""
 STARTING = 120.0
-"""Seconds for a runtime to be imported."""
+"""Seconds within which a runtime must be imported."""
 _ENDING = 2.0
 _Answers = SimpleQueue[tuple[dict[str, Any], list[bytes]] | None]
 
 
 class ProcessRunner:
-    """One adapter in one process. adapter: see `worker.main`; option: what it is given;
+    """Runs cases in an adapter in a child process. adapter: see `worker.main`; option: passed to the adapter;
     python: the interpreter, "" for this one.
 
     Raises UnsupportedError if the runtime cannot be imported there.
@@ -90,7 +90,7 @@ class ProcessRunner:
         self._start()
 
     def run(self, case: Case, limit: float) -> Response:
-        """A crash or a hang ends the process; the next case gets another one."""
+        """Run one case. A crash or a hang ends the process; the next case starts another one."""
         if self._process is None:
             self._start()
         process = self._process
@@ -166,7 +166,7 @@ class ProcessRunner:
         )
 
     def _ended(self) -> str:
-        """How the process ended, and its last words."""
+        """Text: how the process ended, and the last line on its stderr."""
         process = self._process
         code: int | None = None
         last = ""
@@ -182,7 +182,7 @@ class ProcessRunner:
 
 
 def ending(code: int | None) -> str:
-    """An exit code in words."""
+    """Describe an exit code: a signal's name, or ``exit code 1``; None: it closed its pipe."""
     if code is None:
         return "it closed its pipe"
     if code < 0:
@@ -203,7 +203,7 @@ def _given(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
 
 
 def _listen(stream: Any, answers: _Answers) -> None:
-    """Put every message of the process into `answers`, then None when it ends or sends something that is no message."""
+    """Put every message of the process into `answers`, then None when it ends or sends an invalid message."""
     with stream, suppress(OSError, EOFError, ValueError, KeyError, TypeError):
         while True:
             answers.put(receive(stream))
@@ -212,20 +212,19 @@ def _listen(stream: Any, answers: _Answers) -> None:
 
 WORDS = ("model", "inputs", "outputs")
 REFUSES, LACKS = 2, 3
-"""Exit codes of a program that refuses a model, and of one that has no such operator or type."""
+"""Exit codes of a program that refuses a model, and of one that does not have the operator or type."""
 _ROOM = 1 << 20
-"""Bytes of an output that a program may write beyond twice the expected outputs."""
+"""Bytes that a program may write beyond twice the size of the expected outputs."""
 _PIECE = 1 << 16
-"""The most bytes that one read of stderr takes."""
+"""The most bytes of one read of stderr."""
 
 
 class CommandRunner:
-    """``cmd:PROGRAM {model} {inputs} {outputs}``.
+    """Runs cases in a program: ``cmd:PROGRAM {model} {inputs} {outputs}``.
 
     model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the
-             order of the graph's inputs. outputs: an empty folder,
-             into which the program writes output_0.pb, output_1.pb, ...
-    Raises CallError if the text names none of these places, or no program.
+             order of the graph's inputs. outputs: an empty folder, into which the program writes output_0.pb, ...
+    Raises CallError if the text does not name all of these places and a program.
     """
 
     version = ""
@@ -239,7 +238,7 @@ class CommandRunner:
             raise _bad(text, "it names not all of {model}, {inputs} and {outputs}")
 
     def run(self, case: Case, limit: float) -> Response:
-        """In a new process group, which is ended as a whole when the time is over."""
+        """Run one case in a new process group, which is killed as a whole when the time is over."""
         with tempfile.TemporaryDirectory(prefix="qrun-") as name:
             folder = Path(name)
             write_case(case, folder, outputs=False)
@@ -260,11 +259,11 @@ class CommandRunner:
             return _outputs(case, folder / "out")
 
     def close(self) -> None:
-        """Nothing runs between cases."""
+        """Do nothing, as nothing runs between cases."""
 
 
 def _run_command(command: list[str], limit: float) -> tuple[int | None, str]:
-    """The exit code, None if the time was over; and the last line on stderr."""
+    """Run a command. Returns its exit code, None if the time was over, and the last line on its stderr."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -325,13 +324,13 @@ def _bad(text: str, got: str) -> CallError:
 ADAPTERS = "qrun.conform.adapters"
 COMMAND = "cmd:"
 PLACES = ("{model}", "{inputs}", "{outputs}")
-"""Words of every command, which no label needs."""
+"""Words of every command, which labels leave out."""
 
 
 @frozen
 class Runtime:
-    """One way to run models. label: for people, to which the version is added.
-    adapter: see `worker.main`; option: what it is given."""
+    """A runtime that can be judged. label: its name for users, without version.
+    adapter: see `worker.main`; option: passed to the adapter."""
 
     name: str
     label: str
@@ -360,13 +359,13 @@ OWN = ("native", "reference")
 
 
 def packages_of(name: str) -> str:
-    """What pip installs for a runtime of RUNTIMES."""
+    """The pip packages of a runtime of RUNTIMES."""
     known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler iree-base-runtime"}
     return "onnxruntime" if name.startswith("ort") else "onnx-qrun" if name in OWN else known.get(name, name)
 
 
 def runtime(name: str) -> Runtime:
-    """Raises CallError for a name that is none."""
+    """The runtime of a name, or of a ``cmd:`` text. Raises CallError for other names."""
     if name.startswith(COMMAND):
         words = name.removeprefix(COMMAND).split()
         return Runtime(name, " ".join(word for word in words if word not in PLACES) or name, "")
@@ -382,7 +381,7 @@ def runtime(name: str) -> Runtime:
 
 
 def runner(chosen: Runtime, python: str = "") -> CaseRunner:
-    """Start it. Raises UnsupportedError if it is not installed."""
+    """Start a runner of a runtime. Raises UnsupportedError if the runtime is not installed."""
     if chosen.name.startswith(COMMAND):
         return CommandRunner(chosen.name.removeprefix(COMMAND))
     return ProcessRunner(chosen.name, chosen.adapter, chosen.option, python)

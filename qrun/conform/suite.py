@@ -1,5 +1,5 @@
-"""The frozen cases: one archive in the package, from which single cases are read; how it is written; and cases as plain
-ONNX test folders, for those who have no qrun."""
+"""Reads and writes the frozen cases: an archive in the package, from which single cases are read. Also exports cases as
+plain ONNX test folders, for use without qrun."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SPECIFICATION, DECISION = "specification", "decision"
 
 @frozen
 class CaseHead:
-    """Which case it is, and what it is about.
+    """Identifies a case and its subject.
 
     id:      such as ``qlinearconv-10/per-channel/3d-tie-odd-zero``: operator and version, family, case.
-    op:      the operator that is judged; domain and version are its own, in a graph that of the first.
-    clause:  number of the section of docs/numerics.md that has the sentence it rests on.
-    basis:   ``specification`` or ``decision``: whose sentence that is, ONNX's or qrun's where ONNX is silent.
+    op:      the operator that is judged, with its domain and version; in a graph, those of the first operator.
+    clause:  number of the section of docs/numerics.md with the sentence that decides the case.
+    basis:   ``specification`` or ``decision``: is the sentence ONNX's, or qrun's because ONNX is silent?
     """
 
     id: str
@@ -54,8 +54,8 @@ class CaseHead:
 
 @frozen
 class CaseInfo(CaseHead):
-    """What the list of cases says of one. rejects: is the model forbidden, so that it must be refused? block, start,
-    length: where the archive has it."""
+    """A case's entry in the list of cases. rejects: is the model forbidden, so that it must be refused? block, start,
+    length: its place in the archive."""
 
     rejects: bool
     block: str
@@ -65,7 +65,7 @@ class CaseInfo(CaseHead):
 
 @frozen
 class Clause:
-    """A section of docs/numerics.md: its title and the sentence of the specification, or that there is none."""
+    """A section of docs/numerics.md: its title, and the sentence of the specification or a note that there is none."""
 
     title: str
     sentence: str
@@ -73,9 +73,9 @@ class Clause:
 
 @frozen
 class Alternative:
-    """Another answer that is known.
+    """Another known answer to a case.
 
-    cause, text: why it is given. open: does the specification leave it open? runtimes: who gives it.
+    cause, text: why runtimes give it. open: does the specification leave it open? runtimes: those that give it.
     """
 
     cause: str
@@ -90,10 +90,10 @@ class Case:
     """A case with its data.
 
     inputs, expected: arrays by name, in the order of the graph.
-    exact:   of each output the real numbers before they are rounded, in steps of the output, zero point not added;
-             float64. Outputs that are not rounded have none.
-    margin:  how far each of them is from the nearest tie at which the result changes, in the same steps; float32.
-    within:  by how much floats may differ because the specification says nothing about the precision of their sums.
+    exact:   for each rounded output, the real numbers before rounding, in steps of the output, without the zero point;
+             float64.
+    margin:  the distance of each of these from the nearest tie at which the result changes, in the same steps; float32.
+    within:  the difference allowed for floats, because the specification does not fix the precision of their sums.
     """
 
     info: CaseInfo
@@ -123,17 +123,17 @@ class Suite:
 
     @cached_property
     def cases(self) -> tuple[CaseInfo, ...]:
-        """All of them, in the archive's order."""
+        """All cases, in the archive's order."""
         return tuple(CaseInfo(*row) for row in self._rows)
 
     def clause(self, info: CaseInfo) -> Clause:
         return Clause(*self._clauses[info.clause])
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
-        """The cases that fit all groups of words: ids, their beginnings, operators, profiles; see `fits`.
+        """The cases that match words: ids, beginnings of ids, operators or profiles; see `fits`.
 
         Words of one kind are alternatives: two operators mean either, an operator and a profile mean both.
-        Raises CallError for a word that fits nothing.
+        Raises CallError for a word that matches nothing.
         """
         chosen = list(self.cases)
         given = dict.fromkeys(part.strip() for words_ in words for part in words_.split(",") if part.strip())
@@ -155,14 +155,14 @@ class Suite:
         )
 
     def load(self, info: CaseInfo) -> Case:
-        """The data of a case."""
+        """Read the data of a case."""
         if self._block[0] != info.block:
             self._block = info.block, self._archive.read(info.block)
         return unpacked(info, self._block[1][info.start : info.start + info.length])
 
 
 def fits(info: CaseInfo, kind: str, word: str) -> bool:
-    """Is the case of this profile, operator (``Op``, ``com.microsoft::Op``), or of ids that begin so?"""
+    """Does a case match a word of this kind: its profile, its operator (``Op``, ``com.microsoft::Op``), or its id?"""
     if kind == "profile":
         return info.profile == word
     if kind == "operator":
@@ -171,7 +171,7 @@ def fits(info: CaseInfo, kind: str, word: str) -> bool:
 
 
 def unpacked(info: CaseInfo, data: bytes) -> Case:
-    """A case from its part of a block: the length of a head, the head in JSON, the model and the arrays' bytes."""
+    """Read a case from its part of a block: the head's length, the head as JSON, the model and the arrays' bytes."""
     size = int.from_bytes(data[:4], "little")
     head = json.loads(data[4 : 4 + size])
     place = 4 + size + head["model"]
@@ -195,11 +195,11 @@ def unpacked(info: CaseInfo, data: bytes) -> Case:
 
 
 BLOCK = 48
-"""Cases that are compressed together."""
+"""The number of cases that are compressed together."""
 
 
 def packed(case: Case) -> bytes:
-    """What `qrun.conform.suite.unpacked` reads."""
+    """Convert a case to the bytes that `qrun.conform.suite.unpacked` reads."""
     arrays: list[Array] = []
 
     def rows(named: Mapping[str, Array]) -> list[list[Any]]:
@@ -250,7 +250,7 @@ def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, st
 
 
 def write_case(case: Case, folder: Path, outputs: bool = True) -> None:
-    """``model.onnx`` and ``test_data_set_0`` with its tensors, as onnx.backend.test reads them."""
+    """Write ``model.onnx`` and ``test_data_set_0`` with its tensors, in the layout of onnx.backend.test."""
 
     data = folder / "test_data_set_0"
     data.mkdir(parents=True, exist_ok=True)
@@ -261,7 +261,7 @@ def write_case(case: Case, folder: Path, outputs: bool = True) -> None:
 
 
 def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Callable[[int], None]) -> None:
-    """A folder for each case, named by its id: ``model.onnx``, ``test_data_set_0/`` and ``case.json``.
+    """Write a folder for each case, named by its id: ``model.onnx``, ``test_data_set_0/`` and ``case.json``.
 
     A case that must be refused has no outputs. Raises CallError if the folder is not empty, or cannot be written.
     """

@@ -1,5 +1,5 @@
-"""The process that loads one adapter and runs case after case, and its messages: JSON and raw bytes.
-It may be of another Python, without qrun's packages."""
+"""The child process that loads one adapter and runs cases, and its messages: JSON and raw bytes.
+It may run in another Python, without qrun's dependencies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from qrun.child.serve import pipes, words
 from qrun.conform.adapters import Tensor
 
 MOST = 1 << 31
-"""Bytes that a message may have; a length beyond it is rubbish."""
+"""The most bytes of a message's head; a larger length is invalid."""
 
 
 def send(stream: BinaryIO, head: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
-    """A message: how long the head is, the head, then the parts, whose lengths are in it."""
+    """Write a message: the length of the head, the head, then the parts, whose lengths are in the head."""
     text = json.dumps({**head, "lengths": [len(part) for part in parts]}).encode()
     stream.write(b"".join([len(text).to_bytes(8, "little"), text, *parts]))
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
-    """The next message. EOFError if the other side is gone, ValueError for what is no message."""
+    """Read the next message. Raises EOFError if the other side is gone, ValueError if it is no message."""
     length = int.from_bytes(_exactly(stream, 8), "little")
     if length > MOST:
         raise ValueError("this is no message")
@@ -44,7 +44,7 @@ def _exactly(stream: BinaryIO, length: int) -> bytes:
 
 
 def main(adapter: str, option: str) -> None:
-    """Serve until the pipe is closed. adapter: a module, or ``module:class``. What it prints goes to stderr."""
+    """Serve cases until the pipe is closed. adapter: a module, or ``module:class``. Its prints go to stderr."""
     incoming, outgoing = pipes()
     try:
         name, _, made = adapter.partition(":")

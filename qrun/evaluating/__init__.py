@@ -1,5 +1,5 @@
-"""Models over many inputs: samples, metrics with their intervals, workers, and results that outlive an interruption.
+"""Evaluates models over many samples: metrics with intervals, worker processes, results that survive an interruption.
 
-Imported by `cli` and `report`. It runs models through `running` and `peers`, and knows no screens or options: whoever
-calls it gives samples, and gets an `Evaluation`.
+Imported by `cli` and `report`. It runs models through `running` and `peers`, and knows no screens or options: a caller
+passes samples and gets an `Evaluation`.
 """

@@ -1,5 +1,5 @@
-"""Models over samples, cut into chunks, the portions that workers take: what they score, how sure that is, how they
-differ, and on which samples most."""
+"""Evaluates models over samples: cuts the samples into chunks for workers, and adds up scores with their intervals,
+differences between models, and the samples that differ most."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from qrun.running.cpus import usable_cpus
 from qrun.running.session import Session
 
 CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
-"""About how much goes to a worker at once, and how many samples at most."""
+"""The approximate size in bytes of a chunk, which goes to a worker at once, and its most samples."""
 
 
 class SampleChunks:
-    """Samples in chunks of whole batches. size: of a chunk, which the first sample decides; total: samples, or None."""
+    """Cuts samples into chunks of whole batches. size: samples per chunk; total: all samples, None if not known."""
 
     def __init__(self, samples: DataSet | StreamedSamples, setup: Setup, batch: int) -> None:
         self._samples, self._setup = samples, setup
@@ -50,7 +50,7 @@ class SampleChunks:
         self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
 
     def identity(self) -> dict[str, Any]:
-        """All that decides the results of a chunk, for `Store` to compare."""
+        """Everything that determines the results of a chunk, for `Store` to compare."""
         setup = self._setup
         return {
             **described(setup.job),
@@ -66,7 +66,7 @@ class SampleChunks:
         return place if self._setup.order is None else int(self._setup.order[place])
 
     def chunks(self, kept: Callable[[int], bool]) -> Iterator[Chunk]:
-        """All chunks that are not kept, in order. kept: asked about each chunk's index as the chunk comes."""
+        """Yield all chunks that are not kept, in order. kept: called with each chunk's index when its turn comes."""
         if self._iterator is not None:
             yield from (chunk for chunk in self._stream() if not kept(chunk.index))
             return
@@ -77,17 +77,17 @@ class SampleChunks:
                 yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
 
     def good(self) -> Iterator[Mapping[str, Array]]:
-        """The samples that can be read; of streamed ones only the first."""
+        """The feeds of the samples that can be read; for streamed samples only the first."""
         streamed = isinstance(self._samples, StreamedSamples)
         samples = filter(None, [self.first]) if streamed else map(self._read, range(self.total or 0))
         return (sample.feed for sample in samples if isinstance(sample.feed, Mapping))
 
     def again(self, place: int) -> Sample | None:
-        """The sample at this place, read again; None where samples come only once."""
+        """The sample at this place, read again; None for streamed samples, which come only once."""
         return None if isinstance(self._samples, StreamedSamples) else self._read(place)
 
     def count(self, index: int) -> int:
-        """Samples of a chunk."""
+        """The number of samples in a chunk."""
         return self.size if self.total is None else min(self.size, self.total - index * self.size)
 
     def _read(self, place: int) -> Sample:
@@ -122,7 +122,7 @@ class SampleChunks:
 
 
 def check_first(models: Sequence[Model], sample: Sample | None) -> None:
-    """Does the first sample fit the models' inputs? Raises CallError, before anything is run."""
+    """Check that the first sample fits the models' inputs, before anything runs. Raises CallError if not."""
     if sample is None or not isinstance(sample.feed, Mapping):
         return
     for model in models:
@@ -138,19 +138,19 @@ def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]
 
 
 WORTH = 3.0
-"""Seconds of work from which further processes pay, which take about half a second to start."""
+"""Seconds of work above which more processes pay off; they take about half a second to start."""
 FAILURES = 100
-"""Failures that are told in full."""
+"""The most failures that are reported in full."""
 SHOWING = 16
-"""Samples that are run once more to see the values before they are rounded, where a tensor has few codes."""
+"""The most samples that run again to compute the values before rounding of tensors with few codes."""
 TIMED = 4
-"""Runs from which their later half tells a time."""
+"""The fewest runs from which a time is reported; the later half of them counts."""
 Progress = Callable[["Running"], None]
 
 
 @frozen
 class ModelScores:
-    """What one model scored. label: its name; failed: samples that it could not run. health: if it was asked for."""
+    """The scores of one model. label: its name; failed: samples that it could not run; health: if it was requested."""
 
     label: str
     sha256: str
@@ -165,12 +165,12 @@ class ModelScores:
 class Evaluation:
     """The result of evaluating models over samples.
 
-    source:    where the samples come from. samples: how many were evaluated; readable: how many of these could be read.
-    against:   the reference of the models, "" without one. failures: the first ones; failed: how many samples failed.
+    source:    where the samples come from. samples: the number evaluated; readable: the number of these that were read.
+    against:   the reference of the models, "" without one. failures: the first failures; failed: failed samples.
     stopped:   why not all samples were evaluated, "" if they were.
-    seconds:   time of this call; resumed: how many samples are from an earlier call instead; workers: processes.
-    seconds_per_sample: for each model that of a plain run, the median of the later half of its runs; None of fewer than
-               four, and where the runs are watched.
+    seconds:   time of this call; resumed: the number of samples from an earlier call; workers: processes.
+    seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
+               fewer than four runs, in another runtime, and while health is counted.
     """
 
     source: str
@@ -188,18 +188,18 @@ class Evaluation:
     seconds_per_sample: tuple[float | None, ...]
 
     def score(self, model: int, metric: str) -> Score | None:
-        """The first score of this metric."""
+        """The first score of this metric, or None."""
         return next((score for score in self.models[model].scores if score.metric == metric), None)
 
     def agreement(self, model: int) -> Score | None:
-        """How often a model agrees with its reference: the first argmax, of models of texts the first equal output."""
+        """How often a model agrees with its reference: the first `argmax` score, or for strings the first `equal`."""
         return self.score(model, "argmax") or self.score(model, "equal")
 
 
 @frozen
 class Running:
-    """The progress of an evaluation. done, total: samples, total None if not known; left: seconds;
-    headline: the score that is shown meanwhile, if there is one."""
+    """The progress of an evaluation. done, total: samples, total None if not known; left: remaining seconds, or None;
+    headline, metric: the score to show meanwhile, if there is one."""
 
     done: int
     total: int | None
@@ -210,10 +210,10 @@ class Running:
 
 
 class Evaluator:
-    """Adds up the results of chunks, which come in the order of the samples (`_Walk` sees to that).
+    """Adds up the results of chunks. `_Walk` passes them in the order of the samples.
 
-    rows: the label, SHA-256 and output names of each model. to: for each model the place of the model whose scores its
-    own are compared with, or None.
+    rows: the label, SHA-256 and output names of each model. to: for each model, the place of the model that its scores
+    are compared with, or None.
     """
 
     def __init__(self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None]) -> None:
@@ -227,7 +227,7 @@ class Evaluator:
         self.failures: list[Failure] = []
 
     def add(self, done: Done, names: Mapping[int, str]) -> None:
-        """Add the next chunk's results. names: of its samples, by place, as far as known."""
+        """Add the next chunk's results. names: the known names of its samples, by place."""
         self.samples += done.count
         self.failed += len({failure.place for failure in done.failures})
         self.unreadable += len({failure.place for failure in done.failures if failure.side is None})
@@ -247,18 +247,18 @@ class Evaluator:
 
     @property
     def seconds_per_sample(self) -> tuple[float | None, ...]:
-        """For each model; the first runs load and compile, so the earlier half does not count."""
+        """For each model, the median of its runs; the earlier half, which may load and compile, does not count."""
         return tuple(median(t[len(t) // 2 :]) if len(t) >= TIMED else None for t in self._times)
 
     def headline(self) -> tuple[str, Interval | None]:
-        """The score to show meanwhile, with its interval: the first share of the first model that has one."""
+        """The score to show meanwhile, with its interval: the first score of the first model that is a share."""
         for tally in self.tallies:
             for score in tally.shares():
                 return score.metric, Interval(score.value, score.low or 0.0, score.high or 0.0)
         return "", None
 
     def models(self, health_of: Callable[[int, InnerCounts], Health]) -> tuple[ModelScores, ...]:
-        """The scores of every model. health_of: makes a model's Health from its place and its counts."""
+        """The scores of every model. health_of: computes a model's Health from its place and its counts."""
         made = []
         for place, ((label, sha256, _), tally) in enumerate(zip(self._rows, self.tallies, strict=True)):
             to = self._to[place]
@@ -287,8 +287,8 @@ def walk(
 ) -> Evaluation:
     """Run the models of a setup on samples.
 
-    folder: where finished chunks are kept, "" for nowhere. Raises CallError for what fits neither models nor metrics,
-    and what else workers raise; samples that fail are told in the result, unless the call wishes otherwise.
+    folder: where finished chunks are kept, "" for nowhere. Raises CallError if samples or metrics do not fit the
+    models, and whatever workers raise. The result lists failed samples; with fail_fast the first failure is the end.
     """
     axis = Axis.of(setup.models[0])
     batch = axis.size or (setup.job.wishes.batch if axis.size is None else 1)
@@ -299,7 +299,7 @@ def walk(
 
 
 class _Walk:
-    """All chunks once: from the store, or by workers; counted in order."""
+    """Takes every chunk once, from the store or from workers, and counts them in order."""
 
     def __init__(self, setup: Setup, source: SampleChunks, store: Store | None, kept: set[int]) -> None:
         self._setup, self._source, self._store, self._kept = setup, source, store, set(kept)
@@ -348,7 +348,7 @@ class _Walk:
         )
 
     def _named_worst(self, model: ModelScores) -> ModelScores:
-        """The scores with what gives their worst samples to other commands; those of earlier calls get their names."""
+        """The scores with the names of the worst samples, and the SPECs that pass these to other commands."""
         again = ((apart, self._source.again(apart.place)) for apart in model.worst)
         worst = [replace(apart, sample=s.name, inputs=s.specs) if s is not None else apart for apart, s in again]
         return replace(model, worst=tuple(worst))
@@ -362,7 +362,7 @@ class _Walk:
         return health(model, counts, session.execute(samples[0]), samples)
 
     def _done(self) -> Generator[Done]:
-        """What workers do with the chunks that are not kept."""
+        """Yield the workers' results for the chunks that are not kept."""
         job, wishes = self._setup.job, self._setup.job.wishes
         chunks = self._named(self._source.chunks(self.kept))
         if wishes.dask:
@@ -385,14 +385,14 @@ class _Walk:
             yield chunk
 
     def _advance(self) -> None:
-        """Add the chunks that are ready to the scores, in order, up to the first one that is missing."""
+        """Add finished chunks to the scores, in order, up to the first missing one."""
         while (done := self._early.pop(self._next, None) or self._stored(self._next)) is not None:
             places = range(done.first, done.first + done.count)
             self._counted.add(done, {place: self._names.pop(place) for place in places if place in self._names})
             self._next += 1
 
     def kept(self, index: int) -> bool:
-        """Is this chunk in the store, and whole?"""
+        """Is this chunk already counted, or in the store and undamaged?"""
         if index < self._next or index in self._early:
             return True
         done = self._stored(index)
@@ -401,7 +401,7 @@ class _Walk:
         return done is not None
 
     def _stored(self, index: int) -> Done | None:
-        """A chunk from the store, read once; None if it is missing or damaged, so that a worker must make it."""
+        """A chunk from the store, read once; None if it is missing or damaged, so that a worker must compute it."""
         if self._store is None or index not in self._kept:
             return None
         self._kept.discard(index)

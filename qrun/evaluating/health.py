@@ -1,7 +1,7 @@
-"""What the values inside say over all samples: what the rules find in their sums,
-and how the codes of each tensor are used.
+"""Counts values inside a model over all samples: what the rules find in the sums, and how the codes of each tensor are
+used.
 
-Everything is a count, so that it does not matter in which order, or where, the samples were run.
+Everything is a count, so the order in which the samples run, and where, does not matter.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from qrun.ops import Observation
 from qrun.running.session import RunResult
 
 _COUNTED = 2
-"""Bytes of the widest integers of which every code is counted."""
+"""The size in bytes of the widest integer type whose codes are counted one by one."""
 
 
 @frozen
 class TensorHealth:
     """A quantized tensor over all samples.
 
-    node:   that makes it, or reads it first. size: elements of all samples.
-    limits: the smallest and the largest code, used: of those that occurred;
-    unused: codes between the limits that never did.
-    at_low, at_high: elements at the limits. scale: the smallest and the largest; None where it is not stored.
-    range:  of the values seen, and holds: of those that the codes can stand for; None without one scale and zero point.
+    node:   the node that makes it, or reads it first. size: the number of elements in all samples.
+    limits: the smallest and the largest code of the type; used: of the codes that occurred;
+    unused: the number of codes that never did. at_low, at_high: the number of elements at the limits.
+    range:  of the values that occurred; holds: of the values that the codes can represent; None for both unless one
+            scale and zero point are stored.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Accumulator:
 
 @frozen
 class Health:
-    """findings: of the rules about values, over all samples."""
+    """The health of a model. findings: those of the rules about values, over all samples."""
 
     findings: tuple[Finding, ...]
     tensors: tuple[TensorHealth, ...]
@@ -73,11 +73,11 @@ class Health:
 
 @changeable
 class InnerCounts:
-    """What was counted in some samples.
+    """Counts over some samples.
 
-    codes:    by tensor how often each code occurred, int64 [256 or 65536], from the smallest code on; types: of these.
-    peaks:    by int32 tensor the largest magnitude.
-    observed: by place of the event, kind and parameter the elements concerned. elements: by place, of the first output.
+    codes:    by tensor, how often each code occurred, int64 [256 or 65536], from the smallest code on; types: of these.
+    peaks:    by int32 tensor, the largest magnitude.
+    observed: by place of the event, kind and parameter: the affected elements. elements: by place: those of output 0.
     """
 
     codes: dict[str, Array] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class InnerCounts:
     elements: Counter[int] = field(default_factory=Counter)
 
     def see(self, name: str, array: Array) -> None:
-        """Count a tensor, if it is of integers."""
+        """Count a tensor if it holds integers."""
         dtype = array.dtype
         if dtype.kind in "iu" and dtype.itemsize <= _COUNTED:
             low = int(np.iinfo(dtype).min)
@@ -118,8 +118,8 @@ class InnerCounts:
 
 
 def health(model: Model, counts: InnerCounts, run: RunResult, samples: Sequence[Mapping[str, Array]]) -> Health:
-    """The findings of the counts. run: any run of the model with the same settings, for the nodes of its events.
-    samples: some inputs, which show the values before rounding."""
+    """Compute the health from the counts. run: any run of the model with the same settings, for its node events.
+    samples: some inputs, from which values before rounding are computed."""
     alone = {(f.rule, f.index, f.tensor) for f in check(model)}
     used = _used_codes(counts)
     found = [*check(model, _sum_observations(run, counts)), *over_all(model, used, samples)]
@@ -130,7 +130,7 @@ def health(model: Model, counts: InnerCounts, run: RunResult, samples: Sequence[
 
 
 def _used_codes(counts: InnerCounts) -> dict[str, Used]:
-    """The codes of each tensor that had any."""
+    """The used codes of each tensor that had any."""
     made = {}
     for name, found in counts.codes.items():
         low, there = int(np.iinfo(counts.types[name]).min), np.flatnonzero(found)
@@ -140,7 +140,7 @@ def _used_codes(counts: InnerCounts) -> dict[str, Used]:
 
 
 def _sum_observations(run: RunResult, counts: InnerCounts) -> RunResult:
-    """The run with the observations of all samples in place of its own."""
+    """The run with its observations replaced by those of all samples."""
     by_place: dict[int, list[Observation]] = {}
     for (place, kind, param), count in sorted(counts.observed.items()):
         by_place.setdefault(place, []).append(Observation(kind, param, count, counts.elements[place]))
@@ -164,14 +164,14 @@ def _tensors(model: Model, counts: InnerCounts, used: Mapping[str, Used]) -> Ite
 
 
 def _line(scale: Array | None, zero: Array | None) -> tuple[float, int] | None:
-    """Scale and zero point, if there is one of each."""
+    """Scale and zero point, if both are single numbers; else None."""
     if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
         return None
     return float(scale.reshape(())), 0 if zero is None else int(zero.reshape(()))
 
 
 def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[object]]:
-    """The counts of some models as arrays by name and as JSON; `restored` is the way back."""
+    """Convert the counts of some models to arrays by name and JSON; `restored` converts back."""
     arrays = {f"{model}/{name}": found for model, one in counts.items() for name, found in one.codes.items()}
     rest: list[object] = []
     for model, one in counts.items():
@@ -181,7 +181,7 @@ def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[obj
 
 
 def restored(arrays: Mapping[str, Array], rest: Item) -> dict[int, InnerCounts]:
-    """Raises CallError or ValueError for what `plain` did not make."""
+    """Convert the result of `plain` back to counts. Raises CallError or ValueError for anything else."""
     made: dict[int, InnerCounts] = {}
     for one in rest:
         model, types, peaks, observed, elements = one

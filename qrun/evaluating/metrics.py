@@ -1,9 +1,9 @@
-"""What is measured of one sample: numbers by column, which are summed over all samples afterwards.
+"""Measures one sample: numbers by column, which are later summed over all samples.
 
-Columns: ``top1``, ``top5`` where there is a label; for each output k that a reference has too, ``same#k`` of ``rows#k``
-rows with the same argmax where it holds scores of classes, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k``
-and ``noise#k`` (energies), or of texts ``equal#k`` equal ones of ``elements#k``; and one's own. Sequences and maps
-count as the numbers that they hold.
+Columns: with a label, ``top1`` and ``top5``. With a reference, for each output k: ``mean_abs#k``, ``max_abs#k``,
+``cosine#k``, ``signal#k`` and ``noise#k`` (energies); for class scores also ``same#k``, the rows with the same argmax,
+of ``rows#k``; for strings instead ``equal#k``, the equal ones, of ``elements#k``. Also one column per custom metric.
+Sequences and maps count as the numbers that they hold.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from qrun.ir.types import describe, is_extension
 
 Outputs = Mapping[str, Array]
 Own = Callable[[Outputs, "Label | None"], float]
-"""A metric of one's own: the outputs of one sample by name, with a batch axis of one, and its label or None."""
+"""A custom metric: a function of the outputs of one sample by name, with a batch axis of one, and its label or None."""
 _TOP = 5
 _CLASSES = (np.dtype(object), np.dtype(np.int32), np.dtype(np.int64))
 
 
 def own_metric(spec: str) -> Own:
-    """The function that ``module:function`` names; modules in the current folder count. Raises CallError."""
+    """Import the function that ``module:function`` names, also from the current folder. Raises CallError."""
     module, _, name = spec.partition(":")
     try:
         if (here := os.getcwd()) not in sys.path:
@@ -57,7 +57,7 @@ def _bad_metric(spec: str, got: str) -> CallError:
 def measured(
     outputs: Outputs, reference: Outputs | None, label: Label | None, own: Mapping[str, Own]
 ) -> dict[str, float]:
-    """The columns of one sample. Raises CallError where a metric does not fit the outputs."""
+    """Compute the columns of one sample. Raises CallError if a metric does not fit the outputs."""
     found: dict[str, float] = {}
     if label is not None:
         found |= _judge_label(outputs, label)
@@ -74,8 +74,8 @@ def measured(
 
 
 def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
-    """Is the first output the label, where it is a class: one text, or one int32 or int64? Else is the label the
-    largest of its scores, or among the five largest? Of equal ones the first counts."""
+    """Compare the first output with the label. If it is a class (one string, int32 or int64), is it the label? If it
+    holds scores, is the label's score the largest, or one of the five largest? Of equal scores the first counts."""
     name, scores = next(iter(outputs.items()))
     if not is_compound(scores) and scores.size == 1 and scores.dtype in _CLASSES:
         own = scores.item()
@@ -106,7 +106,7 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
 
 
 def is_number(array: Array) -> bool:
-    """Is it of a type that becomes float64: no text, no complex numbers?"""
+    """Has the array a type that converts to float64: not strings or complex numbers?"""
     return array.dtype.kind in "fiub" or is_extension(array.dtype)
 
 
@@ -146,7 +146,7 @@ def _compare(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
 
 
 def _agreements(a: Array, b: Array) -> Array:
-    """For each row of scores of classes: have both their largest one there?"""
+    """For each row of class scores: do both arrays have the largest at the same place? Empty without class scores."""
     axis = class_axis(a.shape) if is_number(a) and is_number(b) and a.size else None
     if axis is None:
         return np.zeros(0, bool)

@@ -1,6 +1,6 @@
-"""What models are evaluated on: samples from folders, stacked arrays, lists and Python, and their labels.
+"""Samples and labels to evaluate models on, from folders, stacked arrays, lists of files and Python.
 
-A sample is a feed with a batch axis of one; of a model whose inputs share no batch axis it is a whole feed.
+A sample is a feed with a batch axis of one. If the model's inputs share no batch axis, it is a complete feed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _HOW = "write the place of each sample's class among the model's scores in place
 
 
 def are_names(model: Model) -> bool:
-    """Are the labels of this model's samples names of classes? So they are where its first output is of texts."""
+    """Are the labels of this model's samples class names? They are if its first output holds strings."""
     first = next(iter(model.outputs), None)
     return first is not None and first.dtype is not None and first.dtype.kind == "O"
 
 
 def as_label(value: Any, names: bool) -> Label:
-    """A label that Python gives. names: see `are_names`; without them what is no class number raises CallError."""
+    """Convert a label from Python. names: see `are_names`; if false, a label that is no class number is a CallError."""
     plain = value.item() if hasattr(value, "item") else value
     if names:
         return str(plain)
@@ -55,13 +55,13 @@ def as_label(value: Any, names: bool) -> Label:
 
 
 def as_labels(values: Sequence[Any] | Array, names: bool) -> Array:
-    """Labels that Python gives, as int64 or, of names, str [samples]. Raises CallError as `as_label`."""
+    """Convert labels from Python to int64, or to str for names, [samples]. Raises CallError as `as_label` does."""
     found = [as_label(value, names) for value in np.asarray(values).reshape(-1)]
     return np.array(found, object if names else np.int64)
 
 
 def read_labels(path: str, names: bool, budget: Budget) -> Array:
-    """int64, or of names str, [samples]: of a .npy file, or of a text file with one in each line. Raises CallError."""
+    """Read labels, int64 or for names str, [samples]: a .npy file, or a text file with one a line. Raises CallError."""
     if path.lower().endswith((".npy", ".npz")):
         found = row_files(Path(path), budget)
         if len(found) != 1:
@@ -97,8 +97,8 @@ _FILES = (".npy", ".npz", ".pb")
 
 @frozen
 class Sample:
-    """A feed with its name, and the label that came with it, if one did. feed: or why it could not be read.
-    specs: what ``--inputs`` of other commands takes to give them this sample; none where nothing does."""
+    """A named sample with its label, if it came with one. feed: its arrays, or the error that made it unreadable.
+    specs: the ``--inputs`` arguments that pass this sample to other commands; () if there are none."""
 
     name: str
     feed: Feed | QrunError
@@ -107,7 +107,7 @@ class Sample:
 
 
 def renamed(model: Model, feed: Feed) -> Feed:
-    """The feed under this model's input names; assigned by place if the feed has other names."""
+    """The feed under this model's input names; if the feed has other names, they are assigned by position."""
     names = [value.name for value in model.inputs]
     if set(feed) >= set(names) or len(feed) != len(names):
         return feed
@@ -117,8 +117,8 @@ def renamed(model: Model, feed: Feed) -> Feed:
 class DataSet(Protocol):
     """Samples that can be read in any order.
 
-    source: where they are, for the report. identity: a digest that changes with them, as far as names, sizes and times
-    of files tell.
+    source: where they are, for the report. identity: a digest of the files' names, sizes and times, which changes when
+    the samples change.
     """
 
     source: str
@@ -130,7 +130,7 @@ class DataSet(Protocol):
 
 @frozen
 class Axis:
-    """The batch axis that a model's inputs share. size: None where it is free; 0: they share none."""
+    """The batch axis that a model's inputs share. size: None if it is free; 0 if they share none."""
 
     size: int | None
 
@@ -143,17 +143,17 @@ class Axis:
         return cls(first if isinstance(first, int) else None)
 
     def fitted(self, model: Model, feed: Feed) -> dict[str, Array]:
-        """The arrays of a file, with an axis of one put before those that lack the batch axis."""
+        """The arrays of a file, with a batch axis of one added to arrays that lack it."""
         ranks = {value.name: len(value.shape) for value in model.inputs if value.shape is not None}
         short = {name for name, array in feed.items() if self.size != 0 and array.ndim + 1 == ranks.get(name)}
         return {name: array[None] if name in short else array for name, array in feed.items()}
 
 
 def open_samples(model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> DataSet:
-    """The samples that ``--inputs`` names.
+    """Open the samples that ``--inputs`` names.
 
-    specs: one folder, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` where there are several
-    inputs. Raises CallError for what does not fit the model's inputs.
+    specs: one folder, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` if there are several
+    inputs. Raises CallError if they do not fit the model's inputs.
     """
     if not specs:
         raise CallError(
@@ -172,7 +172,7 @@ def open_samples(model: Model, specs: Sequence[str], stdin: IO[bytes] | None, bu
 
 
 class Stacked:
-    """Arrays with a leading axis of samples."""
+    """Samples in arrays with a leading axis of samples."""
 
     def __init__(self, model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> None:
         self._files: dict[str, RowFile] = {}
@@ -239,13 +239,13 @@ class Stacked:
         return Sample(name, feed, specs=specs)
 
     def _rows(self, place: int) -> tuple[str, ...]:
-        """The row of each file as a SPEC: none of a stream, of other files, and where the model's batch is larger."""
+        """The SPEC of a row in each file; () for streams, other files, and models with a larger fixed batch."""
         named = all(spec.endswith(_STACKED) for spec in self._specs) and self._axis.size in (None, 0, 1)
         return tuple(f"{spec}[{place}]" for spec in self._specs) if named else ()
 
 
 class Listed:
-    """Files, each sample one or several of them. entries: a name and the SPECs of each."""
+    """Samples of one or several files each. entries: the name and the SPECs of each sample."""
 
     def __init__(self, model: Model, source: str, entries: Sequence[tuple[str, Sequence[str]]], budget: Budget) -> None:
         self.source, self._entries = source, entries
@@ -267,7 +267,7 @@ class Listed:
 
 
 def _folder(model: Model, path: Path, budget: Budget) -> Listed:
-    """Each file, or each folder with input_*.pb, is a sample; in the order of their names, numbers in them counted."""
+    """The samples of a folder: each folder in it with input_0.pb, or else each file. Sorted naturally by name."""
     inside = sorted(path.iterdir(), key=lambda entry: natural(entry.name))
     folders = [entry for entry in inside if entry.is_dir() and (entry / "input_0.pb").exists()]
     files = [entry for entry in inside if entry.suffix.lower() in _FILES and entry.is_file()]
@@ -282,12 +282,12 @@ def _folder(model: Model, path: Path, budget: Budget) -> Listed:
 
 
 def natural(name: str) -> tuple[Any, ...]:
-    """A key that sorts ``x10`` behind ``x9``."""
+    """A sort key that puts ``x10`` after ``x9``."""
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
-    """The SPECs of each line that is not empty; paths are seen from the folder of the list."""
+    """Yield the name and SPECs of each non-empty line; paths are relative to the folder of the list."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -303,7 +303,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 class StreamedSamples:
-    """Samples from Python, in the order in which they come: arrays, feeds, or pairs of either and a label."""
+    """Samples from a Python iterable, in its order: arrays, feeds, or pairs of either and a label."""
 
     def __init__(self, model: Model, samples: Iterable[Any]) -> None:
         self._model, self._axis, self._samples = model, Axis.of(model), samples
@@ -328,13 +328,13 @@ class StreamedSamples:
             yield Sample(name, self._axis.fitted(self._model, feed), label)
 
     def _value(self, name: str, value: Any) -> Array:
-        """A value of Python's as a sample holds it: as the model's input has it, if it has one of this name."""
+        """Convert a Python value to an array, as the model's input of this name requires if there is one."""
         stated = self._types.get(name)
         return np.asarray(value) if stated is None else as_input(value, stated)
 
 
 def spec_identity(spec: str) -> str:
-    """A text that changes with a file: its path, size and time. Folders count with what is in them."""
+    """A text that changes when a file changes: its path, size and time, and for folders the names in it."""
     path = spec.rpartition("=")[2]
     try:
         found = os.stat(path)

@@ -1,4 +1,4 @@
-"""Models, samples and wishes of a call, made ready to be evaluated: for the command and for Python alike."""
+"""Prepares the models, samples and options of a call for evaluation, for the command and for Python alike."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluate_models(
     stdin: IO[bytes] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate models. samples: SPECs, as of --inputs, or what `StreamedSamples` takes. Raises QrunError."""
+    """Evaluate models. samples: SPECs as for --inputs, or an iterable for `StreamedSamples`. Raises QrunError."""
     loaded = [model if isinstance(model, Model) else load(model) for model in models]
     budget = Budget(default_limit() if wishes.max_memory is None else wishes.max_memory)
     specs = [samples] if isinstance(samples, (str, Path)) else samples
@@ -70,7 +70,7 @@ def evaluate_models(
 
 
 def _order(samples: DataSet | StreamedSamples, labels: Array | None, wishes: Wishes) -> Sequence[int] | None:
-    """The places of the samples in the order in which they are taken; None: as they come."""
+    """The places of the samples in the order of evaluation; None: in their own order. Raises CallError."""
     order: Sequence[int] | None = None
     if not isinstance(samples, StreamedSamples):
         if labels is not None and len(labels) != len(samples):
@@ -95,8 +95,8 @@ def _setup(
     order: Sequence[int] | None,
     labels: Array | None,
 ) -> Setup:
-    """The setup, with the sides of its job: the models, then their references. With labels, or metrics of one's own, a
-    reference is scored too, and the models' scores are compared with its; without one, with the first model's."""
+    """Make the setup of an evaluation. The job's sides are the models, then their references. With labels or custom
+    metrics, a reference is scored too. The models' scores are compared with its scores, or else the first model's."""
     judged = wishes.labels is not None or bool(wishes.metrics)
     sides = [RuntimeModel(_portable(model, data, bool(wishes.dask))) for model, data in zip(models, given, strict=True)]
     rows = [_row(model) for model in models]
@@ -146,7 +146,7 @@ def _row(model: Model) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _portable(model: Model, given: str | bytes | Model, sent: bool) -> str | bytes:
-    """What another process loads the model from. sent: to another machine, which may not see the file."""
+    """The path or bytes from which another process loads the model. sent: may that be on another machine?"""
     if isinstance(given, bytes):
         return given
     if model.path is None:
@@ -195,12 +195,12 @@ def evaluate(
     models:  one, or several: paths, bytes or onnx.ModelProto.
     samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by
              input name), or of pairs of either and a label.
-    labels:  the number of each sample's class, of models that return texts its name; or their file.
+    labels:  the number of each sample's class, or its name for models that return strings; or a file of these.
     against: a model, ``ort`` or ``onnx-ref``.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
-    batch:   samples run at once, where the batch axis is free. jobs: processes; None: as many as pay.
-    output:  a folder that keeps what is finished; with `resume` it is gone on with.
-    health:  also count what happens inside the models, see `Health`.
+    batch:   samples per run, if the batch axis is free. jobs: processes; None: as many as pay off.
+    output:  a folder that keeps finished chunks; with `resume` an interrupted evaluation continues from them.
+    health:  also count values inside the models, see `Health`.
 
     Raises QrunError.
     """

@@ -1,6 +1,6 @@
-"""Intervals: of shares, of means and ratios of samples, and of what differs between two models on the same samples.
+"""Confidence intervals of shares, means and ratios over samples, and of differences between models on the same samples.
 
-All intervals are of 95 %. Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical
+All intervals are 95 % intervals. Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical
 inference", JASA 22 (1927); R. G. Newcombe, "Improved confidence intervals for the difference between binomial
 proportions based on paired data", Statistics in Medicine 17 (1998), method 10; Q. McNemar, Psychometrika 12 (1947); B.
 Efron, "Bootstrap methods", Annals of Statistics 7 (1979), percentiles; E. L. Korn and B. I. Graubard, "Confidence
@@ -22,14 +22,14 @@ Z = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 RESAMPLES = 2000
 BLOCKS = 4096
-"""The most sums that `Blocks` keeps; more samples than that are resampled in groups of 2, 4, 8 ... neighbours."""
+"""The most sums that `Blocks` keeps; more samples are resampled in groups of 2, 4, 8 ... neighbours."""
 _AT_ONCE = 250
-"""Resamples made at a time, which bounds the memory."""
+"""The number of resamples computed at a time, which bounds the memory."""
 
 
 @frozen
 class Interval:
-    """A value between its 95 % limits, NaN where samples do not tell them."""
+    """A value with its 95 % limits; NaN if the samples do not determine them."""
 
     value: float
     low: float
@@ -41,13 +41,13 @@ class Interval:
 
     @property
     def known(self) -> tuple[float | None, float | None]:
-        """The limits, or None twice."""
+        """The limits, or (None, None) if one is NaN."""
         return (self.low, self.high) if self.low == self.low and self.high == self.high else (None, None)
 
 
 def wilson(hits: float, count: float) -> Interval:
     """A share with the limits of Wilson's score interval; NaN between 0 and 1 without samples.
-    count: also an effective number of samples, which need not be whole."""
+    count: the number of samples, or an effective number, which need not be whole."""
     if not count:
         return Interval(float("nan"), 0.0, 1.0)
     share, square = hits / count, Z * Z
@@ -58,7 +58,7 @@ def wilson(hits: float, count: float) -> Interval:
 
 @frozen
 class Pairs:
-    """How two models fared on the same samples: both right, only the first, only the second, neither."""
+    """The number of samples that both models have right, only the first, only the second, or neither."""
 
     both: int
     first: int
@@ -70,7 +70,7 @@ class Pairs:
         return self.both + self.first + self.second + self.neither
 
     def difference(self) -> Interval:
-        """The share of the second minus that of the first, with Newcombe's limits."""
+        """The second model's share minus the first's, with Newcombe's limits."""
         n = self.count
         if not n:
             return Interval(float("nan"), -1.0, 1.0)
@@ -82,7 +82,7 @@ class Pairs:
         return Interval(value, max(value - low, -1.0), min(value + high, 1.0))
 
     def _correlation(self) -> float:
-        """Newcombe's phi, with his correction for continuity."""
+        """Newcombe's phi, with his continuity correction."""
         a, b, c, d = self.both, self.first, self.second, self.neither
         product = (a + b) * (c + d) * (a + c) * (b + d)
         if not product:
@@ -93,17 +93,17 @@ class Pairs:
         return corrected / sqrt(product)
 
     def p_value(self) -> float:
-        """McNemar's exact test: how likely so uneven a split is if both models are equally good."""
+        """McNemar's exact test: the probability of a split at least this uneven if both models are equally good."""
         n, few = self.first + self.second, min(self.first, self.second)
-        if n > 1000:  # the binomial distribution is normal there to more digits than are shown
+        if n > 1000:  # the normal approximation is exact to more digits than are shown
             return erfc(max(abs(self.first - self.second) - 1, 0) / sqrt(2 * n))
         return min(1.0, float(2 * sum(comb(n, k) for k in range(few + 1)) / 2**n))
 
 
 class Blocks:
-    """Sums of values over neighbouring samples, in their order: what a bootstrap needs, in bounded memory.
+    """Sums of values over groups of neighbouring samples, in order: the data of a bootstrap, in bounded memory.
 
-    names: of the values that each sample has.
+    names: the names of each sample's values.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -113,8 +113,8 @@ class Blocks:
         self._filled = 0
 
     def add(self, rows: Array) -> None:
-        """rows: float64 [samples, names], in the order of the samples, whatever parts they come in;
-        NaN counts for nothing."""
+        """Add rows, float64 [samples, names], in the order of the samples. The sums do not depend on how the samples
+        are divided among calls. Rows with a NaN are skipped."""
         for row in rows.tolist():
             if any(value != value for value in row):
                 continue
@@ -135,15 +135,15 @@ class Blocks:
         return int(sum(row[-1] for row in self._sums))
 
     def totals(self) -> dict[str, float]:
-        """The sums over all samples by name, and how many there were as ``count``."""
+        """The sums over all samples by name, with the number of samples as ``count``."""
         rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
         return dict(zip((*self.names, "count"), rows.sum(axis=0).tolist(), strict=True))
 
     def interval(self, of: Callable[[dict[str, Array]], Array]) -> Interval:
-        """The value of `of` with the percentile limits of a bootstrap. of: arrays of sums by name to values.
+        """The value of `of` with the percentile limits of a bootstrap. of: maps arrays of sums by name to values.
 
-        The resamples are the same in every process: seed 0. Samples that are all alike, or only one, do not tell how
-        far others may be: there are no limits then.
+        The resamples are the same in every process (seed 0). If there is only one sample, or all are alike, there are
+        no limits.
         """
         rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
         names = (*self.names, "count")
@@ -160,11 +160,11 @@ class Blocks:
         return Interval(value, float(low), float(high)) if low < high else Interval(value, float("nan"), float("nan"))
 
     def share(self, hits: str, of: str) -> Interval:
-        """The share of hits in all that samples hold of a kind, such as tokens, with Wilson's limits.
+        """The share of `hits` among items that samples hold several of (`of`), such as tokens, with Wilson's limits.
 
-        What one sample holds may go right or wrong together, so that it counts for less than as many samples: for as
-        many as would vary so much from sample to sample (Korn and Graubard's effective number). It is not taken for
-        less than the number of samples, which it is where all of a sample goes together, and where none varies.
+        The items of one sample may be right or wrong together, so they count less than as many samples: the limits are
+        those of the number of independent items that would vary as much (Korn and Graubard's effective number). It is
+        at least the number of samples, which it equals if the items of a sample always agree, or if nothing varies.
         """
         rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
         right, held, samples = rows[:, self.names.index(hits)], rows[:, self.names.index(of)], rows[:, -1]
@@ -182,7 +182,7 @@ class Blocks:
 
 
 def _student(freedom: int) -> float:
-    """The 97.5 % point of Student's t, of two degrees of freedom to 3 %, of more closer."""
+    """The 97.5 % point of Student's t, within 3 % for two degrees of freedom, closer for more."""
     z, n = Z, freedom
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -190,10 +190,10 @@ def _student(freedom: int) -> float:
 
 
 def mean_of(name: str) -> Callable[[dict[str, Array]], Array]:
-    """For `Blocks.interval`: the mean of a value."""
+    """A function for `Blocks.interval` that computes the mean of a value."""
     return lambda sums: np.divide(sums[name], sums["count"])
 
 
 def decibels_of(signal: str, noise: str) -> Callable[[dict[str, Array]], Array]:
-    """For `Blocks.interval`: the ratio of two energies in dB."""
+    """A function for `Blocks.interval` that computes the ratio of two energies in dB."""
     return lambda sums: np.asarray(10 * np.log10(np.divide(sums[signal], sums[noise])))

@@ -1,7 +1,7 @@
-"""Finished chunks in a folder: each a file that appears whole, is checked when it is read,
-and has the same bytes in every run.
+"""Keeps finished chunks in a folder, one file each: written atomically, checked when read, with the same bytes in every
+run.
 
-``eval.json`` says what was evaluated, ``chunk-000012.npz`` has what became of one chunk: numbers and outputs as .npy
+``eval.json`` says what was evaluated. ``chunk-000012.npz`` has the results of one chunk: numbers and outputs as .npy
 files, failures as JSON, and as the archive's comment the SHA-256 of everything before it.
 """
 
@@ -28,13 +28,13 @@ from qrun.ir import Array
 
 _ABOUT = "eval.json"
 _DIGEST = 64
-"""Hexadecimal digits of a SHA-256, which are the comment of an archive and thus its last bytes."""
+"""The number of hexadecimal digits of the SHA-256 in an archive's comment, which are its last bytes."""
 
 
 class Store:
     """A folder of chunks.
 
-    about: what is evaluated; a folder with another one's chunks is refused. resume: may there be chunks already?
+    about: describes the evaluation; a folder with chunks of another one is refused. resume: may chunks exist already?
     Raises CallError if the folder cannot be used.
     """
 
@@ -79,18 +79,18 @@ class Store:
                 )
 
     def finished(self) -> set[int]:
-        """The chunks that are there, whole or not."""
+        """The indices of the chunks in the folder, damaged or not."""
         names = (path.stem.partition("-")[2] for path in self.folder.glob("chunk-*.npz"))
         return {int(name) for name in names if name.isdigit()}
 
     def write(self, done: Done) -> None:
-        """Keep a chunk; when this returns, it is on the disk. Raises CallError if it cannot be written."""
+        """Write a chunk; it is on the disk when this returns. Raises CallError if it cannot be written."""
         with replacing(str(self._path(done.index))) as stream:
             stream.write(packed(done))
             _settle(stream)
 
     def read(self, index: int) -> Done | None:
-        """A chunk, or None if it is missing or damaged."""
+        """Read a chunk without its outputs; None if it is missing or damaged."""
         try:
             return unpacked(self._path(index).read_bytes())
         except (OSError, CallError):
@@ -137,7 +137,7 @@ def packed(done: Done) -> bytes:
 
 
 def unpacked(data: bytes) -> Done:
-    """The chunk in a file's bytes, without its outputs. Raises CallError for a damaged one."""
+    """Read a chunk from a file's bytes, without its outputs. Raises CallError if it is damaged."""
     whole, digest = data[:-_DIGEST], data[-_DIGEST:]
     if hashlib.sha256(whole).hexdigest().encode() != digest:
         raise CallError("QR007", "a chunk is damaged")

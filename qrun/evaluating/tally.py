@@ -1,4 +1,4 @@
-"""What is known of a model so far: sums over samples, from which its scores are made at any time."""
+"""Running sums over a model's samples, from which its scores can be computed at any time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qrun.evaluating.work import Done
 from qrun.ir import Array
 
 WORST = 5
-"""How many samples are named on which a model and its reference differ most."""
+"""The number of samples to name on which a model and its reference differ most."""
 _SHARES = {"same": ("rows", "argmax"), "equal": ("elements", "equal")}
-"""Columns of what agrees in a sample: the column of how much could, and the metric."""
+"""Columns that count agreements in a sample: the column of the total, and the metric."""
 _OF_OUTPUTS = (*_SHARES, "mean_abs")
 
 
@@ -25,10 +25,10 @@ _OF_OUTPUTS = (*_SHARES, "mean_abs")
 class Score:
     """A metric of one model with the limits of its 95 % interval.
 
-    metric: ``top1``, ``top5``, ``argmax``, ``equal`` (of texts), ``mean_abs``, ``max_abs`` (of all samples, without
-            limits), ``cosine``, ``sqnr_db`` or one's own. output: its name, "" for a metric of the first, or of all.
-    low:    None, as is high, where the samples do not tell limits: there is one, or none differs from the others.
-    count:  samples that it is of.
+    metric: ``top1``, ``top5``, ``argmax``, ``equal`` (for strings), ``mean_abs``, ``max_abs`` (over all samples,
+            without limits), ``cosine``, ``sqnr_db`` or a custom metric. output: "" for labels and custom metrics.
+    low, high: None if the samples do not determine limits: if there is only one, or if all are alike.
+    count:  the number of samples.
     """
 
     metric: str
@@ -41,11 +41,11 @@ class Score:
 
 @frozen
 class PairedDifference:
-    """A model against another on the same samples.
+    """The difference between a model and another on the same samples.
 
-    to: the other's place among the models. metric: ``top1``, or one's own; value: this one's minus the other's, with
-    its limits, None as of `Score`. won, lost: samples that only this one, or only the other, has right, and
-    McNemar's p; None for other metrics.
+    to: the other model's place. metric: ``top1``, or a custom metric; value: this model's minus the other's, with its
+    limits, None as in `Score`. won, lost: samples that only this model, or only the other, has right; p: McNemar's p.
+    These are None for custom metrics.
     """
 
     to: int
@@ -60,8 +60,8 @@ class PairedDifference:
 
 @frozen
 class Apart:
-    """A sample on which a model and its reference differ. sqnr_db: of all outputs; None: not finite.
-    inputs: the SPECs that give the sample to other commands; none where nothing does."""
+    """A sample on which a model and its reference differ. sqnr_db: over all outputs; None if not finite.
+    inputs: the SPECs that pass the sample to other commands; () if there are none."""
 
     place: int
     sample: str
@@ -72,7 +72,7 @@ class Apart:
 
 
 class Tally:
-    """What is known of one model so far."""
+    """The running sums of one model."""
 
     def __init__(self, outputs: Sequence[str]) -> None:
         self.outputs = outputs
@@ -122,7 +122,7 @@ class Tally:
                 heapreplace(self.worst, entry)
 
     def shares(self) -> Iterator[Score]:
-        """The model's scores that are shares, which take little time to compute."""
+        """The scores that are shares, which are fast to compute."""
         return (score for group in self.blocks if (score := self._share(group)) is not None)
 
     def scores(self) -> Iterator[Score]:
@@ -140,7 +140,7 @@ class Tally:
                 yield _score(group, "", blocks.interval(mean_of(group)), count)
 
     def _share(self, group: str) -> Score | None:
-        """The score of a group of columns that say what is right; None for other groups."""
+        """The score of a group of columns that counts right answers; None for other groups."""
         kind, _, end = group.partition("#")
         blocks, name = self.blocks[group], self._output(group)
         if kind in _SHARES:
@@ -151,7 +151,7 @@ class Tally:
         return None
 
     def _output(self, group: str) -> str:
-        """The name of the output that a group is of; "" of one's own metrics, and of all outputs."""
+        """The name of the output that a group belongs to; "" for custom metrics and labels."""
         kind, _, end = group.partition("#")
         return self.outputs[int(end)] if end.isdigit() and kind in _OF_OUTPUTS else ""
 
@@ -161,7 +161,7 @@ def _score(metric: str, output: str, found: Interval, count: int) -> Score:
 
 
 def _groups(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
-    """Columns that are summed together, by the first of them: those of which a score is made."""
+    """Groups of columns that make one score and are summed together, by their first column."""
     made: dict[str, tuple[str, ...]] = {}
     for name in columns:
         kind, _, end = name.partition("#")
@@ -175,14 +175,14 @@ def _groups(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
 
 
 class Paired:
-    """Two models on the same samples: whose labels were right, and sums of metrics of one's own."""
+    """Counts of two models on the same samples: which had the label right, and sums of custom metrics."""
 
     def __init__(self) -> None:
         self._counts = [[0, 0], [0, 0]]
         self._own: dict[str, Blocks] = {}
 
     def add(self, first: Mapping[str, Array], second: Mapping[str, Array]) -> None:
-        """Columns of the same samples."""
+        """Add both models' columns for the same samples."""
         for name in first.keys() & second.keys():
             a, b = first[name], second[name]
             if name == "top1":
@@ -194,7 +194,7 @@ class Paired:
                 self._own.setdefault(name, Blocks(("a", "b"))).add(np.stack([a, b], axis=1))
 
     def differences(self, to: int) -> Iterator[PairedDifference]:
-        """What the second has more than the first, which has the place `to`."""
+        """Yield the differences, second model minus first. to: the first model's place."""
         (neither, second), (first, both) = self._counts
         pairs = Pairs(both, first, second, neither)
         if pairs.count:

@@ -1,5 +1,5 @@
-"""One part of the samples through all models: what every worker does, in this process, in processes beside it, or in a
-Dask cluster; and what a call asks for (`Wishes`)."""
+"""The work on one chunk of samples: a worker runs it through all models, in this process, in other processes or in a
+Dask cluster. Also the records of a call's options (`Wishes`) and results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @frozen
 class RuntimeModel:
-    """A model in a runtime. model: its path, or its bytes; runtime: "" for qrun itself, ``ort`` or ``onnx-ref``."""
+    """A model and the runtime to run it in. model: path or bytes; runtime: "" for qrun, ``ort`` or ``onnx-ref``."""
 
     model: str | bytes
     runtime: str = ""
@@ -43,10 +43,10 @@ class RuntimeModel:
 
 @frozen
 class Wishes:
-    """How a call wants its models evaluated; the fields are the options of ``qrun eval``.
+    """The options of an evaluation, those of ``qrun eval``.
 
-    labels: a file, or integers, or texts. jobs: processes; None: one for each CPU if that pays. against: a model, or
-    one of RUNTIMES. batch: samples run at once where the axis is free. metrics: of one's own, ``module:function``.
+    labels: a file, or integers, or strings. jobs: processes; None: one per CPU if that pays off. against: a model, or
+    one of RUNTIMES. batch: samples per run if the batch axis is free. metrics: custom metrics, ``module:function``.
     shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
 
@@ -72,11 +72,11 @@ class Wishes:
 
 @frozen
 class Job:
-    """What is to be done with every sample.
+    """The work to do for every sample.
 
-    sides:   the models, and then what they are held against.
-    against: for each model the place of its reference in `sides`, or None.
-    wishes:  those of the call, without its labels.
+    sides:   the models, then their references.
+    against: for each model, the place of its reference in `sides`, or None.
+    wishes:  the call's options, without its labels.
     """
 
     sides: tuple[RuntimeModel, ...]
@@ -86,7 +86,7 @@ class Job:
 
 @frozen
 class Chunk:
-    """Neighbouring samples. first: the place of the first one among all."""
+    """Neighbouring samples. first: the place of the first one among all samples."""
 
     index: int
     first: int
@@ -95,8 +95,8 @@ class Chunk:
 
 @frozen
 class Failure:
-    """A sample that could not be read or run. side: the place of the model in the job,
-    None where the sample is at fault."""
+    """A sample that could not be read or run. side: the place of the model in the job's sides;
+    None if the sample could not be read, or its process died."""
 
     place: int
     sample: str
@@ -108,11 +108,11 @@ class Failure:
 
 @frozen
 class Done:
-    """What became of a chunk.
+    """The results of a chunk.
 
-    columns:  for each model the columns of `metrics`, float64 [samples], NaN where a sample failed.
-    outputs:  for each model the arrays of the samples that ran with all models, by the name in the chunk's file.
-    health:   by place of the model. times: for each model, seconds a sample of each run, in order.
+    columns:  for each model, the columns of `metrics`, float64 [samples], NaN where a sample failed.
+    outputs:  for each model, the outputs of the samples that ran in all models (`ran`: their places), by name.
+    health:   counts by place of the model. times: for each model, the seconds per sample of each run, in order.
     """
 
     index: int
@@ -127,7 +127,7 @@ class Done:
 
 
 class Worker:
-    """The models of a job, ready to run; threads: of each."""
+    """Runs the models of a job. threads: the number for each model."""
 
     def __init__(self, job: Job, threads: int | None = None) -> None:
         self.job = job
@@ -139,7 +139,7 @@ class Worker:
         self._own = {spec: own_metric(spec) for spec in job.wishes.metrics}
 
     def work(self, chunk: Chunk) -> Done:
-        """Run a chunk. Raises CallError where a metric does not fit; what one sample does wrong is a Failure."""
+        """Run a chunk. Raises CallError if a metric does not fit; an error of a single sample becomes a Failure."""
         failures, good = [], []
         for place, sample in enumerate(chunk.samples, chunk.first):
             if isinstance(sample.feed, QrunError):
@@ -165,7 +165,7 @@ class Worker:
         return Done(*where, columns, tuple(failures), kept, tuple(ran), self._health(), times)
 
     def _health(self) -> dict[int, InnerCounts]:
-        """What was counted in the models since this was asked last."""
+        """The counts inside the models since the last call, by place of the model."""
         runs = enumerate(self._runs) if self.job.wishes.health else ()
         return {place: run.counted() for place, run in runs if run.counts}
 
@@ -188,7 +188,7 @@ class Worker:
 
 
 class _Run:
-    """One side, made ready when its first sample comes."""
+    """Runs one side of a job. It loads the model when the first sample comes."""
 
     def __init__(self, side: RuntimeModel, job: Job, threads: int | None, counts: bool) -> None:
         self._side, self._job, self._threads = side, job, threads
@@ -196,13 +196,13 @@ class _Run:
         self._times: list[float] = []
 
     def counted(self) -> InnerCounts:
-        """The counts, which begin again."""
+        """Return the counts so far, and start new ones."""
         assert self.counts is not None
         found, self.counts = self.counts, InnerCounts()
         return found
 
     def timed(self) -> tuple[float, ...]:
-        """Seconds a sample of each plain run since this was asked last."""
+        """The seconds per sample of each plain run since the last call."""
         found, self._times = tuple(self._times), []
         return found
 
@@ -216,7 +216,7 @@ class _Run:
 
     @cached_property
     def _plain(self) -> bool:
-        """Are all outputs tensors, which the shortest way of a session returns as they are?"""
+        """Are all outputs tensors, so that `Session.run` returns them as they are?"""
         return all(value.kind == "tensor" for value in self.model.outputs)
 
     @cached_property
@@ -231,9 +231,9 @@ class _Run:
         return Session(self.model, backend=wishes.backend, arith=wishes.arith, threads=self._threads, **limits)
 
     def all(self, feeds: Sequence[Feed], batch: int) -> list[dict[str, Array] | QrunError]:
-        """The outputs of each feed, by name and with a batch axis of one; or why there are none."""
+        """Run feeds in batches. Returns, for each feed, its outputs by name with a batch axis of one, or the error."""
         size = self.axis.size or (batch if self.axis.size is None else 1)
-        _ = self._session  # a model that cannot be run at all is no fault of a sample
+        _ = self._session  # load first, so that a model that cannot run does not count as a failed sample
         found: list[dict[str, Array] | QrunError] = []
         for start in range(0, len(feeds), size):
             group = feeds[start : start + size]
@@ -298,7 +298,7 @@ def _joined_axis(name: str, arrays: Sequence[Array]) -> Array:
 
 
 def _join_rows(rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Of each tensor one array with all rows, where their shapes allow that; else the rows one by one: ``y/0``."""
+    """Join the rows of each tensor to one array if their shapes allow it; else keep them one by one: ``y/0``."""
     apart = [tensors(row) for row in rows]
     made: dict[str, Array] = {}
     for name in dict.fromkeys(name for row in apart for name in row):
@@ -318,7 +318,7 @@ def _failure(place: int, sample: Sample, side: int | None, error: QrunError) -> 
 
 
 def described(job: Job) -> dict[str, Any]:
-    """The job for a person, and for `Store`: two that differ here have other results."""
+    """A description of the job, for `Store`: jobs that differ in it have different results."""
     wishes = job.wishes
     return {
         "batch": wishes.batch,
@@ -336,8 +336,8 @@ def described(job: Job) -> dict[str, Any]:
 class Setup:
     """An evaluation, ready to begin.
 
-    rows, to: as in `Evaluator`. against: the reference of the models, in words; "" without one.
-    order:    places of the samples in the order in which they are taken; None: as they come. labels: of all samples.
+    rows, to: as in `Evaluator`. against: the label of the models' reference; "" without one.
+    order:    places of the samples in the order of evaluation; None: in their own order. labels: of all samples.
     """
 
     job: Job
@@ -350,18 +350,18 @@ class Setup:
 
 
 ANSWERS = 10.0
-"""Seconds after which a Dask scheduler that has not answered is not there."""
+"""Seconds to wait for a Dask scheduler's answer."""
 
 
 def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[Done]:
-    """In this process."""
+    """Run the chunks in this process."""
     worker = Worker(job, threads)
     for chunk in chunks:
         yield worker.work(chunk)
 
 
 def processes(job: Job, chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
-    """In `jobs` processes; a chunk that none of them survives is a failure of its samples."""
+    """Run the chunks in `jobs` processes. If a chunk kills its process every time, its samples fail."""
     yield from crewed(partial(_worker, job), chunks, jobs, _lost)
 
 
@@ -380,10 +380,10 @@ def _lost(chunk: Chunk) -> Done:
 
 
 def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
-    """On a Dask cluster; ``local:4`` starts one of four processes here.
+    """Run the chunks on a Dask cluster; ``local:4`` starts one of four processes here.
 
-    Raises UnsupportedError without the package ``distributed``, RunError when the scheduler is lost. What Dask logs
-    meanwhile of workers that come and go is no news to a user, and not shown.
+    Raises UnsupportedError without the package ``distributed``, RunError if the cluster fails. Hides Dask's log
+    messages about workers that come and go.
     """
     try:
         import distributed  # noqa: F401 - is it there?
@@ -430,7 +430,7 @@ def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
             error = result[1] if isinstance(result, tuple) else result
             if isinstance(
                 error, BaseException
-            ):  # the status may be another one already: that its worker was lost since
+            ):  # not the future's status: it may have changed since, if its worker was lost
                 raise error
             yield result
             future.release()
@@ -457,8 +457,8 @@ _remote_worker: tuple[bytes, Worker] | None = None
 
 
 def _remote(job: bytes, chunk: bytes) -> Done:
-    """In a worker of the cluster, which keeps the models of the last job.
-    Both are pickled, as Dask would take records apart."""
+    """Run a chunk in a worker of the cluster, which keeps the models of the last job.
+    Job and chunk are pickled, because Dask would take records apart."""
     global _remote_worker
     if _remote_worker is None or _remote_worker[0] != job:
         _remote_worker = job, Worker(pickle.loads(job), 1)

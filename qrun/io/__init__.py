@@ -1,6 +1,6 @@
-"""Arrays in files and on the command line: inputs read and fitted to a model, outputs written.
+"""Reads arrays from files and the command line and checks them against a model's inputs; writes outputs.
 
-`files` writes whole files or none.
+`files` writes files atomically.
 
-May be imported by `running` and everything above it. Knows no operator, no plan and no backend.
+May be imported by `running` and everything above it. Knows no operators, plans or backends.
 """

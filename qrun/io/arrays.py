@@ -1,4 +1,4 @@
-"""Arrays in files: .npy and .npz read without trusting their headers, and written whole or not at all.
+"""Reads .npy and .npz files without trusting their headers, and writes .npy data.
 
 Format: numpy.lib.format, versions 1 to 3. Pickled objects are never loaded.
 """
@@ -32,10 +32,10 @@ ZIP = b"PK"
 MAX_HEADER = 10_000
 CHUNK = 1 << 24
 DAMAGE = (NotImplementedError, EOFError, RuntimeError, OSError, ValueError)
-"""What reading a damaged .npz file raises, besides the errors of these modules."""
+"""Exceptions from reading a damaged .npz file, in addition to those of DAMAGE_MODULES."""
 DAMAGE_MODULES = ("zipfile", "zlib", "_lzma", "_bz2")
 FLOAT8_E5M2 = ("<f1", "|f1")
-"""What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
+"""The types that np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
 _WRITTEN = {
     "": "write it with np.save",
     ".csv": "np.save('x.npy', np.loadtxt(FILE, np.float32, delimiter=','))",
@@ -43,7 +43,7 @@ _WRITTEN = {
     ".onnx": "-i takes arrays; one model is given, two are compared: qrun compare A B",
     ".json": "-i x=[1,2] takes the values themselves",
 }
-"""How an array is got out of other files, by suffix."""
+"""The fix for other files, by suffix: how to get an array from them."""
 
 
 def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: str = "") -> CallError:
@@ -54,11 +54,11 @@ def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: s
 
 
 ARRAYS = (".npy", ".npz", ".pb")
-"""Files of arrays."""
+"""The suffixes of array files."""
 
 
 def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
-    """An input file that cannot be opened; names what beside it may be meant: files of its kind."""
+    """The error for an input file that cannot be opened. It names files of the same kind beside it."""
     path = Path(path)
     reason = getattr(error, "strerror", None) or str(error)
     try:
@@ -78,7 +78,7 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
 
 
 def read_npy(path: Path, budget: Budget) -> Array:
-    """The array of a .npy file."""
+    """Read the array of a .npy file. Raises CallError if the file has anything else."""
     try:
         with open(path, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -95,7 +95,7 @@ def read_npy(path: Path, budget: Budget) -> Array:
 
 
 class Npz:
-    """An open .npz file. members: by key; an array is read when it is asked for. A damaged file is a CallError."""
+    """An open .npz file, which reads an array on request. members: by key. Raises CallError for a damaged file."""
 
     def __init__(self, source: str, stream: IO[bytes]) -> None:
         from zipfile import ZipFile
@@ -116,14 +116,14 @@ class Npz:
             return read_array(member, f"{self.source}[{key}]", budget, info.file_size)
 
     def unpack(self, key: str, target: IO[bytes]) -> None:
-        """Write the bytes of a member, which are a .npy file, to a stream."""
+        """Write the bytes of a member, a .npy file, to a stream."""
         with _undamaged(self.source), self._archive.open(self.members[key]) as member:
             while block := member.read(CHUNK):
                 target.write(block)
 
 
 def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]:
-    """The arrays of a .npz file by key, held in the budget."""
+    """Read the arrays of a .npz file by key, and hold them in the budget."""
     archive, arrays = Npz(source, stream), {}
     for key in archive.members:
         arrays[key] = archive.read(key, budget)
@@ -143,7 +143,7 @@ def _undamaged(source: str) -> Iterator[None]:
 
 
 def read_stream(stream: IO[bytes], source: str, budget: Budget) -> dict[str, Array] | list[Array]:
-    """One .npz, or one or more .npy after each other, by the first bytes."""
+    """Read one .npz file, or one or more .npy files in a row, from a stream. The first bytes show which."""
     start = stream.read(len(NPY))
     if start.startswith(ZIP):
         rest = bytearray(start)
@@ -162,9 +162,9 @@ def read_stream(stream: IO[bytes], source: str, budget: Budget) -> dict[str, Arr
 
 
 def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None, start: bytes = b"") -> Array:
-    """One array from a stream.
+    """Read one array from a stream.
 
-    size:  bytes that the stream holds, if known; the header's claim is compared with it before anything is allocated.
+    size:  bytes in the stream, if known; the header's claim is compared with it before anything is allocated.
     start: bytes already taken from the stream.
     Raises CallError for anything that is not a whole array of numbers, MemoryLimitError above the budget.
     """
@@ -248,14 +248,14 @@ def _exactly(stream: IO[bytes], nbytes: int, source: str, what: str) -> bytes | 
 
 
 def write_npy(stream: IO[bytes], array: Array) -> None:
-    """Write one array in .npy format; only of types that `storable` gives."""
-    # numpy asks a file object for its position, which a pipe has not; an object that only writes is not asked.
+    """Write one array in .npy format. Its type must be one that `storable` returns."""
+    # numpy asks a file object for its position, which a pipe does not have, but not an object that only has write().
     writer: Any = stream if stream.seekable() else SimpleNamespace(write=stream.write)
     np.lib.format.write_array(writer, np.asanyarray(array), allow_pickle=False)
 
 
 def numbered(folder: Path, kind: str) -> Iterator[Path]:
-    """``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
+    """Yield ``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
     place = 0
     while (path := folder / f"{kind}_{place}.pb").exists():
         yield path

@@ -1,4 +1,4 @@
-"""Do the given arrays fit the graph's inputs?"""
+"""Checks that given arrays fit the graph's inputs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ else:
 
 SHAPE = "--shape"
 FULL = "full"
-"""Where an input comes from that says that all of the others counts."""
+"""The source of an input, such as a mask, that qrun fills so that all of the other inputs counts."""
 
 
 @frozen
 class _Mismatch:
-    """What an input expects. expected: in words; want: as sizes, if they are known; origin: what set them, if not the
-    model."""
+    """What an input expects, if an array does not fit. expected: a text; want: the sizes, if they are known; origin:
+    what set these sizes, if not the model."""
 
     expected: str
     want: Sequence[int | None] | None = None
@@ -44,11 +44,11 @@ def check_feeds(
     partial: bool = False,
     written: Collection[str] = (),
 ) -> dict[str, Array]:
-    """The feeds, after checking names, element types and shapes against the graph's inputs.
+    """Check names, element types and shapes of feeds against the graph's inputs, and return the feeds as arrays.
 
     sources: where each array came from, for messages.
-    partial: inputs may be missing.
-    written: inputs whose values stand on the command line.
+    partial: may inputs be missing?
+    written: inputs whose values are written on the command line.
     Raises CallError: QR001 missing-input, QR002 unknown-input, QR003 input-mismatch.
     """
     sources = sources or {}
@@ -116,7 +116,7 @@ def missing_input(
 def _mismatch(
     value: TensorType, array: Array, symbols: dict[str, tuple[int, str]], fixed: tuple[int, ...] | None
 ) -> _Mismatch | None:
-    """What does not fit, or None. symbols: the size of each, and what set it; those that this array sets are added."""
+    """What does not fit, or None. symbols: each symbol's size, and what set it; adds those that this array sets."""
     if value.kind != "tensor":
         return None if of_type(array, value) else _Mismatch(str(value))
     stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
@@ -143,7 +143,7 @@ def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]])
 
 
 def _told(array: Array, given: object) -> str:
-    """What was given, of which the array was made: its type and shape; of what made no tensor, the value itself."""
+    """Describe what was given: type and shape of the array, or the value itself if it made no tensor."""
     odd = odd_objects(array)
     if not odd:
         return describe(array)

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all: made in a hidden folder beside their place, then moved there.
+"""Writes files atomically: in a hidden folder beside their destination, from which they are moved into place.
 
-That folder, ``.qrun-new-N``, is locked while its writer lives; the next writer there removes what killed ones left.
+That folder, ``.qrun-new-N``, is locked while its writer lives; the next writer removes folders that killed ones left.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ REMEDIES = {
     errno.ELOOP: "remove the link, or name another file",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-"""What to do about an error of writing, by its number."""
+"""The fix for an error while writing, by errno."""
 HIDDEN = ".qrun-new-"
-"""How the names of the hidden folders begin."""
+"""The prefix of the hidden folders' names."""
 _LOCK = "lock"
 _NOTHING = (FileNotFoundError, NotADirectoryError)
 
 
 def cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
-    """The error of a file or folder that cannot be written."""
+    """The error for a file or folder that cannot be written."""
     return CallError("QR008", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
 
 
 def failed(target: str, error: OSError | ValueError) -> CallError:
-    """The error of a file or folder whose writing ended with this one."""
+    """The error for a file or folder whose writing failed with `error`."""
     fix = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
     return cannot(target, getattr(error, "strerror", None) or str(error), fix)
 
 
 def real_path(target: str) -> str:
-    """The absolute path with links followed. Raises CallError if it begins at a current folder that was removed."""
+    """The absolute path with links resolved. Raises CallError if it begins at a current folder that was removed."""
     try:
         return os.path.realpath(target)
     except OSError:
@@ -55,7 +55,7 @@ def real_path(target: str) -> str:
 
 
 def check_file(target: str) -> None:
-    """Raise CallError if `replacing` cannot write there, as far as can be known before the work is done."""
+    """Raise CallError if `replacing` cannot write to this file, as far as can be known in advance."""
     found = _status(target)
     if not target or target.endswith(("/", os.sep)) or (found is not None and stat.S_ISDIR(found.st_mode)):
         raise cannot(target, "it is a folder" if target else "the name is empty", "name a file")
@@ -64,7 +64,7 @@ def check_file(target: str) -> None:
 
 
 def check_folder(target: str) -> None:
-    """Raise CallError if `write_files` cannot write there, as far as can be known before the work is done."""
+    """Raise CallError if `write_files` cannot write to this folder, as far as can be known in advance."""
     found = _status(target.rstrip("/" + os.sep) or target)
     if found is None:
         parent = os.path.dirname(real_path(target))
@@ -88,7 +88,7 @@ def _check_parent(target: str, parent: str) -> None:
 
 
 def _status(path: str) -> os.stat_result | None:
-    """What is there, links followed; None if nothing is. Raises CallError for a path that no file can have."""
+    """The status of a path, with links followed; None if nothing is there. Raises CallError for an invalid path."""
     try:
         return os.stat(path)
     except _NOTHING:
@@ -99,10 +99,10 @@ def _status(path: str) -> os.stat_result | None:
 
 @contextmanager
 def replacing(target: str) -> Iterator[IO[bytes]]:
-    """A stream to a new file that takes the place of `target` when the block ends well, with the old one's mode.
+    """A stream to a new file that replaces `target` when the block ends without an error, with the old file's mode.
 
-    Links are followed. What is no regular file (a pipe, a device) is written to as it is. Raises CallError if the file
-    cannot be written; then, and if the block raises, the old one is as it was.
+    Links are followed. A target that is no regular file (a pipe, a device) is written directly. Raises CallError if the
+    file cannot be written; then, and if the block raises, the old file is unchanged.
     """
     check_file(target)
     old = _status(target)
@@ -122,11 +122,11 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
 
 
 def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write files, given by name and content, into a folder: all of them, or none. The folder is made if it is missing.
+    """Write files, given by name and content, into a folder: all of them, or none. Creates the folder if it is missing.
 
-    Other files there stay. Raises CallError if something cannot be written; then, and if `files` raises, the folder is
-    as it was. While the files are moved to their places the first of them is missing, so that nobody who reads them in
-    order takes some old and some new ones for one set, even if the writer is killed meanwhile.
+    Other files in it stay. Raises CallError if something cannot be written; then, and if `files` raises, the folder is
+    unchanged. While the files are moved into place, the first of them is missing, so that a reader who reads them in
+    order does not take a mix of old and new files for one set, even if the writer is killed meanwhile.
     """
     _status(folder)
     path = real_path(folder)
@@ -151,7 +151,7 @@ def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def _exchange(folder: str, hidden: str, names: Sequence[str]) -> None:
-    """Move the new files 0, 1, ... of `hidden` to their names, the old ones of these names to `hidden`; or nothing."""
+    """Move the new files 0, 1, ... in `hidden` to their names, and old files of these names to `hidden`; or nothing."""
     places = [os.path.join(folder, name) for name in names]
     new = [os.path.join(hidden, str(number)) for number in range(len(names))]
     old = [f"{path}.old" for path in new]
@@ -184,7 +184,7 @@ def _reported(target: str) -> Iterator[None]:
 
 @contextmanager
 def _hidden(folder: str) -> Iterator[str]:
-    """An empty hidden folder in `folder` that is this writer's alone, and gone at the end."""
+    """An empty hidden folder in `folder` that belongs to this writer alone; it is removed at the end."""
     numbered = (os.path.join(folder, f"{HIDDEN}{number}") for number in count())
     path, lock = next(taken for path in numbered if (taken := _take(path)))
     for other in takewhile(os.path.lexists, numbered):
@@ -196,7 +196,7 @@ def _hidden(folder: str) -> Iterator[str]:
 
 
 def _take(path: str) -> tuple[str, int] | None:
-    """Make this folder, and its lock; None if another writer has it. What a killed one left there is removed first."""
+    """Create this hidden folder and its lock, after removing one that a killed writer left; None if another has it."""
     _remove_abandoned(path)
     try:
         os.mkdir(path, 0o700)
@@ -232,7 +232,7 @@ def _remove_abandoned(path: str) -> None:
 
 
 def _locked(handle: int, path: str) -> bool | None:
-    """Lock this open file: True; False if another writer has it or has removed it, None if there are no locks here."""
+    """Lock an open file. True if locked; False if another writer has it or has removed it; None without locks here."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
@@ -246,7 +246,7 @@ def _locked(handle: int, path: str) -> bool | None:
 
 
 def _discard(path: str, lock: int) -> None:
-    """Remove a hidden folder whose lock this writer has; the lock goes last, so that nobody else is in there."""
+    """Remove a hidden folder whose lock this writer holds. The lock is removed last, so that nobody else enters."""
     with suppress(OSError):
         for name in os.listdir(path):
             if name != _LOCK:

@@ -1,5 +1,4 @@
-"""What makes an array fit an input of a graph: other axes, other sizes, another element type;
-as numpy of an array x."""
+"""Suggests numpy code that makes an array x fit an input of a graph: by its axes, sizes or element type."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ MOST_WRITTEN = 12
 """The most values that a fix writes out."""
 NAMED = {(0, 3, 1, 2): "NHWC", (2, 0, 1): "HWC", (0, 2, 3, 1): "NCHW", (1, 2, 0): "CHW"}
 LAYOUTS = (*NAMED, (0, 2, 1), (0, 4, 1, 2, 3), (1, 0))
-"""Orders of axes in which images and matrices often come, as np.transpose takes them to the other one."""
+"""Common permutations of the axes of images and matrices, as arguments of np.transpose."""
 
 
 def axes_fix(shape: Sequence[int], want: Dims) -> str:
-    """What gives the axes of x the sizes that are wanted, or which of them are wrong; "" if they fit."""
+    """Suggest code that gives x the wanted sizes, or say which sizes are wrong; "" if they fit."""
     if fits(shape, want):
         return ""
     found = next((f"{why}: {text} fits" for why, text, made in _arranged(shape, len(want)) if fits(made, want)), "")
@@ -32,7 +31,7 @@ def axes_fix(shape: Sequence[int], want: Dims) -> str:
 
 
 def written_fix(name: str, array: Array, want: Dims) -> str:
-    """As `axes_fix`, for an input whose values stand on the command line: what to write instead."""
+    """As `axes_fix`, for an input whose values are written on the command line: suggest what to write instead."""
     if fits(array.shape, want):
         return ""
     for why, _, made in _arranged(array.shape, len(want)):
@@ -43,13 +42,13 @@ def written_fix(name: str, array: Array, want: Dims) -> str:
 
 
 def written(name: str, values: object) -> str:
-    """The option that gives an input these values."""
+    """The command line option that gives an input these values."""
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
     return f"-i {shlex.quote(f'{name}={text}')}"
 
 
 def _arranged(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Sequence[int]]]:
-    """The usual ways to another number or order of axes, the likeliest first: why, how, and the shape that it gives."""
+    """Yield the usual changes of the number or order of axes, the likeliest first: why, code, and resulting shape."""
     missing = rank - len(shape)
     if missing < 0:
         why = "one axis is too many" if missing == -1 else f"{-missing} axes are too many"
@@ -73,7 +72,7 @@ def _arranged(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Seque
 
 
 def _reshaped(shape: Sequence[int], want: Dims) -> str:
-    """Of an array that was flattened: reshape, where only one size is left to find."""
+    """Suggest a reshape for a flattened array, if at most one size is free; else ""."""
     fixed = math.prod(n for n in want if n is not None)
     count = math.prod(shape)
     if len(shape) >= len(want) or want.count(None) > 1 or not fixed or count % fixed:
@@ -96,7 +95,7 @@ def _wrong_sizes(shape: Sequence[int], want: Dims, name: str) -> str:
 
 
 def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
-    """What makes the element type `dtype` of x, and keeps what its values mean."""
+    """Suggest conversions of x to the element type `dtype` that keep the meaning of its values."""
     cast = f"x.astype({_numpy_name(dtype)})"
     if array.dtype.kind in "USO":
         return [_of_objects(array, dtype, cast)]
@@ -124,7 +123,7 @@ def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
 
 
 def _of_objects(array: Array, dtype: np.dtype, cast: str) -> str:
-    """Of texts, of bytes and of Python objects."""
+    """Suggest a conversion of strings, bytes or Python objects."""
     odd = odd_objects(array)
     if odd and odd[0] is None and not array.ndim:
         return "only optional inputs take None: give an array"
@@ -136,7 +135,7 @@ def _of_objects(array: Array, dtype: np.dtype, cast: str) -> str:
 
 
 def _readable(array: Array, dtype: np.dtype) -> bool:
-    """Do all texts, or objects, stand for numbers of the type?"""
+    """Do all strings or objects convert to numbers of the type?"""
     if dtype.kind not in "iuf":
         return False
     try:
@@ -147,7 +146,7 @@ def _readable(array: Array, dtype: np.dtype) -> bool:
 
 
 def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:
-    """Of floats that are not all integers of the type: pixels from 0 to 1, or values to quantize."""
+    """Suggest conversions of floats to an integer type: rounding, scaling of pixels, or quantizing."""
     low, high = _range(dtype) or (0, 0)
     name = _numpy_name(dtype)
     if dtype.itemsize > 2:
@@ -162,7 +161,7 @@ def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:
 
 
 def _range(dtype: np.dtype) -> tuple[int, int] | None:
-    """The smallest and the largest value of an integer type."""
+    """The smallest and the largest value of an integer type; None for other types."""
     if "int" not in type_name(dtype):
         return None
     info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Values written on the command line: ``ids=[[101,2023,102]]``."""
+"""Parses input values written on the command line: ``ids=[[101,2023,102]]``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NOTHING: Any = object()
 
 
 def parse(text: str, objects: bool = False) -> Any:
-    """The JSON value in the text, or NOTHING if it names a file. CallError for a list that is not JSON.
+    """The JSON value in the text, or NOTHING if it names a file. Raises CallError for a list that is not JSON.
 
-    objects: whether an object, or null, is a value.
+    objects: do objects and null count as values?
     """
     if text == "-" or Path(text).suffix in (".npy", ".npz", ".pb"):
         return NOTHING
@@ -63,7 +63,7 @@ def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
 
 
 def _too_deep() -> Any:
-    """What stands for a list nested too deep for Python to read: one that `to_array` refuses."""
+    """A replacement for a list nested too deep for Python to parse: a list that `to_array` refuses."""
     data: Any = []
     for _ in range(MOST_AXES):
         data = [data]
@@ -71,7 +71,7 @@ def _too_deep() -> Any:
 
 
 class _Unfit(Exception):
-    """JSON that an input does not take: what was got, and what helps."""
+    """Raised for JSON that does not fit an input. got: what was given; fix: what helps."""
 
     def __init__(self, got: str, fix: str = "") -> None:
         super().__init__(got)
@@ -79,8 +79,8 @@ class _Unfit(Exception):
 
 
 def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
-    """As `to_array`, also for a list of tensors, for objects as maps,
-    and for null as an optional value that is none."""
+    """Convert JSON to an input's value: as `to_array`, but also lists of tensors, objects as maps,
+    and null as an absent optional value."""
     held = stated.element and replace(stated.element, name=stated.name)
     if stated.kind == "optional" and held is not None:
         return absent() if data is None else to_value(model, held, data, text)
@@ -90,7 +90,7 @@ def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
 
 
 def _mapped(data: Any, stated: TensorType) -> Any:
-    """JSON objects as maps of this type: keys of JSON are texts, also those that stand for integers."""
+    """JSON objects with the keys of this map type: JSON keys are strings, so integer keys are converted."""
     if isinstance(data, list) and stated.element is not None:
         return [_mapped(row, stated.element) for row in data]
     if not isinstance(data, dict) or stated.key is None or stated.key.kind not in "iu":
@@ -107,7 +107,8 @@ def _integer(key: str) -> int | str:
 
 
 def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
-    """JSON numbers as the input's type: integers into any integer type that holds them, any number into floats."""
+    """Convert JSON to an array of the input's type: integers to any integer type that holds them, numbers to floats.
+    Raises CallError if it does not fit."""
     try:
         flat: list[Any] = []
         shape = _json_shape(data, flat)
@@ -173,7 +174,7 @@ def _floats(dtype: np.dtype[Any], flat: list[Any]) -> Array:
 
 
 def _json_shape(data: Any, flat: list[Any]) -> tuple[int, ...] | None:
-    """The shape of nested lists, their items appended to `flat`; None if ragged."""
+    """The shape of nested lists, None if they are ragged. Appends their items to `flat`."""
     if not isinstance(data, list):
         flat.append(data)
         return ()

@@ -1,4 +1,4 @@
-"""Errors for what ``-i`` names and qrun cannot take: keys of a .npz, folders, images."""
+"""Errors for ``-i`` arguments that qrun cannot use: keys of a .npz, folders, images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def twice(model: Model, name: str, first: str, second: str) -> CallError:
 
 
 def no_file(model: Model, name: str, spec: str) -> CallError:
-    """Of ``-i name=`` and ``-i ''``, which would read the current folder."""
+    """The error for ``-i name=`` and ``-i ''``, which would otherwise read the current folder."""
     first = name or next((value.name for value in model.inputs), "")
     facts = [("expected", "a file, a folder, -, or [1,2]"), ("got", "nothing")]
     fixes = [f"-i {first}=FILE" if first else "leave out -i: the model has no inputs"]
@@ -32,7 +32,7 @@ def no_file(model: Model, name: str, spec: str) -> CallError:
 
 
 def no_name(model: Model, spec: str, value: TensorType | None) -> CallError:
-    """Of values in place of a file, and of ``=FILE``: the next input in graph order may be meant."""
+    """The error for values without a name, and for ``=FILE``. value: the input that may be meant."""
     shown = spec if len(spec) <= 60 else f"{spec[:57]}..."
     fix = "qrun inspect MODEL lists the inputs"
     if value:
@@ -42,7 +42,7 @@ def no_name(model: Model, spec: str, value: TensorType | None) -> CallError:
 
 
 def several(model: Model, name: str, rest: str, others: Sequence[str]) -> CallError:
-    """Of ``a=a.npy,b=b.npy``."""
+    """The error for several inputs in one option: ``a=a.npy,b=b.npy``."""
     for other in others:
         rest = rest.replace(f",{other}=", f"\n{other}=")
     given = " ".join(f"-i {shlex.quote(spec)}" for spec in f"{name}={rest}".split("\n"))
@@ -51,7 +51,7 @@ def several(model: Model, name: str, rest: str, others: Sequence[str]) -> CallEr
 
 
 def maybe_text(error: CallError, value: TensorType, rest: str) -> CallError:
-    """The error of a file that is not there; of an input of strings, whose text may be meant, how that is written."""
+    """The error of a missing file; if the input holds strings, with the way to write `rest` as text."""
     if error.code != "QR004" or value.dtype is None or value.dtype.kind != "O" or Path(rest).suffix in ARRAYS:
         return error
     rank = 1 if value.shape is None else len(value.shape)
@@ -61,21 +61,21 @@ def maybe_text(error: CallError, value: TensorType, rest: str) -> CallError:
 
 
 def what_inside(folder: Path) -> str:
-    """What in a folder can be given in its place."""
+    """The fix for a folder without inputs: a set or file in it."""
     sets = [p for p in sorted(folder.glob("test_data_set_*")) if (p / "input_0.pb").exists()]
     found = sets or sorted(folder.glob("*.np[yz]"))
     return f"did you mean -i {found[0]}?" if found else "name the file: -i x.npy"
 
 
 def how_to_write(names: Sequence[str]) -> str:
-    """How arrays are written to a .npz under these names."""
+    """Code that writes arrays to a .npz under these names."""
     if not all(name.isidentifier() for name in names):
         return "np.savez(path, **{name: array})"
     return f"np.savez(path, {', '.join(f'{name}=...' for name in names[:3])}{', ...' if len(names) > 3 else ''})"
 
 
 def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str) -> CallError:
-    """A key of a .npz that is not an input: to be renamed if an input has no key, else to be left out."""
+    """The error for a .npz key that is no input: rename it if an input has no key, else leave it out."""
     error = unknown_input(model, key, source)
     error.facts = (*error.facts, ("keys", f"{', '.join(list(found)[:12])} in {source}"))
     names = [value.name for value in model.inputs]
@@ -115,7 +115,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def _picture(shape: Shape | None) -> tuple[str, tuple[int, int], str]:
-    """For an input of this shape: Pillow's mode, width and height, and how [H,W] or [H,W,C] gets the other axes."""
+    """For an input of this shape: Pillow's mode, width and height, and code that gives [H,W] or [H,W,C] its shape."""
     if shape is None or not 2 <= len(shape) <= 4:
         return "RGB", (224, 224), ".transpose(2, 0, 1)[None]"
     batch, inner = (1, shape[1:]) if len(shape) == 4 else (0, shape)

@@ -1,6 +1,6 @@
-"""``--inputs`` and ``--shape`` to feeds: which array goes to which graph input, and random data for the rest.
+"""Turns ``--inputs`` and ``--shape`` into feeds: assigns arrays to graph inputs, and random data to the rest.
 
-A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits), REST being a file, ``-`` or JSON;
+A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits) and REST a file, ``-`` or JSON;
 otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), either with ``[17]`` for one
 row of the leading axis, .pb (a TensorProto, next in order), a folder with ``input_*.pb``, or ``-``.
 """
@@ -34,9 +34,9 @@ else:
 
 
 _ROW = re.compile(r"(.+\.np[yz])\[(\d{1,18})\]", re.S)
-"""A file and the row of it that is one sample."""
+"""Matches a file with the row of it that is one sample."""
 _PART = re.compile(r"(.+?)(\[\d{0,9}\]|\.keys|\.values)", re.S)
-"""A tensor in a sequence or a map, as `qrun.ir.compound.tensors` names it."""
+"""Matches the name of a tensor in a sequence or a map, as `qrun.ir.compound.tensors` makes it."""
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
 
@@ -46,9 +46,9 @@ class Feeds:
 
     notes:   conversions and assumptions that the user should know.
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
-    symbols: sizes of dimensions that were given or assumed. assumed: the sizes that qrun chose, as the model leaves
-    them open, without those that surely fit. fits: False where the model refuses all sizes that were tried for them.
-    written: inputs whose values stand on the command line.
+    symbols: sizes of dimensions that were given or assumed. assumed: the sizes that qrun chose because the model leaves
+    them open, without those that surely fit. fits: does the model accept some of the sizes that were tried for them?
+    written: inputs whose values are written on the command line.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class Feeds:
 
 @changeable
 class Parts:
-    """The tensors read so far, by input and by ending (``[0]``, ``.keys``), and each input's source."""
+    """The tensors of compound inputs read so far, by input and suffix (``[0]``, ``.keys``), and each input's source."""
 
     found: dict[str, dict[str, Array]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
     def add(self, known: Mapping[str, TensorType], name: str, array: Array, source: str) -> bool:
-        """Keep the array if its name is that of a tensor in a known input; returns whether it is."""
+        """Add the array if its name is that of a tensor in a known compound input. Returns whether it is."""
         place = None if name in known else _PART.fullmatch(name)
         if place is None or place[1] not in known or known[place[1]].kind == "tensor":
             return False
@@ -77,7 +77,7 @@ class Parts:
         return True
 
     def values(self) -> Iterator[tuple[str, Array, str]]:
-        """Name, value and source of each input. Raises CallError where its tensors are not all there, or do not fit."""
+        """Yield name, value and source of each input. Raises CallError if tensors are missing or do not fit."""
         for name, parts in self.found.items():
             value, source = joined(parts), self.sources[name]
             if value is None:
@@ -164,7 +164,7 @@ class _Reader:
         self.give(name, found[0], "stdin" if rest == "-" else rest)
 
     def free(self) -> TensorType | None:
-        """The input that the next file without a name is for."""
+        """The input that the next file without a name is for; None if none is left."""
         free = [v for v in self.model.inputs if v.name not in self.feeds.arrays][len(self.nameless) :]
         return free[0] if free else None
 
@@ -209,7 +209,7 @@ class _Reader:
         return [arrays.read_npy(path, self.budget)]
 
     def row(self, file: str, place: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
-        """One sample of arrays with a leading axis of samples: ``x.npy[17]``."""
+        """Read one row of a file with a leading axis of samples: ``x.npy[17]``."""
         from qrun.io.rows import one_row
 
         found = one_row(file, place, spec, lambda key: self.known.get(key) or value, self.budget)
@@ -278,8 +278,8 @@ def read_inputs(
 ) -> Feeds:
     """Feeds for a model from ``--inputs``, ``--shape``, ``--random`` and ``--seed``.
 
-    No spec at all means random data for every input. refuses: whether the model cannot run with some feeds; free axes
-    of random inputs then get other sizes. Raises CallError for anything that does not fit.
+    Without any spec, every input gets random data. refuses: returns whether the model cannot run with some feeds; free
+    axes of random inputs then get other sizes. Raises CallError for anything that does not fit.
     """
     stream = stdin if stdin is not None else sys.stdin.buffer if sys.stdin is not None else None
     free = available() if max_memory is None else None
@@ -308,7 +308,7 @@ def read_inputs(
 
 
 def gather(model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] | None) -> Feeds:
-    """The arrays that specs name, by input, held in the budget; whether they fit is not asked. Raises CallError."""
+    """Read the arrays that specs name, by input, into the budget, without checking that they fit. Raises CallError."""
     reader = _Reader(model, budget, stdin, Feeds())
     for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
         reader.read(spec)
@@ -319,7 +319,7 @@ def gather(model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] 
 
 
 def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:
-    """The paths of the model and of the files that these specs name, and what each is, for messages."""
+    """The paths of the model's files and of the files that these specs name, each with a description for messages."""
     found = {str(model.path): "the model of this call"} if model.path else {}
     folder = model.path.parent if model.path else Path()
     found |= {str(folder / name): "a file of the model's data" for name in model.external_files}
@@ -327,7 +327,7 @@ def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:
 
 
 def split_name(model: Model, spec: str) -> tuple[str, str]:
-    """A spec as the longest name of an input that it starts with ("" if it has none) and the rest."""
+    """Split a spec into the longest input name that it starts with ("" if none) and the rest."""
     name = max((n for n in _known(model) if spec.startswith(n + "=")), key=len, default="")
     return (name, spec[len(name) + 1 :]) if name else ("", spec)
 

@@ -1,4 +1,4 @@
-"""``--output``: tensors to .npz, .npy, a test_data_set folder or stdout."""
+"""``--output``: writes tensors to .npz, .npy, a test_data_set folder or stdout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qrun.ir import Array, Model
 from qrun.ir.compound import tensors
 
 MAX_KEY = 65535
-"""Bytes of a name in a zip archive."""
+"""The most bytes of a name in a zip archive."""
 
 
 def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, stdout_taken: bool = False) -> None:
-    """Raise CallError before the run if tensors of these names cannot go to `target`.
+    """Raise CallError before the run if tensors of these names cannot be written to `target`.
 
-    read: paths of the files that this call reads, and what they are; they are not written over.
+    read: paths of the files that this call reads, and what they are; these must not be overwritten.
     """
     if target == "-":
         if stdout_taken:
@@ -63,7 +63,7 @@ def check_trace(target: str, read: Mapping[str, str]) -> None:
 
 
 def _same_file(first: str, second: str) -> bool:
-    """Are these one regular file, or will they be? Links count as what they point to."""
+    """Are these the same regular file, or will they be? Follows links."""
     if os.path.isfile(first) and os.path.isfile(second):
         return os.path.samefile(first, second)
     return bool(second) and not os.path.exists(first) and real_path(first) == real_path(second)
@@ -76,9 +76,9 @@ def is_folder(target: str) -> bool:
 def save(
     target: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array], extra: Sequence[str] = ()
 ) -> list[str]:
-    """Write the outputs (for a folder the inputs too) and return notes about types that changed on the way.
+    """Write the outputs (to a folder also the inputs) and return notes about types that were converted.
 
-    A sequence is a file of its own kind in a folder; elsewhere its tensors are arrays of their own (`tensors`).
+    In a folder, a sequence is one file; elsewhere its tensors are separate arrays (`tensors`).
 
     extra: the names among the outputs that are not outputs of the graph.
     Raises CallError if something cannot be written.
@@ -107,7 +107,7 @@ def save(
 
 
 def check_keys(names: Iterable[str]) -> None:
-    """Raise CallError if a .npz file cannot hold arrays of these names: a reader would lose one, or find another there.
+    """Raise CallError if a .npz file cannot hold arrays of these names, because a reader would lose or confuse one.
 
     The names of a zip archive end at NUL and have at most 65535 bytes of UTF-8; numpy reads ``y.npy`` as ``y``.
     """
@@ -131,7 +131,7 @@ def check_keys(names: Iterable[str]) -> None:
 
 
 def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Arrays by name, uncompressed, the same bytes for the same arrays. Raises CallError as `check_keys`."""
+    """Write arrays by name, uncompressed. The same arrays give the same bytes. Raises CallError as `check_keys`."""
     check_keys(arrays)
     with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
@@ -156,7 +156,7 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
 
 
 def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files of a test_data_set, the inputs first."""
+    """Yield names and contents of the files of a test_data_set, the inputs first."""
     from qrun.ir.tensorfile import value_bytes
 
     for kind, arrays in kinds.items():
@@ -171,7 +171,7 @@ def _bad(message: str, target: str, fix: str) -> CallError:
 def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
     """Names of the tensors that shell patterns match, in graph order, without the graph's outputs.
 
-    A pattern that is a name stands for it, whatever signs it has. Raises CallError for a pattern without a match.
+    A pattern that equals a name matches only that. Raises CallError for a pattern without a match.
     """
     from fnmatch import fnmatchcase
 

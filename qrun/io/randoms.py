@@ -1,6 +1,6 @@
-"""Random arrays that fit the graph's inputs: what their free axes are likely to be, and the sizes that are tried for
-these; inputs that say how much of the others counts, such as lengths of sequences and masks, say that all of it
-does."""
+"""Makes random arrays that fit the graph's inputs. Guesses the kinds of free axes, such as batch or sequence, and tries
+sizes for them. Inputs that say how much of other inputs counts, such as sequence lengths and masks, are filled so that
+all of it counts."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from qrun.ops import MASK, Whole, expansion, find
 from qrun.shapes import MOST_AXES
 
 Axes = tuple[TensorType, Sequence[int | str]]
-"""An input and the sizes of its axes, names for free ones."""
+"""An input, and the sizes of its axes, with names for free axes."""
 Kind = Literal["batch", "sequence", "state", "image", "channels"]
 
 IMAGES = (32, 64, 224, 320, 640)
 SEQUENCES = (16, 64, 128, 512)
 CHANNELS = (3, 1)
-"""The sizes tried, in this order; a batch is 1."""
+"""The sizes to try, in this order; a batch has size 1."""
 
 _ORDER: tuple[Kind, ...] = ("batch", "sequence", "state", "image", "channels")
-"""An axis that two inputs share is of the kind that comes first."""
+"""If several inputs share an axis, it gets the first of their kinds in this order."""
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.I)
 _SEQUENCE = re.compile(r"seq|time|len|frame|step|token|^(t|l|s)$", re.I)
 
 
 def named_batch(name: str) -> bool:
-    """Whether the name of an axis says that it is the batch."""
+    """Does the name of an axis say that it is the batch?"""
     return bool(_BATCH.search(name))
 
 
 def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
-    """What each of the free axes is likely to be, by name."""
+    """The likely kind of each free axis, by name."""
     found: dict[str, Kind] = {}
     for value, sizes in axes:
         image = _image_axes(value, sizes)
@@ -76,7 +76,7 @@ def _kind(value: TensorType, sizes: Sequence[int | str], place: int, image: Sequ
 
 
 def _image_axes(value: TensorType, sizes: Sequence[int | str]) -> tuple[int, ...]:
-    """The axes of height and width of an input that looks like images; none for others."""
+    """The axes of height and width of an input that looks like images; () for others."""
     rank = len(sizes)
     if rank not in (3, 4) or not (_is_float(value) or value.dtype in (np.uint8, np.int8)):
         return ()
@@ -94,7 +94,7 @@ def _is_float(value: TensorType) -> bool:
 
 
 def tries(kinds: Mapping[str, Kind]) -> Iterator[dict[str, int]]:
-    """Sizes of all axes, the likeliest first; at last 1 for each."""
+    """Yield sizes of all free axes by name, the likeliest first; at last 1 for each."""
     present = set(kinds.values())
 
     def choices(kind: Kind, sizes: Sequence[int]) -> Sequence[int]:
@@ -110,19 +110,20 @@ def tries(kinds: Mapping[str, Kind]) -> Iterator[dict[str, int]]:
 
 
 _MASK_NAME = "attention_mask"
-"""What exporters call the mask of a model that has no operator of attention."""
+"""The exporters' name of the mask in a model without an attention operator."""
 
 
 @frozen
 class Wholes:
-    """Sizes of axes, by their names, as far as they are set, and the shapes of inputs that are set whole."""
+    """Fills inputs that say how much of other inputs counts, such as lengths and masks. symbols: the known sizes of
+    axes, by name; shapes: the known shapes of inputs."""
 
     model: Model
     symbols: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def feed(self, value: TensorType, shape: Sequence[int]) -> Array | None:
-        """The input's array; None for an input that says nothing of others."""
+        """The array of such an input, which says that everything counts; None for other inputs."""
         readers = _readers(self.model).get(value.name, ())
         if not readers:
             return None
@@ -133,24 +134,24 @@ class Wholes:
             made[...] = min(count, np.iinfo(np.int32).max)
             if whole.mask:
                 batch = self._size(node, whole.of[0][0], 0) or made.size
-                made[batch : 2 * batch] = 0  # where sequences begin, if that is said behind their ends
+                made[batch : 2 * batch] = 0  # the starts of the sequences, if they follow the ends
         return made
 
     def total(self, value: TensorType) -> int | None:
-        """The size of the last axis of a mask where nothing sets it: the past and what comes new; None for others."""
+        """The size of a mask's last axis if nothing sets it: past and new tokens together; None for other inputs."""
         if not any(whole == MASK or whole.mask for _, whole in _readers(self.model).get(value.name, ())):
             return None
         return next((count for _, _, count in self._counts(_pasts(self.model))), None)
 
     def _counts(self, readers: Sequence[tuple[Node, Whole]]) -> Iterator[tuple[Node, Whole, int]]:
-        """What there is to count at each node, if its shapes are known."""
+        """Yield what an input must count at each node whose shapes are known."""
         for node, whole in readers:
             sizes = [self._size(node, name, _axis(node, axis)) for name, axis in whole.of]
             if None not in sizes:
                 yield node, whole, max(sum(size for size in sizes if size is not None) - whole.less, 0)
 
     def _size(self, node: Node, name: str, axis: int) -> int | None:
-        """The size of an axis of the node's input with this name; 0 of an omitted one, None if it is unknown."""
+        """The size of an axis of the node's input with this name; 0 if the input is omitted, None if unknown."""
         tensor = _given(node, name)
         if not tensor:
             return 0
@@ -170,7 +171,7 @@ def _axis(node: Node, axis: int | str) -> int:
 
 
 def _given(node: Node, name: str) -> str:
-    """The tensor that is the node's input of this name; "" if it is left out."""
+    """The tensor that the node reads as the input of this name; "" if it is omitted."""
     definition = find(node.domain, node.op_type, node.version)
     names = [p.name for p in definition.inputs] if definition else []
     place = names.index(name) if name in names else len(node.inputs)
@@ -178,7 +179,7 @@ def _given(node: Node, name: str) -> str:
 
 
 def _known(model: Model, tensor: str) -> TensorType | None:
-    """The tensor's type, or that of the first tensor known before it: layers keep the axes of sequences."""
+    """The type of the tensor, or of the nearest known tensor before it, because layers keep the axes of sequences."""
     for _ in range(len(model.nodes)):
         value = model.fed.get(tensor) or model.types.get(tensor) or _types(model).get(tensor)
         if value is not None and value.shape is not None:
@@ -192,7 +193,7 @@ def _known(model: Model, tensor: str) -> TensorType | None:
 
 @once_per_model
 def _types(model: Model) -> Mapping[str, TensorType]:
-    """What the file states of its tensors, and what follows from that."""
+    """The types of tensors that the file states, with those that ONNX infers from them."""
     from qrun.ir.infer import with_inferred
 
     return with_inferred(model, model.path, expansion).types if model.path else model.types
@@ -205,7 +206,7 @@ def _axes(model: Model) -> frozenset[int | str]:
 
 @once_per_model
 def _readers(model: Model) -> Mapping[str, Sequence[tuple[Node, Whole]]]:
-    """By input: the nodes to which it says how much counts, and how."""
+    """For each input that says how much counts: the nodes that read it as such, and its meaning there."""
     found = {}
     for value in model.inputs:
         if value.kind != "tensor" or value.dtype is None or not re.search("int|bool", type_name(value.dtype)):
@@ -219,7 +220,7 @@ def _readers(model: Model) -> Mapping[str, Sequence[tuple[Node, Whole]]]:
 
 
 def _reached(model: Model, name: str) -> Iterator[tuple[Node, Whole]]:
-    """The nodes that take a tensor, or what only converts or moves its elements, for an input that says how much."""
+    """Yield the nodes that read a tensor, or a converted or moved form of it, as an input that says how much counts."""
     left = [name]
     while left:
         name = left.pop(0)
@@ -237,7 +238,7 @@ def _reached(model: Model, name: str) -> Iterator[tuple[Node, Whole]]:
 
 @once_per_model
 def _pasts(model: Model) -> Sequence[tuple[Node, Whole]]:
-    """The nodes that count places of a cache that is fed."""
+    """The nodes that count the places of a cache that is a graph input."""
     found = []
     for value in model.inputs:
         for node in model.consumers.get(value.name, ()):
@@ -249,16 +250,16 @@ def _pasts(model: Model) -> Sequence[tuple[Node, Whole]]:
 
 
 Refuses = Callable[[Mapping[str, Array]], bool]
-"""Whether shapes alone show that the model cannot run with these feeds."""
+"""Returns whether shapes alone show that the model cannot run with these feeds."""
 
 _SHOWN = 4
-"""How many inputs a note names."""
+"""The most inputs that a note names."""
 
 
 @frozen
 class RandomFeeds:
-    """Arrays by input; the sizes that axes took for want of one, by their names; and the inputs that are not random,
-    but say that all of the others counts. fits: False where the model refuses all sizes that were tried."""
+    """Random arrays by input. sizes: the sizes that qrun chose for free axes, by name. full: the inputs that are not
+    random, but say that all of the others counts. fits: does the model accept one of the sizes that were tried?"""
 
     arrays: dict[str, Array]
     sizes: dict[str, int]
@@ -268,12 +269,12 @@ class RandomFeeds:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where each came from."""
+        """The source of each array, for messages."""
         return {name: FULL if name in self.full else f"random, seed {self.seed}" for name in self.arrays}
 
     @property
     def note(self) -> str:
-        """What the user should know of them."""
+        """A note for the user on the arrays and sizes."""
         drawn = [name for name in self.arrays if name not in self.full]
         parts = [f"random data, seed {self.seed}, for {self._listed(drawn)}"] if drawn else []
         parts += [f"full lengths and masks for {self._listed(self.full)}"] if self.full else []
@@ -294,14 +295,14 @@ def random_feeds(
     budget: Budget,
     refuses: Refuses = lambda feeds: False,
 ) -> RandomFeeds:
-    """Random arrays for the `wanted` inputs, but for those that say how much of others counts, of which all does.
+    """Make random arrays for the `wanted` inputs, except for lengths and masks, which say that everything counts.
 
-    A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), float8e8m0 in
-    [0.5, 1.5), integers of 8 bits or fewer full range, others 0 or 1 (safe as indices), as booleans. Values depend only
-    on the seed and the input's place. Lengths are full, masks 1. Free axes take the first sizes of
-    `freesizes.tries` with which the model does not refuse its feeds, or the very first ones. A mask of places is as
-    long as the past and the new tokens together, and an axis that is named as a sum of others as long as these. Raises
-    CallError for text and an unknown type or rank, MemoryLimitError.
+    A sequence has two tensors, an optional has a value, a map two keys. Floats are uniform in [-1, 1), float8e8m0 in
+    [0.5, 1.5); integers of 8 bits or fewer have their full range; other integers, and booleans, are 0 or 1 (safe as
+    indices). Values depend only on the seed and the input's place. Lengths are full, masks 1. Free axes take the first
+    sizes of `tries` with which the model does not refuse its feeds, or else the very first sizes. A mask over positions
+    is as long as past and new tokens together, and an axis whose name is a sum of others as long as their sum. Raises
+    CallError for strings and an unknown type or rank, MemoryLimitError.
     """
     symbols = dict(sizes.symbols)
     for value in (*model.inputs, *model.defaults):
@@ -324,7 +325,7 @@ def random_feeds(
 
 
 def _first(ways: Iterator[RandomFeeds], refused: Callable[[RandomFeeds], bool]) -> RandomFeeds:
-    """The first of the ways that is not refused, and fits into memory; where none is, the first that does."""
+    """The first feeds that fit into memory and are not refused; if all are refused, the first that fit into memory."""
     first: RandomFeeds | None = None
     excess: MemoryLimitError | None = None
     while True:
@@ -353,7 +354,7 @@ def _drawn(
     budget: Budget,
     own: dict[str, int],
 ) -> RandomFeeds:
-    """Random arrays of these shapes, or with the sizes that `wholes` knows. own: the sizes that qrun chose."""
+    """Draw random arrays of these shapes, or with the sizes that `wholes` knows. own: the sizes that qrun chose."""
     made: dict[str, Array] = {}
     full: list[str] = []
     places = {v.name: place for place, v in enumerate(model.inputs)}
@@ -386,7 +387,7 @@ def _drawn(
 def _fitted(
     axes: Sequence[Axes], symbols: Mapping[str, int], chosen: Mapping[str, int], wholes: Wholes
 ) -> dict[str, int]:
-    """The sizes of the free axes: as chosen, or as they follow from other sizes."""
+    """The sizes of the free axes: as chosen, unless they follow from other sizes."""
     inputs = Counter(size for _, own in axes for size in set(own))
     made = dict(chosen)
     for value, own in axes:
@@ -398,21 +399,21 @@ def _fitted(
 
 
 def _sum(name: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of an axis whose name is a sum of others, as exporters write: ``past_sequence_length + 1``."""
+    """The size of an axis whose name is a sum, as exporters write it: ``past_sequence_length + 1``; else None."""
     parts = [part.strip() for part in name.split("+")]
     found = [int(part) if part.isascii() and part.isdigit() else sizes.get(part) for part in parts]
     return sum(size for size in found if size is not None) if len(parts) > 1 and None not in found else None
 
 
 def _tensor_of(value: TensorType) -> TensorType:
-    """The tensors that a sequence or an optional holds, by its name; a tensor itself."""
+    """The type of the tensors that a sequence or optional holds, under its name; for a tensor, its own type."""
     while value.kind in ("sequence", "optional") and value.element is not None:
         value = replace(value.element, name=value.name)
     return value
 
 
 def _value(model: Model, value: TensorType, tensor: Callable[[TensorType], Array]) -> Array:
-    """A tensor, an optional's value, two tensors in a sequence, or a map from two keys; two maps in a sequence."""
+    """Make a tensor, an optional's value, a sequence of two tensors or two maps, or a map of two keys."""
     if value.kind == "tensor":
         return tensor(value)
     held = value.element and replace(value.element, name=value.name)

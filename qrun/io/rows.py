@@ -1,7 +1,6 @@
-"""Arrays that stay in their files, of which rows are read when they are asked for:
-whatever the file's size, little memory.
+"""Reads single rows of arrays in .npy and .npz files on request, so that files of any size take little memory.
 
-They are read, not mapped: a file that becomes shorter meanwhile is an error, where a mapped one ends the process.
+Files are read, not mapped: a file that becomes shorter meanwhile is an error, where a mapped one would end the process.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from qrun.ir.types import shape_text
 from qrun.memory import Budget
 
 _LOCAL = 30
-"""Bytes of a local header of a .zip file before the name (APPNOTE.TXT 6.3.10, section 4.3.7)."""
+"""The size in bytes of a .zip file's local header before the name (APPNOTE.TXT 6.3.10, section 4.3.7)."""
 
 
 class RowFile:
-    """An array in an open file, from `offset` on, in C order; the file stays open as long as this lives.
+    """An array in an open file, from `offset` on, in C order. The file stays open as long as this object lives.
 
-    shape: of the array, whose leading axis is that of the rows. source: the file, for messages.
+    shape: the array's shape, whose leading axis is that of the rows. source: the file, for messages.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class RowFile:
         return self.shape[0]
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows ``start .. stop - 1``. Raises CallError if the file has become shorter."""
+        """Read rows ``start .. stop - 1``. Raises CallError if the file has become shorter."""
         wanted = (stop - start) * self._row
         data = bytearray()
         while len(data) < wanted:
@@ -63,7 +62,7 @@ class RowFile:
 
 
 class _RowArray(RowFile):
-    """An array in memory with the same interface: one in Fortran order, in which no row is contiguous."""
+    """An array in memory with the same interface, for arrays in Fortran order, whose rows are not contiguous."""
 
     def __init__(self, array: Array, source: str) -> None:
         self.dtype, self.shape, self.source, self._array = array.dtype, array.shape, source, array
@@ -73,9 +72,9 @@ class _RowArray(RowFile):
 
 
 def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
-    """The arrays of a .npz file by key, or that of a .npy file as "".
+    """Open the arrays of a .npz file by key, or the array of a .npy file under the key "".
 
-    Compressed members are unpacked once, to a file without a name in the folder of temporary files.
+    Compressed members are unpacked once, to an unnamed temporary file.
     Raises CallError for anything else, and for an array without axes.
     """
     try:
@@ -93,8 +92,8 @@ def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
 def one_row(
     file: str, place: int, spec: str, stated: Callable[[str], TensorType | None], budget: Budget
 ) -> dict[str, Array]:
-    """One row of each array of a file, by key, with a leading axis of one; without it where the input that `stated`
-    tells by key has one axis less, as it has no batch axis. spec: what was asked for. Raises CallError."""
+    """Read one row of each array of a file, by key, with a leading axis of one, which is dropped if the input has one
+    axis less. stated: returns the input of a key. spec: the SPEC, for messages. Raises CallError."""
     found = {}
     for key, rows in row_files(Path(file), budget).items():
         if place >= len(rows):
@@ -106,7 +105,7 @@ def one_row(
 
 
 def spooled(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:
-    """The same of a stream, which is copied to a temporary file first."""
+    """Open the arrays of a stream as `row_files` does; copies the stream to a temporary file first."""
     with tempfile.NamedTemporaryFile(prefix="qrun-") as file:
         copyfileobj(stream, file, 1 << 20)
         file.flush()
@@ -120,9 +119,9 @@ def spooled(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile
 
 
 def _array(stream: IO[bytes], source: str, budget: Budget, size: int | None = None) -> RowFile:
-    """The array that starts where the stream stands. size: bytes of header and array; None: to the end of the file.
+    """Open the array at the stream's position. size: bytes of header and array; None: up to the end of the file.
 
-    The header's claim is compared with it.
+    Raises CallError if the header claims another size.
     """
     begin = stream.tell()
     limit = os.fstat(stream.fileno()).st_size - begin if size is None else size

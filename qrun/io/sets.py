@@ -1,4 +1,4 @@
-"""Several sets of inputs: which of the SPECs of ``--inputs`` belong together."""
+"""Groups the SPECs of ``--inputs`` into sets of inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ARRAYS = (".npy", ".pb")
 
 
 def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
-    """The specs of each set, in order; all of them as one set where they are not several.
+    """The specs of each set, in order. Several specs are one set each if each gives all inputs; otherwise all specs are
+    one set.
 
-    A folder stands for the folders in it that have an input_0.pb; if there are none, for its .npz files; if there are
-    none either, and the model has one input, for its .npy and .pb files (but output_*).
-    Several specs are a set each where each gives all inputs.
+    A folder means the folders in it that have an input_0.pb; if there are none, its .npz files; if there are none
+    either, and the model has one input, its .npy and .pb files (except output_*).
     """
     parts = [part for spec in specs for part in _members(model, spec)]
     if len(parts) > 1 and all(_whole(model, part) for part in parts):
@@ -27,7 +27,7 @@ def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _members(model: Model, spec: str) -> list[str]:
-    """The sets in a folder, by name, numbers as numbers; else the spec itself."""
+    """The sets in a folder, sorted naturally by name; for other specs, the spec itself."""
     folder = Path(spec)
     if split_name(model, spec)[0] or spec == "-" or not folder.is_dir() or (folder / "input_0.pb").exists():
         return [spec]

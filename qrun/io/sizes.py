@@ -1,4 +1,4 @@
-"""Dynamic sizes that the user fixes: ``--shape``."""
+"""``--shape``: reads the sizes that the user gives for dynamic axes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from qrun.ir import Model, TensorType
 from qrun.ir.types import shape_text
 
 Dims = Sequence[int | None]
-"""Sizes of axes; None where any size fits."""
+"""The sizes of axes; None for an axis where any size fits."""
 
 MAX_SIZE = 2**40
 
 
 @frozen
 class Sizes:
-    """Dynamic sizes that the user fixed: of symbols, and of whole inputs."""
+    """The sizes that the user gave: by symbol, and as shapes of whole inputs."""
 
     symbols: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -28,8 +28,8 @@ FREE = Sizes()
 
 
 def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
-    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol, or ``image[0]=4``) specs.
-    Raises CallError."""
+    """Read specs such as ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol, or ``image[0]=4``).
+    Raises CallError if one does not fit the model."""
     symbols: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     values = {v.name: v for v in (*model.inputs, *model.defaults)}
@@ -101,12 +101,12 @@ def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapp
 
 
 TRIED = "leave out --shape: qrun tries sizes, and says which the model takes"
-"""How to find sizes where none is known."""
+"""The fix if no sizes are known."""
 
 
 def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] = ()) -> str:
-    """What can be given for this model's first input whose sizes are not all fixed, or for the one whose sizes are
-    wrong, with the given sizes that fit it."""
+    """The fix: a --shape that the model accepts, for its first input with free sizes, or for the input `wrong` with the
+    given sizes that fit it."""
     free = [
         v for v in (*model.inputs, *model.defaults) if v.shape is None or not all(isinstance(d, int) for d in v.shape)
     ]
@@ -123,7 +123,7 @@ def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] =
 
 
 def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
-    """Sizes that the input takes: the fixed ones, else the given ones, counted from the last, else 1."""
+    """Sizes that the input accepts: its fixed sizes, else the given ones, counted from the last, else 1."""
     if value.shape is None:
         return list(given) or [1, 3, 224, 224]
     last = [*[1] * len(value.shape), *given][-len(value.shape) :] if value.shape else []
@@ -135,16 +135,15 @@ def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
 
 
 def _whole(value: TensorType) -> str:
-    """What can be given for the input: its sizes, where all but the first are fixed."""
+    """The fix: a --shape for the input, if all its sizes but the first are fixed."""
     if value.shape is None or any(not isinstance(d, int) for d in value.shape[1:]):
         return TRIED
     return f"such as --shape {value.name}:{'x'.join(map(str, _sizes(value, ())))}"
 
 
 def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:
-    """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension.
-
-    A named dimension that the spec calls by its place, as in ``x[0]=4``, gets its name.
+    """The spec that was probably meant: with the nearest name, ``:`` for the sizes of an input, ``=`` for a dimension;
+    "" if no name is near. A spec that gives a named dimension by its place, as ``x[0]=4``, gets the name.
     """
     for value in values.values():
         for place, dim in enumerate(value.sizes):
@@ -167,5 +166,5 @@ def _rank(value: TensorType, unknown: int) -> int:
 
 
 def fits(shape: Sequence[int], want: Dims) -> bool:
-    """Whether an array of this shape has the sizes that are wanted."""
+    """Has a shape the wanted sizes?"""
     return len(shape) == len(want) and all(w in (None, n) for w, n in zip(want, shape, strict=True))

@@ -1,4 +1,4 @@
-"""Element types that .npy files do not have: the forms in which they are stored, and back."""
+"""Converts element types that .npy files do not have to types that they have, and back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from qrun.ir.types import NUMBERS, integer_range, is_extension, texts, type_name
 
 
 def storable(array: Array) -> tuple[Array, str]:
-    """The array as .npy can hold it, and what was done to it ("" if nothing).
+    """The array in a type that .npy files have, and a description of the conversion ("" if none).
 
-    2- and 4-bit integers become int8 or uint8; bfloat16 and the 8-bit and smaller floats their bit patterns.
+    2- and 4-bit integers become int8 or uint8; bfloat16 and floats of 8 bits or fewer become their bit patterns.
     """
     if array.dtype.kind == "O":  # numpy looks for the longest text along at most 32 axes
         return array.reshape(-1).astype(str).reshape(array.shape), ""
@@ -29,7 +29,7 @@ def storable(array: Array) -> tuple[Array, str]:
 
 
 def digest(array: Array) -> str:
-    """SHA-256 of an array's elements; of texts, of their list."""
+    """The SHA-256 of an array's elements; for strings, of their list."""
     from hashlib import sha256
 
     if array.dtype.kind == "O":
@@ -40,7 +40,7 @@ def digest(array: Array) -> str:
 
 
 def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
-    """The inverse of `storable`: the array as `dtype`, and what was done; unchanged if that is not its stored form."""
+    """The inverse of `storable`: the array as `dtype`, and a description; unchanged if it is not the stored form."""
     if array.dtype == dtype:
         return array, ""
     if dtype.kind == "O":

@@ -1,7 +1,7 @@
-"""Other runtimes on the same model and feeds, each in a process of its own: onnxruntime and onnx.reference.
+"""Runs a model in other runtimes, onnxruntime and onnx.reference, in child processes.
 
-May be imported by `comparing` and everything above it; nothing below it knows that other runtimes exist. Knows no rule,
-and qrun's own results only to map other profiles onto the file's nodes.
+May be imported by `comparing` and everything above it; nothing below it knows that other runtimes exist. Knows no
+rules, and uses qrun's own results only to map other profiles onto the file's nodes.
 """
 
 from qrun.peers._loaded import Limits, Loaded, loading, proto_of, runtime_label

@@ -1,4 +1,4 @@
-"""What the runtimes share: bytes to load, labels, a model that the child process keeps, and what its failures mean."""
+"""Shared code of the other runtimes: a model loaded in the child process, its bytes, labels, and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qrun.running.profiling import NOTHING, Burst, TimedRunner, known_on
 
 
 def proto_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> onnx.ModelProto:
-    """The file's ModelProto, with the tensors asked for as graph outputs."""
+    """The file's ModelProto, with these tensors added to the graph's outputs."""
     proto = parse(_data_of(model, data), model.label)
     present = {v.name for v in proto.graph.output}
     for name in outputs:
@@ -32,7 +32,7 @@ def proto_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> onnx.M
 
 
 def bytes_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> bytes:
-    """The file, or what `proto_of` gives if the file does not have all these outputs."""
+    """The bytes of the file, or of `proto_of` if the file does not have all these outputs."""
     if {value.name for value in model.outputs} >= set(outputs):
         return _data_of(model, data)
     return proto_of(model, data, outputs).SerializeToString()
@@ -46,7 +46,7 @@ def _data_of(model: Model, data: bytes | None) -> bytes:
 
 
 def runtime_label(backend: str, optimize: bool = True) -> str:
-    """The runtime with its version, and how it runs a graph. Raises UnsupportedError if it is not installed."""
+    """The runtime's name with its version and graph optimizations. Raises UnsupportedError if it is not installed."""
     if backend == "onnx-ref":
         return f"onnx.reference {onnx.__version__}"
     if find_spec("onnxruntime") is None:
@@ -56,7 +56,7 @@ def runtime_label(backend: str, optimize: bool = True) -> str:
 
 @cache
 def _version() -> str:
-    """Of onnxruntime, as it says, if importing it does not crash."""
+    """The version of onnxruntime, as it reports it; "of unknown version" if importing it crashes."""
     try:
         return str(running().ask("version", "ort"))
     except Failed as error:
@@ -75,7 +75,7 @@ def unfit(message: str) -> UnsupportedError:
 
 
 def instead(model: Model) -> list[str]:
-    """qrun's own backend, if that can run the model."""
+    """The fix to use qrun's own backend; empty if that cannot run the model."""
     try:
         plan(model)
     except QrunError:
@@ -88,21 +88,21 @@ def cut(error: Exception) -> str:
 
 
 FORMS = 4
-"""How often a runtime may hold the weights while it loads a model: the file, its parts, as tensors, packed."""
+"""The number of copies of the weights that a runtime may hold while loading: the file, its parts, tensors, packed."""
 STACK = 16 * 2**20
-"""Bytes for each thread."""
+"""Bytes of stack for each thread."""
 
 Limits = tuple[int | None, float | None]
-"""Bytes that a run may take on top of what the runtime has, and seconds; None for any."""
+"""Bytes that a run may take on top of the runtime's own, and seconds; None for no limit."""
 
 
 @frozen
 class Loaded:
     """A model loaded by a runtime in the child process.
 
-    label:  the runtime, for messages. limits: of a run.
-    remote: what the child keeps. how: the last arguments of a request to run it.
-    encode: feeds as they are sent. decode: outputs as they come back.
+    label:  the runtime, for messages. limits: those of a run.
+    remote: the object in the child process. how: the last arguments of a request to run it.
+    encode: converts feeds before they are sent. decode: converts outputs that come back.
     """
 
     model: Model
@@ -114,9 +114,9 @@ class Loaded:
     decode: Callable[[Sequence[Any]], Sequence[Any]]
 
     def run(self, feeds: Mapping[str, Array]) -> tuple[Sequence[Any], int]:
-        """The outputs of one run, and how long it took in the runtime, ns.
+        """Run once. Returns the outputs, and the time in the runtime in ns.
 
-        Raises RunError, UnsupportedError for element types that cannot be handed over.
+        Raises RunError, UnsupportedError for element types that cannot be passed.
         """
         try:
             encoded = self.encode(feeds)
@@ -127,7 +127,7 @@ class Loaded:
             raise
 
     def runner(self, feeds: Mapping[str, Array], settle: float = 0.0, most: int | None = None) -> TimedRunner:
-        """Many runs on feeds that stay where the runtime is, as the outputs do. Raises as `run`."""
+        """A runner of many runs; feeds and outputs stay in the child process. Raises as `run` does."""
         try:
             encoded = self.encode(feeds)
             held = RemoteObject("hold", lambda: (encoded,))
@@ -144,7 +144,7 @@ class Loaded:
         return TimedRunner(burst, self.model, most=most, settle=settle)
 
     def finish(self) -> str:
-        """End a runtime's own profiling: the path of what it wrote. Raises RunError."""
+        """End a runtime's own profiling and return the path of its file. Raises RunError."""
         try:
             with alone():
                 return str(running().ask("finish", self.remote.handle))
@@ -152,8 +152,8 @@ class Loaded:
             self._run_failed(error)
 
     def _ask(self, request: str, given: Callable[[], tuple[Any, ...]], times: int = 1) -> Any:
-        """The child's answer to a request to run. given: its arguments between the limit of memory and `how`, among
-        them feeds, or the number of feeds that are held. times: how many runs it is."""
+        """Send a request to run and return the child's answer. given: returns the arguments between the memory limit
+        and `how`: feeds, or the handle of held feeds. times: the number of runs."""
         memory, seconds = self.limits
         with alone():
             try:
@@ -173,7 +173,7 @@ class Loaded:
                 self._run_failed(error)
 
     def _run_failed(self, error: Failed | Crash) -> NoReturn:
-        """Raise RunError in the runtime's own words, or because it crashed; MemoryLimitError."""
+        """Raise RunError with the runtime's message, or because it crashed; or MemoryLimitError."""
         _stop(self.label, "running", self.model, error, self.limits[0])
         raise RunError(
             "QR011",
@@ -185,8 +185,8 @@ class Loaded:
 
 
 def loading(limit: int | None, model: Model, threads: int | None = None) -> int | None:
-    """What loading may take if runs may take `limit`: the weights in several forms, and the stacks of threads,
-    on top."""
+    """The memory limit of loading if that of runs is `limit`: it adds several copies of the weights, and the stacks of
+    threads."""
     if limit is None:
         return None
     weights = sum(part.nbytes for part in parts(model.constants).values())
@@ -194,7 +194,7 @@ def loading(limit: int | None, model: Model, threads: int | None = None) -> int 
 
 
 def load_failed(label: str, model: Model, error: Failed | Crash, limit: int | None = None) -> NoReturn:
-    """Raise UnsupportedError in the runtime's own words, RunError if it crashed, MemoryLimitError."""
+    """Raise UnsupportedError with the runtime's message, RunError if it crashed, or MemoryLimitError."""
     _stop(label, "loading", model, error, limit)
     raise UnsupportedError(
         "QR013",
@@ -206,7 +206,7 @@ def load_failed(label: str, model: Model, error: Failed | Crash, limit: int | No
 
 
 def _stop(label: str, doing: str, model: Model, error: Failed | Crash, limit: int | None) -> None:
-    """Raise if the runtime passed the limit, or crashed."""
+    """Raise MemoryLimitError if the runtime exceeded the limit, RunError if it crashed."""
     if error.memory and limit is not None:
         raise MemoryLimitError(
             "QR010",

@@ -1,4 +1,4 @@
-"""A model, or a node of it, in another runtime, and the optimized graph that onnxruntime ran."""
+"""Runs a model, one of its nodes, or onnxruntime's optimized graph of it, in another runtime."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ ORT_TYPES = {
     )
 }
 UNREADABLE = {dtype for dtype, number in NUMBERS.items() if number in PACKED_BITS or number in (16, 18, 19, 20)}
-"""Element types of outputs that Python cannot read from onnxruntime; float32 holds all their values."""
+"""Element types that Python cannot read from onnxruntime's outputs; float32 holds all their values."""
 _WIDE = "__float32"
 
 
 def load_ort(
     model: Model, data: bytes | None, outputs: Sequence[str], threads: int | None, optimize: bool, limits: Limits
 ) -> Loaded:
-    """Raises UnsupportedError, RunError if onnxruntime crashes."""
+    """Load a model in onnxruntime. Raises UnsupportedError if it refuses the model, RunError if it crashes."""
     label, (limit, _) = runtime_label("ort", optimize), limits
     options = {"optimize": optimize, "threads": threads or int(not optimize), "settings": external_settings(model)}
 
@@ -78,14 +78,14 @@ def load_ort(
 
 
 def external_settings(model: Model) -> dict[str, str]:
-    """Where onnxruntime finds the external data of a model that it is given as bytes."""
+    """The session setting that tells onnxruntime where the external data of a model passed as bytes is; or none."""
     if model.path is None or not model.external_files:
         return {}
     return {"model_external_initializers_file_folder_path": str(model.path.parent.resolve())}
 
 
 def _widen(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
-    """The model with these outputs as float32 beside them."""
+    """The model with a float32 copy of each of these outputs added."""
     for name in others:
         proto.graph.node.append(onnx.helper.make_node("Cast", [name], [name + _WIDE], to=onnx.TensorProto.FLOAT))
         proto.graph.output.append(onnx.ValueInfoProto(name=name + _WIDE))
@@ -93,7 +93,7 @@ def _widen(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
 
 
 def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
-    """Feeds as the child takes them. Raises UnsupportedError for element types that cannot be handed over."""
+    """Convert feeds for the child process. Raises UnsupportedError for element types that cannot be passed."""
     return {name: _encoded_for_ort(array) for name, array in feeds.items()}
 
 
@@ -108,7 +108,7 @@ def _encoded_for_ort(array: Array) -> tuple[Array, int]:
 
 
 def _decode(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]:
-    """wanted: the element types of outputs that were asked for in float32."""
+    """Convert outputs from the child process. wanted: the element types of outputs that were requested as float32."""
     return [
         array.astype(narrow) if narrow is not None else _with_type(array, number)
         for narrow, (array, number) in zip(wanted, made, strict=True)
@@ -116,7 +116,7 @@ def _decode(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]
 
 
 def _with_type(value: Any, number: int) -> Any:
-    """An output with its own element type; OrtValue.numpy gives bytes for some, and refuses others."""
+    """An output with its own element type; OrtValue.numpy returns bytes for some types, and refuses others."""
     dtype = DTYPES.get(number)
     if dtype is None or (dtype in ORT_TYPES and value is not None):
         return value
@@ -134,15 +134,15 @@ PEERS = ("ort", "onnx-ref")
 
 
 class Peer:
-    """A model ready to run in another runtime, in the child process of this one: the runtime may crash.
+    """A model ready to run in another runtime, in a child process because the runtime may crash.
 
     backend:  ``ort`` (onnxruntime on the CPU) or ``onnx-ref`` (onnx.reference).
     data:     the bytes of the file, for a model that was not read from a path.
-    outputs:  names of any tensors that nodes make, besides the graph's outputs.
-    optimize: let onnxruntime rewrite the graph as it does by default, or run it node by node as written.
-    max_memory: bytes that loading, and each run, may take on top of what the runtime has (on Linux); None: no limit.
-    max_time: seconds that a run may take; None: any time.
-    label:    the runtime with its version, for the header of a report. load_ns: how long it took to load the model.
+    outputs:  names of tensors that nodes make, to return in place of the graph's outputs; () for the graph's outputs.
+    optimize: let onnxruntime rewrite the graph as it does by default? Otherwise it runs node by node as written.
+    max_memory: bytes that loading, and each run, may take on top of the runtime's own (on Linux); None: no limit.
+    max_time: seconds that a run may take; None: no limit.
+    label:    the runtime with its version, for the header of a report. load_ns: the time of loading the model.
 
     Raises UnsupportedError if the runtime is not installed or refuses the model, RunError (QR015) if it crashes,
     MemoryLimitError. A run also raises TimeLimitError.
@@ -176,10 +176,10 @@ class Peer:
     def execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
     ) -> RunResult:
-        """Run once, as Session.execute does, but without node events and with nothing to observe.
+        """Run once, as Session.execute does, but without node events and observations.
 
-        outputs: some of those that the peer was made for. The duration is that in the runtime. Raises RunError with the
-        runtime's own words, or if it crashes, UnsupportedError for element types that cannot be handed over.
+        outputs: some of the peer's outputs. The result's duration is the time in the runtime. Raises RunError with the
+        runtime's message, or if it crashes, UnsupportedError for element types that cannot be passed.
         """
         start = perf_counter_ns()
         arrays, duration = self._loaded.run(feeds)
@@ -188,11 +188,11 @@ class Peer:
         return RunResult({name: named[name] for name in outputs or self.outputs}, (), duration, 0, start)
 
     def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> TimedRunner:
-        """Many runs on feeds that stay where the runtime is, as its outputs do."""
+        """A runner of many runs; feeds and outputs stay in the child process."""
         return self._loaded.runner(feeds, settle)
 
     def runners(self, feeds: Mapping[str, Array]) -> tuple[TimedRunner, ...]:
-        """As `Session.runners`; nothing times the nodes."""
+        """The runners, as `Session.runners`, but without one that times nodes."""
         return (self.runner(feeds),)
 
     def profile(
@@ -204,7 +204,7 @@ class Peer:
         seconds: float = 3.0,
         progress: Progress | None = None,
     ) -> Profile:
-        """Run repeatedly; the profile has no samples of nodes."""
+        """Run repeatedly. The profile has no times of nodes."""
         return measure_in_turns(self.runners(feeds), runs, warmup, seconds, progress)[0]
 
 
@@ -229,10 +229,10 @@ def _encoded(feeds: Mapping[str, Array]) -> dict[str, Any]:
 def optimized_peer(
     model: Model, data: bytes | None, outputs: Sequence[str], **limits: Unpack[ResourceLimits]
 ) -> Peer | None:
-    """A peer that runs the optimized graph as it is, with all tensors of the model that onnxruntime has left in it.
+    """A peer that runs onnxruntime's optimized graph as it is, with all tensors of the model that remain in it.
 
-    outputs: the graph's. None if it leaves none, or the graph cannot be had (it is larger than a file may be, or is
-    refused as written). Raises MemoryLimitError.
+    outputs: the graph's outputs. None if no other tensor remains, or if the graph is not available (it is larger than a
+    file may be, or is refused as written). Raises MemoryLimitError.
     """
     try:
         found = _optimize(model, data, limits.get("max_memory"))
@@ -258,9 +258,9 @@ def _optimize(model: Model, data: bytes | None, max_memory: int | None) -> onnx.
 
 
 class Nodes:
-    """The nodes of a model's file, each to be run by itself in another runtime.
+    """Runs single nodes of a model's file in another runtime.
 
-    names: of the tensors that the file's nodes make; a model has others where qrun has put functions in place of calls.
+    names: the tensors that the file's nodes make. The loaded model has others where qrun has inlined functions.
     """
 
     def __init__(self, model: Model, data: bytes | None = None) -> None:
@@ -280,9 +280,9 @@ class Nodes:
         max_memory: int | None = None,
         max_time: float | None = None,
     ) -> tuple[Array, ...]:
-        """What the runtime makes of one node.
+        """Run one node in the runtime and return its outputs.
 
-        values: its inputs by name; those that the model stores become initializers.
+        values: its inputs by name; inputs that the model stores become initializers.
         Raises UnsupportedError if the runtime refuses the node, RunError if it fails or crashes.
         """
         key = (node.domain, node.op_type, node.inputs, node.outputs)
@@ -304,7 +304,7 @@ class Nodes:
         return tuple(peer.execute(feeds).outputs.values())
 
     def inside(self, node: Node, graph: str, part: Model) -> bytes:
-        """A graph of a node as a file of its own. part: the graph as qrun has it, with all that it stores.
+        """A subgraph of a node as the bytes of a model file. part: the subgraph as qrun's model, with its constants.
 
         Raises KeyError for a node that comes from a function, ValueError if the file would be too large.
         """

@@ -1,9 +1,9 @@
-"""Which nodes of a model stand behind each node that onnxruntime makes of them.
+"""Maps each node of onnxruntime's optimized graph to the nodes of the model that it replaces.
 
-onnxruntime fuses nodes, renames them (``_token_3``, ``_nchwc``) and inserts others. So it is given the model with names
-that hold the index of each node, in the node's own name and in those of the tensors that it makes: whatever name
-onnxruntime derives tells where it comes from. The optimized model, which onnxruntime writes, then says which nodes are
-between the marked ones.
+onnxruntime fuses nodes, renames them (``_token_3``, ``_nchwc``) and inserts others. So qrun passes it a model whose
+names contain the index of each node, in the node's own name and in the names of its outputs: whatever name onnxruntime
+derives from these shows its origin. The optimized model, which onnxruntime writes, then shows which nodes are between
+the marked ones.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LAYOUT = ("Transpose", "ReorderInput", "ReorderOutput")
 
 @frozen
 class OptimizedNode:
-    """A node of the optimized model. members: indices of the model's nodes that it stands for; none: it was inserted.
+    """A node of the optimized model. members: indices of the model's nodes that it replaces; () if it was inserted.
 
-    named: the member that it is named after.
+    named: the member that it is named after, or -1.
     """
 
     proto: onnx.NodeProto
@@ -37,7 +37,7 @@ class OptimizedNode:
 
 
 def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the index of the node that makes it in each tensor's name, and in each node's own.
+    """Mark the model: rename each node, and each tensor that a node makes, to a name with the node's index.
 
     In a model with subgraphs, which may read any tensor, tensors keep their names. Functions of the model are replaced
     by their bodies, as in the loaded model.
@@ -64,13 +64,14 @@ def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[OptimizedNode, ...]:
-    """What each node of the optimized, marked model stands for; `optimized` is in an order of execution.
+    """Map each node of the optimized, marked model to the model's nodes; `optimized` is in an order of execution.
 
-    An optimized node claims the nodes that its name tells, then those that only its outputs tell (`_claims`). Nodes
-    that nobody claims have vanished in a fusion. One that claims no operator like its own also gets the way back to the
-    first such operator. Any other node goes with the optimized node that makes what it reads, if that makes no tensor
-    of the model (and so does later nodes' work too), else with its readers. A DequantizeLinear goes with each reader, a
-    QuantizeLinear with what it quantizes. Nodes that depend on constants only are folded and may be in none.
+    An optimized node claims the nodes that its name contains, then those that only its outputs contain (`_claims`).
+    Unclaimed nodes have vanished in a fusion. An optimized node that claims no operator like its own also gets the
+    nodes on the way back to the first such operator. Any other unclaimed node joins the optimized node that makes its
+    input, if that makes no tensor of the model (and so also does the work of later nodes), else its readers. A
+    DequantizeLinear joins each reader, a QuantizeLinear the node that it quantizes. Nodes that depend only on constants
+    are folded and may be in none.
     """
     claims = _claims(model, optimized)
     members = [set(claim) for claim in claims]
@@ -100,9 +101,9 @@ def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Optimized
 
 
 def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]:
-    """For each optimized node, the model's nodes that its name tells, or, where no name tells them, its outputs.
+    """For each optimized node, the model's nodes that its name contains, and those of its outputs that no name has.
 
-    A nameless node that only changes the layout of another operator's result claims nothing. Where several optimized
+    A nameless node that only changes the layout of another operator's result claims nothing. If several optimized
     nodes are named after one node, and some have its operator, only these claim it. A node from the body of an operator
     that onnxruntime takes apart claims what its readers claim.
     """
@@ -127,13 +128,13 @@ def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]
 
 
 def _alike(node: Node, optimized: onnx.NodeProto) -> bool:
-    """Whether the optimized node may do the work of this one: QLinearConv that of Conv, QGemm that of MatMul."""
+    """May the optimized node do the work of this node, as QLinearConv does that of Conv, and QGemm that of MatMul?"""
     kind = optimized.op_type
     return node.op_type in kind or (node.op_type == "MatMul" and "Gemm" in kind)
 
 
 def _join(model: Model, members: list[set[int]], owner: dict[int, int], may: Callable[[Node, str, int], bool]) -> None:
-    """Let nodes without an owner join the last of those that make what they read, where they `may`."""
+    """Let nodes without an owner join the last owner of their inputs, if `may` allows it."""
     for node in model.nodes:
         makers = [(name, model.producers[name].index) for name in node.inputs if name in model.producers]
         found = [(owner[maker], name) for name, maker in makers if maker in owner]
@@ -143,7 +144,7 @@ def _join(model: Model, members: list[set[int]], owner: dict[int, int], may: Cal
 
 
 def tensors_of(model: Model, name: str) -> Iterator[str]:
-    """The model's name of a tensor of the optimized model, if it is one of the model's."""
+    """Yield the model's name of a tensor of the optimized model, if the model has it."""
     mark = re.fullmatch(r"qrun\.(\d+);(\d+);", name)
     if mark:
         yield model.nodes[int(mark[1])].outputs[int(mark[2])]
@@ -154,10 +155,10 @@ def tensors_of(model: Model, name: str) -> Iterator[str]:
 def _back(
     model: Model, group: set[int], owner: Mapping[int, int], kept: set[str], like: onnx.NodeProto | None = None
 ) -> set[int]:
-    """The nodes without an owner before a group: back to tensors that the optimized model has kept (`kept`), and from a
-    DequantizeLinear not back to its QuantizeLinear.
+    """The nodes without an owner before a group: back to tensors that the optimized model still has (`kept`), but not
+    from a DequantizeLinear to its QuantizeLinear.
 
-    like: only the way to the first node whose operator is like this one's; nothing if there is none.
+    like: if given, only the nodes on the way to the first one whose operator is like this one's; else none.
     """
     ways = {index: [index] for index in sorted(group)}
     for index in (pending := list(ways)):
@@ -176,16 +177,16 @@ def _back(
 
 
 def _find_member(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int]) -> int:
-    """The member whose operator is like the optimized node's, else the first claimed one that does more than convert;
-    -1 if there is none."""
+    """The member whose operator is like the optimized node's, else the first claimed one that is no conversion, else
+    the first claimed one; -1 if there is none."""
     alike = [i for i in sorted(group) if _alike(model.nodes[i], node)]
     works = [i for i in sorted(claim) if model.nodes[i].op_type not in _CONVERSIONS]
     return next(iter([*(i for i in alike if i in claim), *alike, *works, *sorted(claim)]), -1)
 
 
 def on_codes(model: Model, graph: onnx.GraphProto, optimized: Sequence[OptimizedNode]) -> Mapping[int, bool]:
-    """By index, whether onnxruntime computes a node of the model on quantized values, or in float; without nodes that
-    have vanished in others. graph: the optimized one."""
+    """For each node of the model by index: does onnxruntime compute it on quantized values? Leaves out nodes that
+    vanished in others. graph: the optimized graph."""
     narrow = {value.name for value in graph.input if value.type.tensor_type.elem_type in _CODES}
     narrow |= {tensor.name for tensor in graph.initializer if tensor.data_type in _CODES}
     found: dict[int, bool] = {}
@@ -201,7 +202,7 @@ def on_codes(model: Model, graph: onnx.GraphProto, optimized: Sequence[Optimized
 
 
 def computes_on_codes(op_type: str, reads: Iterable[bool]) -> bool:
-    """Whether an operator of onnxruntime computes on quantized values. reads: for each input, whether it holds some."""
+    """Does an operator of onnxruntime compute on quantized values? reads: for each input, does it hold such values?"""
     return op_type not in (*_CONVERSIONS, "MatMulNBits") and any(reads)
 
 
@@ -222,7 +223,7 @@ def _makes_codes(node: onnx.NodeProto, reads_codes: bool) -> bool:
 
 
 def unmark(model: Model, name: str) -> str:
-    """A tensor's name in the model, if it is a tensor of the model; else onnxruntime's name, with labels for marks."""
+    """A tensor's name in the model, if the model has it; else onnxruntime's name, with labels in place of marks."""
     for kept in tensors_of(model, name):
         return kept
     return _MARK.sub(lambda found: model.nodes[int(found[1])].label, name)

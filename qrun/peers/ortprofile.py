@@ -1,4 +1,4 @@
-"""onnxruntime's own profiler, with its nodes' times mapped back to the nodes of the model."""
+"""Profiles a model with onnxruntime's own profiler, and maps the times back to the nodes of the model."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_tu
 from qrun.running.session import RunResult, Session
 
 EVENTS = 50_000
-"""Node times that are taken at most: onnxruntime writes a kilobyte for each."""
+"""The most node times to collect: onnxruntime writes a kilobyte for each."""
 SPINNING, OWN_SPINNING = 0.03, 0.002
-"""Seconds for which onnxruntime's threads spin after a run, and qrun's."""
+"""Seconds for which the threads of onnxruntime, and of qrun, spin after a run."""
 _MICROSECOND = 1000
 
 
 class Profiler:
-    """A model in onnxruntime with its profiler on; its settings are those of Peer. A context: it has a folder on disk.
+    """A model in onnxruntime with its profiler on and Peer's settings. A context manager, as it has a folder on disk.
 
     Raises UnsupportedError if onnxruntime refuses the model, or crashes.
     """
@@ -79,14 +79,14 @@ class Profiler:
         self._folder.cleanup()
 
     def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> TimedRunner:
-        """Runs with the profiler, as many as are worth timing. They raise RunError with onnxruntime's words."""
+        """A runner with the profiler on, of at most EVENTS node times. Runs raise RunError with onnxruntime's words."""
         return self._loaded.runner(feeds, settle, max(EVENTS // max(len(self.nodes), 1), 5))
 
     def finish(self, plain: Profile, profiled: Profile, macs: Mapping[int, int]) -> Profile:
-        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it,
-        if it has them all.
+        """Add the nodes' times of runs with the profiler (`profiled`) to `plain`, the profile of runs without it;
+        return `plain` unchanged if the profiler did not record all runs.
 
-        macs: multiply-adds by node of the model, as far as they are known.
+        macs: the known multiply-adds, by node of the model.
         """
         found = json.loads(Path(self._loaded.finish()).read_text(encoding="utf-8"))
         runs = len(profiled.run_ns)
@@ -150,12 +150,12 @@ def ort_profiles(
     session: Session | None = None,
     macs: Mapping[int, int] | None = None,
 ) -> list[Profile]:
-    """The profile of onnxruntime, and before it that of `session` if it is given, measured in turn.
+    """Profile onnxruntime, and `session` in turn with it if given. Returns the session's profile first.
 
-    peer:    onnxruntime without its profiler, which makes runs slower: the times of whole runs are its; those of nodes
-             come from as many runs of another session with the profiler, or as many as EVENTS allows.
-    data, threads: as for the peer. seconds: for each runtime that takes turns.
-    macs:    multiply-adds by node of the model, if no session knows them.
+    peer:    onnxruntime without its profiler, which slows runs down. It gives the times of whole runs; the times of
+             nodes come from as many runs of another session with the profiler, or as many as EVENTS allows.
+    data, threads: as for the peer. seconds: the time for each runtime that takes turns.
+    macs:    multiply-adds by node of the model, if no session is given.
     """
     settle = 0.0 if threads == 1 else SPINNING
     runners = [*session.runners(feeds, OWN_SPINNING if session.threads > 1 else 0.0)] if session else []
@@ -177,7 +177,7 @@ def ort_profiles(
 
 
 def multiply_adds(result: RunResult) -> dict[int, int]:
-    """Multiply-adds of qrun's nodes, by index."""
+    """The multiply-adds of qrun's nodes, by index."""
     return {event.index: event.macs for event in result.events}
 
 
@@ -186,9 +186,9 @@ def _name(event: Mapping[str, Any]) -> str:
 
 
 def _outermost(events: Sequence[dict[str, Any]], nodes: Sequence[OptimizedNode]) -> list[dict[str, Any]]:
-    """The events of nodes, which come in the order in which they end, without those inside an If, Loop or Scan.
+    """The events of nodes without those inside an If, Loop or Scan, whose time is part of the outer node's.
 
-    The time of these is in that of the node around them.
+    events: in the order in which they end.
     """
     names = {ran.proto.name for ran in nodes}
     around = {ran.proto.name for ran in nodes if any(a.HasField("g") or a.graphs for a in ran.proto.attribute)}
@@ -206,9 +206,10 @@ def _outermost(events: Sequence[dict[str, Any]], nodes: Sequence[OptimizedNode])
 def _pair_nodes(
     nodes: Sequence[OptimizedNode], times: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[OptimizedNode, str]]:
-    """The nodes with their names in the profile, where those without one are ``Op_index``; and what else is there.
+    """Yield the nodes with their names in the profile, where a nameless node is ``Op_index``; then profiled nodes that
+    are not among `nodes`.
 
-    Nodes without a name come from the bodies of operators that onnxruntime has no kernel for.
+    Nameless nodes come from the bodies of operators for which onnxruntime has no kernel.
     """
     named = {ran.proto.name for ran in nodes if ran.proto.name}
     spare: dict[str, list[str]] = {}

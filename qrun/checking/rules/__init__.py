@@ -1,5 +1,5 @@
-"""Conformance rules, by topic: modules of this package declare them with @rule,
-and are imported when these are wanted."""
+"""Conformance rules by topic. Modules of this package declare them with @rule, and are imported when a rule of theirs
+is needed. `check` applies all rules to a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qrun.running.session import RunResult
 
 Keeper = Callable[[str, Callable[[], Any]], Any]
-"""(name, make) to the plain values that `make` makes of a model, or made in an earlier process."""
+"""Maps (name, make) to the plain values that `make` computes from a model, or computed in an earlier process."""
 _counted: list[int] = []
 
 
@@ -34,9 +34,9 @@ def check(
 ) -> list[Finding]:
     """All findings on a model, worst first, then in graph order.
 
-    result: a run of the model; adds what its values show. feeds: inputs; adds what only the tensors inside show, for
-    which the model is run again. keeper: keeps what the model alone shows; rules that run the model
-    again for each tensor are then left out.
+    result: a run of the model; adds findings on its values. feeds: inputs; adds findings on inner tensors, for which
+    the model runs again. keeper: caches the findings of rules that take no result. These rules then get no feeds and no
+    inferred shapes, and refusals by kernels are not predicted.
     Raises ModelError if the model cannot be read.
     """
 
@@ -57,13 +57,13 @@ def check(
 
 
 _PATIENCE = 60.0
-"""Seconds after which ONNX's inference of shapes counts as failed: some models keep it busy for ever."""
+"""Seconds after which ONNX's shape inference counts as failed: for some models it never ends."""
 
 
 def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]] | None:
-    """A function that gives the shapes that ONNX infers for the tensors that nodes make. It ignores the shapes that the
-    file states, and gives none if ONNX cannot infer the model. None where the file is not at hand. source: a path,
-    bytes, a ModelProto, or a Model with its path."""
+    """A function that returns the shapes that ONNX infers for node outputs. It ignores the shapes that the file states,
+    and returns no shapes if ONNX cannot infer the model. None if the file is not at hand. source: a path, bytes, a
+    ModelProto, or a Model with its path."""
 
     given = model.path if isinstance(source, Model) else source
     if given is None:
@@ -89,14 +89,14 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
 
 
 def order(finding: Finding) -> tuple[int, int, str]:
-    """By which findings are sorted: worst first, then in graph order."""
+    """The sort key of a finding: worst first, then in graph order."""
     return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
 
 
 def _found(
     model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None, keeper: Keeper
 ) -> Iterator[Finding]:
-    """The findings in the order of their rules; those that need no run as they are kept."""
+    """Yield the findings in the order of their rules; `keeper` caches those of rules that need no run."""
 
     def make() -> tuple[tuple[str, tuple[tuple[Any, ...], ...] | None], ...]:
         found = ((rule.id, None if rule.runs else tuple(rule.find(model, None))) for rule in RULES.values())
@@ -113,14 +113,14 @@ def _fields(finding: Finding) -> tuple[Any, ...]:
 
 
 def rule_count() -> int:
-    """How many rules there are. Where findings are kept, they have told it,
-    and no rule need be imported to be counted."""
+    """The number of rules. If findings came from a cache, the number did too,
+    so that no rule needs to be imported to be counted."""
     return _counted[-1] if _counted else len(RULES)
 
 
 def once(found: Sequence[Finding], model: Model) -> list[Finding]:
-    """One finding for each defect: drops findings that another one at the same node replaces or that follow from an
-    earlier one, and keeps one for each cause."""
+    """Reduce the findings to one per defect: drop a finding that another one at the same node replaces, or that follows
+    from an earlier one, and keep one per cause."""
     found = [f for f in found if f.rule not in RULES or not RULES[f.rule].follows or not _behind(f, found, model)]
     replaced = {(old, f.node) for f in found if f.rule in RULES for old in RULES[f.rule].replaces}
     groups: dict[str, list[Finding]] = {}
@@ -131,8 +131,8 @@ def once(found: Sequence[Finding], model: Model) -> list[Finding]:
 
 
 def _behind(finding: Finding, found: Sequence[Finding], model: Model) -> bool:
-    """Whether a node before it has a finding from which it may follow: one about values or scales; or of shapes that
-    were inferred, an error, also at the same node."""
+    """Has a node before it a finding from which this one may follow: one about values or scales? A finding about
+    inferred shapes may follow from any error, also at the same node."""
     if RULES[finding.rule].infers:
         bad = {f.index for f in found if f.index is not None and f.level == "error"}
     else:
@@ -141,7 +141,7 @@ def _behind(finding: Finding, found: Sequence[Finding], model: Model) -> bool:
 
 
 def nodes_before(model: Model, index: int) -> set[int]:
-    """The places of a node and of all nodes on whose results it depends."""
+    """The indices of a node and of all nodes on whose results it depends."""
     seen, rest = set[int](), [index]
     while rest:
         index = rest.pop()
@@ -159,7 +159,7 @@ def _spoils(finding: Finding) -> bool:
 
 
 def _of_all(group: Sequence[Finding]) -> Finding:
-    """The first finding, for all of one cause; where several rules found it, the one with the highest id tells it."""
+    """Merge findings of one cause into the first one; if several rules found it, of the rule with the highest id."""
     from qrun.checking.rules._rule import listed
 
     rule = max(f.rule for f in group)

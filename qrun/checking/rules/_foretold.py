@@ -1,4 +1,4 @@
-"""What a run would refuse. The reference kernels check stored tensors and stated shapes."""
+"""Predicts what a run would refuse, by calling reference kernels on stored tensors and inputs of the stated shapes."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from qrun.running.steps import REFUSALS
 from qrun.running.typecheck import check_types
 
 LITTLE = 1 << 14
-"""Elements of inputs, and bytes, up to which a kernel may go on behind its checks; else it ends at its first claim of
-memory."""
+"""The number of input elements, and of bytes, up to which a kernel may continue after its checks; otherwise it ends at
+its first claim of memory."""
 LARGE = 1 << 22
-"""Elements of an input from which a node is not judged, as a kernel may compute before it claims memory."""
+"""The most elements of an input; larger nodes are not judged, since a kernel may compute before it claims memory."""
 _OF_SHAPES = ("QR202", "QR204", "QR206", "QR207", "QR208", "QR216", "QR301", "QR302", "QR303", "QR310")
-"""What kernels refuse for types, shapes and attributes, whatever the values are."""
+"""Errors that kernels raise for types, shapes and attributes, for any values."""
 _OF_SCALES = ("QR301", "QR302", "QR303", "QR310")
-"""What they refuse for stored parameters, whatever the free sizes of other inputs are."""
+"""Errors that kernels raise for stored parameters, for any free sizes of other inputs."""
 _JUDGED = frozenset(
     {
         *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "MaxPool", "LSTM", "GRU", "RNN"),
         *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Transpose"),
     }
 )
-"""Operators of ai.onnx that refuse no values of their inputs and claim memory before they compute."""
+"""Operators of ai.onnx that accept all values of their inputs and claim memory before they compute."""
 
 _LOOKING_UP = ("GatherBlockQuantized", "EmbedLayerNormalization", "QEmbedLayerNormalization")
-"""Operators whose whole numbers are indices; 0 is a valid one."""
+"""Operators whose int32 and int64 inputs are indices, for which 0 is valid."""
 _COUNTS = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def obstacle(model: Model) -> QrunError | Finding | None:
-    """What keeps a model from running, if it is known before it is run: what plans, rules or kernels refuse."""
+    """The first error of a plan, a rule or a kernel that would keep the model from running; None if none is known."""
     try:
         plan(model)
     except QrunError as error:
@@ -55,7 +55,7 @@ def obstacle(model: Model) -> QrunError | Finding | None:
 def foretold(
     model: Model, known: Sequence[Finding], inferred: Callable[[], Mapping[str, Shape]] | None
 ) -> list[Finding]:
-    """What a run would refuse, at nodes without an error of a rule. known: what rules found."""
+    """The findings that a run would refuse, except at nodes with an error of a rule. known: the rules' findings."""
     wrong = {f.index for f in known if f.rule in RULES and RULES[f.rule].stops}
     shapes = inferred() if inferred else {}
     return list(refused(model, shapes, wrong))
@@ -64,12 +64,12 @@ def foretold(
 def refused(
     model: Model, shapes: Mapping[str, Shape] = MappingProxyType({}), wrong: Collection[int | None] = ()
 ) -> Iterator[Finding]:
-    """Nodes of the main graph that a run would refuse for stored tensors, attributes and shapes; of nodes in a row the
-    first. wrong: places of nodes that are known to be refused.
+    """Yield a finding for each node of the main graph that a run would refuse for its stored tensors, attributes and
+    shapes, except nodes that depend on a refused one. wrong: indices of nodes that are known to be refused.
 
-    shapes: of tensors; they override the shapes that the file states. Only operators of com.microsoft and QONNX are
-    judged, and operators of ai.onnx that refuse no values. A size that callers choose is taken as 1; then only errors
-    of stored parameters count.
+    shapes: shapes of tensors, which override those that the file states. Only operators of com.microsoft and QONNX are
+    judged, and the operators of ai.onnx in _JUDGED. A free size is taken as 1; then only errors of stored parameters
+    count.
     """
     scope, spoilt = Scope(model), set[str]()
     for node in model.nodes:
@@ -95,9 +95,9 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
             wanted.append(value)
             continue
         if shape is None or dtype is None or (dtype in _COUNTS and node.op_type not in _LOOKING_UP):
-            return None  # unknown; or perhaps a length, which zero is not
+            return None  # unknown, or perhaps a length, for which zero is invalid
         if qonnx and place:
-            return None  # a number of bits or a scale, which zero is not
+            return None  # a number of bits or a scale, for which zero is invalid
         free |= not all(isinstance(size, int) for size in shape)
         sizes = tuple([size if isinstance(size, int) else 1 for size in shape])
         if prod(sizes) > LARGE:
@@ -114,6 +114,6 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
             step.definition.compute(args, step.kwargs, ctx)
     except OperatorError as error:
         return located(error, model, node, definition) if error.code in (_OF_SCALES if free else _OF_SHAPES) else None
-    except (QrunError, *REFUSALS):  # of memory: the checks are behind it
+    except (QrunError, *REFUSALS):  # a claim of memory, which comes after the checks
         return None
     return None

@@ -1,5 +1,5 @@
-"""Do the inputs of a node have types that its operator takes, and its scales,
-zero points and biases shapes that fit?"""
+"""Checks the types of a node's inputs, and the shapes of its scales, zero points and biases, against what its operator
+allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": 
 
 
 def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
-    """What the shape of `slot` should be, or "" if it is right or cannot be judged."""
+    """A description of the shape that `slot` should have; "" if its shape is right or cannot be judged."""
     got = known(scope.shape(slot.tensor))
     if got is None:
         return ""
@@ -37,7 +37,7 @@ def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
 
 
 def _lane(node: Node, form: Form, got: tuple[int, ...], shape: Shape | None, name: str) -> str:
-    """One value, or one for each channel, row or column of a tensor."""
+    """The expected shape of a parameter with one value, or one per channel, row or column; "" if it fits."""
     unit = UNITS[form]
     if shape is None or not shape:
         return f"scalar, or one per {unit}" if len(got) > 1 and form in ("channel", "gemm") else ""
@@ -66,14 +66,14 @@ def _lane_axis(node: Node, form: Form, rank: int) -> int:
 
 
 def _wide(form: Form, shape: Shape) -> Shape | None:
-    """The N-D form of a row or column parameter: the matrix with its other axis of size 1."""
+    """The N-D form of a row or column parameter: the tensor's shape with its other matrix axis of size 1."""
     if form not in ("row", "column") or len(shape) < 2:
         return None
     return (*shape[:-1], 1) if form == "row" else (*shape[:-2], 1, shape[-1])
 
 
 def _fits_wide(got: tuple[int, ...], wide: Shape) -> bool:
-    """Leading axes may be 1; the last two are as they should be, where that is known."""
+    """Does a shape fit the N-D form? Leading axes may be 1; the last two must be equal, if their sizes are known."""
     if len(got) != len(wide):
         return False
     lead = all(g == 1 or not differ(g, w) for g, w in zip(got[:-2], wide[:-2], strict=True))
@@ -81,7 +81,7 @@ def _fits_wide(got: tuple[int, ...], wide: Shape) -> bool:
 
 
 def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
-    """Per tensor, per axis or blocked, as QuantizeLinear and DequantizeLinear allow."""
+    """The expected shape of a per-tensor, per-axis or blocked parameter of QuantizeLinear or DequantizeLinear."""
     block, axis = node.attributes.get("block_size", 0), node.attributes.get("axis", 1)
     if not isinstance(block, int) or not isinstance(axis, int) or block < 0:
         return ""
@@ -105,12 +105,12 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
 
 
 def older(node: Node) -> bool:
-    """Whether the node is a QuantizeLinear or DequantizeLinear from before scales per axis."""
+    """Is the node a QuantizeLinear or DequantizeLinear of a version before per-axis scales?"""
     return not node.domain and node.version < 13
 
 
 def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
-    """Scales or zero points of a form ``axis``, one for each element of a tensor of this shape;
+    """Broadcast scales or zero points of the form ``axis`` to a tensor of this shape;
     None if they do not fit."""
     axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
     if not isinstance(axis, int) or not isinstance(block, int) or block < 0:
@@ -153,17 +153,17 @@ def reason(node: Node, form: Form, name: str, k_long: bool = False) -> str:
 
 
 def shaped(name: str, shape: Shape | None) -> str:
-    """``w_scale has shape [3]``, ``w_scale is a scalar``."""
+    """Describe a shape: ``w_scale has shape [3]``, ``w_scale is a scalar``."""
     return f"{name} is a scalar" if shape == () else f"{name} has shape {shape_text(shape)}"
 
 
 def same_form(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Equal shapes; a scalar and [1] are one form."""
+    """Are the shapes equal? A scalar and [1] count as equal."""
     return first == second or (first in ((), (1,)) and second in ((), (1,)))
 
 
 def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
-    """What the shape of a bias should be, or "" if it is right or cannot be judged."""
+    """A description of the shape that a bias should have; "" if its shape is right or cannot be judged."""
     got, weight = known(scope.shape(bias.bias.tensor)), scope.shape(bias.weight.tensor)
     if got is None or not weight:
         return ""
@@ -181,7 +181,7 @@ def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
 
 
 def misfit(scope: Scope, node: Node) -> bool:
-    """Whether a scale or zero point of the node has a wrong shape, which QR301 and QR302 report."""
+    """Has a scale or zero point of the node a wrong shape, which QR301 and QR302 report?"""
     for q in quantizers(node):
         if any(slot and expected_shape(scope, node, q, slot) for slot in (q.scale, q.zero_point)):
             return True
@@ -192,7 +192,7 @@ def misfit(scope: Scope, node: Node) -> bool:
 
 
 def _multiply(scope: Scope, node: Node, b: Shape | None) -> bool:
-    """Whether the matrices of a Gemm can be multiplied, as far as that is known; if not, QR208 reports it."""
+    """Can the matrices of a Gemm be multiplied, as far as their shapes are known? If not, QR208 reports it."""
     a = scope.shape(node.inputs[0])
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return True
@@ -201,7 +201,7 @@ def _multiply(scope: Scope, node: Node, b: Shape | None) -> bool:
 
 
 def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
-    """A 2-D bias of a Gemm has one row, or as many as the product."""
+    """Has a 2-D bias of a Gemm one row, or as many as the product?"""
     a = scope.shape(node.inputs[0])
     if len(got) < 2 or a is None or len(a) != 2:
         return True
@@ -210,7 +210,7 @@ def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
 
 
 def formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
-    """The formal inputs of a node's operator, and the name of each input that is given; both empty if unknown."""
+    """The formal inputs of a node's operator, and the parameter name of each given input; both empty if unknown."""
     definition = find(node.domain, node.op_type, node.version)
     if definition is not None:
         return definition.formals(node.version), [definition.param(i) for i in range(len(node.inputs))]
@@ -222,7 +222,7 @@ def formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
 
 
 def given_types(scope: Scope, node: Node) -> Mapping[int, tuple[np.dtype[Any], Formal]]:
-    """Place of each input: its element type, as far as it is known, and the formal input it is held against."""
+    """Maps the place of each input of known type to its element type and its formal input."""
     known, _ = formals(node)
     found = {}
     for place, tensor in enumerate(node.inputs if known else ()):
@@ -233,9 +233,9 @@ def given_types(scope: Scope, node: Node) -> Mapping[int, tuple[np.dtype[Any], F
 
 
 def mistyped(scope: Scope, node: Node) -> Sequence[int]:
-    """Places of the inputs whose element type the operator does not take at this version.
+    """The places of inputs whose element type the operator does not accept at this version.
 
-    None if only inputs that other rules judge are so.
+    Empty if other rules judge all of these inputs.
     """
     types = tuple(scope.dtype(name) if name else "" for name in node.inputs)
     key = (node.domain, node.op_type, node.version, types)
@@ -248,8 +248,7 @@ def mistyped(scope: Scope, node: Node) -> Sequence[int]:
 
 
 def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
-    """The scales and zero points of a node, each with its tensor,
-    where all three have types that the operator takes."""
+    """Yield the quantizers of a node whose tensor, scale and zero point all have types that the operator accepts."""
     found = list(quantizers(node))
     wrong = mistyped(scope, node) if found else ()
     for q in found:
@@ -260,12 +259,12 @@ def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
 
 @once_per_model
 def quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
-    """Every scale with its zero point in the model, at each node that has it, unless a type is wrong."""
+    """Every scale with its zero point in the model, at each node that has it, except those with wrong types."""
     return [(scope, node, q) for scope, node in nodes_with_parameters(model) for q in sound(scope, node)]
 
 
 def judged_elsewhere(scope: Scope, node: Node) -> set[int]:
-    """Places whose types QR303 and QR305 judge: zero points beside a tensor of known type, and int32 biases."""
+    """Places whose types QR303 and QR305 judge: zero points of tensors of known type, and int32 biases."""
     found = {
         q.zero_point.place
         for q in quantizers(node)

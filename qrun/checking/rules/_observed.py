@@ -1,4 +1,4 @@
-"""What the kernels saw while a model ran, added up per node and parameter; and the tensors inside."""
+"""Adds up the observations that kernels made during a run, per node and parameter; and computes inner tensors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @frozen
 class Seen:
-    """One kind of observation at one parameter of a node.
+    """The observations of one kind at one parameter of a node.
 
-    count, total: elements concerned, of how many; first: index of the first, where one kernel call saw them all.
+    count, total: affected elements, and all elements; first: index of the first, if one kernel call saw all of them.
     """
 
     node: Node
@@ -33,7 +33,7 @@ class Seen:
 
     @property
     def where(self) -> dict[str, Any]:
-        """The Finding fields that say where."""
+        """The Finding fields that locate the observation."""
         return {**at(self.node), "tensor": param_input(self.node, self.param)[1]}
 
     @property
@@ -44,7 +44,7 @@ class Seen:
 
 
 def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
-    """Observations of these kinds, one for each node and parameter, in graph order."""
+    """Yield the observations of these kinds, one per node and parameter, in graph order."""
     for event in result.events:
         if not event.observations:
             continue
@@ -58,7 +58,7 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
 
 
 def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
-    """The values of these tensors of the main graph with these inputs; none if the model cannot be run."""
+    """Run the model and return these tensors of the main graph; empty if the model cannot be run."""
     inside = [name for name in dict.fromkeys(names) if name not in feeds]
     try:
         made = _session(model).values(feeds, inside) if inside else {}
@@ -69,27 +69,27 @@ def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> M
 
 @once_per_model
 def _session(model: Model) -> Session:
-    """The session that all rules share."""
+    """The session that all rules share for a model."""
     from qrun.running.session import Session
 
     return Session(model)
 
 
 def _file_node(model: Model, event: NodeEvent) -> Node:
-    """The file's node, unless an operator with other parameters ran in its place."""
+    """The file's node of an event, unless another operator ran in its place: then that operator."""
     if event.node is None or (event.index < len(model.nodes) and model.nodes[event.index].op == event.node.op):
         return model.nodes[event.index]
     return event.node
 
 
 def reaching(model: Model, result: RunResult, kind: str) -> Iterator[Seen]:
-    """Observations of this kind, as `seen`, without those at nodes whose scale was observed to be bad."""
+    """Yield observations of this kind as `seen` does, except at nodes with an observed bad scale."""
     bad = {event.index for event in result.events for o in event.observations if o.kind == "bad-scale"}
     return (found for found in seen(model, result, kind) if found.node.index not in bad)
 
 
 def param_input(node: Node, param: str) -> tuple[str, str]:
-    """The tensor of an input or output parameter, and how to call it: ``("a", "a (input 0, x)")``."""
+    """The tensor of an input or output parameter, and its description: ``("a", "a (input 0, x)")``."""
     definition = find(node.domain, node.op_type, node.version)
     names = [definition.param(place) for place in range(len(node.inputs))] if definition else []
     if param in names:
@@ -100,7 +100,7 @@ def param_input(node: Node, param: str) -> tuple[str, str]:
 
 
 def _extent(event: NodeEvent, node: Node, param: str) -> tuple[int, int]:
-    """Elements and rank of the tensor that the parameter is; (0, -1) if it is none of the node's."""
+    """The size and rank of a parameter's tensor; (0, -1) if the event does not have it."""
     tensor, _ = param_input(node, param)
     sizes = [(prod(t.shape), len(t.shape)) for t in (*event.inputs, *event.outputs) if t.name == tensor]
     return sizes[0] if sizes else (0, -1)

@@ -1,4 +1,4 @@
-"""Tensors that a node quantizes with one stored scale and one stored zero point; the scale that fits their values."""
+"""Finds tensors that a node quantizes with one stored scale and zero point, and computes a scale that fits values."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BOUNDS = {
     "Sin": (-1.0, 1.0),
     "Cos": (-1.0, 1.0),
 }
-"""The least and the greatest value of each function, whatever its inputs are."""
+"""The smallest and the largest value of each function, for any inputs."""
 
 
 @frozen
 class OneScaled:
-    """A quantized tensor. low, high: the least and the greatest code of its type."""
+    """A tensor quantized with one scale and zero point. low, high: the smallest and the largest code of its type."""
 
     name: str
     node: Node
@@ -37,14 +37,14 @@ class OneScaled:
     high: int
 
     def reals(self, low: float, high: float) -> tuple[float, float]:
-        """The values that two codes stand for."""
+        """The real values of two codes."""
         return (low - self.zero) * self.scale, (high - self.zero) * self.scale
 
     def code(self, value: float) -> int:
         return int(np.clip(np.rint(value / self.scale) + self.zero, self.low, self.high))
 
     def fitting(self, low: float, high: float) -> tuple[float, int]:
-        """The scale and the zero point that a quantizer gives these values; a symmetric tensor stays so."""
+        """The scale and zero point that fit values from low to high; a symmetric tensor stays symmetric."""
         low, high = min(low, 0.0), max(high, 0.0)
         if self.zero == 0 and self.low < 0:
             return max(-low, high) / self.high, 0
@@ -54,7 +54,7 @@ class OneScaled:
 
 @once_per_model
 def one_scaled(model: Model) -> Mapping[str, OneScaled]:
-    """The tensors of the main graph, by name."""
+    """The tensors of the main graph with one scale and zero point, by name."""
     found = {}
     for scope, node, q in quantized(model):
         made = _one(scope, node, q) if q.is_output and scope.outer is None else None
@@ -75,7 +75,7 @@ def _one(scope: Scope, node: Node, q: Quantizer) -> OneScaled | None:
 
 
 def source(model: Model, one: OneScaled) -> Node | None:
-    """The node that computes the values that are quantized, before others that only move them; None for an input."""
+    """The node that computes the quantized values, before nodes that only move them; None for a graph input."""
     node: Node | None = one.node
     if node is not None and node.op_type == "QuantizeLinear":
         node = model.producers.get(node.inputs[0])
@@ -85,7 +85,7 @@ def source(model: Model, one: OneScaled) -> Node | None:
 
 
 def bounds(model: Model, one: OneScaled) -> tuple[str, float, float] | None:
-    """The function whose values are quantized, and its least and greatest value; None if it has no such bounds."""
+    """The function whose values are quantized, with its smallest and largest value; None if it has no such bounds."""
     node = source(model, one)
     if node is None:
         return None
@@ -100,14 +100,14 @@ def _moves(node: Node) -> bool:
 
 
 def distinct(values: Array) -> int:
-    """How many different values there are."""
+    """The number of distinct values."""
     # np.unique imports numpy.ma, which takes a tenth of the time to check a small model
     rising = np.sort(values, axis=None)
     return min(rising.size, 1) + int(np.count_nonzero(rising[1:] != rising[:-1]))
 
 
 def joined(model: Model, one: OneScaled) -> Node | None:
-    """The node that joins the tensor with others, as codes or dequantized; None if nothing does."""
+    """The Concat or QLinearConcat that joins the tensor, as codes or dequantized, with others; None without one."""
     read = list(model.consumers.get(one.name, ()))
     made = [name for node in read if node.op_type == "DequantizeLinear" for name in node.outputs]
     read += [node for name in made for node in model.consumers.get(name, ())]

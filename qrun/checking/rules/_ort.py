@@ -1,5 +1,5 @@
-"""What onnxruntime says about its operators and CPU kernels, from onnxruntime.txt;
-scripts/make_ort.py tells its format."""
+"""The schemas of onnxruntime's operators and the types of its CPU kernels, from onnxruntime.txt;
+scripts/make_ort.py documents the format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops import find
 
 PUBLISHED_IR = 14
-"""The last version that onnx.proto of onnx 1.23 has."""
+"""The last IR version in onnx.proto of onnx 1.23."""
 
 _OPEN = 2**31
 
@@ -28,7 +28,7 @@ Types = frozenset[np.dtype[Any]]
 class OrtKernels:
     """The CPU kernels of one operator.
 
-    functions: since_version to the opset from which it can also be run as an ONNX function, and needs no kernel.
+    functions: maps a since_version to the opset from which it can run as an ONNX function, without a kernel.
     rows:      first and last version, and the types of the type variables.
     """
 
@@ -36,22 +36,22 @@ class OrtKernels:
     rows: tuple[tuple[int, int, Mapping[str, Types]], ...]
 
     def of(self, version: int) -> Iterator[Mapping[str, Types]]:
-        """The rows for an operator of this since_version; one without an end is for its own version only."""
+        """Yield the type rows for this since_version; a row without a last version applies only to its first."""
         return (types for first, last, types in self.rows if first == version or (first < version <= last < _OPEN))
 
 
 def runtime() -> str:
-    """``onnxruntime 1.32.0``."""
+    """The runtime and version of the data: ``onnxruntime 1.32.0``."""
     return _lines()[0]
 
 
 def known_schema(node: Node) -> Schema | None:
-    """What onnx.defs or onnxruntime defines for a node's operator, or None if they do not have it."""
+    """The schema of a node's operator in onnx.defs or onnxruntime; None if they do not define it."""
     return contrib(node.op_type) if node.domain == MS else schema(node.domain, node.op_type, node.version)
 
 
 def is_unknown(node: Node) -> bool:
-    """Whether the node's domain is known but does not define the operator at this opset."""
+    """Is the node's domain known, but does it not define the operator at this opset?"""
     if node.domain not in DOMAINS or known_schema(node) is not None:
         return False
     definition = find(node.domain, node.op_type, node.version)
@@ -81,7 +81,7 @@ def contrib(op_type: str) -> Schema | None:
 
 @cache
 def cpu_kernels(domain: str, op_type: str) -> OrtKernels | None:
-    """The kernels of an operator, or None if the CPU provider has none at all."""
+    """The kernels of an operator; None if the CPU provider has none."""
     fields = _table().get((f"cpu {domain}".rstrip(), op_type))
     if fields is None:
         return None

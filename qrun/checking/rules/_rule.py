@@ -1,5 +1,5 @@
-"""A conformance rule: one generator over a Model, and perhaps a run of it, that yields Findings; how findings word
-numbers, counts and places; and errors as findings."""
+"""Declares conformance rules: generators over a Model, and perhaps a run of it, that yield Findings. Also formats
+numbers, counts and places for findings, and converts errors to findings."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Operators = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 @frozen
 class Finding(InNotebook):
-    """One thing a rule found.
+    """One finding of a rule.
 
-    rule, name, level: of the rule, e.g. QR301, scale-shape, error.
+    rule, name, level: the rule's id, name and level, e.g. QR301, scale-shape, error.
     message:  one line with the facts in it, e.g. "w_scale has shape [3], expected scalar or [16]".
     node:     the node's label; index: its place, or None; op: operator with domain and version.
     tensor:   the tensor's name and which input or output it is.
-    cause:    what it has in common with others of which the first tells for all; "" for what stands alone.
+    cause:    a key: findings with the same cause are merged into the first one; "" for a finding on its own.
     """
 
     KEYS = keys("rule name level message node index op tensor expected got why fix")
@@ -63,7 +63,7 @@ class Finding(InNotebook):
 
     @property
     def numbered(self) -> str:
-        """``node 3 conv``, or ``node conv`` where the loader refuses it, before nodes have places; "" of no node."""
+        """``node 3 conv``; ``node conv`` if the loader refused it before nodes had places; "" without a node."""
         if not self.node:
             return ""
         return f"node {self.node}" if self.index is None else f"node {self.index} {self.node}"
@@ -73,18 +73,18 @@ class Finding(InNotebook):
 class Rule:
     """A declared rule.
 
-    runs:      it takes a RunResult.
-    fed:       it takes the inputs of a run. A user chose them, as random inputs prove nothing.
-    needs_run: it finds nothing without a result or inputs.
-    infers:    it takes the shapes that ONNX infers for the tensors that nodes make.
+    runs:      does it take a RunResult?
+    fed:       does it take the inputs of a run? These must be a user's, because random inputs prove nothing.
+    needs_run: does it need a result or inputs to find anything?
+    infers:    does it take the shapes that ONNX infers for node outputs?
 
-    fix: what usually helps; given to findings that name no fix of their own.
-    concerns: the operators that the rule is about, or what lists them; () for all.
-    stops:   a run that meets this ends with an error of the same code, whatever the level.
-    replaces: rules that say less of the same defect: their findings at a node go where this one has found it.
-    every:   a finding with one set of inputs counts only if all others show it too.
-    follows: a finding counts only if no other is before it from which it may follow: one about values or scales, or,
-             of shapes that were inferred, an error.
+    fix: the usual fix, for findings that name none of their own.
+    concerns: the operators that the rule is about, or a function that lists them; () for all.
+    stops:   does a run that meets the defect end with an error of the same code, whatever the level?
+    replaces: rules that say less about the same defect: this rule's finding at a node removes theirs.
+    every:   does a finding count only if all sets of inputs show it?
+    follows: is a finding dropped if an earlier node has one from which it may follow: one about values or scales, or,
+             for inferred shapes, an error?
     """
 
     id: str
@@ -106,7 +106,7 @@ class Rule:
 
     @property
     def applies(self) -> tuple[str, ...]:
-        """The operators concerned; () where the rule is about all."""
+        """The operators that the rule is about; () for all."""
         return self.concerns() if callable(self.concerns) else self.concerns
 
     @property
@@ -147,7 +147,7 @@ class Rule:
         yield from self.told(model, self.function(model, *more))
 
     def told(self, model: Model, found: Iterable[Finding]) -> Iterator[Finding]:
-        """Findings of the rule, with its code, name, level and fix."""
+        """Yield the findings with the rule's code, name, level and fix filled in."""
         for finding in found:
             yield replace(
                 finding, rule=self.id, name=self.name, level=self.level, fix=model.filled(finding.fix or self.fix)
@@ -155,7 +155,7 @@ class Rule:
 
 
 def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
-    """What lists the operators with scales or zero points (of these granularities), as users write them."""
+    """A function that lists the operators with scales or zero points (of these granularities), as users write them."""
 
     def listed() -> tuple[str, ...]:
 
@@ -167,7 +167,7 @@ def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
 RULES: Registry[str, Rule] = Registry("qrun.checking.rules")
 HEADINGS = ("Why is this bad?", "Bad", "Good")
 MODEL = '<ir_version: 8, opset_import: ["" : 13]>'
-"""How the model of an example begins, unless it says otherwise."""
+"""The header of an example's model that has no header of its own."""
 PAGES = {
     "IR": "https://onnx.ai/onnx/repo-docs/IR.html",
     "operators": "https://onnx.ai/onnx/operators/index.html",
@@ -179,14 +179,14 @@ PAGES = {
 def rule(
     id: str, level: Level, *, spec: str, since: str = "0.1", applies: Operators = (), **more: Any
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declare a rule over the model, and what it asks for by name: ``result``, ``feeds`` or both, or ``inferred``. Its
-    name is the function's.
+    """Declare a rule: a function of the model and of the parameters that it names: ``result``, ``feeds`` or both, or
+    ``inferred``. The rule takes the function's name.
 
-    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text
-    form, of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an
-    operator of ai.onnx. since: the version of qrun that has it first. applies: the operators that it is about, as users
-    write them (``com.microsoft::QGemm``), or what lists them. more: fix, stops,
-    replaces, every, follows, see Rule.
+    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``; the last two hold models in ONNX text form,
+    of opset 13 if they have no header. spec: the specification: an address, one of PAGES, or an operator of ai.onnx.
+    since: the first version of qrun that has the rule. applies: the operators that it is about, as users write them
+    (``com.microsoft::QGemm``), or a function that lists them. more: fix, stops, replaces, every, follows, see Rule.
+    Raises ValueError if the id is declared twice.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
@@ -207,7 +207,7 @@ def rule(
 
 
 def at(node: Node) -> dict[str, Any]:
-    """The Finding fields that say where: ``Finding("...", **at(node))``."""
+    """The Finding fields that locate a node: ``Finding("...", **at(node))``."""
     return {"node": node.label, "index": node.index, "op": f"{node.op}-{node.version}"}
 
 
@@ -216,38 +216,38 @@ _STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1.0}
 
 
 def tolerance(*scales: Array | None) -> float:
-    """Relative difference of scales that says nothing: 1e-5, or one rounding to the coarsest type of these."""
+    """The relative difference of scales to ignore: 1e-5, or one rounding to the coarsest type of these scales."""
     return max([TOLERANCE, *(_STEPS.get(str(scale.dtype), 0.0) for scale in scales if scale is not None)])
 
 
 def digits(value: float, other: float) -> str:
-    """Six digits, or more where they would read like the other number."""
+    """Format a number with six digits, or nine if six would read like the other number."""
     return f"{value:.6g}" if f"{value:.6g}" != f"{other:.6g}" else f"{value:.9g}"
 
 
 def several(count: int, noun: str) -> str:
-    """``1 node``, ``3 nodes``."""
+    """A count with its noun: ``1 node``, ``3 nodes``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def first_of(bad: Array) -> tuple[tuple[int, ...], str]:
-    """The index of the first element that is True, and how to write it: ``[0,3]``, nothing for a scalar."""
+    """The index of the first true element, as a tuple and as text: ``[0,3]``, "" for a scalar."""
     index = tuple(int(i) for i in np.argwhere(bad)[0])
     return index, f"[{','.join(map(str, index))}]" if index else ""
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """``a, b, c and 4 more``."""
+    """Join names, at most `most` of them: ``a, b, c and 4 more``."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 _NODE = re.compile(r"node (?:(\d+) (?=.* \(.+-\d+\)$))?(.*) \(([^()]+)\)", re.DOTALL)
-"""With its place where a kernel refuses it, without where the loader does."""
+"""Matches a node in an error's location: with its index if a kernel refused it, without if the loader did."""
 
 
 def as_finding(error: QrunError) -> Finding:
-    """A refusal of the loader, of a kernel or of another runtime as a finding of the same code."""
+    """Convert an error of the loader, a kernel or another runtime to a finding with the same code."""
     facts = dict(error.facts)
     expected = facts.pop("expected", "")
     got = facts.pop("got", "")

@@ -1,4 +1,4 @@
-"""Walking a model with its subgraphs, and what is known of a tensor without running anything."""
+"""Walks a model with its subgraphs, and finds values, shapes and types of tensors without running anything."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 
 @frozen(slots=False)
 class Scope:
-    """One graph of a model, seen from inside: names are looked up here, then in the graphs around it.
+    """One graph of a model as a name scope: names are looked up here, then in the graphs around it.
 
-    path:   what stands before names inside: "" in the model's own graph, ``If_1/then_branch/`` in one of If_1's.
-    index:  place of the outermost node around this graph, or None.
+    path:   the prefix of node labels: "" in the main graph, ``If_1/then_branch/`` in a subgraph of If_1.
+    index:  the index of the outermost node around this graph; None in the main graph.
     holder: the node of the outer graph that holds this one.
     """
 
@@ -39,7 +39,7 @@ class Scope:
     holder: Node | None = None
 
     def at(self, node: Node, tensor: Slot | str = "") -> dict[str, Any]:
-        """The Finding fields that say where, with an input or another tensor:
+        """The Finding fields that locate a node, with an input or another tensor:
         ``Finding("...", **scope.at(node, q.scale))``."""
         index = node.index if self.index is None else self.index
         where = {"node": self.path + node.label, "index": index, "op": f"{node.op}-{node.version}"}
@@ -54,11 +54,11 @@ class Scope:
         return self.outer.home(name) if self.outer else None
 
     def value(self, name: str) -> Array | None:
-        """The stored value of an initializer or Constant, even if a caller may replace it; None if there is none."""
+        """The stored value of an initializer or Constant, even if a caller may override it; None if there is none."""
         return borrow(self.part(name))
 
     def part(self, name: str) -> Part | None:
-        """As `value`, but what stays in a file is not read."""
+        """Like `value`, but does not read data that is still in a file."""
         home = self.home(name) if name else None
         if home is None:
             return None
@@ -67,20 +67,20 @@ class Scope:
         return constant_value(home.model.producers[name]) if name in home.model.producers else None
 
     def producer(self, name: str) -> tuple[Node, Scope] | None:
-        """The node that makes `name`, and its graph."""
+        """The node that makes `name`, and the graph of the node; None if no node does."""
         home = self.home(name) if name else None
         node = home.model.producers.get(name) if home else None
         return (node, home) if node is not None and home is not None else None
 
     def shape(self, name: str) -> Shape | None:
-        """What is known of a tensor's shape: exact for stored tensors, else what the file states."""
+        """A tensor's shape: exact for stored tensors, else as the file states it; None if unknown."""
         if name not in self._shapes:
             self._shapes[name] = self._shape(name)
         return self._shapes[name]
 
     @cached_property
     def _shapes(self) -> dict[str, Shape | None]:
-        """What was found for the names that were asked for."""
+        """A cache of `shape`, by name."""
         return {}
 
     def _shape(self, name: str) -> Shape | None:
@@ -102,34 +102,34 @@ class Scope:
         return None
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
-        """What is known of a tensor's element type: stored, stated, or given by the operator that makes it."""
+        """A tensor's element type: as stored, as stated, or from the operator that makes it; None if unknown."""
         home = self.home(name) if name else None
         return home.dtypes.get(name) if home else None
 
     @cached_property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """Element types of this graph's tensors, as far as they are known. Those of disputed tensors are not."""
+        """The known element types of this graph's tensors, without disputed tensors."""
         return self._typed[0]
 
     @property
     def disputed(self) -> frozenset[str]:
-        """Tensors that the file states to have another element type than their node makes,
-        which QR213 and QR303 report."""
+        """Tensors whose element type in the file differs from the one that their node makes;
+        QR213 and QR303 report them."""
         return self._typed[1]
 
     def made(self, name: str) -> np.dtype[Any] | None:
-        """The element type that the node gives which makes a tensor of this graph;
-        None if it gives none, or is disputed."""
+        """The element type of a tensor of this graph by the node that makes it;
+        None if the node does not determine it, or if it is disputed."""
         return None if name in self._typed[2] else self.dtypes.get(name)
 
     @cached_property
     def mistyped(self) -> dict[Hashable, Sequence[int]]:
-        """Places of inputs with wrong types, for what was asked so far: operator and types of the inputs."""
+        """A cache: places of inputs with wrong types, by operator and types of the inputs."""
         return {}
 
     @cached_property
     def read_as(self) -> Mapping[str, frozenset[np.dtype[Any]]]:
-        """The types of the zero points with which this graph's nodes read its tensors, as far as they are known."""
+        """The known types of the zero points with which this graph's nodes read its tensors, by tensor."""
         found: dict[str, set[np.dtype[Any]]] = {}
         for node in self.model.nodes:
             for q in quantizers(node):
@@ -140,7 +140,7 @@ class Scope:
 
     @cached_property
     def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str], frozenset[str]]:
-        """Types, disputed tensors, and those whose type their nodes do not give, in one pass in execution order."""
+        """Types, disputed tensors, and tensors whose nodes do not determine their type; one pass in execution order."""
         found = {v.name: v.dtype for v in self.model.types.values() if v.dtype is not None}
         found |= {name: part.dtype for name, part in parts(self.model.constants).items()}
         disputed, not_given = set(), set()
@@ -163,7 +163,7 @@ _Types = Callable[[str], np.dtype[Any] | None]
 
 
 def made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
-    """The element type of a node's output: by its attributes, its zero point, or the type variables of its schema."""
+    """The element type of a node's output, from its attributes, its zero point, or the type variables of its schema."""
     value = constant_value(node)
     if value is not None:
         return value.dtype
@@ -193,7 +193,7 @@ def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
 
 @once_per_model
 def scopes(model: Model) -> tuple[Scope, ...]:
-    """The model's graph and every graph inside it."""
+    """The model's main graph and all its subgraphs."""
 
     def within(here: Scope) -> Iterator[Scope]:
         yield here
@@ -206,9 +206,9 @@ def scopes(model: Model) -> tuple[Scope, ...]:
 
 
 def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> Iterator[tuple[Scope, Node]]:
-    """Every node of the model and of the graphs inside it, with its scope.
+    """Yield every node of the model and its subgraphs, with its scope.
 
-    operators: only those with this domain and type.
+    operators: if given, only nodes with one of these (domain, type) pairs.
     """
     if operators is None:
         return ((scope, node) for scope in scopes(model) for node in scope.model.nodes)
@@ -217,20 +217,20 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
 
 
 def nodes_with_parameters(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
-    """The nodes whose inputs may be scales, zero points or a quantized bias,
-    and those of `more` operators of ai.onnx."""
+    """Yield the nodes whose inputs may be scales, zero points or a quantized bias,
+    and the nodes of `more` operators of ai.onnx."""
     of_onnx = {("", op_type) for op_type in ("Conv", *more)}
     return nodes(model, [op for op in _by_operator(model) if op in of_onnx or facts(*op) is not None])
 
 
 @once_per_model
 def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
-    """All nodes by domain and type, each with a number that tells their order."""
+    """All nodes by domain and type, each with its position in the order of `nodes`."""
     return grouped(((node.domain, node.op_type), (at, scope, node)) for at, (scope, node) in enumerate(nodes(model)))
 
 
 def names_read(graph: Model) -> set[str]:
-    """Names that the graph's nodes, the graphs inside them, and its outputs read."""
+    """The names that the graph's nodes, their subgraphs, and the graph's outputs read."""
     found = {v.name for v in graph.outputs}
     for node in graph.nodes:
         found.update(node.inputs)
@@ -248,7 +248,7 @@ _PLAIN: Mapping[str, type] = {
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of a Constant node, or None if it is another node or a string constant."""
+    """The value of a Constant node; None for other nodes and string constants."""
     if node.op_type != "Constant" or node.domain:
         return None
     for name in ("value", "sparse_value"):
@@ -270,18 +270,18 @@ def known(shape: Shape | None) -> tuple[int, ...] | None:
 
 
 def differ(one: int | str | None, other: int | str | None) -> bool:
-    """Whether two sizes are known, and not the same."""
+    """Are two sizes known and different?"""
     return isinstance(one, int) and isinstance(other, int) and one != other
 
 
 def number(node: Node, name: str, default: int = 0) -> int:
-    """An attribute that is an int; the default if it is not given or of another type."""
+    """An int attribute; the default if it is missing or of another type."""
     value = node.attributes.get(name, default)
     return value if isinstance(value, int) else default
 
 
 def ints(node: Node, name: str) -> tuple[int, ...]:
-    """An attribute that is a list of ints; empty if it is not given or of another type."""
+    """An attribute that is a list of ints; () if it is missing or of another type."""
     value = node.attributes.get(name)
     whole = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
     return tuple(value) if isinstance(value, tuple) and whole else ()

@@ -1,5 +1,5 @@
-"""Stored integer weights of products: in integer operators, behind DequantizeLinear, and inside larger operators, with
-what they meet; and biases."""
+"""Finds stored integer weights of products, with the other operand: in integer operators, behind DequantizeLinear, and
+inside larger operators. Also finds stored int32 biases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRODUCTS = (
     "MatMul",
     "Gemm",
 )
-"""The operators whose stored weights rules look at, as users write them."""
+"""The operators whose stored weights the rules examine, as users write them."""
 _OF_FLOAT = {"Conv": "W", "MatMul": "B", "Gemm": "B"}
 _SHORT = ("int4", "uint4", "int2", "uint2")
 _DYNAMIC = "DynamicQuantizeMatMul"
@@ -35,7 +35,7 @@ _DYNAMIC = "DynamicQuantizeMatMul"
 
 @frozen(eq=False)
 class QuantizedOperand:
-    """A quantized tensor as one node reads it; what is not stored is None."""
+    """A quantized tensor as one node reads it. dtype, scale, zero: None if not known or not stored."""
 
     scope: Scope
     tensor: str
@@ -49,11 +49,11 @@ class QuantizedOperand:
 class Weight:
     """Stored weights of a product.
 
-    slot:  the input that holds them, or that a DequantizeLinear fills from them.
-    stored: of rank 2 at least; `codes` reads them. axis: that of the output channels.
-    zero:  of the weights, flat, one element or one per channel.
-    x:     the other operand. b: the int32 bias, flat, if stored.
-    float: the node computes in float, behind DequantizeLinear.
+    slot:  the input that reads them, directly or through a DequantizeLinear.
+    stored: the weights, of rank 2 at least; `codes` reads them. axis: the axis of the output channels.
+    zero:  the weights' zero point, flat, one element or one per channel.
+    x:     the other operand. b: the int32 bias, if stored.
+    float: does the node compute in float, behind DequantizeLinear?
     """
 
     scope: Scope
@@ -70,7 +70,7 @@ class Weight:
 
     @property
     def codes(self) -> Array:
-        """As stored, 4-bit types widened to int8."""
+        """The codes as stored; types of 2 and 4 bits are widened to int8."""
         return borrow(self.stored).astype(self.type, copy=False)
 
     @property
@@ -79,7 +79,7 @@ class Weight:
 
     @property
     def type(self) -> np.dtype[Any]:
-        """Of the codes."""
+        """The type of `codes`."""
         return np.dtype(np.int8) if self.dtype.name in _SHORT else self.dtype
 
     @property
@@ -92,18 +92,18 @@ class Weight:
 
     @property
     def terms(self) -> int:
-        """The weights of an output."""
+        """The number of weights that contribute to one output."""
         if self.is_conv:
             return self.size // self.shape[0]
         return self.shape[-2] if self.axis == len(self.shape) - 1 else self.shape[-1]
 
     @property
     def where(self) -> dict[str, Any]:
-        """The Finding fields that say where."""
+        """The Finding fields that locate the weights."""
         return self.scope.at(self.node, replace(self.slot, tensor=self.tensor))
 
     def rows(self) -> Array:
-        """One row of weights for each output channel (of each matrix, if there are several)."""
+        """The weights with one row per output channel (of each matrix, if there are several)."""
         moved = np.moveaxis(self.codes, self.axis, 0 if self.is_conv else -2)
         return moved.reshape(self.shape[0], -1) if self.is_conv else moved.reshape(-1, moved.shape[-1])
 
@@ -118,7 +118,7 @@ class Weight:
 
 
 def weights(model: Model) -> Iterator[Weight]:
-    """Every stored weight of the model, with the node that reads it."""
+    """Yield every stored weight of the model, with the node that reads it."""
     for scope, node in _weighted_nodes(model):
         found = _weight(scope, node)
         if found is not None:
@@ -138,9 +138,9 @@ def _weight(scope: Scope, node: Node) -> Weight | None:
 
 
 def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> QuantizedOperand | None:
-    """The integers behind a tensor that a DequantizeLinear makes.
+    """The quantized tensor from which a DequantizeLinear makes `name`.
 
-    None if their zero point is given, but not stored, unless `unknown_zero` allows that.
+    None if there is no DequantizeLinear, or if its zero point is not stored, unless `unknown_zero` allows that.
     """
     made = scope.producer(name)
     if made is None or made[0].op_type != "DequantizeLinear" or len(made[0].inputs) < 2:
@@ -187,7 +187,7 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
 
 
 def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand | None:
-    """The first operand, in codes."""
+    """The quantized operand that the weights are multiplied with."""
     if node.op_type == _DYNAMIC:
         return QuantizedOperand(scope, node.inputs[0], np.dtype(np.uint8), None, None, node) if node.inputs else None
     x = next((q for q in found if q.form in ("tensor", "row")), None)
@@ -199,7 +199,7 @@ def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand
 
 
 def _sane(w: Weight) -> bool:
-    """Whether its parameters fit it, so that a rule need not ask again. QR301 and QR302 say what does not."""
+    """Do the parameters fit the weights, so that rules can rely on it? QR301 and QR302 report those that do not."""
     if len(w.shape) < 2 or not w.size or w.type.kind not in "iu" or w.type.itemsize > 2:
         return False
     channels = w.shape[w.axis]
@@ -208,12 +208,12 @@ def _sane(w: Weight) -> bool:
 
 
 def is_quantized(model: Model, node: Node) -> bool:
-    """Whether the result goes to QuantizeLinear, at once or through Relu and Clip."""
+    """Does the result go to a QuantizeLinear, directly or through Relu and Clip?"""
     return leads_to_quantize(model, node.outputs, ("Relu", "Clip"), 2)
 
 
 def leads_to_quantize(model: Model, names: Sequence[str], through: tuple[str, ...] | None, hops: int) -> bool:
-    """Whether tensors go to QuantizeLinear at most `hops` nodes later, all of these types where those are given."""
+    """Do the tensors reach a QuantizeLinear within `hops` nodes? through: operators allowed in between; None: all."""
     for _ in range(hops):
         readers = [node for name in names for node in model.consumers.get(name, ())]
         if any(node.op_type == "QuantizeLinear" for node in readers):
@@ -224,7 +224,7 @@ def leads_to_quantize(model: Model, names: Sequence[str], through: tuple[str, ..
 
 @frozen(eq=False)
 class StoredBias:
-    """A stored bias. scale: its real unit, in float64, flat; None if that is not stored. node: that which adds it."""
+    """A stored bias. scale: its scale, in float64, flat; None if that is not stored. node: the node that adds it."""
 
     scope: Scope
     node: Node
@@ -234,7 +234,7 @@ class StoredBias:
 
 
 def biases(model: Model) -> Iterator[StoredBias]:
-    """Every stored int32 bias, with the node that adds it."""
+    """Yield every stored int32 bias, with the node that adds it."""
     for scope, node in nodes_with_parameters(model, "Gemm"):
         found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
         found = found or _of_integer(scope, node)
@@ -267,7 +267,7 @@ def _of_float(scope: Scope, node: Node) -> StoredBias | None:
 
 
 def differs(one: Array, other: Array, bias: Array) -> int | None:
-    """Where two scales of a bias differ, at a value that is not 0."""
+    """The first place where two scales of a bias differ and the bias is not 0; None if there is none."""
     flat = bias.reshape(-1)
     if any(s.size not in (1, flat.size) for s in (one, other)) or not np.all(one > 0) or not np.all(np.isfinite(one)):
         return None
@@ -279,12 +279,12 @@ def differs(one: Array, other: Array, bias: Array) -> int | None:
 
 _STEPS = {"QAttention": ("weight",), "DynamicQuantizeLSTM": ("W", "R")}
 INSIDE = tuple(f"{MS}::{op_type}" for op_type in _STEPS)
-"""The operators that have such weights, as users write them."""
+"""The larger operators with weights inside, as users write them."""
 
 
 def weights_inside(model: Model) -> Iterator[Weight]:
-    """Their weights; of recurrent operators one for each direction. What R meets is quantized in each step and has no
-    name: then `x.tensor` is empty."""
+    """Yield the weights of the operators in INSIDE; for recurrent operators, one per direction. The operand of R is
+    quantized in each step and has no name, so its `x.tensor` is empty."""
     for scope, node in nodes(model, [(MS, op_type) for op_type in _STEPS]):
         for name in _STEPS[node.op_type]:
             yield from _weights_of(scope, node, name)

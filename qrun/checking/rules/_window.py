@@ -1,4 +1,4 @@
-"""The geometry of a convolution or pool node: its window's attributes, and the shapes of x and w."""
+"""The geometry of convolution and pool nodes: window attributes, and the shapes of x and w."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONVS: dict[tuple[str, str], tuple[int, int]] = {
     ("", "QLinearConv"): (0, 3),
     (MS, "QLinearConv"): (0, 3),
 }
-"""Convolutions, and the places of x and w."""
+"""Convolutions, with the input places of x and w."""
 POOLS = (("", "MaxPool"), ("", "AveragePool"), ("", "LpPool"), (MS, "QLinearAveragePool"), (MS, "NhwcMaxPool"))
 _KEEPING = (
     "QuantizeLinear",
@@ -39,7 +39,7 @@ OPERATORS, CONV_NAMES = written((*CONVS, *POOLS)), written(CONVS)
 
 @frozen
 class Windowed:
-    """A node with a window. x, w: names of its tensors, w empty for a pool; shapes as far as they are known."""
+    """A node with a window. x, w: names of its inputs, w empty for a pool; x_shape, w_shape: None if not known."""
 
     scope: Scope
     node: Node
@@ -77,21 +77,21 @@ class Windowed:
 
     @property
     def kernel(self) -> Shape | None:
-        """That of w, else what kernel_shape says."""
+        """The kernel's sizes from w, else from kernel_shape; None if neither is known."""
         if self.w_shape is not None and len(self.w_shape) >= 3:
             return self.w_shape[2:]
         return ints(self.node, "kernel_shape") or None
 
     @property
     def rank(self) -> int | None:
-        """How many spatial axes there are; None if that is unknown or x and w disagree."""
+        """The number of spatial axes; None if it is unknown or x and w disagree."""
         given = (self.size, self.kernel) if self.w or self.size is None else (self.size,)
         found = {len(s) for s in given if s is not None}
         return found.pop() if len(found) == 1 else None
 
 
 def windows(model: Model) -> Iterator[Windowed]:
-    """Every convolution and pool of the model and of the graphs inside it."""
+    """Yield every convolution and pool of the model and its subgraphs."""
     for scope, node in nodes(model, (*CONVS, *POOLS)):
         key = node.domain, node.op_type
         if key in CONVS and max(CONVS[key]) < len(node.inputs):
@@ -103,13 +103,13 @@ def windows(model: Model) -> Iterator[Windowed]:
 
 
 def _input(scope: Scope, node: Node, place: int) -> tuple[str, Shape | None]:
-    """An input and its shape; None if its type is wrong already, for then the shape says nothing."""
+    """An input's name and shape; no shape if its type is wrong, because the shape then means nothing."""
     name = node.inputs[place]
     return name, None if place in mistyped(scope, node) else scope.shape(name)
 
 
 def made_channels(scope: Scope, name: str) -> int | None:
-    """The channels of a tensor that the file gives no shape: those of the convolution that it comes from."""
+    """The number of channels of a tensor without a stated shape, from the convolution that it comes from; or None."""
     for _ in range(_HOPS):
         made = scope.producer(name)
         if made is None:
@@ -133,6 +133,6 @@ def auto_pad(node: Node) -> str:
 
 
 def bad_values(node: Node, name: str, count: int | None, least: int) -> bool:
-    """Whether a list attribute that is given has another length than `count`, or a value below `least`."""
+    """Has a list attribute, if it is given, another length than `count`, or a value below `least`?"""
     values = ints(node, name)
     return bool(values) and (any(v < least for v in values) or count not in (None, len(values)))

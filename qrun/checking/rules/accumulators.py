@@ -1,4 +1,4 @@
-"""How far sums of products with stored weights can go: int32 accumulators, and pairs of products in int16."""
+"""Rules on the overflow of sums with stored weights: int32 accumulators, and pairs of products in int16."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMIT = 2**31
 
 @frozen
 class AccumulatorBound:
-    """The sum furthest from 0 that some input reaches. row: its output channel; terms: products in a sum."""
+    """The sum furthest from 0 that some input reaches. row: its output channel; terms: the number of products in it."""
 
     row: int
     sum: int
@@ -43,12 +43,12 @@ class AccumulatorBound:
 
     @property
     def headroom(self) -> float:
-        """Bits between this sum and the end of int32; below 0 if it does not fit."""
+        """The number of bits between this sum and the end of int32; negative if it does not fit."""
         return 31 - log2(max(1, self.sum if self.sum >= 0 else -self.sum - 1))
 
 
 def worst_sums(model: Model, enough: int) -> Iterator[tuple[Weight, AccumulatorBound, str]]:
-    """Each weight whose sums may be larger than `enough`, its worst sum, and the bias in it, in words."""
+    """Yield each weight whose sums may exceed `enough`, its worst sum, and text for the bias in it."""
     for w in weights(model):
         worst = None if w.float and w.dtype.itemsize > 1 else _bound(w, enough)
         if worst is not None:
@@ -56,7 +56,7 @@ def worst_sums(model: Model, enough: int) -> Iterator[tuple[Weight, AccumulatorB
 
 
 def _bound(w: Weight, enough: int) -> AccumulatorBound | None:
-    """The worst sum, or None if it is surely at most `enough`, or the other operand's type is not known."""
+    """The worst sum; None if a simple bound shows that it is at most `enough`, or if the other operand is not known."""
     x = w.x.dtype
     if x is None or x.kind not in "iu" or x.itemsize > 2:
         return None
@@ -79,7 +79,7 @@ def _bound(w: Weight, enough: int) -> AccumulatorBound | None:
 
 
 def _parts(rows: Array, zero: Array) -> tuple[Array, Array]:
-    """For each row the sum of its weights above 0, and of those below, without sign."""
+    """For each row, the sum of its positive weights, and of the magnitudes of its negative weights."""
     if not zero.any():
         total = rows.sum(1, dtype=np.int64)
         up = np.maximum(rows, rows.dtype.type(0)).sum(1, dtype=np.int64)
@@ -90,7 +90,7 @@ def _parts(rows: Array, zero: Array) -> tuple[Array, Array]:
 
 
 def _bias(w: Weight, rows: int) -> Array:
-    """The bias of each row; none where it does not fit, which QR305 tells, or was clipped, which QR312 tells."""
+    """The bias of each row; 0 if it does not fit, which QR305 reports, or was clipped, which QR312 reports."""
     if w.b is None or w.b.dtype != np.int32 or w.b.size not in (1, rows):
         return np.zeros(rows, np.int64)
     bias = w.b.reshape(-1).astype(np.int64)
@@ -99,7 +99,7 @@ def _bias(w: Weight, rows: int) -> Array:
 
 
 def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
-    """Each weight with a pair of products that can leave int16, behind what `_worst` tells of it."""
+    """Yield each weight with a pair of products that can leave int16, after the result of `_worst` for it."""
     for w in (*weights(model), *weights_inside(model)):
         if w.float and w.x.dtype == np.int8:
             w = _as_run(model, w)
@@ -113,7 +113,7 @@ def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
 
 
 def _as_run(model: Model, w: Weight) -> Weight:
-    """The weight with the operand as onnxruntime has it on x86 CPUs, which makes uint8 of some int8 activations."""
+    """The weight with its operand as in onnxruntime on x86 CPUs, which turns some int8 activations into uint8."""
     if (w.scope.path, w.node.index) not in _unsigned_operands(model):
         return w
     zero = None if w.x.zero is None else unsigned(w.x.zero)
@@ -122,7 +122,7 @@ def _as_run(model: Model, w: Weight) -> Weight:
 
 @once_per_model
 def _unsigned_operands(model: Model) -> frozenset[tuple[str, int]]:
-    """The nodes that onnxruntime runs in integers with a uint8 first operand: the paths of graphs, and places."""
+    """The nodes that onnxruntime runs in integers with a uint8 first operand, by path of the graph and node index."""
     from qrun.checking.targets import integers
 
     found = integers(model)
@@ -131,7 +131,7 @@ def _unsigned_operands(model: Model) -> frozenset[tuple[str, int]]:
 
 
 def _worst(w: Weight) -> tuple[int, str, str] | None:
-    """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
+    """The largest sum of a pair, a text for the pair, and a text for its place and the count; None if all fit int16."""
     codes = _by_pairs(w)
     first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
     step, bad, found = max(1, _NEAR * first.shape[1] // max(first.size, 1)), 0, []
@@ -157,7 +157,7 @@ def _worst(w: Weight) -> tuple[int, str, str] | None:
 
 
 def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
-    """How many sums saturate with these inputs, with the nodes that have most of them first."""
+    """Text: how many sums saturate with these inputs, by node, the most affected first; "" if that is not known."""
     unsafe = [w for w in unsafe if w.x.tensor]
     counts = _count_saturated(model, unsafe, feeds)
     if not counts:
@@ -177,16 +177,16 @@ def _is_depthwise(w: Weight) -> bool:
 
 
 _NEAR = 1 << 17
-"""Pairs that are added together: their sums stay in the second-level cache."""
+"""The number of pairs added at a time: their sums stay in the second-level cache."""
 _SAFE = 128
-"""255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
+"""The largest safe sum of two weights: 255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
 
 
 _INT16 = np.iinfo(np.int16)
 
 
 def _by_pairs(w: Weight) -> Array:
-    """The weights with the axis of the sum second, in the order in which the kernels walk it."""
+    """The weights with the summed axis second, in the order in which kernels add."""
     codes = w.codes
     if not w.is_conv:
         summed = codes.ndim - 2 if w.axis == codes.ndim - 1 else codes.ndim - 1
@@ -200,9 +200,9 @@ def _by_pairs(w: Weight) -> Array:
 def _count_saturated(
     model: Model, weights: Sequence[Weight], feeds: Mapping[str, Array]
 ) -> list[tuple[int, int]] | None:
-    """For each node, how many sums of two products leave int16 with these inputs, of how many.
+    """For each weight, the number of sums of two products that leave int16 with these inputs, and of all such sums.
 
-    The model is run once. None if it cannot be, or if an operand is not known.
+    Runs the model once. None if it cannot run, or if a weight is in a subgraph.
     """
     if any(w.scope.outer is not None for w in weights):
         return None
@@ -225,7 +225,7 @@ def _count(w: Weight, x: Array) -> tuple[int, int]:
 
 
 def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
-    """The matrix products of a node: columns of x [terms, positions] and weights [terms, channels], in kernel order."""
+    """Yield a node's matrix products: columns of x [terms, positions], weights [terms, channels], in kernel order."""
     if w.is_conv:
         yield from _convolutions(w, x)
         return
@@ -258,7 +258,7 @@ def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _terms(codes: Array) -> Array:
-    """[channels, depth, kernel...] as [kernel... * depth, channels]."""
+    """Reorder [channels, depth, kernel...] to [kernel... * depth, channels]."""
     return np.moveaxis(codes, 1, -1).reshape(len(codes), -1).T
 
 
@@ -403,7 +403,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
         met = saturating(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
         more = len({id(one.node) for _, one in unsafe}) - 1
         others = f", and {several(more, 'more node')} like it" if more else ""
-        # onnxruntime.quantization writes int8 weights of QLinearConv with a scale for each channel whatever it is told.
+        # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested.
         scales = model.constants.get(w.node.inputs[4]) if w.node.op_type == "QLinearConv" else None
         yield Finding(
             f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",

@@ -1,4 +1,4 @@
-"""Along which axis of a tensor its scales lie, and in which blocks."""
+"""Rules on the axis of scales, and on block sizes."""
 
 from __future__ import annotations
 

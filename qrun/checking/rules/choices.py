@@ -1,4 +1,4 @@
-"""Nodes for which runtimes rightly give different results: ties of average pools, and random numbers."""
+"""Rules on nodes whose results may legally differ between runtimes: ties of average pools, and random numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
 
 
 def _elements(scope: Scope, node: Node) -> int:
-    """How many elements are averaged, or 0 if that is not known."""
+    """The number of elements that are averaged; 0 if not known."""
     if node.op_type == "GlobalAveragePool":
         shape = known(scope.shape(node.inputs[0]))
         return prod(shape[2:]) if shape and len(shape) > 2 else 0

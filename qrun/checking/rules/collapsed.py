@@ -1,4 +1,4 @@
-"""Scales that are too large for the values, or for most of them: few codes, or one, are left to tell these apart."""
+"""Rules on scales that are too large for all or most values, so that these share few codes, or one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 TOO_LARGE = 4
-"""A scale is too large if one of at most this part of it fits the values."""
+"""A scale is too large if a scale this many times smaller fits the values."""
 LEAST, DISTINCT = 16, 8
-"""Values of a tensor, and different ones among them, that must have become one or two codes."""
+"""The fewest values of a tensor, and distinct ones among them, that must share one or two codes."""
 MANY = 64
-"""Values of a tensor that must lie within a quarter of the codes."""
+"""The fewest values of a tensor that must lie within a quarter of the codes."""
 _QUANTIZE = written([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")])
 _FIX = "calibrate again, with inputs like these"
 
 
 @frozen
 class Used:
-    """The codes that a tensor had over some inputs. low, high: the least and the greatest; count: how many different
-    ones; size: how many values."""
+    """The codes of a tensor over some inputs. low, high: the smallest and the largest code; count: the number of
+    distinct codes; size: the number of values."""
 
     low: int
     high: int
@@ -167,7 +167,7 @@ def scale_beyond_function(model: Model) -> Iterator[Finding]:
 
 
 def over_all(model: Model, used: Mapping[str, Used], samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
-    """The findings of QR413 and QR414 on codes that were counted over many inputs. samples: some of these inputs."""
+    """Yield the findings of QR413 and QR414 on codes counted over many inputs. samples: some of these inputs."""
     for name, one in one_scaled(model).items():
         if name in used:
             yield from RULES["QR413"].told(model, _find_collapsed(model, one, used[name], samples))
@@ -206,9 +206,9 @@ def _few(model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str
 
 
 def _fit(model: Model, one: OneScaled, low: float, high: float) -> tuple[float, int] | None:
-    """The scale and the zero point that fit values from `low` to `high`; None if the stored scale does.
+    """The scale and zero point that fit values from `low` to `high`; None if the stored scale is not too large.
 
-    A function that gives 0 to 1 has the scale for these, whatever few of its values occurred.
+    For a function with known bounds, such as 0 to 1, these count, however few of its values occurred.
     """
     function = bounds(model, one)
     fit = one.fitting(*((low, high) if function is None else function[1:]))
@@ -234,9 +234,9 @@ def _finding(model: Model, one: OneScaled, fit: tuple[float, int], message: str,
 
 
 def _before_rounding(model: Model, one: OneScaled, samples: Sequence[Mapping[str, Array]]) -> Array | None:
-    """The tensor's values with these inputs in steps of its scale, the zero point added; None if too few differ.
+    """The tensor's values with these inputs, in steps of its scale, zero point added; None if too few are distinct.
 
-    Inputs without different values, such as a black image, prove nothing.
+    Samples whose inputs are all constant, such as a black image, do not count.
     """
     made = []
     for feeds in samples:
@@ -249,7 +249,7 @@ def _before_rounding(model: Model, one: OneScaled, samples: Sequence[Mapping[str
 
 
 def _real(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
-    """The values before the node rounds them, in steps, the zero point added; None if they are not known."""
+    """The values that the node rounds, in steps, zero point added; None if they are not known."""
     from qrun.comparing.ties import before_rounding
 
     read = [n for n in node.inputs if n and n not in model.constants]
@@ -258,12 +258,12 @@ def _real(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
 
 
 MOST = 0.5
-"""Share of the elements that must have one code, without being exactly what it stands for."""
+"""The share of the elements that must have the crowded code without having exactly its value."""
 AROUND, FEW = 8, 0.05
-"""Codes next to that one of which nearly none is used: else values spread out from it, as behind a Relu.
-Nearly none: of all."""
+"""At most the share FEW of the elements may have a code within AROUND of the crowded one: if more do, values spread
+out from it, as behind a Relu."""
 FAR = 64
-"""Codes from that one to the farthest."""
+"""The smallest distance from the crowded code to the farthest used code."""
 
 
 @rule(
@@ -328,7 +328,7 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]
 
 
 def _mode(codes: Array) -> int | None:
-    """The code that most elements share, with none around it and others far away; None if that is not so."""
+    """The code that most elements share, if few elements have codes near it and some have codes far away; else None."""
     if codes.size < 2 * DISTINCT or codes.dtype.kind not in "iu":
         return None
     used, counts = np.unique(codes, return_counts=True)
@@ -341,7 +341,8 @@ def _mode(codes: Array) -> int | None:
 
 
 def _crowd(codes: Array, real: Array | None, mode: int) -> tuple[Array, float] | None:
-    """The values that became one code, and the farthest other; None if they are no crowd. real: before rounding."""
+    """The values that were rounded to the code `mode`, and the farthest other value; None if they are not a crowd of
+    distinct values. real: the values before rounding, in steps."""
     if real is None or real.shape != codes.shape or not np.isfinite(real).all():
         return None
     inside = real[codes == mode]

@@ -1,5 +1,5 @@
-"""What the default session of onnxruntime makes of DequantizeLinear and QuantizeLinear: where it computes something
-else than the model says, and where it does not run."""
+"""Rules on onnxruntime's default session, which rewrites DequantizeLinear and QuantizeLinear: where its results differ
+from what the model says, and where it fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _rewrite_finding(scope: Scope, found: Rewrite, place: str, **fields: Any) ->
 
 
 def _each(model: Model, kind: Callable[[Model], Iterator[Rewrite]], place: str, **fields: str) -> Iterator[Finding]:
-    """A finding for each rewrite; {op} in its words stands for the operator."""
+    """Yield a finding for each rewrite; {op} in the fields is replaced by the operator."""
     for scope, found in _rewrites(model, kind):
         told = {name: text.format(op=found.node.op_type) for name, text in fields.items()}
         yield _rewrite_finding(scope, found, place, **told)
@@ -203,7 +203,7 @@ def _dilated_pools(scope: Scope) -> Iterator[Finding]:
 _ONE_SCALE = {"Conv": True, "GlobalAveragePool": True} | dict.fromkeys(
     ("Sigmoid", "LeakyRelu", "AveragePool", "Where"), False
 )
-"""Operators whose integer form has one scale for each tensor, and whether it starts and fails when it runs."""
+"""Operators whose integer form has one scale per tensor. The value: does the session start and then fail in a run?"""
 
 
 def _sliced_activations(scope: Scope) -> Iterator[Finding]:
@@ -228,7 +228,7 @@ def _sliced(scope: Scope, node: Node, sliced: StoredParameters, *, runs: bool) -
 def _groups(
     scope: Scope, operators: tuple[str, ...]
 ) -> Iterator[tuple[Node, list[StoredParameters], StoredParameters]]:
-    """Each such operator between DequantizeLinear and QuantizeLinear of 8-bit tensors, with these."""
+    """Yield each of these operators between DequantizeLinear and QuantizeLinear of 8 bits, with their parameters."""
     model = scope.model
     for node in model.nodes:
         if node.op_type not in operators or node.domain or not node.outputs:
@@ -241,7 +241,7 @@ def _groups(
 
 
 def _is_small(scope: Scope, before: Sequence[StoredParameters], results: Sequence[str] = ()) -> bool:
-    """Do all tensors that are dequantized, and these results, have 8 bits?"""
+    """Do the tensors that are dequantized and these results all have 8 bits?"""
     types = [scope.dtype(name) for name in (*(p.node.inputs[0] for p in before), *results)]
     return all(dtype in (np.int8, np.uint8) for dtype in types)
 

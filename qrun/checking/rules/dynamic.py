@@ -1,4 +1,4 @@
-"""Tensors that are quantized while the model runs."""
+"""Rules on dynamic quantization."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _stored(scope: Scope, node: Node, value: Array) -> Finding:
 
 
 def _vanishes(value: Array) -> bool:
-    """Whether the range of the values and 0, divided by 255 in float32, is 0."""
+    """Is the range of the values and 0, divided by 255 in float32, equal to 0?"""
     with np.errstate(all="ignore"):
         ends = np.float32(max(0, value.max(initial=0))), np.float32(min(0, value.min(initial=0)))
         return not (ends[0] - ends[1]) / np.float32(255)
@@ -146,10 +146,10 @@ def _depends(scope: Scope, node: Node, fixed: bool) -> bool:
         return False
     shape = scope.shape(node.inputs[0])
     if shape is not None and node.op_type == "DynamicQuantizeLSTM" and len(shape) > 1:
-        shape = (shape[1], shape[0], *shape[2:])  # the second axis is that of sequences
+        shape = (shape[1], shape[0], *shape[2:])  # the second axis is the batch
     return not fixed if shape is None else not _is_fixed(shape)
 
 
 def _is_fixed(shape: Shape | None) -> bool:
-    """One row, or fewer than two axes, and no size that varies."""
+    """Has a shape fixed sizes, and fewer than two axes or at most one row?"""
     return shape is not None and all(isinstance(d, int) for d in shape) and (len(shape) < 2 or shape[0] in (0, 1))

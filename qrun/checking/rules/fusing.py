@@ -1,5 +1,5 @@
-"""Groups of DequantizeLinear, an operator and QuantizeLinear: which of them do not become one integer operator, in qrun
-and in onnxruntime on x86 CPUs, and why."""
+"""Rules on groups of DequantizeLinear, an operator and QuantizeLinear that do not become one integer operator, in qrun
+or in onnxruntime on x86 CPUs, and why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
-"""Operators that have an integer form, in qrun and in onnxruntime."""
+"""Operators with an integer form, in qrun and in onnxruntime."""
 _HOPS = 4
 _TOLD = (
     "the product of the operands' scales",
@@ -40,7 +40,7 @@ _TOLD = (
     "refuses its parameters",
     "wholly in the padding",
 )
-"""Of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that are about what qrun does not know."""
+"""Parts of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that concern what qrun does not know."""
 _UINT8 = (
     "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that wants one reader, give every reader a "
     "DequantizeLinear of its own behind the one QuantizeLinear"
@@ -290,9 +290,9 @@ _Refused = tuple[tuple[Scope, Node, str], ...]
 
 @once_per_model
 def refused(model: Model) -> _Refused:
-    """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
+    """The nodes that read or make quantized tensors but stay in float, each with its graph and the reason.
 
-    The graph of a subgraph holds those constants of the graphs around it that it reads as its own.
+    The scope of a subgraph has a graph that includes the constants of outer graphs that it reads.
     """
     return tuple(entry for scope in scopes(model) for entry in _refused(scope))
 
@@ -314,13 +314,13 @@ def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
 
 
 def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
-    """Those of the names that are constants for a graph inside this one."""
+    """The constants among `names` that a graph inside this one sees, by name."""
     found = _around(scope.outer, names) if scope.outer else {}
     return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
 
 
 def dequantized_inputs(model: Model, node: Node) -> int:
-    """How many inputs come from DequantizeLinear of a tensor that is not stored."""
+    """The number of inputs that come from a DequantizeLinear of a tensor that is not stored."""
     made = [model.producers[name] for name in node.inputs if name in model.producers]
     return sum(m.op_type == "DequantizeLinear" and bool(m.inputs) and m.inputs[0] not in model.constants for m in made)
 
@@ -422,7 +422,7 @@ def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
 
 @once_per_model
 def _found(model: Model) -> Sequence[tuple[float, Finding]]:
-    """For each cause the share of the model's products that it keeps in float, and the finding."""
+    """For each cause, the share of the model's products that it keeps in float, and its finding."""
     from qrun.checking.targets import integers
 
     found = integers(model)

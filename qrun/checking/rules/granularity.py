@@ -1,4 +1,4 @@
-"""One scale per tensor, channel, row, column or block: the shapes of scales and zero points, and their axis."""
+"""Rules on the shapes of scales and zero points: one per tensor, channel, row, column or block."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def scale_shape(model: Model) -> Iterator[Finding]:
 
 
 def _scale_fix(node: Node, form: Form, scale: Shape | None, owner: Shape | None) -> str:
-    """What to export, as the error of a run says it."""
+    """The fix: what to export, in the words of a run's error."""
     from qrun.ops._advice import axis_fix
 
     if form == "axis" and older(node):

@@ -1,4 +1,4 @@
-"""A graph's nodes, names and stored tensors: their order, what is there twice, and what nothing reads."""
+"""Rules on a graph's nodes, names and stored tensors: their order, duplicates, and what nothing reads."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def shadowed_name(model: Model) -> Iterator[Finding]:
 
 
 def _outside(scope: Scope, name: str) -> str:
-    """What `name` is in a graph around this one, where it is visible from here."""
+    """Describe the tensor `name` of an outer graph that is visible here; "" if there is none."""
     while scope.outer is not None:
         outer, holder = scope.outer, scope.holder
         if name in outer.model.constants:
@@ -253,9 +253,9 @@ def dead_node(model: Model) -> Iterator[Finding]:
 
 
 LARGE = 1 << 8
-"""Bytes of the smallest tensor that is reported."""
+"""The smallest size in bytes of a tensor that is reported."""
 _PROBE = 16
-"""Elements at each end that are compared before whole tensors are."""
+"""The number of elements at each end that are compared before whole tensors are."""
 
 
 @rule(
@@ -322,7 +322,7 @@ _Stored = tuple[Scope, str, Array]
 
 
 def _copies(model: Model) -> Iterator[tuple[_Stored, list[_Stored]]]:
-    """Each tensor that is stored several times: where it is first, and where again."""
+    """Yield each tensor that is stored several times: its first place, and its other places."""
     found = grouped((_key(each[2]), each) for each in _large(model))
     for group in found.values():
         while len(group) > 1:

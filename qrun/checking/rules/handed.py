@@ -1,4 +1,4 @@
-"""Quantized tensors between the node that makes them and the nodes that read them, with the parameters of both."""
+"""A rule on quantized tensors: the node that makes one and the nodes that read it must have the same parameters."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def other_scale(model: Model) -> Iterator[Finding]:
 
 
 def _finding(one: Handed, off: ParameterMismatch, more: int, exchanged: bool) -> Finding:
-    """exchanged: what the reader makes is read with the same difference,
-    so its own two ends took each other's place."""
+    """The finding for one mismatch. exchanged: is the reader's own result read with the same mismatch, so that its
+    input's and output's parameters are exchanged?"""
     made, read = one.made, one.read
     slot = read.q.tensor
     codes = "" if made.tensor == slot.tensor else f", codes of {made.tensor}"
@@ -81,13 +81,13 @@ def _finding(one: Handed, off: ParameterMismatch, more: int, exchanged: bool) ->
 
 
 _KEEPS = (("", "MaxPool"), ("", "Relu"), ("", "Clip"), ("", "Pad"), ("", "Resize"), ("com.microsoft", "NhwcMaxPool"))
-"""Operators, beside those that only move elements, whose codes have the scale and zero point of their input."""
+"""Operators, other than those that only move elements, whose codes have the scale and zero point of their input."""
 
 
 @frozen(eq=False)
 class End:
-    """A node with the parameters that it gives to a tensor.
-    scale, zero: None if they are not stored, or not to be judged."""
+    """A node with its parameters for a tensor. scale, zero: None if they are not stored, or not to
+    be judged."""
 
     scope: Scope
     node: Node
@@ -104,14 +104,14 @@ class End:
         return str(self.scope.at(self.node)["node"])
 
     def names(self, off: ParameterMismatch) -> str:
-        """The tensors that hold what differs: `` (x_scale s, x_zero_point z)``."""
+        """The names of the differing parameters' tensors: `` (x_scale s, x_zero_point z)``."""
         slots = [slot for slot, wanted in ((self.q.scale, off.in_scale), (self.q.zero_point, off.in_zero)) if wanted]
         return f" ({', '.join(f'{slot.name} {slot.tensor}' for slot in slots if slot)})" if any(slots) else ""
 
 
 @frozen(eq=False)
 class Handed:
-    """The codes that `made` writes and `read` reads. direct: as they are; otherwise other operators moved them."""
+    """Codes that `made` writes and `read` reads. direct: are they one tensor? If not, operators moved the codes."""
 
     made: End
     read: End
@@ -120,7 +120,7 @@ class Handed:
 
 @frozen
 class ParameterMismatch:
-    """What two ends say of one tensor, in words: ``scale 0.5``; and what it does to the values."""
+    """A mismatch of two ends. made, read: their parameters, ``scale 0.5``; effect: what it does to the values."""
 
     made: str
     read: str
@@ -130,7 +130,7 @@ class ParameterMismatch:
 
 
 def handed(model: Model) -> Iterator[Handed]:
-    """Every quantized tensor with a node that gives it a scale or zero point, at every node that reads it with one."""
+    """Yield every pair of a node that makes a quantized tensor with a scale or zero point, and a node that reads it."""
     for scope, node, q in quantized(model):
         origin = None if q.is_output else _origin(scope, q.tensor.tensor)
         made, read = (_end(*origin), _end(scope, node, q)) if origin else (None, None)
@@ -139,7 +139,7 @@ def handed(model: Model) -> Iterator[Handed]:
 
 
 def difference(one: Handed) -> ParameterMismatch | None:
-    """How the stored parameters of both ends differ; None if they do not, or if that cannot be known."""
+    """The mismatch of both ends' stored parameters; None if they are equal, or if that cannot be known."""
     scale, zero = _scales(one), _zero_points(one)
     parts = [part for part in (scale, zero) if part is not None]
     if not parts:
@@ -149,7 +149,7 @@ def difference(one: Handed) -> ParameterMismatch | None:
 
 
 def _scales(one: Handed) -> tuple[str, str, str] | None:
-    """Both scales where they are furthest apart, and the effect, in words."""
+    """Texts for both scales where they are furthest apart, and for the effect; None if they are equal."""
     pair = _pair(one.made.scale, one.read.scale, one.direct)
     if pair is None:
         return None
@@ -164,7 +164,7 @@ def _scales(one: Handed) -> tuple[str, str, str] | None:
 
 
 def _zero_points(one: Handed) -> tuple[str, str, str] | None:
-    """Likewise both zero points, if their types are equal, for QR303 reports others."""
+    """The same for both zero points; None also if their types differ, which QR303 reports."""
     pair = _pair(one.made.zero, one.read.zero, one.direct)
     if pair is None or pair[0].dtype != pair[1].dtype:
         return None
@@ -179,7 +179,7 @@ def _zero_points(one: Handed) -> tuple[str, str, str] | None:
 
 
 def _origin(scope: Scope, name: str) -> tuple[Scope, Node, Quantizer] | None:
-    """The node that quantizes a tensor, or the one whose codes other operators moved to make it."""
+    """The node that quantizes a tensor, looking through operators that keep the scale; None if there is none."""
     seen: set[tuple[int, str]] = set()
     while True:
         made = scope.producer(name)
@@ -201,7 +201,7 @@ def _keeps(node: Node, name: str) -> bool:
 
 
 def _end(scope: Scope, node: Node, q: Quantizer) -> End | None:
-    """None if a shape is wrong, which QR301 and QR302 report, or if the tensor has no scale and no zero point."""
+    """A node's end of a tensor; None without parameters, for wrong shapes (QR301, QR302 report them) or bad scales."""
     slots = [slot for slot in (q.scale, q.zero_point) if slot]
     if not slots or any(expected_shape(scope, node, q, slot) for slot in slots):
         return None
@@ -214,7 +214,7 @@ def _end(scope: Scope, node: Node, q: Quantizer) -> End | None:
 
 
 def _zero(scope: Scope, q: Quantizer) -> Array | None:
-    """The zero point; 0 if there is none, in the type of the tensor."""
+    """The integer zero point, or 0 in the type of the tensor if there is none; None for other types."""
     if q.zero_point:
         zero = _stored(scope, q.zero_point)
     else:
@@ -229,9 +229,9 @@ def _stored(scope: Scope, slot: Slot | None) -> Array | None:
 
 
 def _pair(a: Array | None, b: Array | None, direct: bool) -> tuple[Array, Array] | None:
-    """Both broadcast to one shape, of rank 1 at least; None for one array, which does not differ from itself.
+    """Broadcast both arrays to one shape of rank 1 at least; None if they are the same array or cannot be paired.
 
-    Where codes were moved, values per channel cannot be paired.
+    If codes were moved, values per channel cannot be paired.
     """
     if a is None or b is None or a is b:
         return None
@@ -243,12 +243,12 @@ def _pair(a: Array | None, b: Array | None, direct: bool) -> tuple[Array, Array]
 
 
 def _one(value: Array) -> Array:
-    """The value without axes of size 1; a single number if all are equal."""
+    """The values without axes of size 1, or one element if all are equal."""
     flat = value.reshape(-1)
     return flat[:1] if bool(np.all(flat == flat[0])) else np.squeeze(value)
 
 
 def _named(name: str, values: Array, place: int) -> str:
-    """``scale``, or ``scale[5]`` if there are several."""
+    """The name of an element: ``scale``, or ``scale[5]`` if there are several."""
     index = np.unravel_index(place, values.shape)
     return f"{name}[{','.join(str(int(i)) for i in index)}]" if values.size > 1 else name

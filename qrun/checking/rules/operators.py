@@ -1,4 +1,4 @@
-"""Nodes against the declaration of their operator: is there one, and which attributes, inputs and outputs has it?"""
+"""Rules that compare nodes with the declaration of their operator: its existence, attributes, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -149,13 +149,13 @@ def unknown_operator(model: Model) -> Iterator[Finding]:
 
 
 def _first_of_each(model: Model, meant: Callable[[Node], bool]) -> Iterator[tuple[Scope, Node, str]]:
-    """The first node of each operator among those for which `meant` holds, and how many of them it has, in words."""
+    """Yield the first node of each operator among nodes for which `meant` holds, with text for their number."""
     for places in grouped((node.op, (scope, node)) for scope, node in nodes(model) if meant(node)).values():
         yield (*places[0], several(len(places), "node"))
 
 
 def _why_unknown(node: Node) -> tuple[str, str]:
-    """Why the operator is not there, and what to do."""
+    """Texts: why the operator does not exist, and what to do."""
     op_type = node.op_type
     other = schema("", op_type, OPSETS[-1]) if node.domain else contrib(op_type)
     home = ("ai.onnx" if node.domain else MS) if other else ""
@@ -213,7 +213,7 @@ def output_count(model: Model) -> Iterator[Finding]:
 
 
 def _wrong_outputs(node: Node) -> tuple[str, str] | None:
-    """What is wrong with the outputs, and what they should be."""
+    """Texts: what is wrong with the outputs, and what they should be; None if they are right."""
     known = known_schema(node)
     if known is None:
         return None if any(node.outputs) else (f"{node.op} has no outputs", "one output or more")
@@ -229,7 +229,7 @@ def _wrong_outputs(node: Node) -> tuple[str, str] | None:
 
 
 def refusals(model: Model, code: str) -> Iterator[Finding]:
-    """A finding for every node that its operator's declaration (or onnx.defs) refuses with `code`."""
+    """Yield a finding for every node that its operator's declaration (or onnx.defs) refuses with `code`."""
     for scope, node, error in _refused(model):
         if error.code == code:
             facts = dict(error.facts)
@@ -245,8 +245,8 @@ def refusals(model: Model, code: str) -> Iterator[Finding]:
 
 
 def _cause(node: Node, error: OperatorError) -> str:
-    """Attributes that one version of an operator does not have come from one exporter;
-    QR301 tells what axis was for."""
+    """The cause that merges findings: attributes that a version of an operator lacks come from one exporter. An axis
+    before per-axis scales has the cause of QR301."""
     if error.code != "QR204":
         return ""
     of_axis = node.op_type in ("QuantizeLinear", "DequantizeLinear") and error.message.endswith(" 'axis'")
@@ -272,7 +272,7 @@ def _refusal(node: Node) -> OperatorError | None:
 
 
 def _by_schema(node: Node) -> OperatorError | None:
-    """The same for operators that qrun does not run: names of attributes, and how many inputs."""
+    """The refusal of a node whose operator qrun does not run: unknown attributes, or a wrong number of inputs."""
     known = known_schema(node)
     if known is None:
         return None

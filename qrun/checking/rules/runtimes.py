@@ -1,4 +1,4 @@
-"""Valid models that onnxruntime does not run: without a CPU kernel, or in a form that it refuses."""
+"""Rules on valid models that onnxruntime does not run: without a CPU kernel, or in a form that it refuses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
 
 
 Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
-"""The place of the input that is meant, or -1; what it is; what onnxruntime takes."""
+"""Judges a form of a node: returns the place of the offending input, or -1; what it is; what onnxruntime accepts."""
 
 
 @rule(
@@ -139,7 +139,7 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
 
 
 def _not_loaded(model: Model) -> Iterator[Finding]:
-    """What keeps onnxruntime from loading the model on x86 CPUs, at the first of the nodes."""
+    """Yield each cause for which onnxruntime does not load the model on x86 CPUs, at its first node."""
     from qrun.checking.targets import integers
 
     found = integers(model)
@@ -203,7 +203,7 @@ def _mixed_types(scope: Scope, node: Node) -> tuple[int, str, str] | None:
 
 
 _FIXED: Mapping[Judge, str] = {_mixed_types: "1.32"}
-"""The first version that takes the form."""
+"""The first version of onnxruntime that accepts the form."""
 _JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
     ("", "ConvInteger"): (_one_value(3, "w_zero_point"), _same_and_dilations),
     ("", "MatMulInteger"): (_one_value(2, "a_zero_point"),),
@@ -223,12 +223,12 @@ _JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
 
 _Types = tuple[np.dtype[Any] | None, ...]
 _Bound = tuple[tuple[str, np.dtype[Any]], ...]
-"""The element types of a node by type variable, and by the name of the input or output."""
+"""The element types of a node, by type variable."""
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
 def without_kernel(model: Model) -> dict[tuple[str, int, _Bound], list[tuple[Scope, Node]]]:
-    """The nodes with types that there is no kernel for, by operator, version and types."""
+    """The nodes whose types no kernel supports, by operator, version and types."""
     missing: dict[tuple[str, int, _Bound], list[tuple[Scope, Node]]] = {}
     opset = model.opsets.get("", 0)
     if model.opsets.get(MS, 1) != 1:
@@ -251,10 +251,10 @@ def without_kernel(model: Model) -> dict[tuple[str, int, _Bound], list[tuple[Sco
 
 
 def _variables(scope: Scope, node: Node, known: Schema, inputs: _Types, outputs: _Types) -> _Bound | None:
-    """The types of a node's variables as far as they are known. inputs, outputs: the types of its tensors.
+    """The known types of a node's type variables. inputs, outputs: the types of its tensors.
 
-    None if they contradict the schema, what the file states, or a zero point with which a node reads a tensor: other
-    rules report that.
+    None if they contradict the schema, the types that the file states, or the zero point of a reader: other rules
+    report that.
     """
     found: dict[str, np.dtype[Any]] = {}
     if not scope.disputed.isdisjoint(node.outputs):
@@ -290,7 +290,7 @@ def _fits(row: Mapping[str, Types], bound: Mapping[str, np.dtype[Any]]) -> bool:
 
 
 def there_are(node: Node) -> str:
-    """The combinations that there are kernels for."""
+    """Text: the combinations of types that have kernels."""
     kernels = cpu_kernels(node.domain, node.op_type)
     rows = list(kernels.of(node.version)) if kernels else []
     if not rows:

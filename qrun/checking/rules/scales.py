@@ -1,5 +1,5 @@
-"""Stored values of scales and zero points: those that are none, those that no calibration can have chosen, and tensors
-that are quantized twice."""
+"""Rules on stored values of scales and zero points: invalid ones, ones that no calibration chose, and tensors that are
+quantized twice."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def scale_value(model: Model) -> Iterator[Finding]:
 
 
 def _stored_scales(model: Model) -> Iterator[tuple[Scope, Node, Quantizer, Slot, Scope, Array]]:
-    """Each scale that is stored, at each node that reads it, with the graph that holds it and its value."""
+    """Yield each stored scale, at each node that reads it, with the graph that holds it and its value."""
     for scope, node, q in quantized(model):
         home = scope.home(q.scale.tensor) if q.scale else None
         value = home.value(q.scale.tensor) if home and q.scale else None
@@ -89,7 +89,7 @@ def _of_several(bad: Array) -> str:
 
 
 def _bad_scales(scope: Scope, node: Node, q: Quantizer, real: Array) -> Array:
-    """Which scales give no value, or another one than is meant."""
+    """A mask of the invalid scales: not positive and finite. For stored codes, 0 is invalid only if it changes one."""
     strict = ~(np.isfinite(real) & (real > 0))
     codes = scope.value(q.tensor.tensor) if node.op_type == "DequantizeLinear" and strict.any() else None
     if codes is None:
@@ -101,7 +101,7 @@ def _bad_scales(scope: Scope, node: Node, q: Quantizer, real: Array) -> Array:
 
 
 def _carries(scope: Scope, node: Node, q: Quantizer, codes: Array, shape: tuple[int, ...]) -> Array:
-    """Which scales belong to a code that is not the zero point; all where that is not known."""
+    """A mask of the scales of codes that differ from their zero point; all true if that is not known."""
     owner = spread(np.arange(math.prod(shape)).reshape(shape), node, codes.shape)
     stored = scope.value(q.zero_point.tensor) if q.zero_point else np.zeros(shape)
     zero = spread(stored, node, codes.shape) if stored is not None else None
@@ -224,7 +224,7 @@ _WHOLE = (
     "Gather",
     "Clip",
 )
-"""Operators whose results may be whole numbers, for which 1 is the right scale."""
+"""Operators whose results may be whole numbers, for which the scale 1 is right."""
 
 
 @rule(

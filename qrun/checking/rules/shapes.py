@@ -1,4 +1,4 @@
-"""Shapes and attributes that do not go together: of matrices, operands, windows and groups."""
+"""Rules on shapes and attributes that do not fit each other: of matrices, operands, windows and groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BROADCASTS: dict[tuple[str, str], tuple[int, int]] = {
     (MS, "QLinearMul"): (0, 3),
 }
 _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
-"""Operators, and the places of the two tensors that must fit together."""
+"""Operators, with the places of the two inputs whose shapes must fit each other."""
 
 
 @rule(
@@ -131,7 +131,7 @@ def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Findin
 
 
 def _expected_shapes(scope: Scope, node: Node, places: tuple[int, int]) -> str:
-    """What the shapes should be, or "" if they fit or cannot be judged."""
+    """A description of the shapes that the inputs should have; "" if they fit or cannot be judged."""
     a, b = (scope.shape(node.inputs[place]) for place in places)
     if a is None or b is None:
         return ""
@@ -160,7 +160,7 @@ def _product(a: Shape, b: Shape) -> str:
 
 
 def _packed_misfit(node: Node, a: Shape, b: Shape) -> str:
-    """What operands of a MatMulNBits should be, or "" if they fit its attributes or those say nothing."""
+    """The shapes that operands of a MatMulNBits should have; "" if they fit its attributes or these are invalid."""
     k, n, block = (number(node, name) for name in ("K", "N", "block_size"))
     if min(k, n, block) < 1:
         return ""
@@ -221,7 +221,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
 
 
 def _too_large(window: Windowed) -> tuple[int, int, int] | None:
-    """Spatial axis, its padded size, and the size of the dilated kernel there."""
+    """The first spatial axis where the window is too large, the padded size, and the dilated kernel's size; or None."""
     node, rank, size, kernel = window.node, window.rank, window.size, window.kernel
     if rank is None or size is None or kernel is None or auto_pad(node) not in ("NOTSET", "VALID"):
         return None
@@ -285,7 +285,7 @@ def group_mismatch(model: Model) -> Iterator[Finding]:
 
 
 def _expected_weight(window: Windowed) -> str:
-    """What w should be, or "" if it fits or cannot be judged."""
+    """The shape that w should have; "" if it fits or cannot be judged."""
     group, c = number(window.node, "group", 1), window.channels
     if group < 1:
         return "a group of 1 or more"
@@ -432,7 +432,7 @@ def window_attribute(model: Model) -> Iterator[Finding]:
 
 
 def _wrong_attributes(window: Windowed) -> Iterator[tuple[str, str, str]]:
-    """Name, what it should be, and what it is."""
+    """Yield each wrong attribute: its name, what it should be, and what it is."""
     node, rank = window.node, window.rank
     for name, least in _LEAST.items():
         if name == "kernel_shape" and window.w_shape is not None:

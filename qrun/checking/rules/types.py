@@ -1,4 +1,4 @@
-"""Element types: of inputs, outputs and zero points, and those that the file's IR version does not have."""
+"""Rules on element types: of inputs, outputs and zero points, and types newer than the file's IR version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BROUGHT_BY_IR = {
 _IR_OF_TYPE: Mapping[np.dtype[Any], int] = {
     BY_ONNX_NAME[n]: v for v, names in _BROUGHT_BY_IR.items() for n in names.split()
 }
-"""The IR version that brought an element type, for those that were not in the first."""
+"""The IR version that introduced an element type, for types that were not in the first version."""
 
 
 @rule(
@@ -121,7 +121,7 @@ def type_not_allowed(model: Model) -> Iterator[Finding]:
 
 
 def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
-    """The first input of a type that the operator does not take."""
+    """The finding for the first input of a type that the operator does not accept."""
     from qrun.ops._advice import type_fix
 
     given, place = given_types(scope, node), wrong[0]
@@ -138,7 +138,7 @@ def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
 
 
 def _not_one_type(scope: Scope, node: Node) -> Iterator[Finding]:
-    """The first input of another type than one that shares its type variable."""
+    """Yield a finding for the first input whose type differs from another one of the same type variable."""
     bound: dict[str, tuple[np.dtype[Any], str]] = {}
     names, left = formals(node)[1], judged_elsewhere(scope, node)
     for place, (dtype, formal) in given_types(scope, node).items():
@@ -157,7 +157,7 @@ def _not_one_type(scope: Scope, node: Node) -> Iterator[Finding]:
 
 
 def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dtype[Any], Formal]]) -> str:
-    """What to do where the first input of a wrong type and a later one would fit each other's place."""
+    """The fix if the first input of a wrong type and a later one fit each other's place; else ""."""
     first, dtype, formal = wrong[0], *given[wrong[0]]
     for other in wrong[1:]:
         if dtype in (given[other][1].types or ()) and given[other][0] in (formal.types or ()):
@@ -218,7 +218,7 @@ def output_type(model: Model) -> Iterator[Finding]:
 
 
 def _is_allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
-    """False if the type follows from an input that the operator does not take, which is QR203's to say."""
+    """Does the schema allow an output of this type? If not, it follows from a wrong input, which QR203 reports."""
     known = known_schema(node)
     if known is None or not known.outputs:
         return True

@@ -1,4 +1,4 @@
-"""What a run shows: NaN, infinity, saturation, scales that are none, and casts that do not fit the new type."""
+"""Rules on values in a run: NaN, infinity, saturation, invalid scales, and casts of values outside the new type."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
 
 
 def _ends(model: Model, node: Node) -> tuple[float, float] | None:
-    """The real values of the smallest and largest code of the output, if its parameters are stored scalars."""
+    """The real values of the output's smallest and largest code; None unless its parameters are stored scalars."""
     scope = Scope(model)
     for q in quantizers(node):
         scale = scope.value(q.scale.tensor) if q.is_output and q.scale else None
@@ -125,7 +125,7 @@ def _ends(model: Model, node: Node) -> tuple[float, float] | None:
 def _may_fold(model: Model, node: Node) -> bool:
     """May a Relu or Relu6 be folded into this node's range?
 
-    QuantizeLinear counts both ends together, so one whose zero point is the smallest code and whose x another node
+    QuantizeLinear counts both ends together, so a node whose zero point is the smallest code and whose x another node
     makes is not judged at all; other operators do not count values below such a zero point.
     """
     ends = _ends(model, node)
@@ -186,7 +186,7 @@ def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
 
 
 def _floats(array: Array) -> Array | None:
-    """The array as float32 or float64, or None if its type has no NaN or infinity."""
+    """The array as a float type that numpy computes with; None if its type is no float type."""
     if array.dtype.kind == "f":
         return array
     if array.dtype.kind == "V" and ONNX_NAMES.get(array.dtype, "").startswith(("bfloat", "float")):

@@ -1,4 +1,4 @@
-"""What a file says of itself: IR version, operator sets, and initializers that are graph inputs or are not."""
+"""Rules on a file's IR version, its operator sets, and initializers that are or are not graph inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qrun.ir import Model
 from qrun.ir.schema import ASSUMED, MS, NAMELESS, QONNX
 
 OPSETS_SINCE = 3
-"""The version that brought opset_import."""
+"""The IR version that introduced opset_import."""
 
 
 @rule(
@@ -54,7 +54,7 @@ def ir_version(model: Model) -> Iterator[Finding]:
 
 
 RELAXED_IR = 4
-"""The IR version that allows initializers which are no graph inputs."""
+"""The IR version that first allows initializers that are not graph inputs."""
 
 
 @rule("QR112", "error", spec="IR", fix="set model.ir_version to 4 or more")

@@ -1,5 +1,5 @@
-"""Stored weights: codes that are not used, channels that are 0, zero points; and biases: shape, type and scale, in
-integer operators and behind DequantizeLinear."""
+"""Rules on stored weights (unused codes, channels of 0, zero points) and on biases (shape, type, scale), in integer
+operators and behind DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops import Bias, bias
 
 _ENOUGH = 32
-"""Weights, and more than a few distinct ones, before anything is said: fewer may be what they are."""
+"""The fewest weights that are judged, if more than _FEW are distinct: a smaller tensor may be as it should."""
 _FEW = 3
 _ROOM = 4
 
@@ -188,7 +188,7 @@ def asymmetric_weights(model: Model) -> Iterator[Finding]:
 
 FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm"}
 ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2
-"""Within these of x_scale * w_scale, onnxruntime 1.32.0 still fuses a Conv; measured."""
+"""The tolerance around x_scale * w_scale within which onnxruntime 1.32.0 still fuses a Conv; measured."""
 
 
 @rule(

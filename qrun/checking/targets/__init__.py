@@ -1,31 +1,31 @@
-"""Which nodes of a quantized model runtimes and devices compute in integers: their rules as data, and their reader.
+"""Predicts which nodes of a quantized model a runtime or device computes in integers, from rules in JSON files.
 
-A target is a JSON file of this package. Each of its rules names operators and what a node of theirs must fulfil;
-`otherwise` says what the target does with a node that does not: it computes it in `float`, or does not load the model
-(`refused`, with the words `error`). Nodes that fulfil all run in integers. `@NAME` stands for the operators under
-`sets`. `cause` says why such a node is in float, `why` is the target's reason, `fix` what to change; with `chosen`, the
-model's author left the node in float. `since` and `until` are the first and the last of the versions under `measured`
-that have the rule; null: the first, or the last, of all has it. `proof` says how a rule is known: from the target's
-source, from an oracle (what the target was seen to do), or from both.
+A target is a JSON file of this package. Each of its rules names operators and a condition on their nodes. `otherwise`
+says what the target does with a node that fails the condition: it computes the node in `float`, or does not load the
+model (`refused`, with the message `error`). Nodes that pass all rules run in integers. `@NAME` means the operators
+under `sets`. `cause` says why a failing node is in float, `why` is the target's reason, `fix` what to change; with
+`chosen`, the model's author left the node in float. `since` and `until` are the first and the last of the versions
+under `measured` that have the rule; null means the first, or the last, of all. `proof` says how the rule is known:
+from the target's source, from an oracle (observed behaviour of the target), or from both.
 
 A condition is one of
 
-    {"all": [..]} {"any": [..]} {"not": c} {"use": NAME}      NAME stands under `define`
-    {"port": P, FACT: TEST, ..}      facts of a tensor at the node; an input that is left out passes
+    {"all": [..]} {"any": [..]} {"not": c} {"use": NAME}      NAME is defined under `define`
+    {"port": P, FACT: TEST, ..}      facts of a tensor at the node; an omitted input passes
     {"attr": A, "default": d, TEST}  an attribute
     {"opset": TEST}                  the model's version of ai.onnx
-    {"option": NAME, TEST}           what a user may set; the defaults stand under `options`
-    {"same": FACT, "ports": [P, ..]} one fact is the same at all; "parameters" are type, scale and zero point
+    {"option": NAME, TEST}           a user's option; the defaults are under `options`
+    {"same": FACT, "ports": [P, ..]} the fact is the same at all ports; "parameters" are type, scale and zero point
     {"log2": {P: k, ..}, "min": a, "max": b, "tol": t}        the sum of k log2(scale of P) is from a to b
 
-A port is the number of an input; x, w or b (inputs 0, 1, 2); inputs (all that stand for real numbers); data (all of
-these that are not stored); y (output 0); outputs. Every tensor has the facts given, quantized, type, real (the type
-outside the codes), rank. An input also has const. An output also has readers (how many), graph_output, next (the only
-reader, if it has one reader too). A quantized tensor also has declared (its type in the file; `type` is the one that
-the target gives it), scale, zero, zero_given, per (tensor, channel or block), axis, axis_back (from the end: 1 is the
-last). A quantized output also has spread (the target adds its QuantizeLinear, with the parameters of a dequantized
-input). A test is a value, a list of values, or some of min, max, not. `prepare` says what the target makes of the graph
-first (`Preparation`).
+A port is the number of an input; x, w or b (inputs 0, 1, 2); inputs (all that represent real numbers); data (the inputs
+among these that are not stored); y (output 0); outputs. Every tensor has the facts given, quantized, type, real (the
+type outside the codes), rank. An input also has const. An output also has readers (their number), graph_output, next
+(the operator of the only reader, if that has one reader too). A quantized tensor also has declared (its type in the
+file; `type` is the one that the target gives it), scale, zero, zero_given, per (tensor, channel or block), axis,
+axis_back (from the end: 1 is the last). A quantized output also has spread (the target adds its QuantizeLinear, with
+the parameters of a dequantized input). A test is a value, a list of values, or some of min, max, not. `prepare` says
+how the target changes the graph first (`Preparation`).
 
 May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.
 """
@@ -54,8 +54,8 @@ class TargetRule:
     """One rule of a target.
 
     cause:  why the node is in float, as a clause. why: the target's reason. fix: what to change.
-    chosen: the model's author left the node in float, so nothing is wrong. error: what the target says where it does
-    not load the model.
+    chosen: did the model's author leave the node in float, so that nothing is wrong? error: the target's message if it
+    does not load the model.
     """
 
     id: str
@@ -75,9 +75,9 @@ class TargetRule:
 
 @frozen
 class Judged:
-    """A node that the file asks to run in integers, or that does.
+    """A node that runs in integers, or that the file wants to run in integers.
 
-    rule: the first rule that keeps it out of integers, or None. x: the element type that the target gives its input 0.
+    rule: the first rule that keeps it in float, or None. x: the element type that the target gives its input 0.
     """
 
     scope: Scope
@@ -92,7 +92,7 @@ class Judged:
 
 @frozen
 class DeployTarget:
-    """A runtime or device: its name for users, its version, and its rules of that version."""
+    """A runtime or device: its name for users, its version, its machines (`on`), and its rules of that version."""
 
     id: str
     name: str
@@ -104,7 +104,7 @@ class DeployTarget:
     preparation: Preparation
 
     def judge(self, model: Model) -> Sequence[Judged]:
-        """The model's nodes that are to run in integers or do, also in graphs inside nodes."""
+        """Judge the nodes that run in integers or should, also in subgraphs."""
         return [judged for scope in scopes(model) for judged in self._judge(scope)]
 
     def _judge(self, scope: Scope) -> Iterator[Judged]:
@@ -126,7 +126,7 @@ class DeployTarget:
 
 @frozen
 class InFloat:
-    """A reason why nodes stay in float: the rule, and the nodes."""
+    """A rule that keeps nodes in float, and these nodes."""
 
     KEYS = keys("id=rule.id cause=rule.cause fix=rule.fix nodes")
 
@@ -140,7 +140,7 @@ class InFloat:
 
 @frozen
 class Count:
-    """How many nodes of an operator are to run in integers, and how many of these do."""
+    """The number of nodes of an operator that should run in integers, and the number that do (`integer`)."""
 
     op: str
     nodes: int
@@ -149,9 +149,9 @@ class Count:
 
 @frozen
 class Integers:
-    """What a target makes of a quantized model: its nodes of each operator, and why some are in float.
+    """Which nodes of a quantized model a target computes in integers, by operator, and why others stay in float.
 
-    runtime: its name and version. on: the machines.
+    runtime: the target's name and version. on: the machines that it runs on.
     """
 
     KEYS = keys("target runtime on operators in_float=causes")
@@ -169,7 +169,7 @@ class Integers:
 
     @property
     def causes(self) -> tuple[InFloat, ...]:
-        """In the order of their first nodes; rules with the same words are one cause."""
+        """The causes, in the order of their first nodes; rules with the same `cause` text are one cause."""
         found: dict[str, tuple[TargetRule, list[Judged]]] = {}
         for judged in self.judged:
             if judged.rule is not None:
@@ -185,7 +185,7 @@ class Integers:
 
 @once_per_model
 def integers(model: Model) -> Integers | None:
-    """What onnxruntime on x86 CPUs makes of a model; None if the model has no quantized activations."""
+    """The nodes that onnxruntime computes in integers on x86 CPUs; None if the model has no quantized activations."""
     known = target("onnxruntime-cpu")
     judged = tuple(known.judge(model))
     return Integers(known.id, f"{known.name} {known.version}", known.on, judged) if judged else None
@@ -193,7 +193,7 @@ def integers(model: Model) -> Integers | None:
 
 @cache
 def target(name: str) -> DeployTarget:
-    """The target of that name: of `onnxruntime-cpu`, the rules of its newest version that was measured."""
+    """Load a target, such as `onnxruntime-cpu`, with the rules of its newest measured version."""
     data = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
     newest = data["measured"][-1]
     rules = tuple(_rule(r, data["sets"]) for r in data["rules"] if _applies(r, newest))

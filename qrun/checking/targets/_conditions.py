@@ -1,4 +1,4 @@
-"""Conditions of a target's rules, whether they hold at an operator, and the facts about tensors that they ask for."""
+"""Evaluates the conditions of a target's rules at an operator, and collects the facts about tensors that they test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REAL = ("float", "float16", "bfloat16", "double")
 
 
 def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]:
-    """The facts of one tensor at an operator, or of several; see the package for the names of ports."""
+    """The facts of each tensor at a port of an operator; the package's docstring lists the ports."""
     if port == "y":
         return [_output(view, op.outputs[0], retyped)]
     if port == "outputs":
@@ -29,7 +29,7 @@ def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]
 
 
 def _is_real(facts: Facts) -> bool:
-    """Whether the tensor stands for real numbers, and is no shape or index."""
+    """Does the tensor represent real numbers, and no shape or index?"""
     return bool(facts["given"]) and (facts["quantized"] or facts["type"] in (*_REAL, "int8", "uint8"))
 
 
@@ -66,7 +66,7 @@ def _output(view: TargetView, name: str, retyped: bool) -> Facts:
 
 
 def _next(view: TargetView, name: str) -> str:
-    """The only reader of a tensor, if it has one reader too; "" if not."""
+    """The operator of a tensor's only reader, if that has only one reader too; else ""."""
     readers = view.read(name)
     made = readers[0].outputs[0] if len(readers) == 1 else ""
     return readers[0].op_type if len(view.read(made)) == 1 and made not in view.results else ""
@@ -78,7 +78,7 @@ def _size(view: TargetView, name: str) -> Facts:
 
 
 def _types(view: TargetView, codes: str, maker: Op | None, retyped: bool) -> Facts:
-    """declared: the type of a quantized tensor in the file; type: the one that the target gives it."""
+    """The facts declared (a quantized tensor's type in the file) and type (the one that the target gives it)."""
     declared = view.type(codes)
     if not retyped or declared != "int8" or maker is None or maker.op_type != QUANTIZE:
         return {"declared": declared, "type": declared}
@@ -86,7 +86,7 @@ def _types(view: TargetView, codes: str, maker: Op | None, retyped: bool) -> Fac
 
 
 def _read_once(view: TargetView, quantize: Op) -> bool:
-    """Whether one DequantizeLinear, with one reader, reads the codes, and both have one zero point that is stored."""
+    """Does only a DequantizeLinear with at most one reader read the codes, and have both nodes a stored zero point?"""
     codes, readers = quantize.outputs[0], view.read(quantize.outputs[0])
     if (
         codes in view.results
@@ -103,7 +103,7 @@ def _read_once(view: TargetView, quantize: Op) -> bool:
 
 
 def _parameters(view: TargetView, op: Op) -> Facts:
-    """Scale and zero point of a QuantizeLinear or DequantizeLinear, for one tensor, channel or block."""
+    """The facts about scale and zero point of a QuantizeLinear or DequantizeLinear."""
     scale = view.array(op.inputs[1]) if len(op.inputs) > 1 else None
     given = len(op.inputs) > 2 and bool(op.inputs[2])
     zero = view.array(op.inputs[2]) if given else None
@@ -122,14 +122,14 @@ def _parameters(view: TargetView, op: Op) -> Facts:
 
 
 def reads_codes(view: TargetView, op: Op) -> bool:
-    """Whether an operator reads a dequantized tensor that is not stored."""
+    """Does an operator read a dequantized tensor that is not stored?"""
     if op.op_type in (*BOTH, "Constant", "Shape", "Size"):
         return False
     return any(not view.constant(maker.inputs[0]) for maker in _dequantizers(view, op))
 
 
 def is_asked(view: TargetView, op: Op) -> bool:
-    """Whether the file asks for integers where codes are read: the result is quantized, or the weights are."""
+    """Does the file want the operator in integers: is its result quantized, or a stored input?"""
     weights = any(view.constant(maker.inputs[0]) for maker in _dequantizers(view, op))
     return weights or any(reader.op_type == QUANTIZE for name in op.outputs for reader in view.read(name))
 
@@ -146,9 +146,9 @@ _PARAMETERS = ("declared", "scale", "zero", "zero_given")
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of one target at the operators of one graph.
+    """Evaluates the conditions of one target at the operators of one graph.
 
-    define: conditions by name. options: what a user may set, such as the architecture.
+    define: conditions by name. options: a user's options, such as the architecture. retyped: as in `Preparation`.
     """
 
     view: TargetView
@@ -157,7 +157,7 @@ class Conditions:
     retyped: bool
 
     def hold(self, op: Op, condition: Condition) -> bool:
-        """Whether a condition holds. A test of an unknown fact passes."""
+        """Does a condition hold at an operator? A test of an unknown fact passes."""
         c = condition
         if "use" in c:
             return self.hold(op, self.define[c["use"]])
@@ -186,7 +186,7 @@ class Conditions:
         return [facts for facts in ports(self.view, op, port, self.retyped) if facts["given"]]
 
     def _within(self, op: Op, condition: Condition) -> bool:
-        """Whether the logarithm of a product of scales is within its limits."""
+        """Is the logarithm of a product of scales within its limits? True if a scale is unknown."""
         total: Any = np.zeros(1)
         for port, factor in condition["log2"].items():
             for facts in self.at(op, port):
@@ -202,7 +202,7 @@ class Conditions:
         return bool(np.all(np.isfinite(total) & within))
 
     def _fits(self, op: Op, condition: Condition) -> bool:
-        """Whether the tensors of a port pass all tests."""
+        """Do the tensors of a port pass all tests?"""
         tests = {key: test for key, test in condition.items() if key != "port"}
         for facts in ports(self.view, op, condition["port"], self.retyped):
             if facts["given"] or "given" in tests:
@@ -217,7 +217,7 @@ def _test(condition: Condition, *others: str) -> Any:
 
 
 def _passes(value: Any, test: Any) -> bool | None:
-    """Whether a value, or each of several, passes a test; None if it is not known."""
+    """Does a value, or each of several, pass a test? None if a value is not known."""
     if value is None:
         return None
     if isinstance(value, (list, tuple, np.ndarray)):

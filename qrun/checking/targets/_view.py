@@ -1,5 +1,5 @@
-"""A graph as a target has it before it looks for groups: without activations that QuantizeLinear repeats, and with
-scales spread over operators that only move values."""
+"""Changes a graph as a target does before it looks for quantized groups: it drops activations that a QuantizeLinear
+repeats, and spreads scales over operators that only move values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STORES = (*BOTH, "Identity", "Transpose", "Reshape")
 
 @dataclass(eq=False)
 class Op:
-    """A node of the view, whose inputs and outputs may be others than in the file.
+    """A node of the view, whose inputs and outputs may differ from the file.
 
-    node:   None if the target adds it. spread: it is a QuantizeLinear that the target adds behind an operator whose
-            input is dequantized.
+    node:   the file's node; None if the target adds it. spread: is it a QuantizeLinear that the target adds after an
+            operator whose input is dequantized?
     """
 
     op_type: str
@@ -34,7 +34,7 @@ class Op:
 
 
 class TargetView:
-    """One graph of a model; see `Preparation`. found: the facts of tensors that rules asked for so far."""
+    """One graph of a model after the target's `Preparation`. found: a cache of the facts of tensors."""
 
     def __init__(self, scope: Scope, preparation: Preparation) -> None:
         self.scope = scope
@@ -52,7 +52,7 @@ class TargetView:
         preparation.apply(self)
 
     def link(self) -> None:
-        """Find makers and readers anew."""
+        """Rebuild the maps from tensors to their makers and readers."""
         self.maker = {name: op for op in self.ops for name in op.outputs if name}
         self.readers: dict[str, list[Op]] = {}
         for op in self.ops:
@@ -61,16 +61,16 @@ class TargetView:
                     self.readers.setdefault(name, []).append(op)
 
     def read(self, name: str) -> Sequence[Op]:
-        """The readers of a tensor, one for each input that reads it."""
+        """The readers of a tensor, one entry for each input that reads it."""
         return self.readers.get(name, ())
 
     def array(self, name: str) -> Array | None:
-        """The value of a stored tensor that no caller can replace."""
+        """The value of a stored tensor that no caller can override; None for other tensors."""
         home = self.scope.home(name) if name else None
         return None if home is None or name in home.model.fed else self.scope.value(name)
 
     def type(self, name: str) -> str:
-        """The element type as ONNX names it; "" if it is not known."""
+        """The element type by its ONNX name; "" if not known."""
         if name in self._codes:
             return self._codes[name]
         dtype = self.scope.dtype(self._same.get(name, name))
@@ -80,7 +80,7 @@ class TargetView:
         return self.scope.shape(self._same.get(name, name))
 
     def constant(self, name: str) -> bool:
-        """Whether the tensor is stored, or made of stored ones only."""
+        """Is the tensor stored, or made only by quantizing, dequantizing or moving a stored one?"""
         while name not in self._same or name in self.maker:
             if self.array(name) is not None:
                 return True
@@ -91,13 +91,13 @@ class TargetView:
         return False
 
     def scalar(self, op: Op) -> bool:
-        """Whether a QuantizeLinear or DequantizeLinear has one stored scale, and one stored zero point or none."""
+        """Has a QuantizeLinear or DequantizeLinear one stored scale, and one stored zero point or none?"""
         values = [self.array(name) for name in op.inputs[1:] if name]
         return len(op.inputs) > 1 and all(value is not None and value.size == 1 for value in values)
 
     def quantize(self, name: str, like: Op, reader: Op | None = None) -> None:
-        """Insert QuantizeLinear and DequantizeLinear with the parameters of `like` behind a tensor. Its maker and the
-        readers that quantize it stay before the pair. Behind a graph input, only `reader` reads the pair."""
+        """Insert QuantizeLinear and DequantizeLinear with the parameters of `like` after a tensor. Readers that
+        quantize the tensor read it before the pair. After a graph input, only `reader` reads the pair's result."""
         number = len(self._codes)
         before, codes = f"{name}\0before {number}", f"{name}\0codes {number}"
         maker = self.maker.get(name)
@@ -123,13 +123,13 @@ class TargetView:
             self.readers.setdefault(name, []).append(op)
 
     def _reread(self, op: Op, old: str, new: str) -> None:
-        """Let one reader of a tensor read another."""
+        """Make a reader of the tensor `old` read `new`."""
         op.inputs[:] = [new if name == old else name for name in op.inputs]
         self.readers[old].remove(op)
         self.readers.setdefault(new, []).append(op)
 
     def without(self, op: Op) -> None:
-        """Remove an operator: who reads its output reads its first input."""
+        """Remove an operator: the readers of its output then read its first input."""
         made = op.outputs[0]
         for name in filter(None, op.inputs):
             self.readers[name].remove(op)
@@ -143,11 +143,11 @@ class TargetView:
 class Preparation:
     """How a target changes a graph first. It removes Identity, and Shape of shapes that are known before a run.
 
-    dropped: operators before a QuantizeLinear of float32 that repeats what they do (Relu, Clip), which it removes.
-    moving:  operators that only move values. Where only their input or only their result is quantized, it gives the
-             other one the same parameters.
-    joined:  it turns MatMul and Add of a stored vector into Gemm.
-    retyped: it turns int8 tensors between QuantizeLinear and their only reader into uint8.
+    dropped: operators (Relu, Clip) that it removes before a QuantizeLinear of float32 that clips at least as much.
+    moving:  operators that only move values. If only their input or only their result is quantized, it quantizes the
+             other with the same parameters.
+    joined:  does it turn MatMul and Add of a stored vector into Gemm?
+    retyped: does it turn int8 tensors between QuantizeLinear and their only reader into uint8?
     """
 
     dropped: Collection[str] = ()
@@ -202,7 +202,7 @@ class Preparation:
 
 
 def _of_reshape(view: TargetView, op: Op) -> bool:
-    """Whether a Reshape reads the tensor too. It can then take the sizes from that tensor itself."""
+    """Does a Reshape read the tensor too? It can then take the sizes from that tensor itself."""
     return any(reader.op_type == "Reshape" and reader.inputs[0] == op.inputs[0] for reader in view.read(op.inputs[0]))
 
 
@@ -235,7 +235,7 @@ def _join(view: TargetView) -> None:
 
 
 def _clips_again(view: TargetView, op: Op) -> bool:
-    """Whether the only reader clips float32 values to at least the operator's limits."""
+    """Is the operator's only reader a QuantizeLinear of float32 that clips to the operator's limits or closer?"""
     readers = view.read(op.outputs[0])
     if (
         len(readers) != 1
@@ -260,7 +260,7 @@ def _clips_again(view: TargetView, op: Op) -> bool:
 
 
 def code_bounds(view: TargetView, op: Op) -> tuple[int, int, int] | None:
-    """The zero point of a QuantizeLinear, the least and the greatest of its codes; None if they are not known."""
+    """The zero point of a QuantizeLinear, and its smallest and largest code; None if they are not known."""
     if view.type(op.outputs[0]) not in ("int8", "uint8", "int16", "uint16"):
         return None
     info = np.iinfo(view.type(op.outputs[0]))

@@ -1,9 +1,9 @@
-"""Causes of differences: every module of this package declares some with @cause and is found by itself.
+"""Causes of differences between two runtimes. Modules of this package declare them with @cause and are found by import.
 
-A cause is a hypothesis about what the other side computes. It is named only if recomputing the node in this way gives
-the other side's bits in every element, and all others that do are named beside it; where no order or steps are due, if
-every element is within their bound; and where qrun knows what a runtime computes but not its bits, if this alone brings
-every element within the tolerance.
+A cause is a hypothesis about what the other side computes. qrun names it only if recomputing the node in this way gives
+the other side's bits in every element; other causes that do so too are listed with it. If the specification leaves the
+order or the steps of a computation open, every element must be within their error bound. If qrun knows what a runtime
+computes but not its bits, the cause must bring every element within the tolerance.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Reason:
     """Why a tensor differs.
 
     cause:     the name of a Cause, or ``unknown``. text: what the other side does, or what is known.
-    explained: elements of other bits that recomputing reproduces, all of them unless unknown; 0 without any.
-    residual:  the largest difference that recomputing leaves, in steps of integers, else absolute, where it comes
-               within the tolerance only; `explained` are then the elements beyond it. None where every bit is
-               reproduced.
+    explained: the number of differing elements that recomputing reproduces: all of them, or 0 if nothing does.
+    residual:  if recomputing only comes within the tolerance: the largest difference that it leaves, in steps of
+               integers, else absolute; `explained` then counts the elements beyond the tolerance. None if every bit
+               is reproduced.
     also:      other hypotheses that reproduce the same bits, each with its cause.
-    ties:      of the differing elements, how many are exact ties; None if the values before rounding are not known, or
-               some element differs by more than one step, which no tie does.
-    nearest, farthest: distance of the others to a tie, in steps (LSB).
+    ties:      the number of differing elements that are exact ties; None if the values before rounding are not known,
+               or if some element differs by more than one step, which no tie does.
+    nearest, farthest: distances of the other differing elements to a tie, in steps (LSB).
     """
 
     cause: str
@@ -54,8 +54,8 @@ class Reason:
 
 
 def reason(suspect: Suspect) -> Reason:
-    """The first cause, from the most specific to the most general, that gives what the other side gave; and its rivals
-    that give the same bits."""
+    """The first cause, from the most specific to the most general, that reproduces the other side's result, with all
+    rivals that give the same bits; ``unknown`` if none does."""
     fits: dict[str, str] = {}
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
@@ -94,7 +94,7 @@ def _measure(suspect: Suspect, name: str, text: str) -> Reason:
 
 
 def told() -> Mapping[str, Cause]:
-    """Every cause by name, and what stands where there is none."""
+    """Every cause by name, including ``unknown`` and ``inherited``."""
     others = [
         Cause(UNKNOWN, 0, "qrun explain causes lists the hypotheses", _unknown),
         Cause(INHERITED, 0, "qrun compare makes the node anew from the other side's values", _inherited_hypotheses),

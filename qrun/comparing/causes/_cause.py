@@ -1,5 +1,5 @@
-"""The declaration of a cause: a function that says what the other side would give if this were the reason; and what it
-is given, a node whose result differs by itself."""
+"""Declares causes: functions that take a node whose result differs by itself (Suspect), and compute what the other side
+would give if this were the cause (Hypothesis)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from qrun.ops import Arith, Context, OpDef, find
 from qrun.ops._quantize import limits
 
 TIE = 1e-9
-"""Steps within which a value in float64 is taken for a tie:
-its error is far smaller, and real near-ties are farther."""
+"""Distance in steps within which a float64 value counts as a tie:
+its rounding error is far smaller, and real near-ties are farther."""
 _FAILURES = (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError, KeyError, TypeError)
 
 
 @frozen
 class AlternativeForm:
-    """Another way to run a group of nodes: which cause it would be, in words, and how to run it.
+    """Another way to run a group of nodes. cause: the cause that it would be. text: its description. run: runs it.
 
-    bound: how far float32 sums in another order may be from what it gives, for each element; None if there are none.
+    bound: returns, per element, how far float32 sums in another order may be from its result; None without a bound.
     """
 
     cause: str
@@ -41,16 +41,16 @@ class AlternativeForm:
 
 @frozen(slots=False)
 class Suspect:
-    """A tensor that differs though both sides read the same values.
+    """A tensor that differs although both sides read the same values.
 
-    values: by name, everything that the unit reads, as the other side saw it.
+    values: everything that the unit reads, by name, as the other side read it.
     mine:   qrun's exact output from them; theirs: the other side's, None if it gave none (then perhaps an `error`).
-    again:  runs the other side once more, if that can be.
-    forms:  of a group of nodes, such as fused to one operator.
-    fused:  gives what the one integer operator that a group can become would round.
-    judge:  compares an array with the other side's within the tolerance of the comparison.
-    seen:   by name, all tensors that the other side gave out.
-    fusing: gives the one integer operator that a group can become, as a suspect of its own; None if there is no such
+    again:  runs the other side once more; None if it cannot.
+    forms:  other forms of a group of nodes, such as fused into one operator.
+    fused:  returns the values that a group rounds if it fuses into one integer operator; None if it does not.
+    judge:  compares an array with the other side's, within the tolerance of the comparison.
+    seen:   all tensors that the other side exposed, by name.
+    fusing: returns the integer operator that a group fuses into, as a suspect of its own; None if there is no such
             operator.
     """
 
@@ -70,7 +70,7 @@ class Suspect:
 
     @cached_property
     def fused_node(self) -> Suspect | None:
-        """The one integer operator that a group can become."""
+        """The integer operator that the group fuses into, as a suspect; None if there is none."""
         return self.fusing() if self.fusing else None
 
     @property
@@ -78,12 +78,12 @@ class Suspect:
         return self.unit.node
 
     def given_out(self, name: str) -> Array | None:
-        """A tensor as the other side gave it out, or as the model stores it; None if it is neither."""
+        """A tensor as the other side exposed it, or as the model stores it; None if neither."""
         return self.model.constants.get(name) if self.seen is None or name not in self.seen else self.seen[name]
 
     @property
     def alone(self) -> bool:
-        """Is it a single node, and not a group?"""
+        """Is the unit a single node, and not a group?"""
         return len(self.unit.group) == 1
 
     @cached_property
@@ -93,19 +93,19 @@ class Suspect:
 
     @cached_property
     def args(self) -> tuple[Array | None, ...]:
-        """The node's inputs in order; none of a group."""
+        """The node's inputs in order; () for a group."""
         return tuple(self.values[name] if name else None for name in self.node.inputs) if self.alone else ()
 
     @property
     def stored(self) -> tuple[bool, ...]:
-        """Which of the node's inputs the model stores."""
+        """For each input of the node: does the model store it?"""
         return tuple(bool(name) and self.model.constant(name) is not None for name in self.node.inputs)
 
     def is_op(self, *names: str) -> bool:
         return self.alone and self.node.op_type in names and self.node.domain in ("", "com.microsoft")
 
     def arg(self, name: str) -> Array | None:
-        """An input by the specification's name, whatever its case."""
+        """An input by the specification's name, ignoring case; None if absent."""
         for place, param in enumerate(self.definition.inputs if self.definition else ()):
             if param.name.lower() == name.lower():
                 return self.args[place] if place < len(self.args) else None
@@ -113,8 +113,8 @@ class Suspect:
 
     @cached_property
     def exact(self) -> Array | None:
-        """The real numbers, in steps of the output with the zero point added, that the node rounds;
-        see qrun.comparing.ties."""
+        """The real numbers that the node rounds, in steps of the output, zero point added; None if not known.
+        See qrun.comparing.ties."""
         value = before_rounding(self.node, self.args) if self.alone else self.fused() if self.fused else None
         return value if value is not None and value.shape == self.mine.shape else None
 
@@ -128,11 +128,11 @@ class Suspect:
         return np.zeros(())
 
     def along(self, parameter: Array) -> Array:
-        """A parameter of the node as it broadcasts with the output, see `spread`."""
+        """A parameter of the node in a shape that broadcasts with the output, see `spread`."""
         return spread(parameter, self.mine, self.node.attributes.get("axis", 1))
 
     def coded(self, values: Array, zero: Any = 0.0) -> Array | None:
-        """Integers in float64 plus a zero point, saturated, in the output's type; None if that is no integer type."""
+        """Whole float64 values plus a zero point, saturated to the output's type; None if that is no integer type."""
         try:
             low, high = limits(self.mine.dtype)
         except KeyError:
@@ -145,7 +145,7 @@ class Suspect:
         return {}
 
     def in_arith(self, arith: Arith) -> Array | None:
-        """What qrun's kernel makes of the node in this arithmetic, computed once; None if it refuses."""
+        """The node's result from qrun's kernel in this arithmetic, computed once; None if it refuses."""
         if arith not in self._in_arith:
             self._in_arith[arith] = self.evaluate(arith)
         return self._in_arith[arith]
@@ -153,7 +153,7 @@ class Suspect:
     def evaluate(
         self, arith: Arith = "exact", *, attributes: Mapping[str, Any] | None = None, inputs: Results | None = None
     ) -> Array | None:
-        """What qrun's kernel makes of the node with other arithmetic, attributes or inputs; None if it refuses them.
+        """The node's result from qrun's kernel with other arithmetic, attributes or inputs; None if it refuses them.
 
         inputs: by the specification's names.
         """
@@ -168,23 +168,23 @@ class Suspect:
         return None if made is None else made[node.outputs.index(self.tensor)]
 
     def formed(self, cause: str) -> Iterator[tuple[Array, str]]:
-        """What the forms of this cause give, and their texts."""
+        """Yield the results of all forms of this cause, with their texts."""
         for form in self.forms:
             made = form.run() if form.cause == cause else None
             if made is not None:
                 yield made, form.text
 
     def explained(self, array: Array) -> bool:
-        """Does this array have every bit of the other side's? NaN equals NaN."""
+        """Does this array equal the other side's result in every element? NaN equals NaN."""
         return self.theirs is not None and same(array, self.theirs)
 
     @property
     def beyond(self) -> int:
-        """How many elements of qrun's output are beyond the tolerance."""
+        """The number of elements of qrun's output that are beyond the tolerance."""
         return self.judge(self.mine).difference.differing if self.judge else 0
 
     def residual(self, array: Array) -> float | None:
-        """The largest difference that this array leaves, if it is within the tolerance and qrun's output is not."""
+        """The largest remaining difference of this array, if it is within the tolerance and qrun's output is not."""
         made = self.judge(array) if self.judge and self.beyond else None
         return made.difference.largest if made is not None and made.equal else None
 
@@ -195,7 +195,7 @@ def computed(
     arith: Arith = "exact",
     **known: Any,
 ) -> tuple[Array, ...] | None:
-    """What qrun's kernel makes of a node; None if it refuses it, or there is none. known: more of its Context."""
+    """A node's results from qrun's kernel; None if it refuses the node or there is none. known: fields of Context."""
     definition = find(node.domain, node.op_type, node.version)
     if definition is None:
         return None
@@ -210,17 +210,17 @@ def computed(
 
 
 def in_known_order(s: Suspect) -> bool:
-    """Does the node add float32 products, in an order that is known of onnxruntime and of qrun?"""
+    """Does the node add float32 products in an order that qrun knows, for onnxruntime and for itself?"""
     return s.mine.dtype == np.float32 and s.is_op("MatMul", "Gemm", "Conv", "FusedMatMul", "TransposeMatMul")
 
 
 def part(share: float) -> str:
-    """A share of a bound in percent; next to nothing is less than 0.1%."""
+    """Format a share of a bound in percent: ``at most 12.3%`` or ``less than 0.1%``."""
     return f"at most {share:.1%}" if share >= 0.001 or not share else "less than 0.1%"
 
 
 def spread(parameter: Array, like: Array, axis: Any) -> Array:
-    """A per-tensor or per-axis parameter as float64 that broadcasts to `like`; blocked ones only by their shape."""
+    """A per-tensor, per-axis or blocked parameter as float64, broadcast to `like`. Its shape determines the blocks."""
     value = np.asarray(parameter, np.float64)
     if value.size == 1:
         return value.reshape(())
@@ -235,12 +235,12 @@ def spread(parameter: Array, like: Array, axis: Any) -> Array:
 
 @frozen
 class Hypothesis:
-    """What the other side would give.
+    """A possible result of the other side.
 
-    array: its output; None for what needs no reproduction: it is seen as it is (a refusal, a missing output).
-    text:  in a few words, what it does differently.
-    tolerant: is it enough that it brings every element within the tolerance? For what a runtime is known to do, but in
-           steps or sums of its own.
+    array: the output; None if no reproduction is needed, as for a refusal, a missing output or an error bound.
+    text:  a few words on what the other side does differently.
+    tolerant: does the cause hold if every element is within the tolerance? For known behaviour of a runtime whose
+           steps or sums qrun does not reproduce bit for bit.
     """
 
     array: Array | None
@@ -250,7 +250,7 @@ class Hypothesis:
 
 @frozen
 class Cause:
-    """A declared cause. rank: those of lower rank are tried first; the more specific ones."""
+    """A declared cause. rank: causes of lower rank are more specific and are tried first."""
 
     KEYS = keys("cause=name summary source confirm fix=remedy")
 
@@ -265,7 +265,7 @@ class Cause:
 
     @property
     def confirm(self) -> str:
-        """How a user sees that it is this."""
+        """How a user confirms the cause."""
         return self._told("To confirm: ")
 
     @property
@@ -282,7 +282,7 @@ class Cause:
 
 
 def recompute(array: Array | None, text: str) -> Iterator[Hypothesis]:
-    """The hypothesis that the other side gives this array; none where qrun could not compute it."""
+    """Yield the hypothesis that the other side gives this array; nothing if `array` is None."""
     if array is not None:
         yield Hypothesis(array, text)
 
@@ -291,8 +291,8 @@ CAUSES: dict[str, Cause] = {}
 
 
 def cause(name: str, *, rank: int, source: str) -> Callable[[Callable[[Suspect], Iterator[Hypothesis]]], Cause]:
-    """Declare a cause over a Suspect; it yields no hypothesis where it does not apply. The docstring sums it
-    up, and has the paragraphs "To confirm: " and "To do: ".
+    """Declare a cause: a function of a Suspect that yields hypotheses, none if it does not apply. Its docstring has a
+    summary and the paragraphs "To confirm: " and "To do: ". Raises ValueError if the name or rank is taken.
     """
 
     def register(function: Callable[[Suspect], Iterator[Hypothesis]]) -> Cause:

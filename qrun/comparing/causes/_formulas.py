@@ -1,4 +1,4 @@
-"""Operators as formulas in float32 steps, to bound what rounding can do to each: functions of elements, sums,
+"""Bounds the rounding errors of operators that are computed as formulas in float32 steps: elementwise functions, sums,
 normalizations, softmax, reductions, products, pooling."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from qrun.ops._float import narrow
 from qrun.ops._functions import erf
 
 ULPS = 8
-"""Units in the last place within which runtimes compute functions; the worst that were seen are Asin's, 4.1."""
+"""The error allowed for functions, in units in the last place; the largest error observed is Asin's, 4.1."""
 OFF = 2.0**-21
-"""By how much Sigmoid, Tanh and Erf inside a formula may be off, absolute; of onnxruntime's Tanh 2^-21.4 was seen."""
+"""The absolute error allowed for Sigmoid, Tanh and Erf inside a formula; onnxruntime's Tanh was observed at 2^-21.4."""
 UNIT = 2.0**-24
 _TINY = 2.0**-126
 """Smaller numbers may become 0."""
@@ -29,21 +29,21 @@ _TINY = 2.0**-126
 
 @frozen
 class ErrorBound:
-    """A real value, and by how much what is computed may be off, both float64.
-    Each operation rounds once to float32."""
+    """A real value and the bound on its computed value's absolute error, both float64. Each operation adds the error
+    of one rounding to float32."""
 
     value: Array
     error: Array
 
     @classmethod
     def of(cls, array: Any) -> ErrorBound:
-        """What is known exactly."""
+        """A value without error."""
         value = np.asarray(array, np.float64)
         return cls(value, np.zeros(value.shape))
 
     @classmethod
     def nearly(cls, array: Any) -> ErrorBound:
-        """What is known exactly, where functions of it are not recomputed, but bounded."""
+        """A value without error, floats with the smallest error, so that functions of it are bounded like others'."""
         value = np.asarray(array, np.float64)
         return cls(value, np.full(value.shape, _TINY if np.asarray(array).dtype.kind not in "iu" else 0.0))
 
@@ -67,13 +67,13 @@ class ErrorBound:
         return ErrorBound.rounded(value, error)
 
     def through(self, function: Callable[[Any], Any], units: float = 2 * ULPS, off: float = 0.0) -> ErrorBound:
-        """A monotonic function of it. units: of rounding that it is off by, relative to its value; off: absolute."""
+        """Apply a monotonic function. units: its relative error, in units of rounding; off: its absolute error."""
         value = np.asarray(function(self.value))
         ends = [np.abs(function(self.value + sign * self.error) - value) for sign in (-1, 1)]
         return ErrorBound.rounded(value, np.maximum(*ends) + off, units)
 
     def total(self, axes: tuple[int, ...]) -> ErrorBound:
-        """The sum along axes, which stay; in any order."""
+        """The sum along axes, in any order; the axes are kept with size 1."""
         count = math.prod(self.value.shape[axis] for axis in axes)
         size = np.sum(np.abs(self.value) + self.error, axis=axes, keepdims=True)
         error = np.sum(self.error, axis=axes, keepdims=True) + 2 * count * UNIT * size
@@ -86,15 +86,15 @@ class ErrorBound:
         return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
 
     def rounds_to(self, theirs: Array) -> bool:
-        """Whether each of these numbers is a value within the bound, rounded to their narrower type."""
+        """Is each of these numbers the rounding of a value within the bound to their narrower type?"""
         with np.errstate(all="ignore"):
             low, high = (narrow(self.value + sign * self.error, theirs.dtype) for sign in (-1, 1))
             nan = np.isnan(theirs) & np.isnan(self.value.astype(theirs.dtype))
         return theirs.shape == low.shape and bool((((low <= theirs) & (theirs <= high)) | nan).all())
 
     def share(self, mine: Array, theirs: Array) -> float | None:
-        """The largest part of the bounds of two computations that their results are apart by; None if one is beyond
-        them, or they are not finite in the same places.
+        """The largest ratio of the distance of two results to the sum of their error bounds; None if a distance exceeds
+        that, or if they are not finite in the same places.
         """
         finite = np.isfinite(mine) & np.isfinite(theirs)
         with np.errstate(all="ignore"):
@@ -157,8 +157,8 @@ def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
 
 
 def batch_norm(node: Node, args: Args) -> ErrorBound:
-    """The larger error of two ways: as the specification writes it,
-    and as x * factor + rest with two numbers per channel."""
+    """BatchNormalization, with the larger error of two ways: as the specification writes it, and as x * factor + rest
+    with two numbers per channel. Raises ValueError for training."""
     x, *rest = (given(args, place) for place in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
     if node.attributes.get("training_mode") or any(node.outputs[1:]) or node.attributes.get("spatial", 1) != 1:
@@ -241,7 +241,8 @@ def reduced(
 
 
 def sum_of_products(node: Node, args: Args) -> ErrorBound:
-    """A sum in any order, linear in each input: larger magnitudes give what errors of the inputs can do."""
+    """The bound of an operator that sums products in any order. It is linear in each input, so the same sums of larger
+    magnitudes show the effect of the inputs' errors."""
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
     value, magnitude, most = (whole(node, [f[place] if f else None for f in forms]) for place in range(3))
     ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
@@ -250,7 +251,7 @@ def sum_of_products(node: Node, args: Args) -> ErrorBound:
 
 
 def _window_size(node: Node, x: ErrorBound) -> int:
-    """How many elements a mean is taken of."""
+    """The number of elements in the window of an average pool; 1 for other operators."""
     kernel = node.attributes.get("kernel_shape", ())
     shape = (
         kernel if node.op_type == "AveragePool" else x.value.shape[2:] if node.op_type == "GlobalAveragePool" else ()
@@ -267,13 +268,13 @@ def whole(node: Node, args: Sequence[Array | None]) -> Array:
 
 
 def largest(node: Node, args: Args) -> ErrorBound:
-    """The largest of neighbouring elements: its error is the largest of theirs."""
+    """Max pooling: the error of a result is the largest error in its window."""
     x = given(args, 0)
     return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))
 
 
 def bound_of(node: Node, args: Args) -> ErrorBound | None:
-    """What a node makes of bounded values; None where no rule is known."""
+    """The bound of a node's result from the bounds of its inputs; None if no rule is known."""
     rule = _RULES.get(node.op_type) if not node.domain else None
     try:
         with np.errstate(all="ignore"):
@@ -290,7 +291,7 @@ def _shapes(node: Node) -> bool:
 
 
 def _move_bounds(node: Node, args: Args) -> ErrorBound | None:
-    """Nodes that move elements move their bounds."""
+    """The bound of a node that moves elements: it moves values and errors alike."""
     first = args[0]
     assert first is not None
     rest = [None if a is None else a.value.astype(np.int64) for a in args[1:]]
@@ -315,7 +316,7 @@ def _erf(x: ErrorBound) -> ErrorBound:
 
 
 def _off(x: ErrorBound) -> float:
-    """The largest absolute error of onnxruntime's approximations; 0 for exact x, whose result is recomputed instead."""
+    """The absolute error of onnxruntime's approximations; 0 for exact x, whose result is recomputed instead."""
     return OFF if x.error.any() else 0.0
 
 
@@ -364,12 +365,12 @@ def _one(function: Callable[[ErrorBound], ErrorBound]) -> Rule:
 
 
 def _function(function: Callable[[Any], Any]) -> Rule:
-    """The rule of an operator that is one numpy function; where that is not monotonic, for exact values only."""
+    """The rule of an operator that is one numpy function, which must be monotonic unless its input is exact."""
     return _one(lambda x: x.through(function))
 
 
 def _wave(function: Callable[[Any], Any]) -> Rule:
-    """A function whose slope is at most 1."""
+    """The rule of a function whose slope is at most 1."""
     return _one(lambda x: ErrorBound.rounded(function(x.value), x.error, 2 * ULPS))
 
 

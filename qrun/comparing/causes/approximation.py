@@ -1,8 +1,8 @@
-"""Functions of floats that onnxruntime approximates, and formulas that it computes in float32 steps.
-The polynomials and quotients of them by which onnxruntime approximates functions of float32, in float32 steps.
+"""Causes in float functions: onnxruntime approximates them by polynomials and their quotients, or computes formulas in
+float32 steps.
 
-Each is Horner's scheme, multiplied and added with one rounding or with two: `step` says which, and so stands for the
-CPU. Coefficients from onnxruntime core/mlas/lib: logistic.cpp, tanh.cpp, erf.cpp, compute.cpp (exp), gelu.cpp.
+Polynomials use Horner's scheme. A multiply-add rounds once or twice, depending on the CPU: `step` says which.
+Coefficients from onnxruntime core/mlas/lib: logistic.cpp, tanh.cpp, erf.cpp, compute.cpp (exp), gelu.cpp.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.7
 _ERF_LARGE = (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.06777847e-1, 6.34846687e-1, 1.28717512e-1)
 _ERF_EXP = (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0)
 _ERF_SPLIT, _ERF_ENDS = _F32(0.921875), (_F32(3.925), _F32(3.725))
-"""The magnitude from which erf has its other polynomial;
-and those at which it becomes 1, of newer and older versions."""
+"""The magnitude above which erf uses its second polynomial;
+and the magnitudes at which it becomes 1, in newer and in older versions."""
 
 
 def in_two_roundings(a: Any, b: Any, c: Any) -> Array:
@@ -58,13 +58,13 @@ STEPS: Mapping[str, Step] = {"multiplied and added at once, as with FMA": fma32,
 
 
 def ways(node: Node) -> int:
-    """How many approximations of a node's function there are, by the version of onnxruntime; 0 for other nodes."""
+    """The number of approximations of a node's function in different versions of onnxruntime; 0 for other nodes."""
     return 0 if node.domain or node.op_type not in _KNOWN else len(_ERF_ENDS) if node.op_type in ("Erf", "Gelu") else 1
 
 
 def approximations(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
-    """The formulas with which onnxruntime may compute a function of one float32 tensor:
-    each in words, and its result for x.
+    """Yield the formulas with which onnxruntime may compute a function of one float32 tensor:
+    a description of each, and its result for x.
 
     Yields nothing for other operators and types.
     """
@@ -86,13 +86,13 @@ def _tanh(x: Array, step: Step) -> Array:
 
 
 def _reduce_argument(x: Array, step: Step) -> tuple[Array, Array]:
-    """x as n * ln 2 + rest: n and the rest."""
+    """Split x into n * ln 2 + rest. Returns n and the rest."""
     whole = step(x, _LOG2_E, _WHOLE) - _WHOLE
     return whole, step(whole, _LN2_LOW, step(whole, _LN2_HIGH, x))
 
 
 def _exp(x: Array, step: Step) -> Array:
-    """The power of 2 is multiplied in two parts, as one is outside the exponents that float32 has."""
+    """exp(x). The power of 2 is multiplied in two parts, because one alone may exceed float32's exponents."""
     whole, rest = _reduce_argument(np.clip(x, *_EXP_ENDS), step)
     p = _horner(_EXP, rest, step)
     power = np.nan_to_num(whole).astype(np.int32)
@@ -172,7 +172,7 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
-    """The unit's tensor with approximations in place of functions, and which; None if it has none."""
+    """The unit's tensor with approximated functions, and their description; None if no node has an approximation."""
     values, texts = {**s.model.constants, **s.values}, list[str]()
     for node in s.unit.group:
         args = [values.get(name) if name else None for name in node.inputs]
@@ -191,7 +191,7 @@ def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array,
 
 
 def _rounds_within(s: Suspect, quantize: Node, x: ErrorBound | None) -> bool:
-    """Whether each code of the other side is that of a value within the bound."""
+    """Is each code of the other side the rounding of a value within the bound?"""
     rest = [s.model.constants.get(name, s.values.get(name)) if name else None for name in quantize.inputs[1:]]
     if x is None or s.theirs is None:
         return False

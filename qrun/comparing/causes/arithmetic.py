@@ -1,5 +1,5 @@
-"""The same formula in other arithmetic: where it rounds, where exact ties go, the same nodes in another form; and
-how far float32 steps can be from the real value of a node's formula, by the magnitudes of its operands."""
+"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in another form. Also bounds how far
+float32 steps can be from the real value of a node's formula, by the magnitudes of its operands."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from qrun.ops import Arith, Context, quantizers, real_operator
 from qrun.ops._quantize import is_integer, limits, narrow
 
 _STEPS = 32
-"""Roundings of a formula outside its sums."""
+"""The number of roundings that the bound assumes for a formula outside its sums."""
 
 
 def share_of_bound(s: Suspect, made: Array) -> float | None:
-    """The largest part that `made` takes of the bound on float32 steps; None if it is beyond, or no bound is known."""
+    """The largest share of the bound on float32 steps that `made` uses; None if it is beyond, or no bound is known."""
     if made.shape != s.mine.shape or made.dtype != s.mine.dtype:
         return None
     limit = _reach(s)
@@ -36,12 +36,11 @@ def share_of_bound(s: Suspect, made: Array) -> float | None:
 
 
 _BESIDE_TIE = 0.25
-"""Steps within which a float32 product of a code's size lies, many times over."""
+"""Distance in steps, far above the error of a float32 product of a code's size."""
 
 
 def rounds_alike(s: Suspect, made: Array) -> bool:
-    """Whether `made` are codes to which the real value of this node rounds, in whatever float32 steps; true where
-    nothing is known of that value."""
+    """Can float32 steps round the real value of this node to the codes `made`? True if the real value is not known."""
     if s.exact is None or made.shape != s.exact.shape or not is_integer(made.dtype):
         return True
     apart, limit = _apart(s, made), _reach(s)
@@ -50,8 +49,8 @@ def rounds_alike(s: Suspect, made: Array) -> bool:
 
 
 def _apart(s: Suspect, made: Array) -> Array:
-    """Distances: of integers in steps, of float8 in neighbouring codes, else absolute. Where the real value is known,
-    integers are measured from it, less the half step of rounding."""
+    """Distances of `made` from the exact result: in steps for integers, in codes for float8, else absolute. If the real
+    value is known, integers are measured from it, less the half step of rounding."""
     if is_integer(s.mine.dtype):
         if s.exact is None:
             return np.asarray(np.maximum(np.abs(made.astype(np.float64) - s.mine.astype(np.float64)) - 1, 0))
@@ -63,7 +62,7 @@ def _apart(s: Suspect, made: Array) -> Array:
 
 
 def _reach(s: Suspect) -> Array | None:
-    """The bound in the unit of `_apart`; None where it is not known."""
+    """The bound on float32 steps, in the unit of `_apart`; None if not known."""
     if s.is_op("DequantizeLinear"):
         x, scale, zero = (*s.args, None)[:3]
         if x is None or scale is None:
@@ -88,8 +87,8 @@ def _reach(s: Suspect) -> Array | None:
 
 
 def _sizes(s: Suspect) -> Array | None:
-    """The bound on the real numbers that the node computes: one rounding for each term of the same formula, with the
-    operands' magnitudes."""
+    """The error bound of the real numbers that the node computes: the same formula on the operands' magnitudes, with
+    one rounding per term."""
     function = real_operator(s.node)
     try:
         operands = real_operands(s.node, s.args)
@@ -113,7 +112,7 @@ def _sizes(s: Suspect) -> Array | None:
 
 
 def _window(s: Suspect) -> float:
-    """How many elements a pool takes together."""
+    """The number of elements in a pool's window; 1 for other operators without kernel_shape."""
     kernel = s.node.attributes.get("kernel_shape")
     if isinstance(kernel, tuple):
         return float(math.prod(kernel))
@@ -238,7 +237,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
-    """int32 codes converted to float32 before the zero point is subtracted."""
+    """The hypothesis that int32 codes are converted to float32 before the zero point is subtracted."""
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or x.dtype != np.int32:
         return
@@ -360,7 +359,7 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _other_than_nearest(s: Suspect, made: Array | None, text: str) -> Iterator[Hypothesis]:
-    """The hypothesis, if it gives other codes than rounding the real value as the specification says."""
+    """Yield the hypothesis if its codes differ from those of rounding to nearest even, as the specification says."""
     assert s.exact is not None
     nearest = s.coded(np.rint(_snap(s.exact - s.zero)), s.zero)
     if made is not None and nearest is not None and not same(made, nearest):
@@ -368,7 +367,7 @@ def _other_than_nearest(s: Suspect, made: Array | None, text: str) -> Iterator[H
 
 
 def _snap(values: Array) -> Array:
-    """Values that float64 puts beside a tie, on it."""
+    """Move values within TIE of a rounding tie exactly onto it."""
     tie = np.floor(values) + 0.5
     return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
 

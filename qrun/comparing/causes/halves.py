@@ -1,4 +1,4 @@
-"""Chains of float16 nodes that a runtime computes in float32, without rounding what one hands to the next."""
+"""A cause: a runtime computes a chain of float16 nodes in float32, without rounding the tensors between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qrun.ir.types import NUMBERS, type_name
 from qrun.ops._float import narrow
 
 _DEEPEST = 16
-"""Nodes behind each other that are taken for a chain."""
+"""The most successive nodes that are tried as a chain."""
 
 
 @cause("kept-in-float32", rank=26, source="onnxruntime core/optimizer/insert_cast_transformer.cc")
@@ -60,11 +60,11 @@ def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
 def _chain(
     s: Suspect, depth: int, through: bool, kept: list[str], compute: Callable[[Node, Sequence[Any]], Any]
 ) -> Any:
-    """The unit's tensor if what up to `depth` nodes before it hand on, and the nodes in it to each other, is not
-    rounded; None if it cannot be computed.
+    """Compute the unit's tensor without rounding the results of up to `depth` nodes before it, nor tensors inside it;
+    None if it cannot be computed.
 
-    through: do nodes that only move elements keep float32 too? kept: gets the tensors that are not rounded.
-    compute: a node's output from its inputs, where narrow floats are widened; None if it cannot.
+    through: do nodes that only move elements keep float32 too? kept: receives the names of the unrounded tensors.
+    compute: returns a node's output from its inputs, which have narrow floats widened; None if it cannot.
     """
     known: dict[tuple[str, int], Any] = {}
 
@@ -104,7 +104,7 @@ def _chain(
 
 
 def _in_float32(node: Node) -> Node:
-    """A Cast to a narrow type leaves float32 as it is."""
+    """The node itself, or for a Cast to a narrow type, a Cast to float32."""
     to = node.attributes.get("to")
     narrow_types = [NUMBERS[dtype] for dtype in NARROW]
     return replace(node, attributes={**node.attributes, "to": 1}) if to in narrow_types else node
@@ -120,6 +120,6 @@ def _bound(node: Node, args: Sequence[Any]) -> ErrorBound | None:
 
 
 def _within(s: Suspect, depth: int, through: bool) -> bool:
-    """Can the other side's numbers come of float32 steps of the chain, in any order?"""
+    """Are the other side's numbers within the error bound of float32 steps of the chain, in any order?"""
     bound = _chain(s, depth, through, [], _bound)
     return s.theirs is not None and s.theirs.dtype in NARROW and bound is not None and bound.rounds_to(s.theirs)

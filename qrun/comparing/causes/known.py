@@ -1,5 +1,5 @@
-"""What runtimes are known to do: sessions that rewrite nodes, activations that are rounded to 8 bits inside a
-product, and last states of empty sequences."""
+"""Causes in known behaviour of runtimes: sessions that rewrite nodes, products that round activations to 8 bits, and
+last states of empty sequences."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _int8_bound(s: Suspect) -> Array:
-    """How far float32 sums of these products can be from one another, in any order."""
+    """A bound on the difference between two float32 sums of the node's products, in any order."""
     depth = s.node.attributes["K"]
     assert isinstance(depth, int)
     return 4 * (depth + 8) * UNIT * block_sizes(s)
 
 
 def _left(s: Suspect, made: Array, bound: Array, explained: int) -> float | None:
-    """The largest difference from the other side, if it is within the bound on sums in any order, and if qrun's own is
-    `explained` times larger, so that sums in another order are all that is left of it."""
+    """The largest difference of `made` from the other side, if it is within the bound on sums in any order and qrun's
+    result differs `explained` times as much, so that only the order of sums remains; else None."""
     if s.theirs is None or s.theirs.shape != made.shape or s.theirs.dtype != made.dtype:
         return None
     apart, own = (np.abs(s.theirs.astype(np.float64) - each) for each in (made, s.mine))

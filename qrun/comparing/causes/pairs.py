@@ -1,5 +1,5 @@
-"""Pairs of products of uint8 and int8 that are added in int16 with saturation. Integer convolutions as kernels walk
-them: rows times columns of codes, and how they go on from the sums."""
+"""A cause: CPUs without VNNI add pairs of uint8 * int8 products in int16 with saturation. Splits integer convolutions
+into matrix products of codes, as kernels do, and recomputes the outputs from changed sums."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Where = tuple[Any, ...]
 
 @frozen
 class MatrixProduct:
-    """One matrix product inside a convolution: codes left [P,K] times right [K,N];
-    the result goes to ``sums[where]`` as [N,P] if `turned`, else as [P,N]."""
+    """One matrix product inside a convolution: codes left [P,K] times right [K,N].
+    The result belongs to ``sums[where]``, as [N,P] if `turned`, else as [P,N]."""
 
     left: Array
     right: Array
@@ -32,9 +32,9 @@ class MatrixProduct:
 
 
 def parts(s: Suspect) -> Iterator[MatrixProduct]:
-    """The products of a convolution; K of QLinearConv runs over channels fastest, as in MLAS.
+    """Yield the matrix products of a convolution. In QLinearConv, K runs over channels fastest, as in MLAS.
 
-    Source: onnxruntime core/providers/cpu/quantization/qlinearconv.cc: images are turned to channels last, then im2col.
+    Source: onnxruntime core/providers/cpu/quantization/qlinearconv.cc: images become channels last, then im2col.
     """
     if s.is_op("QLinearConv"):
         yield from _of_conv(s, s.args[0], s.args[3], last=True)
@@ -65,7 +65,7 @@ def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Ite
 
 
 def resumed(s: Suspect, change: Array, arith: Arith) -> Array | None:
-    """A convolution's output if its int32 sums differ by `change`, which has the shape of channels-first sums."""
+    """A convolution's output after adding `change`, in the shape of channels-first sums, to its int32 sums."""
     if s.is_op("ConvInteger"):
         return _int32(s.mine + change)
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*s.args, None, None)[:9]
@@ -105,7 +105,7 @@ _OPS = (
     *_INSIDE,
 )
 _STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded to float32"}
-"""The arithmetics of what follows the sums, and what is said of each."""
+"""The arithmetics of the steps after the sums, with the text that describes each."""
 
 
 @cause(
@@ -135,12 +135,12 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         )
         hidden = _count_hidden(s, losses)
         text += f"; {hidden} of them still give the same code" if hidden else ""
-        # Functions of the sums, as those of gates, have other bits in each runtime.
+        # Functions of the sums, such as the gates' functions, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
 
 
 def _count_hidden(s: Suspect, losses: PairLosses) -> int:
-    """Counts the elements whose sum saturation changes, and whose result is the same on both sides."""
+    """Count the elements whose sum changes by saturation but whose result is the same on both sides."""
     if s.theirs is None or s.theirs.shape != s.mine.shape or len(losses.changes) != 1:
         return 0
     alike, change = s.mine == s.theirs, losses.changes[0]
@@ -149,9 +149,9 @@ def _count_hidden(s: Suspect, losses: PairLosses) -> int:
 
 
 class PairLosses:
-    """What int16 saturation of pairs takes from the sums of a node, product by product.
+    """Collects the changes of a node's sums by int16 saturation of pairs, product by product.
 
-    changes: of each product that saturates, int64 like its sums. pairs: how many pairs saturate.
+    changes: for each product that saturates, the int64 change of its sums. pairs: the number of saturated pairs.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class PairLosses:
         self.pairs = 0
 
     def told(self, y: Array) -> str:
-        """Which sums change, in words. y: the node's output."""
+        """Describe which sums change. y: the node's output."""
         count = sum(int(np.count_nonzero(change)) for change in self.changes)
         return (
             f"the sums of {count} element{'s' * (count != 1)}"
@@ -168,7 +168,7 @@ class PairLosses:
         )
 
     def __call__(self, left: Array, right: Array) -> Array:
-        """What is lost of left [..., M, K] times right [..., K, N], int64 [..., M, N]."""
+        """The change of the sums of left [..., M, K] times right [..., K, N] by saturation, int64 [..., M, N]."""
         lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
         change = np.zeros((*lead, left.shape[-2], right.shape[-1]), np.int64)
         if left.dtype != np.uint8 or right.dtype != np.int8:
@@ -188,8 +188,8 @@ class PairLosses:
 
 
 def with_saturating_pairs(s: Suspect, arith: Arith, losses: PairLosses) -> tuple[Array, ...] | None:
-    """The outputs of a node whose uint8 * int8 products are added in saturating pairs; None if none saturates. `losses`
-    then holds what that takes from its sums."""
+    """The outputs of a node whose uint8 * int8 products are added in saturating pairs; None if none saturates. Adds the
+    changes of its sums to `losses`."""
     made: tuple[Array, ...] | None = None
     if s.is_op(*_OPS):
         made = computed(s.node, s.args, arith, lost=losses)
@@ -201,7 +201,7 @@ def with_saturating_pairs(s: Suspect, arith: Arith, losses: PairLosses) -> tuple
 
 
 def _lost_by_convolution(s: Suspect, losses: PairLosses) -> Array:
-    """What each sum loses, channels first."""
+    """The change of each sum by saturation, channels first."""
     shape: tuple[int, ...] = s.mine.shape
     change = np.zeros((shape[0], shape[-1], *shape[1:-1]) if _channels_last(s) else shape, np.int64)
     pairs = 0
@@ -219,10 +219,10 @@ def _channels_last(s: Suspect) -> bool:
 
 
 def saturated_pairs(left: Array, right: Array) -> tuple[Array, int]:
-    """How much int16 saturation of pairs changes each sum of left [P,K] times right [K,N], int64 [P,N]; and how many
-    pairs saturate. Pairs are neighbours along K, the last one alone if K is odd.
+    """The change of each sum of left [P,K] times right [K,N] by int16 saturation of pairs, int64 [P,N], and the number
+    of saturated pairs. Pairs are neighbours along K; if K is odd, the last product has no partner.
 
-    Only pairs of weights that can leave int16 with the largest codes present are multiplied.
+    Multiplies only pairs of weights that can leave int16 with the largest codes present.
     """
     change: Array = np.zeros((left.shape[0], right.shape[1]), np.int64)
     if not left.size or not right.size:

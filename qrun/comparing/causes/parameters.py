@@ -1,5 +1,5 @@
-"""Scales and zero points on the wrong axis, left out, or used where they do not belong; saturation that is missing
-or at the wrong end; integers that wrap around; NaN and infinities."""
+"""Causes in parameters and ranges: scales and zero points on the wrong axis, omitted or misused; missing or wrong
+saturation; integers that wrap around; NaN and infinities."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
-    """w_scale as [1,M,1,1] whatever the rank: right for 2-D convolutions only."""
+    """The hypothesis that w_scale is applied as [1,M,1,1] at any rank, which is right only for 2-D convolutions."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*s.args, None, None)[:9]
     integer = find("", "ConvInteger", 10)
     if w_scale is None or w_scale.size < 2 or s.mine.ndim == 4 or integer is None or y_zero is None:
@@ -70,7 +70,7 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
-    """A zero point per row of A subtracted along K."""
+    """The hypothesis that zero points per row of A are subtracted along K."""
     a, b, a_zero, b_zero = (*s.args, None, None)[:4]
     if a is None or b is None or a_zero is None or a_zero.ndim != 1 or a_zero.size != a.shape[-1] or a.ndim != 2:
         return
@@ -99,7 +99,7 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _without(name: str, array: Array) -> Array | None:
-    """A parameter that has no effect; None for what is none."""
+    """A value of the parameter without effect: 0, or 1 for scales; None for other inputs."""
     if "zero_point" in name.lower() or name in ("B", "C", "bias"):
         return np.zeros_like(array)
     return np.ones_like(array) if "scale" in name.lower() else None
@@ -123,7 +123,7 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
-    """Rounded values after a conversion to int32 without saturation, zero point added."""
+    """Yield the rounded values after a conversion to int32 without saturation, zero point added, with descriptions."""
     start = "conversion to int32 without saturation: overflow becomes -2147483648"
     whole = np.rint(exact - zero)
     fits = np.abs(whole) < 2**31
@@ -206,7 +206,7 @@ def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
-    """The inputs that differ are all NaN, or all infinite: the other side has one value for them."""
+    """If all differing elements have NaN or infinite inputs, the hypotheses that these become one fixed value."""
     assert s.theirs is not None
     bad = differing(s.mine, s.theirs)
     odd = x[bad].astype(np.float64)
@@ -218,7 +218,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
 
 
 def _ends(s: Suspect) -> list[float]:
-    """Values that implementations give for what has none: 0, the zero point, the ends of the type, NaN, infinities."""
+    """Values that runtimes give for undefined results: 0, the zero point, the ends of the type, NaN, infinities."""
     whole = is_integer(s.mine.dtype)
     ends = list(map(float, limits(s.mine.dtype))) if whole else [_largest(s.mine.dtype), -_largest(s.mine.dtype)]
     zero = [float(s.zero)] if s.zero.ndim == 0 else []
@@ -231,7 +231,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
 
 
 def _overflow(s: Suspect) -> Iterator[Hypothesis]:
-    """Codes of float8 that only the range decides."""
+    """Hypotheses on float8 overflow: NaN in place of infinity, or saturation in place of NaN."""
     wide = s.mine.astype(np.float32)
     if np.isinf(wide).any():
         made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)

@@ -1,4 +1,4 @@
-"""What is seen without recomputing anything: a crash, a refusal, an output that is missing or has another form."""
+"""Causes that need no arithmetic: a crash, a refusal, random numbers, a missing output, another shape or type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qrun.comparing.differences import same
 from qrun.ir.types import describe, shape_text, type_name
 
 CRASH = "QR015"
-"""The code of the error of a side that has crashed."""
+"""The error code of a side that crashed."""
 _SPEC = "https://onnx.ai/onnx/operators/"
 
 

@@ -1,5 +1,5 @@
-"""Sums of floats, whose order no specification fixes, sums of no terms, where the windows lie that they are of, and
-by what the sum of a pool's window is divided."""
+"""Causes in sums: the order of float additions, sums of no terms, negative padding of windows, and the divisor of a
+pool's window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMS = {
     "Einsum": (),
     "MatMulNBits": (0,),
 }
-"""Operators that add, and their inputs whose magnitudes bound the terms; none: all."""
+"""Operators that sum, with the places of the inputs whose magnitudes bound the terms; () means all inputs."""
 
 
 _HIGHAM = "Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1: gamma_n bounds every order"
@@ -74,7 +74,7 @@ def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _known_orders(s: Suspect) -> Iterator[Hypothesis]:
-    """The node in onnxruntime's order as the model stores its inputs, and with the others stored; and in F1's."""
+    """Recompute the node in onnxruntime's order, once with the second input stored and once not, and in F1's order."""
     turned = tuple(place == 1 and not stored for place, stored in enumerate(s.stored))
     tried: tuple[tuple[Arith, tuple[bool, ...], str], ...] = (
         ("ort", s.stored, "onnxruntime's"),
@@ -90,7 +90,7 @@ def _known_orders(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _share_of_any_order(s: Suspect) -> float | None:
-    """The largest difference as a part of the bound for any order; None if no bound is known."""
+    """The largest ratio of a difference to the error bound for any order of additions; None if no bound is known."""
     if not s.is_op(*SUMS) or s.theirs is None or s.theirs.dtype != np.float32 or s.theirs.shape != s.mine.shape:
         return None
     terms, size = _terms(s), _sizes(s)
@@ -124,7 +124,7 @@ def _terms(s: Suspect) -> int:
 
 
 def _sizes(s: Suspect) -> Array | None:
-    """The same sums of the terms' magnitudes."""
+    """The same sums, of the magnitudes of the terms; None if the kernel refuses the node."""
     if s.is_op("MatMulNBits"):
         return block_sizes(s)
     places = SUMS[s.node.op_type] or range(len(s.args))
@@ -132,7 +132,7 @@ def _sizes(s: Suspect) -> Array | None:
 
 
 def block_sizes(s: Suspect) -> Array:
-    """The sums of the magnitudes of a MatMulNBits's products."""
+    """The sums of the magnitudes of a MatMulNBits's products, bias included, as float64."""
     a, *rest = (*s.args, None, None, None)[:6]
     assert a is not None
     given: dict[str, Any] = {"bits": 4, **s.node.attributes}
@@ -223,7 +223,7 @@ def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _changes(s: Suspect) -> bool:
-    """Does the other side give something else when memory of this size held other bytes before?"""
+    """Does the other side's result change after memory of this size was filled with other bytes?"""
     if s.again is None:
         return False
     for fill in range(1, _TRIES + 1):
@@ -267,7 +267,7 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:
-    """The node with other divisors, what it then reads, and in words."""
+    """Yield the node with each other divisor: the changed node, its input, and a description."""
     a = s.node.attributes
     included = bool(a.get("count_include_pad", 0))
     other = replace(s.node, attributes={**a, "count_include_pad": int(not included)})
@@ -290,8 +290,8 @@ def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:
 
 
 def _share(s: Suspect, node: Node, args: list[Array | None]) -> float | None:
-    """Of float32 sums: the part of the bound for any order by which the other side is off this divisor's means; None
-    if it is beyond, or the sums in qrun's result are within it too."""
+    """The other side's largest distance from this divisor's means, as a share of the error bound of float32 sums in any
+    order; None if it is beyond the bound, or if qrun's result is within the bound too."""
     x = args[0]
     if s.theirs is None or s.theirs.dtype != np.float32 or x is None or x.dtype != np.float32:
         return None

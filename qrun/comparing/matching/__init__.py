@@ -1,2 +1,2 @@
-"""Which tensors of a float model and of the model quantized from it are the same:
-`match`, by graph, operators and likeness."""
+"""Matches the tensors of a float model and the model quantized from it (`match`), by graph, operators and similar
+constants."""

@@ -1,4 +1,4 @@
-"""A model as operators on real values: which quantizers lie between a value and its reader, and what is constant."""
+"""A view of a model as operators on real values, with the quantizers between each value and its readers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from qrun.running.plan import located
 from qrun.running.steps import bodies_of
 
 Path = tuple[int, ...]
-"""Quantizers that a value passes, in order: places of QuantizeLinear or DynamicQuantizeLinear nodes."""
+"""The quantizers that a value passes, in order: places of QuantizeLinear or DynamicQuantizeLinear nodes."""
 
 
 @frozen
 class Read:
-    """An input of an operator, or an output of the graph.
-    operator: its place; -1: the graph's output number `place`."""
+    """A read of a value by input `place` of an operator; path: the quantizers in between.
+    operator: the operator's place; -1: the graph's output number `place` reads the value."""
 
     operator: int
     place: int
@@ -35,18 +35,18 @@ class Read:
 
 @frozen
 class Source:
-    """What a tensor holds: a value and the quantizers that it has passed."""
+    """The content of a tensor: a value, and the quantizers that it has passed."""
 
     value: str
     path: Path = ()
 
 
 class Reals:
-    """Operators on values; a value is what an operator makes, or a graph input, before any quantizer.
+    """A model as operators on values. A value is an operator's result, or a graph input, before any quantizer.
 
-    nodes:   the unfolded nodes; an operator is called by its place among them.
-    sources: for each float tensor that is not constant, what it holds; for tensors of codes too.
-    budget:  the account of what computing takes.
+    nodes:   the unfolded nodes (`unfold`); an operator is identified by its place among them.
+    sources: the content of each tensor that is not constant, floats and codes.
+    budget:  the memory account of computations.
     """
 
     def __init__(self, model: Model) -> None:
@@ -97,7 +97,7 @@ class Reals:
         (self.codes if codes else self.names).setdefault(source, name)
 
     def _undoes(self, node: Node, source: Source) -> bool:
-        """Does a DequantizeLinear read the codes of a quantizer, with that quantizer's own parameters?"""
+        """Does a DequantizeLinear undo a quantizer: does it read its codes with the same parameters?"""
         if not source.path or self.codes.get(source) != node.inputs[0]:
             return False
         quantizer = self.nodes[source.path[-1]]
@@ -121,7 +121,7 @@ class Reals:
 
     @cached_property
     def running(self) -> tuple[int, ...]:
-        """The places of nodes that do not only read constants."""
+        """The places of nodes whose outputs are not constant."""
         return tuple(p for p, node in enumerate(self.nodes) if any(n in self.sources for n in node.outputs))
 
     @cached_property
@@ -131,12 +131,12 @@ class Reals:
 
     @cached_property
     def opaque(self) -> tuple[Node, ...]:
-        """The operators that read stored codes themselves, so that nothing shows what their rounding alone does."""
+        """The operators that read stored codes of up to 8 bits directly, so that their rounding alone is not known."""
         return tuple(self.nodes[p] for p in self.operators if any(map(self._is_coded, self.fixed(p))))
 
     @cached_property
     def scales(self) -> Mapping[str, Array]:
-        """The scales of stored codes that are constants of the model, by name."""
+        """The scales that the model stores for constant codes, by name."""
         names = dict.fromkeys(
             node.inputs[1] for node in self.nodes if is_dequantize(node) and node.inputs[0] not in self.sources
         )
@@ -144,13 +144,13 @@ class Reals:
 
     @cached_property
     def activation_scales(self) -> Mapping[str, float]:
-        """The single scales of quantizers, by the name of the model's own constant."""
+        """The scalar scales of QuantizeLinear nodes, by the name of the model's constant."""
         names = [self.own_name(node.inputs[1]) for node in self.nodes if is_quantize(node)]
         stored = self.model.constants
         return {name: float(stored[name].reshape(())) for name in names if name in stored and stored[name].size == 1}
 
     def factors_of(self, name: str) -> tuple[str, ...]:
-        """The model's own constants whose product a constant of the unfolded model is; () for one of its own."""
+        """The model's constants whose product a constant of the unfolded nodes is; () for a constant of the model."""
         place = self.producers.get(name)
         if place is None or name in self.model.constants:
             return ()
@@ -161,7 +161,7 @@ class Reals:
         return tuple(part for parts in inner for part in parts if part in self.model.constants)
 
     def own_name(self, name: str) -> str:
-        """The model's own constant that one of the unfolded model is made of."""
+        """The name of the model's constant from which the unfolded nodes make the constant `name`."""
         while name and name not in self.model.constants and (place := self.producers.get(name)) is not None:
             if not self.nodes[place].inputs:
                 break
@@ -180,7 +180,7 @@ class Reals:
         return name in self.producers and name not in self.sources
 
     def constant(self, name: str) -> Array | None:
-        """A constant's value, computed when first asked for."""
+        """A constant's value, computed at the first call; None if `name` is not constant."""
         if not name or not self.is_constant(name):
             return None
         if name in self.model.constants:
@@ -192,7 +192,7 @@ class Reals:
         return self._constants[name]
 
     def quantized_constant(self, name: str) -> int | None:
-        """The place of the DequantizeLinear that a constant comes from, if it comes from one."""
+        """The place of the DequantizeLinear from which a constant is computed; None if there is none."""
         place = self.producers.get(name)
         while place is not None and name not in self.sources:
             if is_dequantize(self.nodes[place]):
@@ -205,9 +205,9 @@ class Reals:
 
     @cached_property
     def rounds(self) -> Mapping[str, Path]:
-        """For each value, the quantizers between it and all of its readers; they belong to the operator that makes it.
+        """For each value, the quantizers that all of its readers share; they belong to the operator that makes it.
 
-        A DynamicQuantizeLinear belongs to the operator that reads it.
+        A DynamicQuantizeLinear, and quantizers after it, belong to the operator that reads the value.
         """
         found = {}
         for value, reads in self.readers.items():
@@ -224,19 +224,19 @@ class Reals:
         return self.names.get(Source(value, self.rounds.get(value, ())), value)
 
     def inputs(self, place: int) -> Iterator[tuple[int, Source]]:
-        """The inputs of an operator that are not constant."""
+        """The inputs of an operator that are not constant: their positions and contents."""
         for at, name in enumerate(self.nodes[place].inputs):
             if name in self.sources:
                 yield at, self.sources[name]
 
     def fixed(self, place: int) -> list[str]:
-        """The constant inputs of an operator."""
+        """The names of an operator's constant inputs."""
         return [name for name in self.nodes[place].inputs if name and self.is_constant(name)]
 
     # Computing
 
     def compute(self, place: int, args: Sequence[Array | None], around: Values | None = None) -> tuple[Array, ...]:
-        """The outputs of a node. around: what graphs inside it take from outside. Raises RunError."""
+        """Compute the outputs of a node. around: outer values that its subgraphs read. Raises RunError."""
         node = self.nodes[place]
         if node.op_type in SUMS:
             return self._products.run(place, node, args, [self.is_constant(name) for name in node.inputs], self.budget)
@@ -250,11 +250,11 @@ class Reals:
             raise
 
     def apply(self, node: Node, args: Sequence[Array | None]) -> tuple[Array, ...]:
-        """The outputs of a node that need not stand in the model, without graphs inside. Raises OperatorError."""
+        """Compute the outputs of a node without subgraphs, which need not be in the model. Raises OperatorError."""
         return _call(node, args, self.budget)
 
     def pass_through(self, array: Array, path: Iterable[int]) -> Array:
-        """What becomes of values when the quantizers of `path` round them, one after the other; as real numbers."""
+        """Quantize and dequantize an array with each quantizer of `path` in turn."""
         for place in path:
             node = self.nodes[place]
             if _is_dynamic(node):
@@ -266,7 +266,7 @@ class Reals:
         return array
 
     def meaning(self, codes: Array, place: int) -> Array:
-        """The values of codes that the quantizer at `place` makes."""
+        """Dequantize codes that the quantizer at `place` made."""
         scale, zero = (self.constant(name) for name in _pair(self.nodes[place].inputs[1:]))
         return _dequantize(codes, scale, zero, self.nodes[place])
 
@@ -288,7 +288,7 @@ def _is_alias(node: Node) -> bool:
 
 
 def _dequantize(codes: Array, scale: Array | None, zero: Array | None, quantizer: Node) -> Array:
-    """What codes mean, with the parameters of the node that made them."""
+    """Dequantize codes with the parameters and attributes of the node that made them."""
     kept = {k: v for k, v in quantizer.attributes.items() if k in ("axis", "block_size")}
     node = Node(quantizer.index, quantizer.label, "", "DequantizeLinear", 21, ("x", "s", "z"), ("y",), kept)
     return _call(node, [codes, scale, zero])[0]
@@ -308,7 +308,7 @@ def _call(
 
 @frozen
 class Region:
-    """The operators, in order, that make a value from matched ones; `whole` if they read nothing else."""
+    """The operators, in order, that compute a value from known values. whole: do they read no other values?"""
 
     operators: tuple[int, ...]
     inputs: tuple[str, ...]
@@ -316,7 +316,7 @@ class Region:
 
 
 def region(reals: Reals, value: str, known: set[str]) -> Region:
-    """What lies between a value and the known ones before it."""
+    """The region between a value and the known values from which it is computed."""
     found: set[int] = set()
     inputs: dict[str, None] = {}
     whole, pending = True, [value]

@@ -1,9 +1,9 @@
-"""Which tensor of one model stands for which tensor of another: found by walking both graphs in step.
+"""Matches the tensors of two models, such as a float model and its quantized version, by walking both graphs in step.
 
-Quantizers are looked through, quantized operators are read as float ones, and operators that a quantizer leaves out
-(an activation in the output's range, a normalization in the weights, a bias as a node of its own) may be missing on
-either side. Operators pair when they are of one kind, read what is paired already, and have the same constants as far
-as quantization keeps them; where inputs lead nowhere, weights and the graph's outputs are the next places to start.
+The walk ignores quantizers and reads quantized operators as float ones. Operators that a quantization tool absorbs (an
+activation into the output's range, a normalization into the weights, a bias added by its own node) may be missing on
+either side. Two operators pair if they are of one kind, read paired tensors, and have the same constants up to
+quantization. Where that finds nothing more, the walk starts again from weights and from the graph's outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array, Node
 
 ALIKE = 0.9
-"""Cosine from which constants count as the same ones, quantized."""
+"""The smallest cosine at which two constants count as the same, up to quantization."""
 _KINDS = {"Gemm": "MatMul", "Flatten": "Reshape", "Squeeze": "Reshape", "Unsqueeze": "Reshape"}
 _ABSORBED = ("Relu", "Clip", "BatchNormalization", "Add", "Sub", "Mul", "Div", "Reshape", "Pad")
 COMMUTATIVE = ("Add", "Mul")
@@ -28,19 +28,19 @@ _ACTIVATIONS = {
     "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
 }  # fmt: skip
 _ENOUGH = 16
-"""The fewest weights whose number a quantizer keeps."""
+"""The fewest weights whose count must be equal in both models."""
 _FEW = 4
-"""Numbers per channel below which their direction says nothing."""
+"""The fewest numbers per channel whose direction is meaningful."""
 
 
 def kind(node: Node) -> str:
-    """What the node does, whatever it is called."""
+    """The kind of a node: its operator, with one name for operators that do the same, such as MatMul for Gemm."""
     name = _KINDS.get(node.op_type, node.op_type)
     return f"{node.domain}::{name}" if node.domain else name
 
 
 def is_absorbed(reals: Reals, place: int) -> bool:
-    """May another model have merged this operator into the one before it: into its range, its weights or its bias?"""
+    """May another model have merged this operator into the one before: into its range, its weights or its bias?"""
     node = reals.nodes[place]
     return not node.domain and kind(node) in _ABSORBED and len(list(reals.inputs(place))) == 1
 
@@ -48,8 +48,8 @@ def is_absorbed(reals: Reals, place: int) -> bool:
 def likeness(a: Reals, first: int, b: Reals, second: int) -> float | None:
     """The mean absolute cosine between the output channels of two operators' largest constants.
 
-    The scales of channels do not count, as a folded BatchNormalization changes them. None if neither has constants of
-    several numbers, 0 if they do not fit.
+    It ignores the scales of channels, since a folded BatchNormalization changes them. None if neither operator has a
+    constant of several numbers, 0 if only one has or if the sizes differ.
     """
     one, other = _weights(a, first), _weights(b, second)
     if one is None and other is None:
@@ -67,12 +67,12 @@ def likeness(a: Reals, first: int, b: Reals, second: int) -> float | None:
 
 
 def are_activations(one: Node, other: Node) -> bool:
-    """Are both functions of one tensor's elements, so that one may stand where the other did by mistake?"""
+    """Are both activation functions, so that one may have replaced the other by mistake?"""
     return not (one.domain or other.domain) and {one.op_type, other.op_type} <= _ACTIVATIONS
 
 
 def can_be(a: Reals, first: int, b: Reals, second: int) -> bool:
-    """Have both operators as many weights, if both have some?"""
+    """May the operators correspond, by the number of their weights? Yes if it is equal, small, or none on a side."""
     one, other = _weights(a, first), _weights(b, second)
     return one is None or other is None or one.size == other.size or min(one.size, other.size) < _ENOUGH
 
@@ -108,16 +108,16 @@ def _weights(reals: Reals, place: int) -> Array | None:
 
 
 _FAR = 6
-"""Operators that may be missing in a row."""
+"""The most operators in a row that may be missing."""
 _MANY = 4
-"""Inputs of a commutative operator from which their order is taken as it is."""
+"""The number of inputs from which a commutative operator's inputs are only matched in order."""
 _ENOUGH, _CLEAR = 16, 0.05
-"""Numbers in weights that are known by themselves, and how much more alike than any others."""
+"""The fewest weights that identify an operator by themselves, and their least lead in likeness over all others."""
 
 
 @frozen
 class Match:
-    """A value of the second model and the one of the first that it stands for.
+    """A value of the second model and its counterpart in the first, `other`.
 
     how: ``input``, ``output``, ``weights`` (same constants), ``operator`` (same kind, same inputs), ``reader`` (read by
          matched operators).
@@ -130,9 +130,9 @@ class Match:
 
 @frozen
 class Left:
-    """A tensor without a counterpart. side: ``reference`` or ``quantized``; index: of the node that makes it.
+    """A tensor without a counterpart. side: ``reference`` or ``quantized``; index: index of the node that makes it.
 
-    inside: the other model's node that does this step with others; "" if nothing there stands for the tensor.
+    inside: the other model's node that includes this step; "" if no node there does.
     """
 
     KEYS = keys("side tensor node=index inside=holder why")
@@ -156,9 +156,9 @@ class Left:
 
 @frozen
 class Matching:
-    """All matches in the second model's order, and the nodes of the first and the second model without a match.
+    """All matches in the second model's order, and the tensors of the first and of the second model without a match.
 
-    pairs: operators of the second model and their counterparts in the first, by place.
+    pairs: maps places of operators of the second model to their counterparts in the first.
     """
 
     matches: tuple[Match, ...]
@@ -172,7 +172,8 @@ def match(first: Reals, second: Reals) -> Matching:
 
 
 class _Matcher:
-    """starts: for each value of the second model, the first one of the first model that it may stand for."""
+    """Matches two models. starts: for each value of the second model, the earliest value of the first that it may
+    match; operators that the second model absorbed may lie between that and the final match."""
 
     def __init__(self, first: Reals, second: Reals) -> None:
         self.a, self.b = first, second
@@ -222,7 +223,7 @@ class _Matcher:
             self.starts[value], self.how[value] = other, how
 
     def _may_be(self, value: str) -> dict[str, int]:
-        """The values that `value` may stand for, and how many operators must be missing for that."""
+        """The values of the first model that `value` may match, with the number of absorbed operators each implies."""
         first = self.starts[value]
         found, pending = {first: 0}, deque([first])
         while pending:
@@ -236,7 +237,7 @@ class _Matcher:
         return found
 
     def _best(self, place: int, inputs: Sequence[str]) -> tuple[int, float] | None:
-        """The operator that does what this one does, and how alike their constants are."""
+        """The operator of the first model that best matches this one, and the likeness of their constants; or None."""
         able = [self._may_be(value) for value in inputs]
         swap = kind(self.b.nodes[place]) in COMMUTATIVE
         choices = [other for choice in (able if swap else able[:1]) for other in choice]
@@ -262,7 +263,7 @@ class _Matcher:
         return -other, alike
 
     def _replaced(self, place: int, inputs: Sequence[str]) -> int | None:
-        """The one activation that alone reads the same value where this one does, if it is another one."""
+        """Another activation function in place of this one, if each is the only reader of the matched value."""
         reads = [self.b.readers[inputs[0]], self.a.readers.get(self.starts[inputs[0]], [])]
         if len(inputs) != 1 or any(len(found) != 1 for found in reads):
             return None
@@ -271,7 +272,7 @@ class _Matcher:
         return other if free and are_activations(self.a.nodes[other], self.b.nodes[place]) else None
 
     def _depth(self, other: int, able: Sequence[dict[str, int]], swap: bool) -> int | None:
-        """How many operators must be missing for these inputs to be those of `other`; None if they cannot be."""
+        """The number of absorbed operators that these inputs imply if they are those of `other`; None if impossible."""
         values = tuple(source.value for _, source in self.a.inputs(other))
         if len(values) != len(able):
             return None
@@ -286,7 +287,7 @@ class _Matcher:
     # Starting anew
 
     def _anchor(self) -> bool:
-        """Pair the first operator whose weights are those of one free operator only; was there one?"""
+        """Pair the first operator whose weights match exactly one free operator. Returns whether there was one."""
         free = [o for o in self.a.operators if o not in self.taken]
         for place in self.b.operators:
             if place in self.pairs or place in self.skipped or not self._is_weighty(place):
@@ -311,7 +312,7 @@ class _Matcher:
                 self._start(value, counterpart, "reader")
 
     def _take_back(self, value: str, counterpart: str) -> None:
-        """An operator that seemed to be missing in the first model is the one that makes `counterpart` there."""
+        """Pair a skipped operator after all, if a reader shows that it corresponds to the maker of `counterpart`."""
         place, other = self.b.made.get(value), self.a.made.get(counterpart)
         if place not in self.skipped or other is None or other in self.taken or self.starts[value] == counterpart:
             return
@@ -321,8 +322,8 @@ class _Matcher:
             self._pair(place, other, "reader")
 
     def _backward(self) -> None:
-        """Pairs operators from the end: those that make the graph's outputs, or values matched by their readers, then
-        those that make the inputs of a pair.
+        """Pair operators backwards, from the graph's outputs and from values matched by their readers, through the
+        makers of each pair's inputs.
         """
         ends = [(v, o) for v, o in self._outputs() if v not in self.starts]
         pending = ends + [(v, o) for v, o in self.starts.items() if self.how[v] == "reader"]
@@ -343,7 +344,7 @@ class _Matcher:
             self._start(value, other, "output")
 
     def _outputs(self) -> Iterator[tuple[str, str]]:
-        """Values of outputs of the same name, or else of the same place."""
+        """Pairs of output values with the same name, or, if the names differ, at the same position."""
         mine, theirs = self.b.model.outputs, self.a.model.outputs
         by_name = {v.name for v in mine} == {v.name for v in theirs}
         for place, output in enumerate(mine):
@@ -354,8 +355,7 @@ class _Matcher:
     # Settling
 
     def _settle(self) -> Matching:
-        """The final matches: a value that may stand for several others stands for the one that its paired readers
-        read."""
+        """The final matches: of several candidates for a value, its paired readers choose the one that they read."""
         outputs = dict(self._outputs())
         found: dict[str, Match] = {}
         for value in [*(v.name for v in self.b.model.inputs), *self.b.made]:
@@ -389,7 +389,7 @@ class _Matcher:
         return operator >= 0 and operator not in self.taken and is_absorbed(self.a, operator)
 
     def _left(self, matches: Sequence[Match], side: str) -> Iterator[Left]:
-        """What is not matched: inside a group of operators that is, or without any counterpart."""
+        """Yield the tensors of one side without a match: steps inside a matched node, or without any counterpart."""
         reals, other = (self.a, self.b) if side == "reference" else (self.b, self.a)
         known = {m.other if side == "reference" else m.value: m for m in matches}
         inside: dict[int, Match] = {}
@@ -404,7 +404,7 @@ class _Matcher:
 
 
 def _label(reals: Reals, holder: Match | None, side: str) -> str:
-    """The node that makes one side of a match."""
+    """The label of the node of `reals` that makes the matched value; "" for no match."""
     if holder is None:
         return ""
     place = reals.made.get(holder.value if side == "reference" else holder.other)

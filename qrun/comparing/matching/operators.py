@@ -1,4 +1,4 @@
-"""Quantized operators written as real ones: DequantizeLinear, the float operator, QuantizeLinear."""
+"""Rewrites quantized operators as float ones: DequantizeLinear, the float operator, QuantizeLinear (`unfold`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qrun.ops.matmulnbits import checked_weights
 
 
 class NodeWriter:
-    """The nodes so far. codes: names of integer tensors, and the scale, zero point and attributes that they mean."""
+    """Collects the rewritten nodes. codes: names of integer tensors with their scale, zero point and attributes."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -32,7 +32,7 @@ class NodeWriter:
         return name
 
     def put(self, node: Node) -> None:
-        """Keep a node as it is."""
+        """Add a node unchanged."""
         if is_quantize(node):
             kept = {k: v for k, v in node.attributes.items() if k in ("axis", "block_size")}
             self.codes[node.outputs[0]] = (node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else "", kept)
@@ -47,13 +47,13 @@ class NodeWriter:
         output: str = "",
         attributes: Mapping[str, Attribute] | None = None,
     ) -> str:
-        """Add an operator of ai.onnx in place of `node`; the name of what it makes."""
+        """Add an operator of ai.onnx in place of `node` and return the name of its output."""
         output = output or self.name(f"{node.label}/{op}")
         self.nodes.append(Node(node.index, node.label, "", op, version, inputs, (output,), attributes or {}))
         return output
 
     def real(self, node: Node, codes: str, scale: str, zero: str = "", **attributes: Attribute) -> str:
-        """The name of the real values that integers mean; axis, if given, counts only with a scale per place."""
+        """Dequantize codes, once; returns the tensor's name. An axis has an effect only with one scale per place."""
         if not codes:
             return ""
         key = (codes, scale, zero, tuple(attributes.items()))
@@ -64,7 +64,7 @@ class NodeWriter:
         return self._real[key]
 
     def _rank(self, node: Node, name: str, attributes: Mapping[str, Attribute]) -> str:
-        """The parameter as a scalar, or of rank 1 where it has one number for each place along the axis."""
+        """The name of a parameter, reshaped if needed to a scalar, or to rank 1 if it has several numbers."""
         value = self.model.constant(name) if name else None
         if value is None or "block_size" in attributes or value.ndim == (value.size != 1):
             return name
@@ -75,7 +75,7 @@ class NodeWriter:
         return self.make(node, "Constant", 13, (), attributes={"value": value})
 
     def round(self, node: Node, real: str, scale: str, zero: str, output: str) -> bool:
-        """Quantize what `node` makes, under its own name."""
+        """Add a QuantizeLinear of the tensor `real`, whose output has the name `output`. Returns True."""
         scale, zero = self._rank(node, scale, {}), self._rank(node, zero, {})
         self.make(node, "QuantizeLinear", 21, tuple(filter(None, (real, scale, zero))), output)
         self.codes[output] = (scale, zero, {})
@@ -91,19 +91,19 @@ def is_dequantize(node: Node) -> bool:
 
 
 def moves(node: Node) -> bool:
-    """Does the node only choose among the elements of its first input?"""
+    """Does the node only move or select elements of its first input?"""
     definition = find(node.domain, node.op_type, node.version)
     return definition is not None and definition.form == "moves"
 
 
 _ON_CODES = ("MaxPool", "GlobalMaxPool")
-"""Operators, besides those that move elements, that may run on codes because rounding is monotonic."""
+"""Operators, other than those that move elements, that may run on codes, because rounding is monotonic."""
 
 
 def unfold(model: Model) -> tuple[Node, ...]:
-    """The model's nodes with float operators in place of quantized ones; what has no such form stays.
+    """The model's nodes with quantized operators replaced by float ones; operators without such a form stay.
 
-    The names of the model's tensors stay theirs; a node's index is that of the node it is made of.
+    The model's tensors keep their names. A new node has the index of the node that it comes from.
     """
     writer = NodeWriter(model)
     for node in model.nodes:
@@ -116,7 +116,7 @@ def unfold(model: Model) -> tuple[Node, ...]:
 
 
 def _needed_nodes(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
-    """The nodes that the outputs depend on."""
+    """The nodes on which the outputs depend."""
     needed, found = set(outputs), []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
@@ -127,7 +127,7 @@ def _needed_nodes(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
 
 
 def _write_move(writer: NodeWriter, node: Node) -> bool:
-    """An operator on codes, as one on what they mean; its codes have the same parameters."""
+    """Write an operator that moves codes, or reads their shape, as one on real values. False for other operators."""
     source = node.inputs[0] if node.inputs else ""
     if source not in writer.codes or len(node.outputs) != 1:
         return False
@@ -149,7 +149,7 @@ def _inputs(node: Node, count: int) -> tuple[str, ...]:
 
 
 def _write_quantized(writer: NodeWriter, node: Node) -> bool:
-    """DequantizeLinear, the real operator, QuantizeLinear."""
+    """Write a quantized operator as DequantizeLinear, the float operator, QuantizeLinear. False if it has no form."""
     definition, found, b = real_operator(node), operands(node), bias(node)
     if definition is None or definition.op_type == "Identity" or node.attributes.get("channels_last", 0):
         return False
@@ -181,13 +181,13 @@ def _dequantize(writer: NodeWriter, node: Node, q: Quantizer) -> str:
 
 
 def _wide(writer: NodeWriter, q: Quantizer) -> bool:
-    """Is the scale known to have more than one axis?"""
+    """Is the scale a constant of more than one axis?"""
     value = writer.model.constant(_parameters(q)[0])
     return value is not None and value.ndim > 1
 
 
 def _int32_bias(writer: NodeWriter, node: Node, b: Bias, x_scale: str, w_scale: str) -> str:
-    """Its scale is the product of the operands' scales, and of alpha in Gemm."""
+    """Dequantize an int32 bias; its scale is the product of the operands' scales, and of alpha in Gemm."""
     gemm = b.form == "gemm"
     alpha = writer.number(node, np.array(node.attributes.get("alpha", 1.0), np.float32)) if gemm else ""
     scale = writer.make(node, "Mul", 14, (x_scale, w_scale))
@@ -199,7 +199,7 @@ def _int32_bias(writer: NodeWriter, node: Node, b: Bias, x_scale: str, w_scale: 
 
 
 def _dynamic(writer: NodeWriter, node: Node) -> bool:
-    """DynamicQuantizeMatMul."""
+    """Write DynamicQuantizeMatMul as DynamicQuantizeLinear, DequantizeLinear, MatMul and Add."""
     a, b, bs, bz, added = _inputs(node, 5)
     parts = tuple(writer.name(f"{node.label}/{part}") for part in ("codes", "scale", "zero_point"))
     writer.nodes.append(Node(node.index, node.label, "", "DynamicQuantizeLinear", 11, (a,), parts, {}))
@@ -211,7 +211,7 @@ def _dynamic(writer: NodeWriter, node: Node) -> bool:
 
 
 def _blocks(writer: NodeWriter, node: Node) -> bool:
-    """MatMulNBits whose weights are constants, each block with a scale and an integer zero point of its own."""
+    """Write MatMulNBits with constant weights, each block with its own scale and integer zero point, as MatMul."""
 
     a, *parts, groups, added = _inputs(node, 6)
     values = [writer.model.constant(name) if name else None for name in parts]
@@ -239,7 +239,7 @@ def _blocks(writer: NodeWriter, node: Node) -> bool:
 
 
 def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], bool]:
-    """MatMulInteger or ConvInteger whose int32 sums are cast to float and multiplied by both scales."""
+    """A writer for MatMulInteger or ConvInteger, if the int32 sums are cast to float and multiplied by both scales."""
 
     def form(writer: NodeWriter, node: Node) -> bool:
         a, b, az, bz = _inputs(node, 4)
@@ -256,7 +256,7 @@ def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], b
 
 
 def _find_scale(model: Model, node: Node, a: str) -> tuple[Node, str, str, set[int]] | None:
-    """The last Mul behind the sums, the names of both scales, and the nodes up to it."""
+    """The last Mul after the sums, the names of both scales, and the indices of the nodes up to that Mul; or None."""
     source = model.producers.get(a)
     if source is None or (len(source.outputs) < 2 and not is_quantize(source)):
         return None

@@ -1,4 +1,4 @@
-"""Operators whose reference kernels add term by term, run by native kernels, which give the same bits much sooner."""
+"""Runs sums of products in native kernels, which give the same bits as the reference kernels, but much faster."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 SUMS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulNBits", "LSTM", "GRU", "RNN"])
 _KEPT = 2
-"""Sets of weights of one node whose kernels are kept: the model's own, and those that are tried in their place."""
+"""The most sets of weights per node whose kernels are kept: the model's own, and one that is tried in their place."""
 
 
 @frozen
 class BoundNode:
-    """A node with its kernels. model: holds the constants that it reads."""
+    """A node with its kernels. model: an empty model with the constants that the node reads."""
 
     model: Model
     step: Step
@@ -36,7 +36,7 @@ class BoundNode:
 
 
 class NativeProducts:
-    """Runs nodes of one model; reference kernels compute what has no native one, or all where there is no engine."""
+    """Runs nodes of one model in native kernels, or in reference kernels without a native one or without an engine."""
 
     def __init__(self, model: Model) -> None:
         self._empty = replace(model, nodes=(), inputs=(), outputs=(), constants={}, types={}, defaults=())
@@ -45,7 +45,7 @@ class NativeProducts:
     def run(
         self, place: int, node: Node, args: Sequence[Array | None], fixed: Sequence[bool], budget: Budget
     ) -> tuple[Array, ...]:
-        """The node's outputs. fixed: which inputs are constants. Raises RunError."""
+        """Run a node and return its outputs. fixed: for each input, is it a constant? Raises RunError."""
         names = tuple(["" if array is None else f"{at}" for at, array in enumerate(args)])
         constants = {name: array for name, array, f in zip(names, args, fixed, strict=False) if f and array is not None}
         bound = self._bind(place, node, names, constants)

@@ -1,1 +1,1 @@
-"""Which nodes of a quantized model cost accuracy, and why: measured alone, by their effects, in groups and as lists."""
+"""Ranks the nodes of a quantized model by the accuracy they cost, finds out why, and proposes corrections."""

@@ -1,5 +1,5 @@
-"""What to do about a quantized model, each step measured by running it: constants to correct before anything else,
-such as scales and zero points, and nodes to keep in float."""
+"""Proposes improvements to a quantized model and measures each by running it: constants to correct, such as scales and
+zero points, and nodes to keep in float."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from qrun.declare.frozen import changeable, frozen, keys
 from qrun.ir import Model, Node
 
 _LEAST_OF_FAULTS, _LEAST_OF_RANGES = 0.05, 0.5
-"""dB that a correction must gain: for a proved fault, and for a range that may be wrong."""
+"""The dB that a correction must gain: for a proved fault, and for a range that may be wrong."""
 _MOST = 16
-"""Corrections that are tried."""
+"""The most corrections that are tried."""
 MANY = 3.0
-"""dB from which corrections come before any list of nodes to keep in float."""
+"""The total gain in dB from which corrections come before any list of nodes to keep in float."""
 
 
 @frozen
 class Corrected:
-    """Something to correct.
+    """A correction of a node.
 
-    text:  the change, in words; before, after: SQNR at the outputs in dB, with all corrections up to this one made;
-           None where no constant makes it right, so that it is not measured.
+    text:  describes the change; before, after: SQNR at the outputs in dB without and with this correction, after all
+           corrections before it; None if no constant can correct it, so that nothing is measured.
     """
 
     KEYS = keys("index=node.index name=node.label text before_db=before after_db=after")
@@ -45,9 +45,9 @@ class Corrected:
 def corrections(
     costs: Sequence[Cost], model: Model, whole: float, measure: Callable[[Model], float], seconds: float
 ) -> tuple[Corrected, ...]:
-    """The corrections of the quantized model, in the order of the costs.
+    """Try corrections in the order of the costs. Returns those that gain enough, and faults that no constant corrects.
 
-    whole: noise to signal of the model's outputs; measure: gives it for a model with other constants.
+    whole: noise to signal ratio of the model's outputs; measure: returns it for a changed model. seconds: the limit.
     """
     begun, now, found = monotonic(), decibels(whole), []
     tried = 0
@@ -68,7 +68,7 @@ def corrections(
 
 
 def _proposals(costs: Sequence[Cost]) -> Iterator[tuple[Node, str, tuple[Correction, ...], float]]:
-    """The candidates, each constant once."""
+    """Yield candidate corrections, each constant once: node, text, changed constants, and the dB that it must gain."""
     done: set[str] = set()
     for cost in costs:
         found = [(fault.text, fault.corrections, _LEAST_OF_FAULTS) for fault in cost.faults]
@@ -82,19 +82,19 @@ def _proposals(costs: Sequence[Cost]) -> Iterator[tuple[Node, str, tuple[Correct
 
 SIZES = (1, 2, 3, 5, 8, 13)
 PART = 3
-"""A list has at most one in so many of the nodes, unless the SQNR that is asked for takes more."""
+"""A list has at most one in PART of the nodes, unless the requested SQNR takes more."""
 HALF = 0.5
-"""Share of the noise that the longest list must remove, or there is no list to suggest."""
+"""The share of the noise that the best list must remove; otherwise no list is suggested."""
 MOST = 0.8
-"""Share of the noise which the best list removes that is enough."""
+"""The share of the best list's gain that is enough for a shorter list."""
 
 Kept = frozenset[str]
-"""Targets of the groups that stay in float."""
+"""The targets of the groups that stay in float."""
 
 
 @frozen
 class OperatorCost:
-    """All quantized nodes of one operator. nodes: how many; sqnr: dB at the outputs with all of these in float."""
+    """The cost of one operator. nodes: the number of its quantized nodes; sqnr: dB at the outputs with all in float."""
 
     KEYS = keys("op domain=full_domain nodes output_sqnr_db=sqnr")
 
@@ -114,18 +114,18 @@ class OperatorCost:
 
 @frozen
 class Suggestion:
-    """Nodes to keep in float.
+    """The suggestion which nodes to keep in float.
 
-    tried:     (how many of the ranking's first nodes, SQNR at the outputs with these in float), measured; 0 for none.
-    count:     how many nodes are suggested: the fewest that reach the SQNR asked for. If none is asked for, or it is
-               reached with no node in float: the fewest that remove most of the noise that the best list removes, 0 if
-               that is less than half of it.
-    nodes:     these nodes in the first model; around: nodes that read their results, and would round them again if not
-               kept in float too. listed: SQNR at the outputs with all of these in float, measured; None if none is.
-    runs:      inputs that were used. ratio: noise to signal with no node in float, in these.
-    reached:   does each output reach the SQNR that is asked for with these in float? None: none is asked for.
-    operators: what each operator costs, the dearest first.
-    hurried:   was something not measured for lack of time?
+    tried:     measured pairs: a list length n (0 for no nodes), and the SQNR in dB with the ranking's first n in float.
+    count:     the number of suggested nodes: the fewest that reach the requested SQNR. If none is requested, or it is
+               reached with no node in float: the fewest that remove most of the noise that the best list removes; 0 if
+               the best list removes less than half.
+    nodes:     these nodes in the first model; around: nodes that read their results, and would round them again unless
+               kept in float too. listed: measured SQNR with all of these in float; None if `around` is empty.
+    runs:      the number of inputs used. ratio: noise to signal ratio with no node in float, over these inputs.
+    reached:   does each output reach the requested SQNR with these in float? None: none was requested.
+    operators: the cost of each operator, the costliest first.
+    hurried:   did the time run out before everything was measured?
     """
 
     tried: tuple[tuple[int, float], ...]
@@ -142,9 +142,9 @@ class Suggestion:
 
 @changeable
 class _Trials:
-    """Noise at the outputs with some groups in float, over as many runs as there is time for, at least one.
+    """Measures the noise at the outputs with some groups in float, over as many runs as time allows, at least one.
 
-    sums: for each list, by output. used: runs that were made. hurried: was there too little time for all?
+    sums: error sums for each list, by output or part. used: completed runs. hurried: was there too little time?
     """
 
     mixed: Mixed
@@ -158,7 +158,7 @@ class _Trials:
     clean: Values | None = None
 
     def all(self, lists: Sequence[Kept], optional: Sequence[Kept]) -> None:
-        """Measure these lists; the optional ones where the first run has time for them."""
+        """Measure these lists, and the optional ones that the first run has time for."""
         self.begun = monotonic()
         for one in self.feeds:
             clean = self.mixed.clean(one)
@@ -178,7 +178,7 @@ class _Trials:
         return monotonic() - self.begun > self.seconds
 
     def one(self, kept: Kept) -> list[ErrorSums]:
-        """Measure one more list, with the inputs that the others were measured with."""
+        """Measure one more list, on the inputs of the other lists."""
         if kept not in self.sums:
             for feeds in self.feeds[: self.used]:
                 self._add(kept, self.clean if self.clean is not None else self.mixed.clean(feeds))
@@ -200,11 +200,11 @@ def suggest(
     seconds: float,
     wanted: float | None = None,
 ) -> Suggestion:
-    """How much is won with the first nodes of the ranking in float, and with all nodes of one operator.
+    """Measure the gain with the first nodes of the ranking in float, and with all nodes of one operator.
 
-    costs:   the ranking, dearest first. feeds: of as many as there is time for, at least the first.
-    seconds: for all of it. wanted: dB that each output must reach: then lists of any length are tried, until the fewest
-             nodes are found that reach it.
+    costs:   the ranking, costliest first. feeds: inputs; as many are used as time allows, at least the first.
+    seconds: the time limit. wanted: dB that each output must reach. If given, lists of any length are tried until the
+             fewest nodes that reach it are found.
     """
     measured = [cost for cost in costs if cost.measured]
     sizes = (0, *(n for n in SIZES if n <= max(1, len(watches) // PART) and n <= len(measured)))
@@ -251,23 +251,23 @@ def _least(sums: Sequence[ErrorSums]) -> float:
 
 
 def _enough(ratios: Mapping[int, float]) -> int:
-    """How long the shortest list is that removes most of the noise that the best list removes; 0: none removes half."""
+    """The length of the shortest list that removes most of what the best list removes; 0 if none removes half."""
     won = {n: _share_removed(ratios[0], ratio) for n, ratio in ratios.items()}
     best = max(won.values())
     return next((n for n in ratios if best >= HALF and won[n] >= MOST * best), 0)
 
 
 def _share_removed(whole: float, left: float) -> float:
-    """The share of the noise that is gone."""
+    """The share of the noise ratio `whole` that is removed if `left` remains."""
     if not math.isfinite(whole):
         return float(math.isfinite(left))
     return 1 - left / whole if whole else 0.0
 
 
 def _search_reaching(trials: _Trials, costs: Sequence[Cost], lists: dict[int, Kept], wanted: float) -> int:
-    """The fewest of the ranking's first nodes with which each output reaches `wanted`; 0 if none did in the time.
+    """The smallest number of the ranking's first nodes with which each output reaches `wanted`; 0 if none did in time.
 
-    lists: those that were measured, by length, to which what is tried is added.
+    lists: the measured lists, by length; receives the new ones.
     """
     low, high = 0, 0
     for n in sorted(lists):
@@ -288,7 +288,7 @@ def _search_reaching(trials: _Trials, costs: Sequence[Cost], lists: dict[int, Ke
 
 
 def _by_operator(costs: Sequence[Cost]) -> dict[tuple[str, str], Kept]:
-    """The groups of each operator, those first that cost most together; none if all nodes are of one operator."""
+    """The groups of each operator, the costliest operator first; empty if all nodes are of one operator."""
     found = grouped(((cost.node.domain, cost.node.op_type), cost) for cost in costs)
     order = sorted(found, key=lambda key: -math.fsum(cost.share for cost in found[key]))
     return {key: _targets(found[key]) for key in order} if len(order) > 1 else {}
@@ -304,7 +304,7 @@ def _operator_costs(operators: Mapping[tuple[str, str], Kept], trials: _Trials) 
 
 
 def _names(mixed: Mixed, costs: Sequence[Cost]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """The nodes of these groups; and those that read a group's result, where rounding it makes most of the noise."""
+    """The nodes of these groups, and the other readers of each result whose rounding makes most of its noise."""
     nodes = {node.index: node for cost in costs for node in cost.floats}
     rounded = [c for c in costs if c.local.rounding + c.local.clipped > c.local.weights + c.local.input]
     readers = mixed.a.model.consumers

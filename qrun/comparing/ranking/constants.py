@@ -1,5 +1,5 @@
-"""The constants of a group compared with the first model's, of products before anything is folded into them, of all
-other operators by place; the group computed with the first model's constants; and constants as they are stored."""
+"""Compares the constants of a group with the first model's: products unfolded to matrix and bias, other operators by
+place. Also computes the group with the first model's constants, and decodes constants as they are stored."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SAME = 1e-6
 
 @frozen(eq=False)
 class FoldedProduct:
-    """A product with constant weights: the values behind its `chain` are matrix * x + bias, per output channel.
+    """A product with constant weights. The result of its `chain` is matrix * x + bias, per output channel.
 
-    weights: the name of the weights; axis: where their output channels lie.
-    matrix:  the weights with the output channels first, times alpha and what the chain multiplies, as float64.
-    bias:    by channel, with what the chain adds; biases: the constants that it is made of.
-    factor:  by channel, what the stored weights are multiplied by; alpha: what of it the operator itself
-             multiplies. behind: axes behind the output channels in the result.
-    chain:   the operators behind it that only multiply and add constants per channel: (place, input that is read).
+    weights: the name of the weights; axis: the axis of their output channels.
+    matrix:  the weights with the output channels first, times alpha and the factors of the chain, as float64.
+    bias:    by channel, with the summands of the chain; biases: the names of the constants in it.
+    factor:  by channel, the factor on the stored weights; alpha: the operator's own part of it.
+    behind:  the number of axes after the output channels in the result.
+    chain:   the operators after it that only multiply and add constants per channel: (place, input that is read).
     """
 
     place: int
@@ -43,13 +43,13 @@ class FoldedProduct:
     chain: tuple[tuple[int, int], ...]
 
     def stored(self, matrix: Array, like: Array) -> Array:
-        """A matrix as the operator's weights, which look like these."""
+        """Convert a matrix to the operator's weights, with the shape and type of `like`."""
         rows = np.moveaxis(like, self.axis, 0).shape
         return np.ascontiguousarray(np.moveaxis(matrix.reshape(rows) / self.alpha, 0, self.axis), like.dtype)
 
 
 def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
-    """The product of an operator of a region, with the operators behind it; None if the operator is no product."""
+    """The product of an operator of a region, with the operators after it; None if it is no product."""
     node, weights = reals.nodes[place], reals.constant(reals.nodes[place].inputs[1]) if _has_two(reals, place) else None
     if weights is None or weights.ndim < 2 or weights.dtype.kind != "f":
         return None
@@ -84,7 +84,7 @@ def _has_two(reals: Reals, place: int) -> bool:
 
 def _channels(node: Node, weights: Array) -> tuple[int | None, int]:
     """The axis of the output channels in the weights, None if the operator is no product,
-    and how many axes are behind them in the result."""
+    and the number of axes after them in the result."""
     if node.op_type == "Conv":
         return 0, weights.ndim - 2
     if node.op_type == "ConvTranspose":
@@ -95,7 +95,7 @@ def _channels(node: Node, weights: Array) -> tuple[int | None, int]:
 
 
 def _vector(value: Array | None, count: int, behind: int) -> Array | None:
-    """A constant that has one number, or one for each channel, as numbers by channel; else None."""
+    """A constant with one number, or one per channel, as `count` numbers; None for other constants."""
     if value is None or value.dtype.kind not in "fiu":
         return None
     if value.size == 1:
@@ -126,7 +126,7 @@ def _next(
 
 
 def _affine(node: Node, at: int, constants: list[Array]) -> tuple[Array, Array] | None:
-    """What an operator multiplies and adds."""
+    """The factors and summands of an operator that multiplies or adds constants; None for other operators."""
     c = constants[0]
     one, none = np.ones_like(c), np.zeros_like(c)
     with np.errstate(all="ignore"):
@@ -142,12 +142,12 @@ def _affine(node: Node, at: int, constants: list[Array]) -> tuple[Array, Array] 
 
 @frozen(eq=False)
 class UnlikeConstant:
-    """A constant of a group that is not the first model's.
+    """A constant of a group that differs from the first model's.
 
-    role:   ``weights``, ``bias``, or ``constant``, which is any other.
-    name:   the second model's tensor, "" where there is none; other: the first model's.
-    mine:   its numbers, weights and biases as a `FoldedProduct` has them; wanted: the first model's numbers.
-    place, at: the operator that reads it, and the input.
+    role:   ``weights``, ``bias``, or ``constant`` for any other.
+    name:   the second model's tensor, "" if there is none; other: the first model's.
+    mine:   its numbers, for weights and biases as in `FoldedProduct`; wanted: the first model's numbers.
+    place, at: the operator that reads it, and the input's position.
     """
 
     role: str
@@ -160,9 +160,9 @@ class UnlikeConstant:
 
 
 class Constants:
-    """The constants of a group that are floats in the first model too.
+    """The constants of a group that differ from the first model's (`found`).
 
-    products: of both models, the second one's first.
+    products: by place, pairs of matching products: the second model's, then the first one's.
     """
 
     def __init__(self, a: Reals, b: Reals, group: RoundingGroup) -> None:
@@ -188,7 +188,7 @@ class Constants:
                 yield UnlikeConstant("bias", name, other, mine.bias, theirs.bias, place, 2)
 
     def instead(self, keep: Collection[UnlikeConstant] = ()) -> dict[int, Operation]:
-        """Operations in place of the group's own, with the first model's constants in place of all but these."""
+        """Operations that replace the group's own and use the first model's constants, except for those in `keep`."""
         kept = {(c.place, c.at) for c in keep}
         made: dict[int, Operation] = {}
         for place, (mine, theirs) in self.products.items():
@@ -214,14 +214,14 @@ class Constants:
 
 
 def passed_through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
-    """An operation that gives its input at the place `read` as it is."""
+    """An operation that returns its input number `read` unchanged."""
     array = args[read]
     assert array is not None
     return (array,)
 
 
 def _others(a: Reals, b: Reals, place: int, other: int) -> Iterator[UnlikeConstant]:
-    """The float constants of a pair of operators that are no products, which have one shape and are not the same."""
+    """Yield the float constants of a pair of operators that have one size but different values."""
     mine, theirs = b.nodes[place], a.nodes[other]
     found = [
         [(at, n) for at, n in enumerate(node.inputs) if n and n not in r.sources]
@@ -246,9 +246,9 @@ def _same(one: Array, other: Array) -> bool:
 
 @frozen(eq=False)
 class Stored:
-    """The codes of a constant, and the DequantizeLinear at `place` that makes real numbers of them.
+    """A constant stored as codes, with the DequantizeLinear at `place` that decodes it.
 
-    moved: operators between it and the one that reads the constant. product: that reads it, if one does; role: as what.
+    moved: operators between that and the reader. product: the product that reads it, if one does; role: as what.
     """
 
     b: Reals
@@ -259,7 +259,7 @@ class Stored:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """The names of the model's own constants: codes, scale, zero point."""
+        """The names of the model's constants: codes, scale, zero point."""
         codes, scale, zero = (*self.b.nodes[self.place].inputs, "")[:3]
         return self.b.own_name(codes), self.b.own_name(scale), self.b.own_name(zero)
 
@@ -271,7 +271,7 @@ class Stored:
 
     @property
     def factors(self) -> tuple[str, ...]:
-        """The scales that the scale is the product of; () if it is a constant of its own."""
+        """The scales whose product its scale is; () if its scale is a stored constant."""
         return self.b.factors_of(self.b.nodes[self.place].inputs[1])
 
     def parameters(self) -> tuple[Array, Array, Array]:
@@ -284,7 +284,7 @@ class Stored:
     def real(
         self, codes: Array | None = None, scale: Array | None = None, zero: Array | None = None, axis: int | None = None
     ) -> Array | None:
-        """The constant's numbers with these in place of its own; None if they do not fit each other."""
+        """Decode the constant with these parameters in place of its own; None if they do not fit each other."""
         node = self.b.nodes[self.place]
         args = [own if one is None else one for one, own in zip((codes, scale, zero), self.parameters(), strict=True)]
         if axis is not None:
@@ -295,7 +295,7 @@ class Stored:
             return None
 
     def shown(self, array: Array) -> Array | None:
-        """An array in the place of the codes, in the form in which the `UnlikeConstant` shows its numbers."""
+        """Convert an array in the shape of the codes to the form of `UnlikeConstant.mine`."""
         for place in self.moved:
             rest = [self.b.constant(name) for name in self.b.nodes[place].inputs[1:]]
             array = self.b.apply(self.b.nodes[place], [array, *rest])[0]
@@ -308,14 +308,14 @@ class Stored:
         return rows * self.product.factor.reshape(-1, *[1] * (rows.ndim - 1))
 
     def steps(self) -> Array | None:
-        """How far two neighbouring codes are apart, for each element."""
+        """The distance between neighbouring codes, for each element; None if it cannot be computed."""
         codes, _, zero = self.parameters()
         one, none = (self.real(np.full(codes.shape, n, codes.dtype), zero=np.zeros_like(zero)) for n in (1, 0))
         return None if one is None or none is None else np.abs(one - none)
 
 
 def stored_as(b: Reals, constant: UnlikeConstant, constants: Constants) -> Stored | None:
-    """What a constant is made of; None if it is not made of codes, or something is folded into it."""
+    """The stored codes of a constant; None if it is not stored as codes, or if something is folded into it."""
     place = b.quantized_constant(constant.name) if constant.name else None
     if place is None:
         return None

@@ -1,7 +1,7 @@
-"""Faults of a group. Of a constant: a factor, an order, an axis, a type of codes; it is proved if undoing it alone
-gives the first model's constant, up to rounding. Of its operators: a missing, different or extra one, other
-attributes, exchanged inputs; it is proved if it alone turns the first model's operators into what the second model
-computes with the first's constants."""
+"""Finds and proves faults of a quantized group. A fault of a constant (a factor, an order, an axis, a type of codes) is
+proved if undoing it alone gives the first model's constant, up to rounding. A fault of operators (a missing, different
+or extra one, other attributes, exchanged inputs) is proved if applying it alone to the first model's operators gives
+what the second model computes with the first's constants."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from qrun.ir.types import integer_range, type_name
 FINE = 30.0
 """dB above which a constant has no fault."""
 _GAIN, _LEAST, _RIVALS = 8.0, 15.0, 6.0
-"""dB that an explanation of a constant's noise must gain, the SNR it must reach, and how far it may be below the
+"""In dB: what an explanation of a constant's noise must gain, the SNR it must reach, and how far it may be below the
 best explanation."""
 _EQUAL = 60.0
 """dB above which explanations are equally good."""
 _STEPS, _ROUNDED = 2.0, 0.95
-"""Rounding that considers other weights moves a weight by up to this many steps; this share of weights must be so
-near."""
+"""Rounding that considers other weights moves a weight by up to _STEPS steps; the share _ROUNDED of the weights must
+be that near."""
 _MANY = 4096
 """The number of channels above which no permutation is tried."""
 _ALIKE = 0.9
@@ -40,7 +40,7 @@ _ALIKE = 0.9
 
 @frozen(eq=False)
 class Correction:
-    """A constant of the second model, and what makes it fit. change: in words, such as ``0.0339 -> 0.0388``."""
+    """A new value for a constant of the second model. change: its description, such as ``0.0339 -> 0.0388``."""
 
     name: str
     array: Array
@@ -51,8 +51,8 @@ class Correction:
 class Fault:
     """A proved fault of a group: without it, the group's noise is gone.
 
-    kind: a word for it; text: in words; corrections: of constants, where these alone make it right.
-    follows: scales that cause it, if they are wrong; factor: how many times too large such a scale is then.
+    kind: its code; text: its description; corrections: new constants, if these alone correct it.
+    follows: scales that cause it if they are wrong; factor: how many times too large such a scale is then.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class Fault:
 
 @frozen(eq=False)
 class _Guess:
-    """A fault that a constant may have, and the numbers that it has without it; None if they cannot be made."""
+    """A fault that a constant may have. array: its numbers without the fault; None if they cannot be computed."""
 
     fault: Fault
     array: Array | None
@@ -72,7 +72,7 @@ class _Guess:
 
 @frozen
 class Verdict:
-    """The judgement on a constant: its SNR in dB, its fault if any, and the type to which it is rounded."""
+    """The verdict on a constant: its SNR in dB, its fault if any, and the type to which it is rounded."""
 
     constant: UnlikeConstant
     sqnr: float
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) -> Verdict:
-    """The fault of a constant, if it has one. label: the first model's."""
+    """Find the fault of a constant, if it has one. label: the first model's label."""
     own = sqnr(constant.mine, constant.wanted)
     if own >= FINE:
         return Verdict(constant, own, None)
@@ -105,7 +105,7 @@ def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) 
 
 
 def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
-    """Rounded, clipped, or different values."""
+    """The verdict without a proved fault: the values are rounded, clipped or different."""
     what = constant.role if constant.role != "constant" else constant.name
     steps = stored.steps() if stored is not None else None
     if stored is not None and steps is not None and steps.size == constant.mine.size:
@@ -127,7 +127,7 @@ def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: flo
 def _guesses(
     b: Reals, constant: UnlikeConstant, constants: Constants, stored: Stored | None, label: str
 ) -> Iterator[_Guess]:
-    """The faults to try, the simplest first."""
+    """Yield the faults to try, the simplest first."""
     mine, wanted = constant.mine, constant.wanted
     if not mine.any():
         yield _Guess(Fault(f"lost-{constant.role}", f"{_role(constant)} of {label} is missing here"), wanted)
@@ -166,7 +166,7 @@ def _taken(constant: UnlikeConstant, label: str) -> Correction:
 
 
 def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
-    """Its codes with other parameters: along another axis, with another layer's scale, of another type."""
+    """Yield its codes with other parameters: along another axis, with another layer's scale, of another type."""
     codes, scale, zero = stored.parameters()
     names = stored.names
     axis = stored.axis
@@ -208,7 +208,7 @@ def _zero_point(constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
 
 
 def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
-    """A bias with the scale that it should have: the product of the scales of input and weights."""
+    """Yield the bias with the scale that it should have: the product of the scales of input and weights."""
     node, scale = b.nodes[constant.place], stored.parameters()[1]
     source, weights = b.sources.get(node.inputs[0]), b.quantized_constant(node.inputs[1])
     if source is None or not source.path or weights is None:
@@ -230,7 +230,7 @@ def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> It
 
 
 def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Guess:
-    """All of it by one factor."""
+    """The guess that all of the constant is too large by one factor."""
     mine, wanted = constant.mine.reshape(-1), constant.wanted.reshape(-1)
     factor = float(mine @ wanted / (wanted @ wanted)) or math.nan
     fixed = constant.mine / factor
@@ -251,14 +251,14 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
 
 
 def scale_factor(name: str, scale: Array, factor: float) -> Fault:
-    """A scale that is too large by this factor."""
+    """The fault of a scale that is too large by this factor, with its correction."""
     right = np.asarray(scale / factor, scale.dtype)
     text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
     return Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
 
 
 def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
-    """A factor for each output channel: scales in another order, or others."""
+    """The guess that each output channel has a factor: scales in another order, or wrong scales."""
     rows, wanted = (x.reshape(len(x), -1) for x in (constant.mine, constant.wanted))
     codes, scale, _ = stored.parameters()
     name = stored.names[1]
@@ -286,7 +286,7 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
 
 
 def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]:
-    """Its channels in another order, or both exchanged."""
+    """Yield guesses of exchanged or transposed channels, and of transposed or mirrored kernels."""
     mine, wanted = constant.mine, constant.wanted
     if mine.shape[0] == mine.shape[1]:
         turned = Fault("transposed", "the weights are transposed here")
@@ -315,7 +315,7 @@ def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]
 
 
 def _order(rows: Array, others: Array) -> Array | None:
-    """For each row the matching row of the other; None if no order fits, or the order is the same."""
+    """For each row, the index of the matching row of `others`; None if no order fits, or if it is the same order."""
     if rows.shape[1] < 3 or len(rows) < 2 or len(rows) > _MANY:
         return None
     with np.errstate(all="ignore"):
@@ -331,7 +331,7 @@ def _order(rows: Array, others: Array) -> Array | None:
 
 
 def _order_of_numbers(constant: UnlikeConstant) -> Iterator[_Guess]:
-    """The same numbers in another order."""
+    """Yield the guess that the constant has the same numbers in another order."""
     mine, wanted = constant.mine.reshape(-1), constant.wanted.reshape(-1)
     if mine.size > 1 and sqnr(np.sort(mine), np.sort(wanted)) >= FINE:
         size = float(np.abs(wanted).max(initial=0.0))
@@ -370,7 +370,7 @@ def _shown(name: str, scale: Array) -> str:
 
 
 def _number(array: Array) -> str:
-    """One number, or the range of several."""
+    """Format one number, or the range of several."""
     flat = np.asarray(array, np.float64).reshape(-1)
     return f"{flat[0]:.4g}" if flat.size == 1 else f"{flat.min():.3g}..{flat.max():.3g}"
 
@@ -385,7 +385,7 @@ _EQUAL = 60.0
 
 
 class _Edits:
-    """Changes to one of the two sides, each with the fault that it stands for."""
+    """Yields changes to the operators of one side, each with the fault that it represents."""
 
     def __init__(self, a: Reals, b: Reals, group: RoundingGroup, constants: Constants, label: str) -> None:
         self.a, self.b, self.group, self.constants, self.label = a, b, group, constants, label
@@ -396,7 +396,7 @@ class _Edits:
         self.lost = [q for q in group.there.operators if q not in pairs.values() and q not in done]
 
     def of_first(self) -> Iterator[tuple[Fault, dict[int, Operation]]]:
-        """Changes to the first model's operators that may turn them into the second model's."""
+        """Yield changes to the first model's operators that may turn them into the second model's."""
         for other in self.lost:
             node = self.a.nodes[other]
             for read in [at for at, _ in self.a.inputs(other)]:
@@ -446,7 +446,7 @@ class _Edits:
             yield Fault("exchanged-inputs", text), {other: lambda args: self.a.apply(node, args[::-1])}
 
     def _replaced(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
-        """An operator of the second model in place of one of the first."""
+        """Yield an operator of the second model in place of one of the first."""
         mine, theirs = self.b.nodes[place], self.a.nodes[other]
         read = [[at for at, _ in side.inputs(p)] for side, p in ((self.b, place), (self.a, other))]
         if not read[0] or not read[1]:
@@ -465,7 +465,7 @@ class _Edits:
         return self.b.apply(node, given)
 
     def of_second(self) -> Iterator[tuple[Fault, dict[int, Operation]]]:
-        """Operators that only the second model has."""
+        """Yield the removal of each operator that only the second model has."""
         for place in self.extra:
             for read in [at for at, _ in self.b.inputs(place)]:
                 text = f"{self.label} has no {self.b.nodes[place].op_type} here"
@@ -481,9 +481,9 @@ def judge_structure(
     inside: Callable[[Array], Array],
     label: str,
 ) -> tuple[float, Fault | None]:
-    """How far apart both models' operators are with the first one's constants, in dB; and the fault that explains it.
+    """Compare both models' operators with the first one's constants: the SQNR in dB, and the fault that explains it.
 
-    inside: clips values to the range of the result. label: the first model's.
+    inside: clips values to the range of the result. label: the first model's label.
     """
     raw = inside(clean[group.raw])
     fair = inside(simulate(b, group, clean, own=False, instead=constants.instead()).reshape(raw.shape))
@@ -505,7 +505,7 @@ def judge_structure(
 
 
 def _try_change(compute: Callable[[], Array], like: Array) -> Array | None:
-    """What a change makes; None if it cannot be made, or has another size."""
+    """The result of a change; None if it cannot be computed, or has another size."""
     try:
         array = compute()
     except (QrunError, ValueError, IndexError, TypeError):

@@ -1,4 +1,4 @@
-"""Groups: what one node of a quantized model, with its weights and quantizers, does to values of the other model."""
+"""Rounding groups: one node of a quantized model with its weights and quantizers, to run inside the float model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 
 _STAYS = ("MaxPool", "GlobalMaxPool", "Relu", "Concat")
-"""Operators that, like those that move elements, make no values between the codes of their inputs."""
+"""Operators that, like those that move elements, only return values that their inputs have, or 0."""
 
 
 @frozen
 class Limits:
-    """What codes can mean: from low to high in steps, with that many codes."""
+    """The real numbers that codes can represent: from low to high in steps. codes: the number of codes."""
 
     low: float
     high: float
@@ -32,19 +32,18 @@ class Limits:
 
 @frozen
 class RoundingGroup:
-    """Everything between matched values that makes one of them, `value`, with all that rounds there.
+    """The operators and quantizers of the second model that compute one matched value from other matched values.
 
-    target:  the tensor of the first model that it stands for, behind that model's own quantizers; raw: before them.
-    before:  what the codes of these quantizers can mean, see `limits`;
-             None where there are none, or none with one scale.
-    node:    the node of the second model that it is named after.
-    inputs:  for each value that it reads, the tensor of the first model.
-    rounds:  quantizers of the result; own: those before an input of an operator of the group, by (operator, input).
+    value:   the value that the group computes; region: its operators. node: the node that names the group.
+    target:  the matching tensor of the first model, after that model's own quantizers; raw: before them.
+    before:  the range of these quantizers, see `limits`; None if there are none, or some has several scales.
+    inputs:  maps each value that the group reads to the tensor of the first model.
+    rounds:  quantizers of the result; own: quantizers in front of an operator's input, by (operator, input).
     weights: the places of the DequantizeLinear nodes of constants.
-    there:   the first model's operators that do the same; floats: their nodes; inside: do they read quantized weights
-             or inputs of their own?
-    whole:   can it be computed from its inputs? Else only the rounding of its result is known.
-    pairs:   operators of both models that do the same, by place: the second model's, then the first one's.
+    there:   the first model's operators that correspond to the group; floats: their nodes.
+    inside:  do the first model's operators read quantized weights or inputs?
+    whole:   can the group be computed from its inputs? If not, only the rounding of its result is known.
+    pairs:   maps places of the second model's operators to the corresponding ones of the first.
     """
 
     value: str
@@ -65,12 +64,12 @@ class RoundingGroup:
 
     @property
     def quantizes(self) -> bool:
-        """Does anything here round?"""
+        """Does the group round anything?"""
         return bool(self.rounds or self.own or self.weights)
 
 
 def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
-    """The groups of `b` that quantize something, or may compute something else than `a` does, in order."""
+    """The groups of `b` that quantize something, or that may compute something else than `a`, in order."""
     names = {m.value: m.other for m in matching.matches}
     theirs = {m.other for m in matching.matches}
     opaque = {place for place in b.operators if b.nodes[place] in b.opaque}
@@ -110,7 +109,7 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
 
 
 def _pairs(a: Reals, b: Reals, inner: Region, there: Region, found: Mapping[int, int]) -> dict[int, int]:
-    """The pairs of operators in both regions. Remaining operators are paired by type, in order."""
+    """Pairs of operators in both regions: the matched ones, then the remaining ones by kind, in order."""
     pairs = {p: found[p] for p in inner.operators if found.get(p) in there.operators}
     free = [q for q in there.operators if q not in pairs.values()]
     for place in inner.operators:
@@ -123,13 +122,13 @@ def _pairs(a: Reals, b: Reals, inner: Region, there: Region, found: Mapping[int,
 
 
 def _weights(b: Reals, inner: Region) -> tuple[int, ...]:
-    """The places of the DequantizeLinear nodes whose constants a group reads."""
+    """The places of the DequantizeLinear nodes from which the group's constants come."""
     fixed = (b.quantized_constant(name) for place in inner.operators for name in b.fixed(place))
     return tuple(dict.fromkeys(place for place in fixed if place is not None))
 
 
 def _own(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
-    """Quantizers in front of the group's operators that do not belong to another group's result."""
+    """Yield the quantizers in front of inputs of the group's operators that do not belong to another group's result."""
     for place in inner.operators:
         for at, source in b.inputs(place):
             path = source.path
@@ -140,7 +139,7 @@ def _own(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
 
 
 def _repeats(b: Reals, inner: Region, rounds: Path) -> bool:
-    """Does the group only round again what is rounded so already?"""
+    """Does the group only move values and round them again with the parameters with which they are already rounded?"""
     if len(rounds) != 1 or not inner.operators or not inner.inputs:
         return False
     if not all(moves(b.nodes[p]) or b.nodes[p].op_type in _STAYS for p in inner.operators):
@@ -151,23 +150,23 @@ def _repeats(b: Reals, inner: Region, rounds: Path) -> bool:
 
 
 def _naming_node(b: Reals, inner: Region, rounds: Path) -> Node:
-    """The first operator that is more than a bias or an activation, or any; of a graph input, its quantizer."""
+    """The node that names a group: the first operator that is no bias or activation, else the first or a quantizer."""
     places = [p for p in inner.operators if not is_absorbed(b, p)] or list(inner.operators) or list(rounds)
     node = b.nodes[places[0]]
     return next((n for n in b.model.nodes if n.index == node.index), node)
 
 
 Operation = Callable[[list["Array | None"]], tuple[Array, ...]]
-"""What takes the place of an operator: its results, made of its inputs."""
+"""A replacement for an operator: computes the results from the inputs."""
 NO_PATHS: Mapping[tuple[int, int], Path] = {}
 
 
 def simulate(
     b: Reals, group: RoundingGroup, values: Values, *, own: bool = True, instead: Mapping[int, Operation] = {}
 ) -> Array:
-    """What the group makes of the first model's values (by tensor), before its result is rounded.
+    """Compute the group on the first model's values (by tensor), without rounding its result.
 
-    own: with the quantizers in front of its operators. instead: what takes the place of operators.
+    own: apply the quantizers in front of its operators. instead: replacements for operators, by place.
     """
     if not group.region.operators:
         return values[group.target]
@@ -182,9 +181,9 @@ def operate(
     paths: Mapping[tuple[int, int], Path],
     instead: Mapping[int, Operation] = {},
 ) -> dict[str, Array]:
-    """`held`, the values that a region reads, with all that its operators make of them.
+    """Compute the operators of a region. Adds their results to `held`, the values that the region reads.
 
-    paths: the quantizers in front of an operator's inputs, by (operator, input).
+    paths: the quantizers in front of operators' inputs, by (operator, input). instead: as for `simulate`.
     """
     for place in inner.operators:
         args: list[Array | None] = []
@@ -198,7 +197,7 @@ def operate(
 
 
 def limits(b: Reals, rounds: Path) -> Limits | None:
-    """The narrowest range of the quantizers, if each has one scale."""
+    """The narrowest range of some quantizers; None if there are none, or some has no known single scale."""
     found = [known for place in rounds if (known := _range(b, place))]
     return min(found, key=lambda r: r.high - r.low) if found and len(found) == len(rounds) else None
 
@@ -221,7 +220,7 @@ def _range(b: Reals, place: int) -> Limits | None:
 
 
 class Mixed:
-    """Runs of the first model in which chosen groups of the second one take the place of its own operators."""
+    """Runs the first model with groups of the second in place of its operators. mixed: parts of outputs, by name."""
 
     def __init__(self, a: Reals, b: Reals) -> None:
         self.a, self.b = a, b
@@ -229,7 +228,7 @@ class Mixed:
         self.mixed: dict[str, tuple[Columns, ...]] = {}
 
     def clean(self, feeds: Values) -> dict[str, Array]:
-        """Every tensor of the first model's own run."""
+        """Run the first model as it is and return all its tensors."""
         values = dict(feeds)
         for place in self.a.running:
             node = self.a.nodes[place]
@@ -246,14 +245,14 @@ class Mixed:
         return values
 
     def parts(self, outputs: Sequence[Array]) -> list[Array]:
-        """The outputs. An output that mixes ranges is split into the parts that a run of the first model has shown."""
+        """The outputs, with each output that mixes ranges split into its parts."""
         found = []
         for name, array in zip(self.outputs, outputs, strict=True):
             found += [part.of(array) for part in self.mixed[name]] or [array]
         return found
 
     def run(self, clean: Values, active: Sequence[RoundingGroup], known: Values | None = None) -> list[Array]:
-        """The outputs with these groups in place. known: what groups make, by target, if that is known already."""
+        """Run with the groups `active` in place and return the outputs. known: known results of groups, by target."""
         at = {group.target: group for group in active}
         now: dict[str, Array] = {}
         for group in active:
@@ -274,7 +273,7 @@ class Mixed:
         return [now.get(name, clean[name]) for name in self.outputs]
 
     def made(self, group: RoundingGroup, values: Values, known: Values | None = None) -> Array:
-        """The group's result from these values; rounded from its own value there if it cannot be computed."""
+        """The group's rounded result from these values; the target's rounded value if the group cannot be computed."""
         if known is not None and group.target in known:
             return known[group.target]
         like = values[group.target]
@@ -282,7 +281,7 @@ class Mixed:
         return self.b.pass_through(made, group.rounds).reshape(like.shape)
 
     def _needed_tensors(self, at: Mapping[str, RoundingGroup]) -> set[str]:
-        """The tensors that the outputs need when these targets are made by groups."""
+        """The tensors that the outputs need if groups compute the targets in `at`."""
         needed = set(self.outputs)
         for place in reversed(self.a.running):
             node = self.a.nodes[place]
@@ -293,7 +292,7 @@ class Mixed:
         return needed
 
     def _computed(self, place: int, values: Values) -> tuple[Array, ...]:
-        """What a node of the first model makes of these values."""
+        """Compute a node of the first model from these values."""
         node = self.a.nodes[place]
         around = {name: array for name in node.captured if (array := self._value(name, values)) is not None}
         return self.a.compute(place, [self._value(name, values) for name in node.inputs], around)

@@ -1,5 +1,5 @@
-"""What one group does to true values: its own noise, of what it is made, how its range suits the values, and which
-scales and zero points would."""
+"""Measures one group on the float model's values: its own noise and the parts of it, how well its range fits the
+values, and which scales and zero points would fit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from qrun.ir import Array
 from qrun.ir.types import integer_range
 
 GAIN = 4.0
-"""The factor by which another range must reduce the noise to be tried, as far as the values are known."""
+"""The factor by which another range must reduce the noise on the observed values to be tried."""
 _WIDE = 4.0
 """A scale is too large above this multiple of what these values need; other inputs may need more."""
 _LIKE = 1.25
-"""The zero point stays up to this multiple of the least scale."""
+"""The zero point is kept if the scale then needs at most this multiple of the smallest scale."""
 _SAME = 0.001
 """The relative difference up to which two scales are equal."""
 
@@ -36,16 +36,16 @@ _OTHERS: dict[str, np.dtype[Any]] = {
     str(np.dtype(one)): np.dtype(other)
     for one, other in ((np.int8, np.uint8), (np.uint8, np.int8), (np.int16, np.uint16), (np.uint16, np.int16))
 }
-"""The other integer type of the same size."""
+"""Maps the name of an integer type to the type of the same size with the other signedness."""
 
 
 @frozen
 class Fit:
-    """A scale or a zero point that does not suit the values.
+    """A scale or zero point that does not fit the values, with one that does.
 
-    now:    the scale; wanted: one whose codes reach from the smallest to the largest value and 0.
-    inside: is it in front of the group's operators, not behind them?
-    text:   in words, what does not fit and what does.
+    now:    the scale; wanted: a scale whose codes reach from the smallest to the largest value and 0.
+    inside: is the quantizer in front of the group's operators, not after them?
+    text:   says what does not fit and what does.
     """
 
     KEYS = keys("scale=now wanted of_input=inside text")
@@ -59,7 +59,7 @@ class Fit:
 
 @frozen(eq=False)
 class ActivationQuantizer:
-    """The scale and zero point of activations, and their names among the model's own constants."""
+    """The scale and zero point of an activation quantizer, and their names in the model."""
 
     names: tuple[str, str]
     scale: Array
@@ -67,7 +67,7 @@ class ActivationQuantizer:
     known: Limits
 
     def narrowed(self, factor: float, low: float, high: float) -> bool:
-        """Do codes still reach from low to high with a scale that is so many times smaller?"""
+        """Do the codes still reach from low to high if the scale is divided by `factor`?"""
         zero = float(self.zero.astype(np.float64).reshape(-1)[0])
         return self.covers(self.known.step / factor, zero, low, high)
 
@@ -77,7 +77,7 @@ class ActivationQuantizer:
 
 
 def quantizer(b: Reals, path: Path) -> ActivationQuantizer | None:
-    """The parameters of a path with one quantizer, one scale and integer codes."""
+    """The parameters of a path of one quantizer with one scale and integer codes of up to 16 bits; else None."""
     known = limits(b, path)
     if known is None or len(path) != 1 or known.codes > 1 << 16:
         return None
@@ -90,7 +90,8 @@ def quantizer(b: Reals, path: Path) -> ActivationQuantizer | None:
 
 
 def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: bool) -> Fit | None:
-    """The parameters that fit values from low to high, 0 among them. lossy: are values outside the range?"""
+    """Find parameters that fit values from low to high, 0 included; None if the present ones fit. lossy: are values
+    outside the range? inside: see `Fit`."""
     own = quantizer(b, path)
     if own is None or not high > low:
         return None
@@ -129,7 +130,7 @@ def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: 
 def _fit_zero_point(
     own: ActivationQuantizer, now: float, zero: float, moved: float, low: float, high: float, inside: bool
 ) -> Fit:
-    """The scale is right, and the zero point is not: its number, or its type."""
+    """The fit for a correct scale with a wrong zero point: its value or its type is wrong."""
     kind = own.zero.dtype
     other = _OTHERS.get(str(kind))
     fits = other is not None and own.covers(now, zero, low, high, other)
@@ -143,7 +144,7 @@ def _number(name: str, like: Array, value: float, now: float, more: str = "") ->
 
 
 def _namesake(b: Reals, own: ActivationQuantizer, wanted: float) -> str:
-    """Another scale of the model with this value, if there is one: both may be exchanged."""
+    """The name of another scale of the model with this value, with which it may be exchanged; "" if there is none."""
     for name, scale in b.activation_scales.items():
         if name != own.names[0] and abs(scale - wanted) <= _SAME * wanted:
             return name
@@ -152,27 +153,27 @@ def _namesake(b: Reals, own: ActivationQuantizer, wanted: float) -> str:
 
 _BINS, _PER_OCTAVE = 2048, 4
 _SAMPLE = 1 << 16
-"""Elements of a tensor and run whose magnitudes are counted; from a larger one evenly chosen ones."""
+"""The number of elements per tensor and run whose magnitudes are counted, evenly chosen from larger tensors."""
 _KEPT, _THIRD = 1 << 14, 3
-"""Magnitudes of a tensor that are kept, for their median; of more every third, as channels are mostly powers of two."""
+"""The most magnitudes kept for the median; of more, every third is kept, since channels are mostly powers of two."""
 _GAP = 3.0
-"""Octaves without values that part magnitudes in two."""
+"""Octaves without values that split magnitudes into two parts."""
 BULK = 0.999
 _APART = 1e-6
-"""Noise to signal ratio from which operators are said to compute something else."""
+"""The noise to signal ratio above which operators count as different."""
 
 
 @frozen
 class Local:
-    """A group fed with the true values: the noise of its result, and the parts of its energy.
+    """The noise of a group on the first model's values, and its parts by source.
 
-    weights:  from weights and other constants, without biases; bias: from these; structure: from what its operators do
-              otherwise with the first model's constants (all three together, where that rounds constants itself, or its
-              operators are not known); input: from quantizers in front of its operators; rounding: from rounding the
-              result inside the range; clipped: from values beyond the range; before: from what the first model itself
-              rounds there. All are energies relative to the true values' energy, measured against the true values
-              before the first model rounds them. Their sum is nearly noise.ratio, unless both models round alike, or
-              much is wrong.
+    weights:   weights and other constants without biases. If the first model quantizes too, or the group's operators
+               are unknown, this includes bias and structure.
+    bias:      biases. structure: operators that compute something else with the first model's constants.
+    input:     quantizers in front of the operators. before: rounding by the first model itself.
+    rounding:  rounding the result inside the range. clipped: values beyond the range.
+    The parts are energies relative to the energy of the first model's values, measured against these values before the
+    first model rounds them. Their sum is nearly noise.ratio, unless both models round alike, or much is wrong.
     """
 
     KEYS = {**through("noise", Noise.KEYS), **keys("weights bias structure input rounding clipped before")}
@@ -189,14 +190,14 @@ class Local:
 
 @frozen
 class Spread:
-    """True values beside the range that codes can mean.
+    """The distribution of the first model's values, compared with the range of the codes.
 
-    count:        values; beyond: those outside the range by more than half a step.
-    least, most:  the smallest and the largest value; range: what the codes can mean; if that is not one fixed range,
-                  256 codes over all values and 0; None without such a range and without values.
-    bulk:         magnitude that 99.9 % of the values do not exceed; typical: their median, without zeros.
-    near, nearby: if the magnitudes fall into two parts with a wide gap between them: the largest magnitude below the
-                  gap, and the share of the values below it.
+    count:        number of values; beyond: values outside the range by more than half a step.
+    least, most:  the smallest and the largest value; range: the range of the codes; without one fixed range, 256 codes
+                  over all values and 0; None without a range and without values.
+    bulk:         a magnitude that 99.9 % of the values do not exceed; typical: the median magnitude, without zeros.
+    near, nearby: if the magnitudes have a wide gap: the largest magnitude below the gap, and the share of the values
+                  below it; None and 1 otherwise.
     """
 
     KEYS = keys("count beyond min=least max=most bulk typical near near_share=nearby")
@@ -212,21 +213,21 @@ class Spread:
     nearby: float
 
     def codes(self, magnitude: float) -> int:
-        """How many codes the values up to a magnitude use."""
+        """The number of codes that values up to a magnitude span."""
         assert self.range is not None
         low, high = max(self.least, -magnitude, self.range.low), min(self.most, magnitude, self.range.high)
         return max(1, min(self.range.codes, round((high - low) / self.range.step) + 1)) if high >= low else 1
 
 
 class Watch:
-    """Sums of one group over all runs.
+    """Accumulates the noise of one group over all runs.
 
-    moved:    how many elements of the result differ from the first model's; apart: the largest difference before either
-              model rounds them.
-    constants: beside the first model's; None where that quantizes too, or the group cannot be computed. verdicts: about
-              them; noise of each is its part of the energy.
-    structure: how far the operators are apart with the first model's constants, in dB, and the fault that explains it;
-              None where that is not looked for.
+    moved:    the number of result elements that differ from the first model's; apart: the largest difference before
+              either model rounds them.
+    constants: the differing constants; None if the first model quantizes too, or the group cannot be computed.
+              verdicts: the verdict on each. of_constants: the noise energy of each.
+    structure: the SQNR in dB of the operators with the first model's constants, and the fault that explains it; None
+              if not examined.
     """
 
     def __init__(self, a: Reals, b: Reals, group: RoundingGroup) -> None:
@@ -245,7 +246,7 @@ class Watch:
         self.noise = dict.fromkeys(group.own, 0.0)
 
     def add(self, clean: Values) -> Array:
-        """Count one run of the first model. Returns what the group makes of that run's values."""
+        """Add one run of the first model. Returns the group's result on that run's values."""
         want = clean[self.group.target]
         held = self.group.before  # the first model's own range, to which its values before rounding are clipped
         raw = want if held is None else np.clip(clean[self.group.raw], held.low, held.high)
@@ -269,7 +270,7 @@ class Watch:
         return got
 
     def _operate(self, clean: Values, want: Array, raw: Array) -> Array:
-        """What the group's operators make; where they cannot work on the first model's tensors, the true values."""
+        """Compute the group's operators; if they cannot run on the first model's tensors, return the target's value."""
         group = self.group
         if not group.whole or not group.region.operators:
             return want
@@ -286,7 +287,7 @@ class Watch:
         return made
 
     def _divide(self, clean: Values, plain: Array, raw: Array) -> None:
-        """Count what the group's constants and its operators, each alone, change of the true values."""
+        """Add the noise of the group's constants and of its operators, each alone."""
         constants = self.constants
         if constants is None:
             self.energy["weights"] += self._inside(plain, raw)
@@ -316,7 +317,7 @@ class Watch:
         return array if self.range is None else np.clip(array, self.range.low, self.range.high)
 
     def _inside(self, got: Array, want: Array) -> float:
-        """The energy of a difference inside the range."""
+        """The energy of the difference of two arrays, both clipped to the range."""
         return _energy(self._clip(got), self._clip(want))
 
     def local(self) -> Local:
@@ -325,17 +326,17 @@ class Watch:
         return Local(self.sums.result(), **parts)
 
     def input_spread(self) -> Spread | None:
-        """How the values are spread that the noisiest quantizer in front of the group's operators reads;
+        """The distribution of the values that the noisiest quantizer in front of the operators reads;
         None without one."""
         key = self.noisiest()
         return None if key is None else self.inputs[key].spread()
 
     def noisiest(self) -> tuple[int, int] | None:
-        """The quantizer in front of the group's operators that makes the most noise, by (operator, input)."""
+        """The (operator, input) whose quantizer in front of the group's operators makes the most noise, or None."""
         return max(self.noise, key=lambda key: self.noise[key]) if self.noise else None
 
     def ranges(self) -> Iterator[tuple[ActivationQuantizer, float, float]]:
-        """The quantizers of the group with one scale, each with the smallest and the largest value and 0."""
+        """Yield each quantizer of the group with one scale, with the smallest and the largest of its values and 0."""
         paths = [(self.group.rounds, self.values), *((self.group.own[key], one) for key, one in self.inputs.items())]
         for path, values in paths:
             found = quantizer(self.b, path)
@@ -343,8 +344,8 @@ class Watch:
                 yield found, min(values.least, 0.0), max(values.most, 0.0)
 
     def channel_ratio(self) -> float:
-        """How uneven the channels of weights with one scale are:
-        the largest over the median of their largest magnitudes.
+        """The unevenness of the channels of weights with one scale: the largest over the median of the channels'
+        largest magnitudes.
 
         1 if no weights of the group have one scale.
         """
@@ -368,23 +369,23 @@ class Watch:
 
 
 def _energy(got: Array, want: Array) -> float:
-    """The sum of squared differences, where they are finite."""
+    """The sum of the finite squared differences."""
     with np.errstate(all="ignore"):
         error = np.square(got.astype(np.float64) - want)
     return float(error[np.isfinite(error)].sum())
 
 
 def beyond(array: Array, range_: Limits | None) -> Array:
-    """Marks the values that are outside the range by more than half a step; none without a range."""
+    """A mask of the values outside the range by more than half a step; all false without a range."""
     if range_ is None:
         return np.zeros(array.shape, bool)
     return np.asarray((array > range_.high + range_.step / 2) | (array < range_.low - range_.step / 2))
 
 
 class _Values:
-    """The extremes of values, and a histogram of their magnitudes in quarters of octaves.
+    """Accumulates the extremes of values, and a histogram of their magnitudes in quarters of octaves.
 
-    range_: what codes can mean; None: 256 codes over the values of all runs and 0.
+    range_: the range of the codes; None: 256 codes over the values of all runs and 0.
     """
 
     def __init__(self, range_: Limits | None) -> None:
@@ -424,7 +425,7 @@ class _Values:
         return Spread(self.count, self.beyond, self.least, self.most, range_, bulk, typical, near, share)
 
     def _below_gap(self, reach: Array, total: int) -> tuple[float | None, float]:
-        """The largest magnitude below the highest wide gap with 10 % of the values below it, and the share of these."""
+        """The largest magnitude below the highest wide gap that has 10 % of the values below it, and their share."""
         used = np.flatnonzero(self.bins)
         gaps = np.diff(used)
         fits = (gaps > _GAP * _PER_OCTAVE) & (reach[used[:-1]] >= 0.1 * total) if used.size > 1 else np.zeros(0, bool)

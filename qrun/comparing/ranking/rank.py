@@ -1,5 +1,5 @@
-"""Which groups cost most accuracy at the outputs: each put alone into the first model's run (where that takes too
-long, halves of sets of them), what comes out, and why, from what was seen of its values, its range and its weights."""
+"""Ranks groups by the accuracy that they cost at the outputs: runs the first model with each group alone in place (or
+with sets of groups, if that takes too long), and explains the cost by the group's values, range and weights."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from qrun.ir.compound import is_compound
 from qrun.running.profiling import Progress
 
 LEAST = 16
-"""Measurements that are made however long they take."""
+"""The number of measurements that are made however long they take."""
 _PARTIAL = 0.6
-"""Share of a whole run that the run behind one node takes, in the mean."""
+"""The mean share of a whole run that running only the nodes after one node takes."""
 
 
 class Effects:
-    """Noise at the outputs when some groups take the place of the first model's operators, and nothing else does.
+    """Measures the noise at the outputs if only some groups replace the first model's operators.
 
-    The noise of groups that are quantized together is nearly the sum of what each adds. So when there is no time to
-    measure each alone, the first run measures all of them together, and the set with the most noise is halved, and
-    both halves measured, until the time is up: the dearest nodes come out alone, the others in sets that cost little.
+    The noise of groups quantized together is nearly the sum of the noise of each. So if there is no time to measure
+    each alone, the first run measures all of them together, then repeatedly halves the noisiest set and measures both
+    halves until the time is up: the costliest nodes end up alone, the others in sets that cost little.
 
-    parts: what was measured of sets of groups (their places), in the end of disjoint ones.
+    parts: error sums of disjoint sets of groups, by the groups' places.
     """
 
     def __init__(self, mixed: Mixed, watches: Sequence[Watch], runs: int, seconds: float, progress: Progress | None):
@@ -43,7 +43,7 @@ class Effects:
         self._done = self._steps = 0
 
     def add(self, clean: Values, made: Sequence[Array]) -> None:
-        """One run of the first model; made: what each group makes of its values."""
+        """Add one run of the first model. made: each group's result on its values."""
         self._start, self._steps = monotonic(), 0
         if self._done:
             for members in self.parts:
@@ -53,7 +53,7 @@ class Effects:
         self._done += 1
 
     def _explore(self, clean: Values, made: Sequence[Array]) -> None:
-        """Choose the sets, with the first run."""
+        """Choose the sets to measure, on the first run."""
         count, room = len(made), self.seconds / self.runs
         whole = tuple(range(count))
         ratio = self._measure(whole, clean, made, count)
@@ -86,7 +86,7 @@ class Effects:
         return mean_ratio(sums)
 
     def _tell(self, total: int) -> None:
-        """How many of so many measurements of this run are made, and the time left."""
+        """Report progress: measurements made, all measurements, and the time left. total: measurements per run."""
         spent = monotonic() - self._start
         left = spent / max(self._steps, 1) * max(0, (self.runs - self._done) * total - self._steps)
         rest = self.seconds * (self.runs - self._done) / self.runs - spent
@@ -95,13 +95,13 @@ class Effects:
 
     @property
     def measured(self) -> int:
-        """How many groups were measured alone."""
+        """The number of groups that were measured alone."""
         return sum(len(members) == 1 for members in self.parts)
 
     def ratios(self) -> list[tuple[float, bool]]:
-        """For each group its noise to signal ratio at the outputs, and whether it was measured alone.
+        """For each group, its noise to signal ratio at the outputs, and whether it was measured alone.
 
-        Else it is the group's part of what its set does, by the noise of its own result.
+        If not, the ratio is its share of the set's ratio, in proportion to the noise of its own result.
         """
         found = [(0.0, False)] * len(self.watches)
         for members, sums in self.parts.items():
@@ -114,40 +114,40 @@ class Effects:
 
 
 def mean_ratio(sums: Sequence[ErrorSums]) -> float:
-    """The mean ratio of noise to signal over the outputs that are `averaged`; 0 without any."""
+    """The mean noise to signal ratio of the `averaged` outputs; 0 without any."""
     counted = averaged(sums)
     return math.fsum(s.ratio for s in counted) / len(counted) if counted else 0.0
 
 
 def averaged(sums: Sequence[ErrorSums]) -> Sequence[ErrorSums]:
-    """The outputs whose noise counts: those of floats, as labels and indices beside them are exact until they jump;
-    all of them if none is."""
+    """The outputs whose noise counts: float outputs only, since labels and indices are exact until they jump; all if
+    there is no float output."""
     return [s for s in sums if not s.whole] or sums
 
 
 def comparable(array: Array) -> Array:
-    """Numbers; other elements as integers that are all alike."""
+    """The array if it is numeric, else zeros of its shape."""
     return array if array.dtype.kind in "fiub" else np.zeros(array.shape, np.int8)
 
 
 NOTHING = 1e-12
-"""Noise to signal ratio (120 dB) up to which a difference is that of float32 arithmetic."""
+"""The noise to signal ratio (120 dB) up to which a difference comes from float32 arithmetic."""
 _FLOAT = 1e-9
-"""The same where float32 results of other operators are expected to differ (90 dB)."""
+"""The same for groups without rounding, whose operators may be others in float32 (90 dB)."""
 
 
 @frozen
 class Cost:
     """A quantized node and what it alone costs.
 
-    node:     of the second model; tensor: what it makes; floats: the first model's nodes that do the same.
-    ratio:    noise to signal at the outputs when only this node is quantized (mean over the outputs). Not `measured`:
-              its part, by the noise of its own result, of what it does together with nodes next to it.
-    sqnr:     the same in dB. share: of the sum over all nodes.
+    node:     the second model's node; tensor: its result; target, floats: the first model's tensor and nodes for it.
+    ratio:    noise to signal ratio at the outputs if only this node is quantized (mean over the outputs). Not
+              `measured`: its share of what a set of nodes costs, in proportion to the noise of its own result.
+    sqnr:     the same in dB. share: its share of the sum over all nodes.
     reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``,
               ``bias``, ``precision``, ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; or the
-              kind of the first of the faults; why: in words, with the numbers seen.
-    fit:      the scale that the values need, where the stored one is far off.
+              kind of the first of the faults; why: an explanation with the observed numbers.
+    fit:      the scale that the values need, if the stored one is far off.
     faults:   the faults of this group, the costliest first.
     """
 
@@ -180,7 +180,7 @@ class Cost:
 
 
 class Ranking:
-    """Collects over the runs. seconds: how long measuring effects may take, all runs together."""
+    """Collects the costs over all runs. seconds: the time for measuring effects, all runs together."""
 
     def __init__(
         self, a: Reals, b: Reals, groups: Sequence[RoundingGroup], runs: int, seconds: float, progress: Progress | None
@@ -191,7 +191,7 @@ class Ranking:
         self.effects = Effects(self.mixed, self.watches, runs, seconds, progress)
 
     def add(self, clean: Mapping[str, Array]) -> None:
-        """One run of the first model, with all tensors."""
+        """Add one run of the first model. clean: all its tensors."""
         if not self.runs:  # text, sequences and maps have no noise
             self.watches[:] = [w for w in self.watches if _is_numeric(clean[w.group.target])]
         made = {watch: watch.add(clean) for watch in self.watches}
@@ -201,7 +201,7 @@ class Ranking:
         self.effects.add(clean, [made[watch] for watch in self.watches])
 
     def costs(self) -> list[Cost]:
-        """The nodes that cost something: nodes with faults first, then the costliest."""
+        """The costs of the nodes that have an effect: nodes with faults first, then the costliest."""
         ratios = self.effects.ratios()
         whole = math.fsum(ratio for ratio, _ in ratios if math.isfinite(ratio))
         found = []
@@ -222,8 +222,8 @@ class Ranking:
         return _order([self._of_scales(cost, found) for cost in found])
 
     def _of_scales(self, cost: Cost, costs: Sequence[Cost]) -> Cost:
-        """The cost with the input's scale in place of the bias that is too large by it: an operator without a scale of
-        its bias multiplies that by the input's scale, which then is wider than the values need."""
+        """The cost with the fault of a bias that is too large replaced by one of the input's scale, if that scale is
+        wider than the values need: an operator without a bias scale multiplies its bias by the input's scale."""
         known = {part.name for each in costs for part in _corrections(each)}
         faults = []
         for fault in cost.faults:
@@ -236,33 +236,33 @@ class Ranking:
         return replace(cost, faults=tuple(faults), reason=faults[0].kind, why=text)
 
     def _is_wider(self, name: str, factor: float) -> bool:
-        """Do all values that a scale was seen to be used for fit into a range that is so many times smaller?"""
+        """Do all values that were observed with a scale fit into a range that is `factor` times smaller?"""
         seen = [one for watch in self.watches for one in watch.ranges() if one[0].names[0] == name]
         return bool(seen) and all(one.narrowed(factor, low, high) for one, low, high in seen)
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
-"""How many times fewer codes are used than there are, than others use; how many times channels differ."""
+"""Factors: fewer codes used than exist, fewer than other values use, and the unevenness of channels."""
 _LOST = 0.001
-"""Share of an input's values outside the range that counts as the cause."""
+"""The share of an input's values outside the range above which clipping is the cause."""
 _SEEN = 0.01
-"""Steps that small values must reach to count: rounding smaller ones away is no loss."""
+"""The magnitude in steps that small values must reach to count: rounding smaller ones away is no loss."""
 _OFF = 4.0
-"""How many times too small or too large a scale must be to be called wrong: calibration clips and rounds up by less."""
+"""The factor by which a scale must be too small or too large to be called wrong: calibration deviates by less."""
 
 _BOTH = 1.5
-"""A range this many times as wide as the values is one for both signs."""
+"""A range more than this many times as wide as the values is one for both signs."""
 _PART = 0.01
 """A fault below this share of a group's noise is not reported as its reason."""
 
 _BOUNDED = {
     "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
 }  # fmt: skip
-"""Operators whose codes stand for all that they can make, by convention, whatever the values are."""
+"""Operators whose codes by convention cover all their possible results, whatever the values are."""
 
 
 def _order(costs: Sequence[Cost]) -> list[Cost]:
-    """The costs: nodes with faults first, and faults that follow from another node's scale behind that node."""
+    """Sort the costs: nodes with faults first; a fault that follows from another node's scale comes after that node."""
     parts = [(part.name, cost) for cost in costs for part in _corrections(cost)]
     sources = {name: cost.ratio for name, cost in reversed(parts)}
     found: list[tuple[float, Cost]] = []
@@ -283,7 +283,7 @@ def _corrections(cost: Cost) -> list[Correction]:
 
 
 def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
-    """The faults of a group that make a notable part of its noise, the costliest first."""
+    """The faults of a group that make up a notable share of its noise, the costliest first."""
     least = _PART * local.noise.ratio * watch.sums.signal
     found = [(energy, one.fault) for energy, one in zip(watch.of_constants, watch.verdicts, strict=True)]
     found.append((watch.energy["structure"], watch.structure[1] if watch.structure else None))
@@ -292,9 +292,8 @@ def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
 
 
 def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] = ()) -> tuple[str, str, Fit | None]:
-    """The reason for a group's noise: a fault or the largest part of the noise, and what values and range show.
-
-    The third is the scale that the values need, where that is the reason.
+    """Explain a group's noise. Returns the reason (a fault or the largest part of the noise), its text, and the scale
+    that the values need, if that is the reason, else None.
     """
     if faults:
         return faults[0].kind, _faults_text(watch, faults), None
@@ -306,7 +305,7 @@ def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] 
 
 
 def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None:
-    """The scale or zero point that would make much less noise; None if no such value is known."""
+    """The scale or zero point that would make much less noise; None if none is known."""
     key = watch.noisiest() if inside else None
     seen = watch.inputs[key].spread() if key is not None else spread
     path = watch.group.own[key] if key is not None else watch.group.rounds
@@ -327,10 +326,10 @@ def _is_numeric(array: Array) -> bool:
 
 
 def _fit_zero_point(watch: Watch, spread: Spread) -> Fit | None:
-    """The zero point that fits, where the stored one clips values that a Relu keeps, and keeps values that it removes.
+    """The zero point that fits, if the stored one clips values that a Relu keeps and keeps values that it removes.
 
-    A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. Where the
-    Relu is missing, the range is one for values of both signs, and its steps are twice as large.
+    A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. If the
+    Relu is really missing, the range covers both signs, and its steps are twice as large.
     """
     low, high = min(spread.least, 0.0), max(spread.most, 0.0)
     if not spread.beyond or spread.range is None or spread.range.step * (spread.range.codes - 1) > _BOTH * (high - low):
@@ -367,14 +366,14 @@ def _apart(local: Local) -> str:
 
 
 def _faults_text(watch: Watch, faults: Sequence[Fault]) -> str:
-    """The faults, in words; and that the weights are fine, where they might be suspected."""
+    """The text of the faults; adds that the weights are fine if they are."""
     weights = [v.sqnr for v in watch.verdicts if v.constant.role == "weights" and v.fault is None]
     fine = f" (weights {weights[0]:.1f} dB, fine)" if weights and weights[0] >= FINE else ""
     return "; ".join(dict.fromkeys(fault.text for fault in faults)) + fine
 
 
 def _unlike(watch: Watch, local: Local) -> str:
-    """The words for operators that compute something else for an unknown reason."""
+    """The text for operators that compute something else for an unknown reason."""
     if watch.constants is None or not watch.constants.found:
         apart = decibels(local.structure or local.weights)
         return f"computes something else, {apart:.1f} dB apart before the result is rounded"
@@ -383,7 +382,7 @@ def _unlike(watch: Watch, local: Local) -> str:
 
 
 def _rounded_constants(watch: Watch, local: Local, largest: str) -> tuple[str, str]:
-    """The words for noise from rounding weights or biases."""
+    """The reason and text for noise from rounding weights or biases."""
     roles = ("bias",) if largest == "bias" else ("weights", "constant")
     verdict = min((v for v in watch.verdicts if v.constant.role in roles), key=lambda v: v.sqnr)
     ratio = watch.channel_ratio() if largest == "weights" else 1.0
@@ -399,7 +398,7 @@ def _rounded_constants(watch: Watch, local: Local, largest: str) -> tuple[str, s
 
 
 def _shared(watch: Watch, local: Local, largest: str) -> bool:
-    """Does the first model round as much itself where this is the largest part?"""
+    """Is rounding the largest part of the noise, and does the first model itself round as much?"""
     if largest not in ("clipped", "rounding") or not local.before:
         return False
     if watch.range is not None and watch.range == watch.group.before:
@@ -408,7 +407,7 @@ def _shared(watch: Watch, local: Local, largest: str) -> bool:
 
 
 def _both(watch: Watch) -> str:
-    """What is known where both models round the same values, each in its way."""
+    """The text for values that both models round, each in its own way."""
     own, before, codes = watch.range, watch.group.before, f"{watch.moved} of {watch.sums.count} elements"
     if own is not None and before is not None and own != before:
         return f"both models round here, in other codes: steps of {own.step:.3g}, the first one {before.step:.3g}; {codes} differ"
