@@ -109,8 +109,7 @@ or not float32."""
 
 @frozen
 class FunctionStep:
-    """A function, and the values it takes by number: operands come first, then the results of the steps before this
-    one.
+    """A function, and the numbers of the values it takes: operands come first, then the results of earlier steps.
 
     narrow: the type to which the result is rounded, once; it is kept as float32. "" for float32 itself.
     """

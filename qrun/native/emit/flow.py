@@ -61,13 +61,12 @@ class Flow(Instructions):
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def phi(self, *cases: tuple[Value, str]) -> Value:
-        """A phi: the value whose label is that of the block executed before. cases: values with their blocks' labels."""
+        """The value whose label is that of the block executed before. cases: values with their blocks' labels."""
         kind = cases[0][0].kind
         return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
 
     def head(self, label: str, starts: Sequence[Value]) -> tuple[int, list[Value]]:
-        """Begin the block at the head of a loop. Returns the head, for `back`, and its values, which are `starts` at
-        first."""
+        """Begin a block to which loops go back. Returns the head, for `back`, and its values, which begin as `starts`."""
         before = self.here
         self.jump(label)
         self.label(label)
@@ -86,7 +85,7 @@ class Flow(Instructions):
     def loop(
         self, first: Operand, end: Operand, step: Operand, carried: Sequence[Value] = (), once: bool = False
     ) -> Iterator[Turn]:
-        """Run the body for each i64 index of range(first, end, step), signed. Afterwards, `carried` has the last values.
+        """Run the body for each i64 index of range(first, end, step), signed. After it, `carried` has the last values.
 
         once: test after the body instead of before it, so that the body runs for `first` even if the range is empty.
         """
@@ -157,8 +156,8 @@ class Flow(Instructions):
 
     @contextmanager
     def tiles(self, count: Value, carried: Sequence[Value] = ()) -> Iterator[Turn]:
-        """Run the body for each tile that no other thread took. Values are carried from one tile of this thread to its
-        next one.
+        """Run the body for each tile that no other thread took.
+        Values are carried from one tile of this thread to its next one.
 
         The counter decides only who makes a tile, and orders no other memory: monotonic is enough.
         """

@@ -82,9 +82,8 @@ class FloatSumsEmitter(KernelEmitter):
     def finish(
         self, value: Value, addend: Value | None, target: Value, mask: Value | None, tail: Sequence[Value] = ()
     ) -> None:
-        """Finish a vector of sums and store it: add the addend, round to the result's type, apply the tail and the
-        limits. Every NaN of a sum gets one bit pattern. addend, tail: addresses of the operands, where the form has
-        them."""
+        """Store a vector of sums: add the addend, give every NaN one pattern, round to the result's type, apply the
+        tail and the limits. addend, tail: the addresses of the operands that the form has."""
         if addend is not None:
             value = value + self.loaded(addend, mask)
         value = value.test("uno", value).select(value.like(math.nan), value)
@@ -268,7 +267,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [first_lanes(self.left - j * self.lanes, self.lanes) for j in range(self.spec.vectors)]
 
     def _whole_or_cut(self) -> Iterator[list[Value | None]]:
-        """Write the body twice: for panels whose columns all exist, and for cut ones. Yields the masks of the vectors."""
+        """Write the body twice, for panels whose columns all exist and for cut ones. Yields the vectors' masks."""
         for whole in self.w.either(self.left.test("sge", self.width)):
             yield [None] * self.spec.vectors if whole else list(self._masks())
 

@@ -95,7 +95,7 @@ class FunctionCall:
         return x.test("ogt", ZERO).select(1.0, x.test("olt", ZERO).select(x.like(-1.0), x.like(0.0)))
 
     def extreme(self, values: list[Value], name: str) -> Value:
-        """The greatest or least of the operands. name: max or min. Floats give NaN if one is NaN; -0 is less than +0."""
+        """The greatest or least of the operands; name: max or min. Floats give NaN if one is NaN, and -0 < +0."""
         how = f"{name}imum" if self.kind in "fd" else f"u{name}" if self.kind in UNSIGNED else f"s{name}"
         return reduce(lambda a, b: a.intrinsic(how, b), values)
 

@@ -1,4 +1,4 @@
-"""Generated gathers and scatters: copies by tables of byte offsets, copies of the rows that indices of the run name, and
+"""Generated gathers and scatters: copies by tables of byte offsets; copies of rows that indices of the run name, and
 updates of such rows."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ GATHERED = names(
 indices      int32 or int64, `depth` of them for a row
 sizes        int64 [depth][2]: for each index, the length of its axis, and the bytes from one place of that axis to the
              next
-count        rows for each place along the batch axes, which precede the indexed ones
+count        rows for each place along the axes before the indexed ones
 outer_step   bytes of x from one of those places to the next; index_outer: bytes of the indices
 lines        how many starts rows take in turn: x, x + `line_step` and so on; index_row: bytes from a row's indices to
              the next one's
@@ -83,8 +83,8 @@ rows         rows of y, which are contiguous; a tile is `chunk` of them
 
 @emitter("gathered")
 class GatheredEmitter(KernelEmitter):
-    """Copies the rows that indices name, `vectors` vectors of `unroll` bytes at a time. form: ``block``: a row is that
-    long; else longer. operands: begin with the kind of the indices. A run with an index out of range ends undecided.
+    """Copies the rows that indices name, `vectors` vectors of `unroll` bytes at a time. form ``block``: rows have just
+    that length. operands: begin with the kind of the indices. A run with an index out of range ends undecided.
     """
 
     names = GATHERED
@@ -124,7 +124,7 @@ SCATTERED = names(
 """As GATHERED, but the indices name rows of y, which has x's shape, and
 
 updates  contiguous rows of `run` elements
-whole    elements of each of the `before` places along the batch axes; a tile is `chunk` of those places
+whole    elements of each of the `before` places along the axes before; a tile is `chunk` of those places
 """
 
 

@@ -94,7 +94,7 @@ def emitters() -> Mapping[str, type[KernelEmitter]]:
 
 
 def row_at(x: Value, place: Value, padding: Value) -> Value:
-    """The address of a row: x plus the int32 offset, in bytes, that is stored at `place`; `padding` if it is negative."""
+    """The address of a row: x plus the int32 offset in bytes that is stored at `place`; `padding` if that is < 0."""
     offset = place.load("i32", 4)
     inside = x + offset.sext("i64")
     return offset.test("slt", 0).select(padding, inside)
