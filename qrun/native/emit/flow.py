@@ -66,7 +66,7 @@ class Flow(Instructions):
         return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
 
     def head(self, label: str, starts: Sequence[Value]) -> tuple[int, list[Value]]:
-        """Begin a block to which loops go back. Returns the head, for `back`, and its values, which begin as `starts`."""
+        """Begin a block to which loops go back. Returns the head, for `back`, and its values, at first `starts`."""
         before = self.here
         self.jump(label)
         self.label(label)
