@@ -119,7 +119,7 @@ class Bytes:
         """uint8 codes plus 4096 as float64: for each of the four vectors of lanes, the two halves that `low_words`
         joins.
 
-        byte 5 of such a double is the code, so unpacking alone makes it:
+        Byte 5 of such a double is the code, so unpacking alone makes it:
 
             byte    7    6    5    4  3  2  1  0
                    0x40 0xB0 code  0  0  0  0  0
