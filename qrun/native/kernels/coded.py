@@ -72,7 +72,7 @@ class CodedPanels(RightPanels):
         return "codes" if direct else "decoded"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
-        """A strip has at most the vectors of the widest panel: decoding takes registers, and longer than multiplying."""
+        """At most as many vectors as the widest panel: decoding takes registers, and longer than multiplying."""
         high, _ = strip_of(isa, rows, columns, vectors)
         panels = -(-columns // (vectors * isa.lanes))
         return high, vectors * max(1, min(panels, max(isa.real_rows) // (high * vectors)))

@@ -173,7 +173,7 @@ class Conv(Operation):
 
 
 def _layout(window: Window, lines: bool, images: int, read: bool, x_image: int, row: int, pixel: int) -> Layout:
-    """The layout of result rows `row` bytes apart and images of `x_image` bytes; not `read`: all offsets are padding."""
+    """The layout of result rows `row` bytes apart, images of `x_image` bytes. Not `read`: all offsets are padding."""
     offsets = window.line_offsets(pixel) if lines else window.offsets(pixel)
     if not read:
         offsets = np.full((len(offsets), 1), -1, np.int64)

@@ -30,7 +30,7 @@ _FEW = 2
 _VECTORS, _QUAD = 2, 4
 """Groups with at most this many vectors of channels, or activations per tap, are not copied."""
 _BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
-"""Instructions for each row, for each of its vectors, and for the loop. The first and last are fitted."""
+"""Instructions for each row, for each of its vectors, and for the loop; the first and last are fitted to timings."""
 SMALL = 32
 """With zero points above this, as uint8, most activations are expected to be large."""
 CLIPPED_ROWS = {2: 4, 1: 8}

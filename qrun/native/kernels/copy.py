@@ -398,7 +398,7 @@ def transposed(
 
 
 def shuffled(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups: int) -> Copy:
-    """A channel shuffle: channels [groups][n] become [n][groups], in [N, C, spatial...] with channels last in memory."""
+    """A channel shuffle: channels [groups][n] become [n][groups], in [N, C, spatial...] lying channels-last."""
     x = _operand(shape, dtype)
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{list(shape)} has no {groups} groups of channels")
@@ -440,7 +440,7 @@ def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: 
 def padded(
     engine: Engine, shape: Sequence[int], value: Array, begin: Sequence[int], end: Sequence[int], order: Order = "plain"
 ) -> Copy:
-    """Padding with `value`, of rank 0; negative amounts remove elements. Operand and result are in `order`."""
+    """Pads each axis with `value`, of rank 0, on both sides; negative amounts remove elements. Both lie in `order`."""
     x = _operand(shape, value.dtype)
     begin, end = ([int(n) for n in amounts] for amounts in (begin, end))
     grown = [n + b + e for n, b, e in zip(x.shape, begin, end, strict=True)]
