@@ -39,7 +39,7 @@ class Window:
         pads: Sequence[int] = (),
     ) -> Window:
         """The window of ONNX's lists for one or two spatial axes; empty lists are ONNX's defaults. Raises Declined for
-        other axes, values out of range, kernels larger than the padded image, and too many offsets."""
+        more axes, invalid values, kernels larger than the padded image, and too many offsets."""
         axes = len(image)
         strides, dilations, pads = strides or [1] * axes, dilations or [1] * axes, pads or [0] * 2 * axes
         if axes not in (1, 2):
