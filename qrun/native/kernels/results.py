@@ -18,8 +18,7 @@ from qrun.native.proof.search import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
 _TOGETHER = 64
-"""Counts of channels that are alike are rounded up to this: the channels of the widest panel, a multiple of all
-others."""
+"""Counts of equal channels are rounded up to this: the channels of the widest panel, a multiple of all others."""
 PanelRun = tuple[int, int, int, str]
 """Neighbouring panels of a group that share a kernel: first channel, vectors of a panel, panels, form."""
 

@@ -159,8 +159,7 @@ def _zero_like(own: Zero, other: Zero) -> Zero:
 
 
 def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) -> Stack | None:
-    """The stack of `own` with the sizes of `other`, computed once for all operations of a kernel; None if there is
-    none."""
+    """The stack of `own` with the sizes of `other`, computed once for all operations of a kernel; or None."""
     if type(other) is not type(own) or not isinstance(other, (Pack, RowTerms, StackProduct)):
         return None
     sizes = other.stack
@@ -168,8 +167,7 @@ def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) ->
 
 
 class Pack(Operation):
-    """Packs b, and the zero point of a if it comes with the run, for a StackProduct. addend: int32 [N], added to all
-    sums."""
+    """Packs b, and folds in the zero point of a, for a StackProduct. addend: int32 [N], added to all sums."""
 
     def __init__(self, stack: Stack, zero: Zero, addend: Array | None = None) -> None:
         self.stack, self.zero, self.addend = stack, zero, addend
