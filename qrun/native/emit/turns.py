@@ -7,7 +7,7 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter
 from qrun.native.emit.spec import DOUBT, ENTRY, MOVE, PIECE, TIMES, TURNS
 
 _LONG = {"x86_64": 1 << 27, "aarch64": 1 << 21}
-"""Ticks after which no further turn begins, by architecture. That is at least 30 ms with a clock of 1 to 5 GHz, and at
+"""Ticks after which no further turn begins, by architecture. That is at least 26 ms with a clock of 1 to 5 GHz, and at
 least 2 ms with a clock of 1 GHz or less."""
 
 
