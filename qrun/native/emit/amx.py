@@ -28,7 +28,7 @@ ARGUMENTS = names("""
     x_image y_image y_row gathered depth pitch blocks taps steps line rows
     panels shares share chunks chunk tiles mask zero_point!
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 gather       int32 [chunks][gathered]: the pieces that a chunk of blocks copies, as bytes from the image's start
 depth, pitch      bytes of one copied piece, and from one to the next in the copy

@@ -175,7 +175,7 @@ class Bytes:
 def unpacking(count: int, piece: int, half: int) -> list[int]:
     """The order that interleaves two vectors of `count` elements piece by piece, as x86's unpack instructions do.
 
-    Of a piece of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
+    For pieces of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
     """
     starts = [base + half * piece // 2 + i for base in range(0, count, piece) for i in range(piece // 2)]
     return [start + source for start in starts for source in (0, count)]

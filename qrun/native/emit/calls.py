@@ -8,7 +8,7 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 from qrun.native.emit.spec import DOUBT, ENTRY, NEXT, STRUCT
 
 SLICES = names("parts* words* moves* width own_at tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 parts    entries of the plan (spec.ENTRY): kernels, and structs in which only the words that differ per slice are wrong
 words    int64 [parts][width][2]: bytes from a struct's start to a word that differs, and -1 if that word is an address

@@ -63,7 +63,7 @@ class CodedProductEmitter(FmaProductEmitter):
         self.bits = int(bits)
         self.group = GROUP[self.bits]
         self.word, self.placed = self.bits * self.group // 8, placed(self.bits)
-        # Codes in the lowest bits alone: so units that permute and units that add share the work.
+        # Only codes in the lowest bits are looked up, so that units that permute and units that add share the work.
         self.looks_up = self.w.permutes and self.bits == _LOOKED_UP and self.zeros == "half"
         self.line = self.panel_width * self.word
         a = self.a

@@ -146,7 +146,7 @@ Way = Callable[[Value], Value]
 def whole(x: Value) -> Value:
     """x rounded to an integer, ties to even, with the sign of x; NaN stays NaN.
 
-    Numbers from 2**23 on are integers. Below it, adding 2**23 rounds; llvm.roundeven is no instruction on every CPU.
+    Numbers from 2**23 on are integers. Below, adding 2**23 rounds; llvm.roundeven is not an instruction on every CPU.
     """
     size = abs(x)
     rounded = ((size + _WHOLE) - _WHOLE).intrinsic("copysign", x)

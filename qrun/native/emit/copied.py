@@ -23,7 +23,7 @@ ARGUMENTS = names("""
     panels shares share chunks chunk tiles last_channel mask zero_point!
     groups x_group y_group
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 padding      a row of x_zero_point, read where an offset is negative
 offsets      int32 [blocks][taps][rows]: bytes from the image's start

@@ -12,7 +12,7 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 ROTARY = names(
     "x* ends* cos* sin* y* heads places size half batch_step head_step place_step least span rows chunk tiles"
 )
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 x, y       float32; rows of y are [batch][heads][places]
 ends       int32 [batch], each from `least` to `least + span`; otherwise the run ends undecided
@@ -77,7 +77,7 @@ def _vector(place: Value, count: int) -> Value:
 PRESENT = names(
     "past* new* ends* y* heads room past_rows places size batch_step head_step place_step least span rows chunk tiles"
 )
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 past       float32 [batch][heads][past_rows][size]; new: address of the first new row; y: [batch][heads][room][size]
 ends       int32 [batch], each from `least` to `least + span`; otherwise the run ends undecided. ends - least is the
@@ -86,7 +86,7 @@ ends       int32 [batch], each from `least` to `least + span`; otherwise the run
 rows       of y; a tile is `chunk` of them
 """
 HIDDEN = names("ends* y* places total window ahead least span rows chunk tiles")
-"""One 8-byte word each. ends, least, span: as above.
+"""The argument words, 8 bytes each. ends, least, span: as above.
 
 y          float32 [batch][places][total]; rows and chunk count its rows
 ahead      how many places after its own a row attends to

@@ -26,7 +26,7 @@ ARGUMENTS = names("""
     group_panels x_group y_group weights_group bias_group constants_group
     chunk_step panel_step rows* rows_group
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 padding      a row of x_zero_point, read where an offset is negative
 offsets      int32 [blocks][taps][rows]: bytes from the image's start

@@ -25,7 +25,7 @@ class DepthwiseEmitter(KernelEmitter):
 
     names = ARGUMENTS
     step = 1
-    """Taps per turn of the loop; a turn reads one int32 of weights per channel and sharing pixel."""
+    """Taps per iteration of the loop, which reads one int32 of weights per channel and sharing pixel."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)

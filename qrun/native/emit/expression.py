@@ -40,7 +40,7 @@ LOGICAL = frozenset((
 ))  # fmt: skip
 """Functions whose result is bool."""
 POWERS = ("even_power", "odd_power", "real_power")
-"""Functions that raise to a constant exponent: an even integer, an odd one, or none."""
+"""Functions that raise to a constant exponent: an even integer, an odd one, or any other number."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
 """Functions that quantize to 16 bits, and the kinds of their results."""
 FAKE_QUANTIZATIONS = tuple(

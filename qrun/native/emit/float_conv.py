@@ -22,7 +22,7 @@ DEPTHWISE_NAMES = names("""
     a* b* addend* y* numbers* batches* padding* b_row y_row columns lines windows* window count row_block
     panels panel_block tiles
 """)
-"""One 8-byte word each; as in fma_product.py, and:
+"""The argument words, 8 bytes each: as in fma_product.py, and
 
 b            float32 [taps][columns], b_row bytes from tap to tap
 lines        lines of the convolution's kernel

@@ -23,7 +23,7 @@ NAMES = names("""
     a* b* addend* y* numbers* batches* offsets* steps* padding* factor* term* residual* a_row b_row b_column addend_row
     residual_row y_row rows columns depth row_block panels panel_block right_at sums_at slot tiles
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 batches      int64 [number][4]: for each product of the stack, bytes from the start of a, b, addend and y to its own
              part; [number][5] if there is a residual

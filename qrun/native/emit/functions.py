@@ -37,9 +37,9 @@ exp, share, sigmoid, tanh, erf, gelu, gelu_by_tanh, swish = (
         single.swish,
     )
 )  # fmt: skip
-"""Functions of float32 vectors as docs/numerics.md (F41) defines them: those of qrun/formulas."""
+"""The functions of qrun/formulas on float32 vectors, as docs/numerics.md (F41) defines them."""
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
-"""One 8-byte word each. n1 to tiles: as in emit/strided.py.
+"""The argument words, 8 bytes each. n1 to tiles: as in emit/strided.py.
 
 columns, last  elements of a row, and where its last block starts: it overlaps
 strides        int64 [operands][OUTER]: bytes along the outer axes
@@ -104,7 +104,7 @@ class FunctionCall:
         return reduce(add, values[1:], values[0] + 0.0)
 
     def hard(self, x: Value, fixed: bool = False) -> Value:
-        """p * x + q between 0 and 1; fixed: x + 1/2."""
+        """p * x + q clipped to 0..1; with `fixed`, x + 1/2 clipped to 0..1."""
         scaled = x if fixed else self.p.double() * x
         moved = scaled + (0.5 if fixed else self.q.double())
         return moved.where("ult", 1.0).where("ugt", 0.0)

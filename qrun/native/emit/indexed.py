@@ -10,7 +10,7 @@ from qrun.native.emit.strided import StridedEmitter, copy_block, copy_run
 INDEXED = names("""
     x* y* n1 n2 y_0 y_1 y_2 chunks chunk units share tiles at_0* at_1* at_2* at* count y_row bytes
 """)
-"""One 8-byte word each. n1 to tiles: as in emit/strided.py.
+"""The argument words, 8 bytes each. n1 to tiles: as in emit/strided.py.
 
 at_0 to at_2  int64: for each index of the outer axes, the bytes that it adds to the address in x
 at            the same for each of the `count` indices of the innermost axis
@@ -51,7 +51,7 @@ class IndexedEmitter(StridedEmitter):
                 copy_run(self, x, y, a.bytes - spec.vectors * spec.unroll)
 
     def _repeats(self, first: Value, end: Value) -> None:
-        """Chunks and rows are multiples of the repeats; the last vectors of a row overlap."""
+        """Copy repeated elements. Chunks and rows are multiples of the repeats; a row's last vectors overlap."""
         spec = self.spec
         times, size, lanes = spec.rows, spec.unroll, spec.vectors
         x, y = self.starts["x"] + self.a.at.load("i64", 8), self.starts["y"]
@@ -67,7 +67,7 @@ class IndexedEmitter(StridedEmitter):
 GATHERED = names(
     "x* indices* y* sizes* depth count outer_step lines line_step index_outer index_row run last rows chunk tiles"
 )
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 indices      int32 or int64, `depth` of them for a row
 sizes        int64 [depth][2]: for each index, the length of its axis, and the bytes from one place of that axis to the

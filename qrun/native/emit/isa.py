@@ -209,7 +209,7 @@ def host_architecture() -> str:
 
 
 def available() -> tuple[Isa, ...]:
-    """The instruction sets this CPU and operating system can run, best first."""
+    """The instruction sets that this CPU and operating system can run, best first."""
     mine = [isa for isa in ISAS if isa.architecture == host_architecture()]
     host = host_features(host_architecture()) if mine else frozenset()
     return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permit_tiles()))

@@ -16,7 +16,7 @@ POOL = names("""
 """)
 SUM = (*POOL, "constants*", "table*", "shift!", "zero!", "scale")
 MEAN = (*POOL, "constants*", "x_zero!", "scale!", "divide!", "zero!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 padding      a panel filled with the code of padding, read where an offset is negative
 offsets      int32 [pixels][taps]: bytes from the image's start
@@ -189,7 +189,7 @@ class MeanPoolEmitter(SumPoolEmitter):
             turn.next(*sums)
         count = self.constant.load("float", 4).splat(n)
         means = [total / count / divide + zero for total in turn.carried]
-        # NaN becomes the lower end.
+        # `within` turns NaN into the lower end.
         ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
         return self._stored([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
 

@@ -24,7 +24,7 @@ from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
 from qrun.native.emit.values import every
 
 PREPARE = names("zero* first* sums* places* starts* padding* constants* fill tiles low! high!") + SOURCES
-"""One 8-byte word each. A tile is a panel of `vectors` vectors of channels, whose order is the product's own.
+"""The argument words, 8 bytes each. A tile is a panel of `vectors` vectors of channels, in the product's own order.
 
 zero         the 8-bit zero point
 first, sums, places  int32 [tiles][width], by lane: the start value for a zero point of 0, the sum of the weights, and
@@ -37,7 +37,7 @@ low, high    the limits of a step c. Sources are the operands of steps m and a: 
 """
 _FILL = 64
 PACK = names("b* zero* first* weights* starts* matrix line depth quads panels tiles factor! flip!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 b            matrices of `depth` rows, at least one, `line` bytes apart; matrix: bytes from one matrix to the next.
              Reads may run over a row's end, to whole vectors
@@ -47,7 +47,7 @@ first        int32 [panels][width]; starts int32 [matrices][panels][width]: firs
 flip         xor-ed with four codes to make them int8
 """
 ROW_TERMS = names("a* a_zero* b_zero* y* rows depth chunk tiles a_value! b_value! shift!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 a            8-bit [rows][depth]; y int32 [rows]: (sum a - depth * a_zero) * (shift - b_zero)
 a_zero, b_zero  8-bit zero points of the run (operands ``a``, ``b`` or both); a_value, b_value: those known before

@@ -20,7 +20,7 @@ IMAGE = names("""
     x* y* x_image x_plane x_line y_image y_line lines chunk chunks columns last
     tiles constants* fields zero!
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk, chunks     rows (or lines) of a tile, and tiles that share all of them; part, parts: the same for columns
 columns, last     of a row (pixels of a line), and where the last block of one starts: it overlaps
@@ -31,7 +31,7 @@ zero              zero point
 RANGE = ("x*", "found*", "count", "chunk", "tiles")
 CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
 PARAMETERS = ("found*", "y*", "ranges", "tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 found       float32 [ranges][4]: min(least value, 0), max(greatest value, 0), NaN if a value is infinite or NaN
 chunk       elements per tile
@@ -51,7 +51,7 @@ class _Floats(KernelEmitter):
 
     names: tuple[str, ...] = ROWS
     pieces = 4
-    """Vectors of lanes in a block, at least."""
+    """The fewest vectors of lanes in a block."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -345,7 +345,7 @@ def parameters_of(bottom: Value, top: Value) -> tuple[Value, Value]:
 
 
 SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 factors       [panels][field][lanes], made by `factors`. Form ``ort``: float32 multiplier and bias; ``real``: float64
               multiplier, reach, remainder of the multiplier, bias
@@ -353,7 +353,7 @@ acc_row, y_row  bytes from one row to the next; reads of sums may run over the r
 chunk, mask   rows per tile; lanes of a row's last vector that exist
 """
 FACTORS = ("left*", "right*", "bias*", "y*", "columns", "panels", "tiles", "most!", "slope!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 left        float32, a scale; slope: the bits of a float32 that multiplies it (operands ``m``)
 right       float32: the other scale, one number (operands ``s``) or one for each column (``v``)

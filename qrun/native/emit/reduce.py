@@ -18,7 +18,7 @@ from qrun.native.emit.values import constants
 from qrun.native.emit.widen import folded
 
 ARG = (*outer_names(("x", "y")), *names("count x_step y_step length along"))
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 count           results of the kernel's own axis
 x_step, y_step  bytes from one of them to the next
@@ -128,7 +128,7 @@ class LogSumExpEmitter(SoftmaxF32Emitter):
 
 
 FOLDED = names("x* y* rows chunk tiles length whole")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 rows    contiguous rows of `length` elements; a tile is `chunk` of them
 whole   the elements of a row that are reduced as vectors; the rest is reduced one by one
@@ -192,7 +192,7 @@ class FoldedEmitter(KernelEmitter):
 
 
 RUNNING = names("x* y* outer blocks last first step steps units chunk tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 outer         bytes from one place along the axes before to the next
 blocks, last  blocks of neighbours along the axes behind, and the place of the last one's first element: it overlaps
@@ -341,7 +341,7 @@ def nan_of(x: Value) -> Value:
 
 TOP = names("x* y* rows chunk length count levels tiles")
 ALONG = names("x* at* y* rows chunk length count tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 rows, chunk     rows, and rows of a tile
 length, count   elements of a row, and how many of them are wanted
@@ -439,7 +439,7 @@ class AlongEmitter(KernelEmitter):
 
 
 ONE_HOT = names("x* y* rows chunk tiles inner depth least on off")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 rows, chunk  rows of the result, each of `depth` times `inner` elements, and rows of a tile
 inner        indices of a row

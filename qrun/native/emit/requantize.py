@@ -217,7 +217,7 @@ def clipped(x: Value, low: Value, high: Value) -> Value:
 
 
 BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", "tiles")
-"""One 8-byte word each. A tile is spec.rows channels; inverse, low and high are float64 [tiles * rows].
+"""The argument words, 8 bytes each. A tile is spec.rows channels; inverse, low and high are float64 [tiles * rows].
 
 halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split: the number of negative ones
 """

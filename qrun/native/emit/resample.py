@@ -12,7 +12,7 @@ NAMES = (
     *outer_names(("x", "y")),
     *names("line_at* line_weights* lines at* weights* pitch length count columns x_row y_row"),
 )
-"""One 8-byte word each. The third outer axis is the first resampled axis.
+"""The argument words, 8 bytes each. The third outer axis is the first resampled axis.
 
 line_at, line_weights  int64 and float64 [taps][lines]: for each index of that axis, the offsets in x that it reads, in
                        bytes, and the weights

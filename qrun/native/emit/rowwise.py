@@ -15,7 +15,7 @@ from qrun.native.emit.widen import first_lanes, folded
 
 _SOURCE = ("n1", "n2", "strides*", "constants*")
 ROWS = ("y*", "rows", "chunk", "tiles", "length")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 n1, n2     for rows that a form computes: lengths of the second and third of the outer axes
 strides    int64 [operands][OUTER]: the operands' strides in bytes along the outer axes
@@ -31,7 +31,7 @@ PARTS = 16
 """Partial sums of a row: element i belongs to sum number i modulo PARTS (docs/numerics.md, F40)."""
 
 STANDARDIZE = (*ROWS, "numbers*", "scale*", "bias*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 numbers      float64: epsilon, and the length
 scale, bias  float64 [length]
@@ -39,7 +39,7 @@ scale, bias  float64 [length]
 EPSILON, LENGTH = 0, 8
 
 LRN = names("x* y* x_row y_row rows chunk channels last before after taps tiles factor* bias*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk             rows of a tile
 channels, last    channels of a row, and where its last block starts: it overlaps
@@ -311,7 +311,7 @@ class LrnEmitter(KernelEmitter):
 
 
 BATCH_NORM = names("x* y* x_row y_row rows chunk channels last tiles mean* factor* bias*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk             rows of a tile
 channels, last    channels of a row, and where its last block starts: it overlaps the one before

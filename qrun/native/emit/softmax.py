@@ -23,7 +23,7 @@ from qrun.native.emit.spec import MAGIC_BITS, VBMI
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, constants
 
 NAMES = names("x* y* rows chunk length last tiles weights* levels* certain* equal high zero singles* reach! planes*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk             rows of a tile
 length, last      codes of a row, and where its last block starts: it overlaps

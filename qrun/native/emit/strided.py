@@ -185,7 +185,7 @@ class BlocksEmitter(StridedEmitter):
 
 
 TRIANGLE = names("x* y* rows chunk tiles lines columns diagonal")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 rows, chunk     rows of all matrices, and rows of a tile
 lines, columns  rows of a matrix, and elements of a row

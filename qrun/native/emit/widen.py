@@ -14,7 +14,7 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter
 from qrun.native.emit.values import constants
 
 NAMES = ("x*", "y*", "x_row", "y_row", "rows", "depth", "groups", "squares_at", "chunk", "tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 x_row, y_row  bytes from pixel to pixel; squares_at: from a pixel of y to the sums of its groups of `depth` channels
 chunk         pixels of a tile

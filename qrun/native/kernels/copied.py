@@ -43,7 +43,7 @@ WIDENED_ROWS = {4: 5, 3: 7, 2: 5, 1: 8}
 _WIDENED_ROWS_16 = {3: 3, 2: 5, 1: 8}
 """The same with 16 registers."""
 _NEAR, _SIZE = 128 << 10, 2
-"""Bytes of copied activations, and of one of them, that are widened."""
+"""The most bytes of widened activations of a tile, and the bytes of one of them."""
 
 
 def copied(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:

@@ -161,7 +161,7 @@ class Elementwise(Expression):
 
     @property
     def between(self) -> tuple[float, float, float] | None:  # type: ignore[override]
-        """None where a limit is NaN."""
+        """As in `Operation`; None if a limit is NaN."""
         if self.result.dtype != _FLOAT or np.isnan(self.constants).any():
             return None
         if self.function == "relu":

@@ -162,7 +162,7 @@ class FloatTerms:
 
     @property
     def numbers(self) -> Array:
-        """The words `numbers` of emit/fma_product.py."""
+        """The array `numbers` of emit/fma_product.py."""
         return np.array([self.alpha, self.beta, *self.limits], _FLOAT)
 
 

@@ -33,7 +33,7 @@ _JOINED = 1 << 16
 _ENTRIES = 1 << 20
 """The most entries of all tables together: 8 MiB."""
 _UNROLL = 4
-"""Vectors of a block, where a row has as many."""
+"""Vectors of a block, if a row has as many."""
 _REPEATS = (2, 3, 4)
 
 

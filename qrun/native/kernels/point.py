@@ -71,7 +71,7 @@ class Point(Operation):
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         made = self.resized(other)
         if made is not None and isinstance(other, Point) and made.function.runs != other.function.runs:
-            made._sizes = None  # calls of other columns
+            made._sizes = None  # its calls have other columns, so they must be planned anew
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -47,7 +47,7 @@ def by_reference(site: LoweringContext, stages: Sequence[Stage]) -> NativeKernel
 
 
 def view_kernel(site: LoweringContext) -> NativeKernel:
-    """The kernel of an operator that gives its input another shape."""
+    """The kernel of an operator that only reshapes its first input."""
     from qrun.native.kernels.copy import view
 
     return moving_kernel(site, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))

@@ -149,7 +149,7 @@ def _is_finite(target: Target) -> bool:
 
 
 LIMIT = 2**31
-"""The first sum that int32 does not hold."""
+"""The least positive sum that int32 does not hold."""
 
 
 @frozen

@@ -114,7 +114,7 @@ class LoweringContext:
     results: tuple[np.dtype[Any] | None, ...] = ()
 
     def given(self, kind: type[T]) -> T:
-        """The inputs as the operator's record of them."""
+        """The inputs as an instance of `kind`, the operator's record of them."""
         return kind(*self.inputs)
 
     def require_constants(self) -> None:
