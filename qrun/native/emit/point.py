@@ -6,7 +6,8 @@ clamp    limits from below and above
 affine   y = saturate(RNE(u * a + b) + add), u the code, 128 higher if it is int8: one line
 affines  the same with a line for each column
 permute  a table in four registers (AVX512-VBMI)
-shuffle  pieces of 16 entries: each piece holds the changes from the piece before it, and results are xor-ed together
+shuffle  pieces of 16 entries, each stored as xor with the piece before: those up to the code's own are looked up and
+         xor-ed
 lookup   pieces of 64 entries (AArch64)
 table    a table lookup for one code after the other
 tables   the same with a table for each column

@@ -83,7 +83,7 @@ class Kernel:
     ) -> KernelCall:
         """The call on a grid that is not empty.
 
-        places: for each operand of the kernel, the number of the operation's operand; count: how many those are.
+        places: for each operand of the kernel, its number among the operation's operands; count: how many those are.
         shown: the first channel of the result that it computes, and the number of channels.
         """
         pieces = 0 if self.form in SINGLE else grid.pieces(engine.isa)
