@@ -24,7 +24,7 @@ _LEAST_BLOCKS = 8
 _UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 20
 """As in tiled.py; these kernels are slower, so that units may be smaller."""
 _LEAST_ROWS = 16
-"""With fewer rows than this, the doubled bytes of 16-bit weights cost more than they save."""
+"""With fewer rows than this, 16-bit weights do not pay, since they are twice as many bytes."""
 _FEW = 2
 """The fewest panels for which it pays to test which activations are small."""
 _VECTORS, _QUAD = 2, 4

@@ -61,7 +61,7 @@ class Loop:
 
 
 def merged(loops: Iterable[Loop]) -> list[Loop]:
-    """The loops with more than one iteration, outermost in the result first; merged where one continues another."""
+    """The loops whose count is not 1, outermost in the result first; merged where one continues another."""
     found: list[Loop] = []
     for loop in sorted((loop for loop in loops if loop.count != 1), key=lambda loop: -loop.steps[-1]):
         if found and found[-1].continues(loop):
@@ -327,7 +327,7 @@ class Copy(Operation):
 
     @property
     def loops(self) -> int:
-        """The number of loops with more than one iteration."""
+        """The number of loops whose count is not 1."""
         return sum(move.count != 1 for move in self._moves)
 
     def lying_as(self, read: bool) -> tuple[int, ...] | None:
