@@ -208,7 +208,7 @@ def _bytes(vector: Value) -> int:
 
 
 def _pair(a: Value, b: Value, each: int) -> list[Value]:
-    """Alternate elements of a and b in every lane of `each`: one vector if a lane has at most 16 bytes, else two."""
+    """Alternate elements of a and b in lanes of `each`: one vector if the new lanes have at most 16 bytes, else two."""
     low, high = (unpacking(a.lanes, each, half) for half in (0, 1))
     if 2 * each * _bytes(a) <= 16:
         return [a.shuffled(low + high, b)]
