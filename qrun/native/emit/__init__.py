@@ -1,7 +1,6 @@
-"""What writes LLVM IR: one module for each family of kernels, on typed values,
-loops and the instruction sets' primitives.
+"""Emitters of LLVM IR: one module per family of kernels, built on typed values, loops and the primitives of the
+instruction sets.
 
-Imported by `machine`, which compiles what is written here, and by `proof` and `kernels`, which read how arguments are
-laid out. The only room that names an instruction set or a feature of a CPU.
-It knows no operation: shapes are run-time arguments.
+Imported by `machine`, which compiles the IR, and by `proof` and `kernels`, for the layout of arguments. It is the only
+package that names an instruction set or a feature of a CPU. It knows no operation: shapes are run-time arguments.
 """

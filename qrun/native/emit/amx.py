@@ -1,8 +1,8 @@
 """The generated int8 matrix product on AMX tiles: 16 rows by 16 channels of sums, 64 of k at a time.
 
 A tile of activations is up to 16 rows that lie evenly spaced in memory: in the image itself or, where padding or
-strides forbid that, in a copy that the kernel makes first. Results of a block are made while the next one's products
-begin. Activations keep their type: nothing is shifted.
+strides forbid that, in a copy that the kernel makes first. The kernel requantizes one block while the products of the
+next one begin. Activations keep their type: nothing is shifted.
 
 One product of tiles adds, for each row i and channel j, the products of 64 bytes of k:
 
@@ -10,7 +10,7 @@ One product of tiles adds, for each row i and channel j, the products of 64 byte
     weights         row q of 16:   w[4q, 0] .. w[4q+3, 0] | w[4q, 1] .. w[4q+3, 1] | ... | w[4q, 15] .. w[4q+3, 15]
     sums            row i of 16:   s[i, 0] s[i, 1] ... s[i, 15]     int32
 
-Of a block two tiles high and four vectors wide, tiles 0 to 7 hold these at a time:
+For a block two tiles high and four vectors wide, the CPU's tiles 0 to 7 hold:
 
     sums 0, 2   of rows  0-15, two vectors      activations 4   rows  0-15      weights 6, 7   by turns
     sums 1, 3   of rows 16-31, the same         activations 5   rows 16-31
@@ -28,19 +28,19 @@ ARGUMENTS = names("""
     x_image y_image y_row gathered depth pitch blocks taps steps line rows
     panels shares share chunks chunk tiles mask zero_point!
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-gather       int32 [chunks][gathered]: what a chunk of blocks copies, as bytes from the image's start
+gather       int32 [chunks][gathered]: the pieces that a chunk of blocks copies, as bytes from the image's start
 depth, pitch      bytes of one copied piece, and from one to the next in the copy
 padding      `depth` bytes of x_zero_point, copied where `gather` is negative
 places       int32 [blocks][taps][tiles of a block]: their first rows, as bytes from the image's or the copy's start
 line, rows   bytes from one row of a tile to the next; rows per tile
 targets      int32 [blocks][spec.rows]: where the rows of a block's tiles go in y, negative for nowhere
-taps, steps  runs of k, and 64-byte steps in each; what is read beyond k meets zero weights
+taps, steps  runs of k, and 64-byte steps in each; activations read beyond k are multiplied by zero weights
 weights      int8 [panels][groups of vectors][taps][steps][16][channels of the group][4]: see groups()
 x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
-panels       panels of channels; shares, share: parts they are cut into, and panels in each
-chunks, chunk     parts of the rows the work is cut into, and blocks in each
+panels       panels of channels; shares, share: the number of parts they are cut into, and panels per part
+chunks, chunk     the number of parts the rows are cut into, and blocks per part
 tiles        images * chunks * shares
 mask         lanes of the very last vector that exist
 """
@@ -52,25 +52,25 @@ _LONG = 24
 """A product of more k-steps than this saves its last tile between two of them (see `_products`)."""
 _NOWHERE = 64
 _SUMS = _NOWHERE + 4 * STEP
-"""Places in the thread's memory: the configuration, where unwanted rows go, the sums of a block; then the copy."""
+"""Offsets in the thread's memory: unwanted rows, behind the tile configuration; a block's sums; then the copy."""
 _HELD = {"y32": 3, "x32": 2, "ort": 1, "f64": 1}
-"""How many vectors of constants an epilogue, by its form, keeps in registers for each vector of channels."""
+"""By the form of an epilogue: how many vectors of constants it keeps in registers for each vector of channels."""
 
 
 def groups(spec: KernelSpec) -> list[range]:
-    """The vectors of channels that are multiplied at the same time: as many as four tiles of sums hold, or the rest."""
+    """Groups of vectors of channels that are multiplied together. A group fills four tiles of sums, or is the rest."""
     width = 4 * TILE // spec.rows
     return [range(j, min(j + width, spec.vectors)) for j in range(0, spec.vectors, width)]
 
 
 def scratch_bytes(spec: KernelSpec, copied: int = 0) -> int:
-    """Bytes of memory that each thread gives the kernel, aligned to 64 bytes.
-    copied: bytes of the copy that tiles read."""
+    """Bytes of memory, aligned to 64 bytes, that the kernel needs from each thread.
+    copied: size in bytes of the copy that tiles read."""
     return _SUMS + spec.rows * spec.vectors * STEP + copied
 
 
 class _Holding(Requantizer):
-    """An epilogue that loads its constants once per panel instead of once per row, if registers can hold them."""
+    """A requantizer that loads its constants once per panel instead of once per row, as far as registers hold them."""
 
     def hold(self, held: Value) -> None:
         element, load = "double" if self.form == "f64" else "float", super()._constant
@@ -84,9 +84,9 @@ class _Holding(Requantizer):
 
 @emitter("amx", "amx_copy")
 class AmxEmitter(KernelEmitter):
-    """Writes one kernel: blocks of spec.rows / 16 tiles, one or two, by spec.vectors.
+    """Writes one kernel: a block is spec.rows / 16 tiles high, one or two, and spec.vectors vectors wide.
 
-    Kind amx reads rows where they are, amx_copy gathers them first.
+    Kind amx reads rows where they are; kind amx_copy copies them first.
     """
 
     names = ARGUMENTS
@@ -118,10 +118,10 @@ class AmxEmitter(KernelEmitter):
         return self.finished()
 
     def _configure(self) -> None:
-        """Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+        """Configure the tiles: 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
 
-        The 64 bytes of LDTILECFG: palette 1; from byte 16 on an int16 for each tile, its bytes per row; from byte 48 on
-        a byte for each, its rows. Those of sums and activations are known at run time.
+        The 64 bytes of LDTILECFG are: palette 1; from byte 16 on, each tile's bytes per row as int16; from byte 48 on,
+        each tile's rows as a byte. The rows of sums and activations are known only at run time.
         """
         w = self.w
         config = [1, *[0] * 15, *[STEP, 0] * 8, *[0] * 22, TILE, TILE, *[0] * 8]
@@ -132,8 +132,8 @@ class AmxEmitter(KernelEmitter):
         w.run("llvm.x86.ldtilecfg", self.scratch)
 
     def _place(self, tile: Value, before: Value) -> Value:
-        """Find the tile's image, chunk and panels. Copy the chunk unless it is that of the thread's tile before.
-        Returns its number among those of all images."""
+        """Find the tile's image, chunk and panels. Copy the chunk unless this thread's previous tile had the same one.
+        Returns the chunk's number, counted over all images. before: the number of the previous tile's chunk."""
         w, a = self.w, self.a
         place, share = divmod(tile, a.shares)
         image, chunk = divmod(place, a.chunks)
@@ -147,7 +147,7 @@ class AmxEmitter(KernelEmitter):
         return place
 
     def _copy(self, table: Value) -> None:
-        """Copy the rows of a chunk, 64 bytes at a time. Only bytes that exist are read."""
+        """Copy the rows of a chunk, 64 bytes at a time. Reads no byte beyond a row's end."""
         w, a, kind = self.w, self.a, "<64 x i8>"
         whole = (a.depth + -1).lshr(6)
         past = (0 - a.depth) & 63
@@ -163,7 +163,7 @@ class AmxEmitter(KernelEmitter):
             (target + end).store(value)
 
     def _panel(self, panel: Value) -> None:
-        """Multiply all blocks of the chunk. A turn of the loop begins one block and stores the results of the one
+        """Multiply all blocks of the chunk. Each iteration begins one block and stores the results of the one
         before."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * TILE
@@ -203,15 +203,15 @@ class AmxEmitter(KernelEmitter):
         self.w.run(f"llvm.x86.tile{what}64", ("i8", f"{tile}"), pointer, ("i64", f"{stride}"))
 
     def _save(self, group: int, cell: int) -> None:
-        """Store a tile of sums in the thread's memory, in which a row has all channels of the panel."""
+        """Store a tile of sums in the thread's memory, where a row holds all channels of the panel."""
         j, i = divmod(cell, self.high)
         vector = self.groups[group].start + j
         self._tile("stored", cell, self.sums[i] + STEP * vector, self.width)
 
     def _step(self, group: int, rows: list[Value], b: Value, before: int | None = None) -> None:
-        """One k-step of a group. With `before` it is the first one, and the tiles still hold the sums of that group.
+        """Write one k-step of a group. before: given for the first step: the group whose sums the tiles still hold.
 
-        Those are saved one by one between the products: four in a row would keep the multiplier waiting.
+        Those sums are saved one by one between the products: four saves in a row would keep the multiplier waiting.
         """
         w, mine = self.w, self.groups[group]
         old = 0 if before is None else self.high * len(self.groups[before])
@@ -231,7 +231,7 @@ class AmxEmitter(KernelEmitter):
             self._save(before or 0, cell)
 
     def _products(self, group: int, places: Value, turn: Value) -> None:
-        """Multiply all k-steps of a group but the first."""
+        """Write all k-steps of a group except the first."""
         w, a, size, lines = self.w, self.a, TILE * STEP * len(self.groups[group]), self.spec.prefetch
         if lines:
             fetch = self.fetch + (turn * len(self.groups) + group) * self.total * (STEP * lines)

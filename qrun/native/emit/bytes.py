@@ -1,7 +1,7 @@
-"""Vectors of bytes as int32 or float32 lanes and back, the same on every instruction set.
+"""Conversion of vectors of bytes to int32 or float32 lanes and back, with the same results on every instruction set.
 
-A vector holds pieces of 16 bytes. As lanes it is four vectors: vector j has bytes 4j..4j+3 of every piece, which is
-what unpacking makes of them and packing expects. For two pieces (eight lanes):
+A vector of bytes holds pieces of 16 bytes. It becomes four vectors of lanes: vector j has bytes 4j..4j+3 of every
+piece. Unpack instructions produce this order, and pack instructions expect it. For two pieces (eight lanes):
 
     bytes      0  1  2  3 |  4  5  6  7 |  8 .. 11 | 12 .. 15 || 16 17 18 19 | 20 .. 23 | 24 .. 27 | 28 .. 31
     vector 0   0  1  2  3 16 17 18 19      vector 1   4 ..  7 20 .. 23
@@ -27,7 +27,7 @@ _S8 = {16: "avx512.packsswb.512", 8: "avx2.packsswb", 4: "sse2.packsswb.128"}
 
 
 def packed_words(isa: Isa, a: Value, b: Value) -> Value:
-    """int32 lanes of two vectors as int16, saturated. Of each 16 bytes, a gives the first half and b the second."""
+    """int32 lanes of two vectors as int16, saturated. In each 16 bytes, a fills the first half and b the second."""
     w, n = a.w, a.lanes
     if isa.architecture == "aarch64":
         low, high = (w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in (a, b))
@@ -46,7 +46,7 @@ def packed_bytes(isa: Isa, out: str, a: Value, b: Value) -> Value:
 
 
 def in_order(packed: Value) -> Value:
-    """Bytes packed from four vectors, each vector's blocks of four put one after the other: a0 a1 a2 ... b0 b1 ..."""
+    """Bytes packed from four vectors, reordered so that each vector's bytes are contiguous: a0 a1 a2 ... b0 b1 ..."""
     n = packed.lanes // 4
     order = [4 * block + vector for vector in range(4) for block in range(n // 4)]
     return packed.bitcast(f"<{n} x i32>").shuffled(order).bitcast(packed.kind)
@@ -73,11 +73,11 @@ def byte_sums(x: Value) -> Value:
 
 
 class Bytes:
-    """Conversions of one kernel.
+    """Writes the conversions of one kernel.
 
-    lanes:   of each of the four vectors; by default as many as the instruction set has. width: bytes of a vector.
-    kind, ints16, ints32, floats, floats64: types of a vector as bytes, of half of one as int16, of a quarter as int32
-             or float32, and of half of the lanes of such a quarter as float64.
+    lanes:   of each of the four vectors; by default those of the instruction set. width: bytes in a vector of bytes.
+    kind, ints16, ints32, floats, floats64: the LLVM types of a vector of bytes; of half of it as int16; of a quarter
+             as int32 or float32; and of half of the lanes of such a quarter as float64.
     """
 
     def __init__(self, w: Flow, isa: Isa, lanes: int = 0) -> None:
@@ -100,7 +100,7 @@ class Bytes:
         ]
 
     def ints(self, x: Value, signed: bool = False) -> list[Value]:
-        """int32 lanes of bytes, uint8 or int8: these at the top of their lane, then shifted down with their sign."""
+        """Bytes, uint8 or int8, as int32 lanes. int8 is put at the top of its lane, then shifted down with its sign."""
         lanes, nothing, none = [], self.w.zero(self.kind), self.w.zero(self.ints16)
         for half in (0, 1):
             words = self.unpacked(nothing, x, half) if signed else self.unpacked(x, nothing, half)
@@ -112,14 +112,14 @@ class Bytes:
         return lanes
 
     def numbers(self, x: Value, signed: bool = False) -> list[Value]:
-        """float32 lanes of bytes."""
+        """Bytes, uint8 or int8, as float32 lanes."""
         return [lane.sitofp("float") for lane in self.ints(x, signed)]
 
     def doubles(self, x: Value) -> list[tuple[Value, Value]]:
-        """float64 of uint8 codes, DOUBLES higher: for each of the four vectors of lanes the halves that `low_words`
+        """uint8 codes plus 4096 as float64: for each of the four vectors of lanes, the two halves that `low_words`
         joins.
 
-        A double of this size has the code at the top of its sixth byte, so that unpacking alone makes it:
+        Byte 5 of such a double is the code, so unpacking alone makes it:
 
             byte    7    6    5    4  3  2  1  0
                    0x40 0xB0 code  0  0  0  0  0
@@ -135,13 +135,13 @@ class Bytes:
         return made
 
     def low_words(self, low: Value, high: Value) -> Value:
-        """int32 lanes: the low halves of float64 values."""
+        """The low 32 bits of float64 values, as int32 lanes."""
         n = self.lanes
         words = [value.bitcast(self.ints32) for value in (low, high)]
         return words[0].shuffled([b + i + side for b in range(0, n, 4) for side in (0, n) for i in (0, 2)], words[1])
 
     def weighted(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
-        """int32 lanes a * w0 + b * w1 + offset. A lane of `weights` has two int16:
+        """a * w0 + b * w1 + offset as int32 lanes. Each lane of `weights` has two int16:
         w0 is the low half, w1 the high one."""
         if self.isa.architecture == "aarch64":
             low = (weights << 16).ashr(16)
@@ -175,17 +175,17 @@ class Bytes:
 def unpacking(count: int, piece: int, half: int) -> list[int]:
     """The order that interleaves two vectors of `count` elements piece by piece, as x86's unpack instructions do.
 
-    Of a piece of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
+    For pieces of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
     """
     starts = [base + half * piece // 2 + i for base in range(0, count, piece) for i in range(piece // 2)]
     return [start + source for start in starts for source in (0, count)]
 
 
 def interleaved(rows: list[Value]) -> list[Value]:
-    """Vectors [rows][count] of integers to [count][rows], in pieces of 16 bytes, or one smaller piece.
+    """Transpose vectors [rows][count] of integers to [count][rows], in pieces of 16 bytes, or one smaller piece.
 
-    The number of rows is a power of two, or 3 of at least 16 bytes. Longer rows are taken as lanes of 16 bytes: the
-    first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
+    The number of rows is a power of two, or 3 if rows have at least 16 bytes. Longer rows are treated as lanes of 16
+    bytes: the first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
     """
     size, count = _bytes(rows[0]), rows[0].lanes
     each = min(count, 16 // size)
@@ -208,7 +208,7 @@ def _bytes(vector: Value) -> int:
 
 
 def _pair(a: Value, b: Value, each: int) -> list[Value]:
-    """Elements of a and b by turns, in every lane of `each`: as one vector if it has at most 16 bytes, else as two."""
+    """Alternate elements of a and b in lanes of `each`: one vector if the new lanes have at most 16 bytes, else two."""
     low, high = (unpacking(a.lanes, each, half) for half in (0, 1))
     if 2 * each * _bytes(a) <= 16:
         return [a.shuffled(low + high, b)]
@@ -216,7 +216,7 @@ def _pair(a: Value, b: Value, each: int) -> list[Value]:
 
 
 def joined(pieces: list[Value]) -> list[Value]:
-    """Pieces of 32 bytes to vectors that hold neighbouring 16 bytes."""
+    """Pieces of 32 bytes, regrouped into vectors whose two halves of 16 bytes are neighbours."""
     count = pieces[0].lanes
     half = count // 2
     return [
@@ -227,7 +227,7 @@ def joined(pieces: list[Value]) -> list[Value]:
 
 
 def sixteens(pieces: list[Value]) -> list[Value]:
-    """Pieces of several lanes of 16 bytes as one list of the lanes, in order."""
+    """Split pieces into their lanes of 16 bytes: one list of all lanes, in order."""
     each = 16 // _bytes(pieces[0])
     return [piece.shuffled(range(start, start + each)) for start in range(0, pieces[0].lanes, each) for piece in pieces]
 
@@ -247,7 +247,7 @@ def _three(rows: list[Value], count: int, each: int) -> list[Value]:
 
 
 def store_first(w: Flow, value: Value, count: Value, pointer: Value) -> None:
-    """The first `count` of 16 bytes, count less than 16: 8, 4, 2 and 1 of them, as the bits of count say."""
+    """Store the first `count` of 16 bytes, count < 16: one store each of 8, 4, 2 and 1 bytes, by the bits of count."""
     for size in (8, 4, 2, 1):
         some = count & size
         on = some.test("ne", 0)

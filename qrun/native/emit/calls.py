@@ -1,4 +1,4 @@
-"""Kernels whose tiles call other kernels, one after the other."""
+"""A kernel whose tiles each call a list of other kernels, one after the other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 from qrun.native.emit.spec import DOUBT, ENTRY, NEXT, STRUCT
 
 SLICES = names("parts* words* moves* width own_at tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-parts    entries of the plan (spec.ENTRY): kernels, and structs that are right but for the words that move
-words    int64 [parts][width][2]: bytes from a struct's start to a word that moves, and -1 if the word is an address in
-         the thread's memory, else 0
-moves    int64 [slices][parts][width]: what is added to each of these words
-own_at   where in the thread's memory that of the parts begins
+parts    entries of the plan (spec.ENTRY): kernels, and structs in which only the words that differ per slice are wrong
+words    int64 [parts][width][2]: bytes from a struct's start to a word that differs, and -1 if that word is an address
+         in the thread's memory, else 0
+moves    int64 [slices][parts][width]: the number that is added to each of these words
+own_at   offset in the thread's memory at which the memory of the called kernels begins
 tiles    slices
 """
 _COPIED = range(0, NEXT, 64)
@@ -22,8 +22,8 @@ _COPIED = range(0, NEXT, 64)
 
 @emitter("slices")
 class SlicesEmitter(KernelEmitter):
-    """`rows` parts. A thread makes a slice alone: each part's struct is copied into its memory, moved, and its kernel
-    called with a counter of tiles that nobody shares."""
+    """Writes a kernel of `rows` parts. One thread makes a whole slice: for each part it copies the struct into its own
+    memory, adds the slice's moves, and calls the part's kernel with a counter of tiles that no other thread shares."""
 
     names = SLICES
     own_memory = True
@@ -37,7 +37,7 @@ class SlicesEmitter(KernelEmitter):
             self.w.undecided()
 
     def _part(self, number: int, moves: Value) -> Value:
-        """Run a part. Returns the word in which its kernel says that it could not decide a result."""
+        """Run a part. Returns its DOUBT word, in which its kernel reports that a result is undecided."""
         w, a = self.w, self.a
         entry, struct = a.parts + ENTRY * number, self.scratch + STRUCT * number
         kernel, source = (place.load("ptr", 8) for place in (entry, entry + 8))

@@ -1,9 +1,9 @@
-"""The generated product of float32 rows with weights that stay codes of 2, 4 or 8 bits in memory.
+"""The generated product of float32 rows with quantized weights that stay codes of 2, 4 or 8 bits in memory.
 
-It is that of fma_product.py, but for where the right matrix comes from: words of neighbouring k, a word for each column
-of a panel. (code - zero point) * scale is made in float32 steps, as DequantizeLinear does. Codes are not shifted: words
-are read anew from the byte on where a code lies. Above its bits those of a power of two are put, of such a size that
-the code counts whole numbers: a float32 number, from which the power and the zero point are subtracted without error.
+It differs from fma_product.py only in the right matrix: its words hold the codes of neighbouring k, one word for each
+column of a panel. (code - zero point) * scale is computed in float32 steps, as DequantizeLinear does. Codes are not
+shifted: the word is read again from the byte where a code lies. The bits of a power of two are set above the code, so
+large that the code counts ones: a float32 number, from which the power and the zero point are subtracted without error.
 
 A panel's codes of a block of k, and the scales of a block of weights:
 
@@ -21,37 +21,37 @@ from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.values import real
 
 GROUP = {2: 8, 4: 8, 8: 4}
-"""Codes of a word, by their bits."""
+"""Codes per word, by the bits of a code."""
 BEYOND = 3
-"""Bytes that may be read behind the last word."""
+"""Bytes beyond the last word that the kernel may read."""
 _WIDE = 4
 """Bytes of a word that fills its lane."""
 _LOOKED_UP = 4
-"""Bits of a code that a vector of sixteen numbers is looked up with."""
+"""Bits of a code that can index a vector of sixteen numbers."""
 _FRACTION, _BIAS = 23, 127
-"""Bits of a float32 below its exponent, and what is added to that."""
+"""Fraction bits of a float32, and the bias of its exponent."""
 Parameters = tuple[dict[int, Value], Value | None, Value]
-"""Of a vector of columns: what is subtracted from a code, by its place in the word; zero points that are subtracted
-apart; scales."""
+"""For a vector of columns: the number to subtract from a code, by the code's first bit in the word; zero points that
+are subtracted separately, if any; scales."""
 Weights = Iterator[Value]
-"""A row of the right matrix, vector by vector."""
+"""One row of the right matrix, vector by vector."""
 
 
 def placed(bits: int) -> list[tuple[int, int]]:
-    """For each code of a word: how many bytes further on the word is read, and at which bit the code then is. Words of
-    16 bits are read once, as all their bits are below the exponent of a float32."""
+    """For each code of a word: the byte offset at which the word is read, and the bit at which the code then begins.
+    Words of 16 bits are read once, since all their bits are below the exponent of a float32."""
     wide = GROUP[bits] * bits > _FRACTION
     return [divmod(n * bits, 8) if wide else (0, n * bits) for n in range(GROUP[bits])]
 
 
 @emitter("coded_product")
 class CodedProductEmitter(FmaProductEmitter):
-    """operands: as those of FmaProductEmitter; the right matrix is ``codes``, from which weights are made on the way,
-    or ``decoded``, a panel's block of k before it is multiplied. Then the bits of a code, and where zero points are:
-    ``half`` (none: the middle of the codes), ``bytes`` or ``floats``.
+    """operands: as for FmaProductEmitter, but the right matrix is ``codes``, each decoded when it is multiplied, or
+    ``decoded``, a panel's block of k at a time. Then the bits of a code, and the zero points: ``half`` (none given:
+    the middle of the codes), ``bytes`` or ``floats``.
 
     scales   float32 [runs of blocks][panels][blocks of a run][columns of a panel]: a run has the blocks of BLOCK k, or
-             one; zeros: as many, bytes or float32
+             one; zeros: the same shape, bytes or float32
     block    how many k share a scale, a power of two
     """
 
@@ -63,7 +63,7 @@ class CodedProductEmitter(FmaProductEmitter):
         self.bits = int(bits)
         self.group = GROUP[self.bits]
         self.word, self.placed = self.bits * self.group // 8, placed(self.bits)
-        # Codes in the lowest bits alone: so units that permute and units that add share the work.
+        # Only codes in the lowest bits are looked up, so that units that permute and units that add share the work.
         self.looks_up = self.w.permutes and self.bits == _LOOKED_UP and self.zeros == "half"
         self.line = self.panel_width * self.word
         a = self.a
@@ -97,8 +97,8 @@ class CodedProductEmitter(FmaProductEmitter):
     def _decode_block(
         self, carried: list[Value], body: Callable[[Value, Sequence[Weights], list[Value]], None]
     ) -> list[Value]:
-        """The block of k, a group at a time, then one by one: body(k, its rows of weights, the carried values, which it
-        changes)."""
+        """Decode the block of k, a group at a time, then one by one. Calls body(k, the rows of weights from k on, the
+        carried values), which updates the carried values in place. Returns their last values."""
         w, piece = self.w, self.a.block.least(BLOCK)
         codes = self._codes()
         with w.loop(0, self.size, piece, carried) as part:
@@ -117,18 +117,18 @@ class CodedProductEmitter(FmaProductEmitter):
         return part.carried
 
     def _codes(self) -> list[Value]:
-        """Where the codes of each panel lie, for this block of k."""
+        """The address of each panel's codes in this block of k."""
         each = (self.size + (self.group - 1)) // self.group * self.line
         start = self.a.b + self.k // self.group * (self.a.panels * self.line) + self.panel * each
         return [start, *(start + each * n for n in range(1, self.beside))]
 
     def _places(self, codes: Sequence[Value], group: Value) -> list[Value]:
-        """Where the words of a group are, for each vector of columns."""
+        """The address of a group's words, for each vector of columns."""
         step, wide = group * self.line, self.panel_vectors
         return [codes[j // wide] + step + j % wide * self.lanes * self.word for j in range(self.spec.vectors)]
 
     def _words(self, place: Value, shift: Value | int) -> Value:
-        """An i32 per column, shifted."""
+        """The words of a vector of columns as i32, shifted right by `shift` bits."""
         words = place.load(f"<{self.lanes} x i{8 * self.word}>")
         words = words if self.word == _WIDE else words.zext("i32")
         return words.lshr(shift) if shift else words
@@ -136,7 +136,7 @@ class CodedProductEmitter(FmaProductEmitter):
     def _weights(
         self, places: Sequence[Value], code: int, shift: Value | int, parameters: Sequence[Parameters]
     ) -> Weights:
-        """The weights of the codes of this number in their words, which are shifted before."""
+        """Decode one row of weights. code: its number in the words, which are first shifted right by `shift` bits."""
         more, bit = self.placed[code]
         mask, power = (2**self.bits - 1) << bit, (_BIAS + _FRACTION - bit) << _FRACTION
         for place, (minus, apart, scale) in zip(places, parameters, strict=True):
@@ -148,13 +148,13 @@ class CodedProductEmitter(FmaProductEmitter):
             yield (number if apart is None else number - apart) * scale
 
     def _looked_up(self, words: Value) -> Value:
-        """The lowest code of each word less the middle, which one instruction looks up in sixteen numbers."""
+        """The lowest code of each word minus the middle code, looked up by one instruction in a table of sixteen."""
         middle = 2 ** (self.bits - 1)
         table = ", ".join(f"float {real(code - middle)}" for code in range(self.lanes))
         return self.w.call(self.kind, "llvm.x86.avx512.permvar.sf.512", self.w.value(self.kind, f"<{table}>"), words)
 
     def _parameters(self, block: Value) -> list[Parameters]:
-        """Those of each vector of columns in a block of weights."""
+        """The zero points and scales of each vector of columns, for a block of weights."""
         made = []
         inside = block & self.run - 1
         first = block - inside

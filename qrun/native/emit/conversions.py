@@ -1,16 +1,16 @@
-"""Generated conversions of elements between types, numbers rounded to integers, and quotients of integers.
+"""Generated conversions of elements between types, rounding to integers, and division of integers.
 
-Numbers of float16 and bfloat16, kept as the float32 numbers that they are:
-rounding to them, and to and from their bits.
+float16 and bfloat16 numbers are kept in float32 lanes. This module rounds float32 and float64 to them, and converts
+them to and from their bits.
 
-Instruction sets with a fused multiply-add have an instruction that rounds float32 to float16. All else is done without:
-half of the last bit that stays, less one where that bit is not set, is added to the bits of a number as a whole, and
-those behind it are cleared; below the least normal number, adding makes the last bit of the sum stand for the least
-subnormal one.
+Instruction sets with a fused multiply-add have an instruction that rounds float32 to float16. All other rounding is
+integer arithmetic on the bits: half of the last kept bit, minus one where that bit is not set, is added, and the bits
+below are cleared. Below the least normal number, a constant is added and subtracted whose last bit is the least
+subnormal number.
 
-What float32 arithmetic makes of such numbers by one addition, subtraction, multiplication, division or square root, and
-what is then rounded to their type, is what one rounding gives: 24 bits are twice 11 and two more (Figueroa, When is
-double rounding innocuous?, SIGNUM Newsletter 30, 1995).
+One float32 addition, subtraction, multiplication, division or square root of such numbers, rounded to their type, gives
+the same as a single rounding: 24 bits are twice 11 and two more (Figueroa, When is double rounding innocuous?, SIGNUM
+Newsletter 30, 1995).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SIGN, _REST, _INFINITE = -(1 << 31), (1 << 31) - 1, 0x7F800000
 
 @frozen
 class Format:
-    """digits: bits of the significand, the first one included. least: the least normal number. most: from there on
-    numbers are infinite; 0 if that is so of float32 as well."""
+    """A float type narrower than float32. digits: bits of the significand, including the implicit one. least: the least
+    normal number. most: numbers from here on round to infinity; 0 if the range is that of float32."""
 
     digits: int
     least: float
@@ -40,12 +40,12 @@ class Format:
 
 
 FORMATS = {"f16": Format(11, 2.0**-14, 2.0**16), "bf16": Format(8, 2.0**-126, 0.0)}
-"""By what specifications call the types."""
+"""The formats, by the names that kernel specifications use."""
 _KINDS = {"double": ("i64", 53), "float": ("i32", 24)}
 
 
 def rounded(value: Value, form: Format) -> Value:
-    """float64 or float32 rounded to a number of this type, ties to even, as float32. NaN stays as it is."""
+    """Round float64 or float32 to a number of this format, ties to even; the result is float32. NaN stays as it is."""
     if value.w.fused and value.element == "float" and form is FORMATS["f16"]:
         return value.test("uno", value).select(value, value.through("half"))
     whole, digits = _KINDS[value.element]
@@ -65,7 +65,7 @@ def rounded(value: Value, form: Format) -> Value:
 
 
 def widened(bits: Value, kind: str) -> Value:
-    """float32 numbers of the bits of such ones, i16 lanes."""
+    """The float32 values of float16 or bfloat16 numbers, given as their bits in i16 lanes."""
     whole = bits.zext("i32")
     if kind == "bf16":
         return (whole << 16).bitcast("float")
@@ -77,8 +77,8 @@ def widened(bits: Value, kind: str) -> Value:
 
 
 def narrowed(value: Value, kind: str) -> Value:
-    """The bits, i16 lanes, of float32 that are such numbers.
-    NaN keeps its sign, and those of its bits that fit, or one more."""
+    """The bits, in i16 lanes, of float32 values that are float16 or bfloat16 numbers.
+    NaN keeps its sign and the payload bits that fit; if none of those is set, the lowest bit is."""
     made = value.bitcast("i32")
     size, sign = made & _REST, (made & _SIGN).lshr(16)
     nan = size.test("sgt", _INFINITE)
@@ -93,8 +93,8 @@ def narrowed(value: Value, kind: str) -> Value:
 
 
 def converted(value: Value, source: str, to: str) -> Value:
-    """Elements of one kind as those of another: integers as real numbers, rounded once; of integers the low bits; of
-    real numbers the integer toward zero."""
+    """Convert elements from kind `source` to kind `to`. Integers become real numbers, rounded once. Integers become
+    narrower ones by keeping the low bits. Real numbers become integers by truncation toward zero."""
     if source in SHORT:
         value, source = widened(value, SHORT[source]), "f"
     if source == to:
@@ -115,8 +115,8 @@ def converted(value: Value, source: str, to: str) -> Value:
 
 
 def _whole_number(x: Value, to: str) -> Value:
-    """A real number toward zero, as x86 converts: the least int32, or int64, where it does not fit, whose low bits are
-    kept for narrower types; 0 where it is too large for uint32 and uint64."""
+    """Truncate a real number toward zero, as x86 does. A number that does not fit becomes the least int32, or int64;
+    narrower types keep its low bits. A number too large for uint32 or uint64 becomes 0."""
     if to not in "mq":
         wide = "i64" if to == "l" else "i32"
         made = _to_signed(x, wide)
@@ -130,9 +130,9 @@ def _whole_number(x: Value, to: str) -> Value:
 
 
 def _to_signed(x: Value, element: str) -> Value:
-    """A real number toward zero, or the least integer of i32 or i64 where that does not hold it."""
+    """Truncate a real number toward zero to i32 or i64; the least integer of that type where it does not fit."""
     half = 2.0 ** (int(element[1:]) - 1)
-    # The number below -half that still ends there has a fraction: float32 has none of that size, nor float64 for i64.
+    # Numbers below -half that truncate to it have a fraction; at that size float32 has none, nor float64 for i64.
     low = x.test("ogt", -half - 1) if x.element == "double" and element == "i32" else x.test("oge", -half)
     fits = low & x.test("olt", half)
     return fits.select(fits.select(x, x.like(0.0)).fptosi(element), int(-half))
@@ -146,7 +146,7 @@ Way = Callable[[Value], Value]
 def whole(x: Value) -> Value:
     """x rounded to an integer, ties to even, with the sign of x; NaN stays NaN.
 
-    Numbers from 2**23 on are integers. Below it, adding 2**23 rounds; llvm.roundeven is no instruction on every CPU.
+    Numbers from 2**23 on are integers. Below, adding 2**23 rounds; llvm.roundeven is not an instruction on every CPU.
     """
     size = abs(x)
     rounded = ((size + _WHOLE) - _WHOLE).intrinsic("copysign", x)
@@ -154,7 +154,7 @@ def whole(x: Value) -> Value:
 
 
 def beside(x: Value, how: str, step: float) -> Value:
-    """The integer next to x in the direction of `step`: `whole`, and one step more where that compares so with x."""
+    """The integer next to x in the direction of `step`: `whole(x)`, plus `step` where it compares `how` with x."""
     rounded = whole(x)
     return rounded.test(how, x).select((rounded + step).intrinsic("copysign", x), rounded)
 
@@ -172,7 +172,7 @@ def _of_size(way: Way) -> Way:
 
 
 def _halves(how: str) -> Way:
-    """The integer below, or the one above where what is left compares so with a half."""
+    """Round to the integer below, or to the one above where the fraction compares `how` with 0.5."""
 
     def way(x: Value) -> Value:
         below = floor(x)
@@ -191,15 +191,15 @@ ROUNDINGS: dict[str, Way] = {
     "half_down": _of_size(_halves("ogt")),
     "sign": lambda x: x.test("oge", ZERO).select(x.like(1.0), x.like(-1.0)),
 }
-"""up and down: away from 0 and towards it, as half_up and half_down do with halves.
+"""up and down round away from 0 and towards it; half_up and half_down round to nearest, and halves in these directions.
 sign: 1, or -1 below 0 and for NaN."""
 
 
 def quotient(a: Value, b: Value, kind: str) -> Value:
-    """a / b toward zero, which wraps.
+    """a / b, truncated toward zero; it wraps on overflow.
 
-    Of up to 32 bits the float64 quotient, cut off: what is no integer is further from one than float64 rounds. Of 64
-    bits the instruction, which traps for a divisor of 0, and for -1 where the quotient wraps.
+    Up to 32 bits this truncates the float64 quotient: a quotient that is no integer is further from one than float64's
+    rounding. 64 bits use the instruction; since it traps for divisors of 0, and -1 on overflow, those are replaced.
     """
     if KINDS[kind][1] < 8:
         return converted(converted(a, kind, "d") / converted(b, kind, "d"), "d", kind)
@@ -211,12 +211,12 @@ def quotient(a: Value, b: Value, kind: str) -> Value:
 
 
 def remainder(a: Value, b: Value, kind: str) -> Value:
-    """What division toward zero leaves, of a's sign."""
+    """The remainder of division toward zero; it has the sign of a."""
     return a - quotient(a, b, kind) * b
 
 
 def modulo(a: Value, b: Value, kind: str) -> Value:
-    """What division toward minus infinity leaves, of b's sign."""
+    """The remainder of division toward minus infinity; it has the sign of b."""
     left = remainder(a, b, kind)
     if kind in UNSIGNED:
         return left

@@ -1,12 +1,12 @@
-"""What the generated products share that copy activations first, to 16 bits or clipped:
-a tile is some blocks of rows and some panels of channels.
+"""Generated int8 products that copy activations first: widened to 16 bits, or clipped so that vpmaddubsw is exact.
 
-The blocks are copied to memory that the calling thread brings, then each panel walks over the copies.
+A tile is some blocks of rows by some panels of channels. The kernel copies the blocks to the thread's memory, then
+each panel walks over the copies.
 
 vpmaddubsw adds two products of a uint8 and an int8 in 16 bits, and saturates. The clipped product adds the results of
-two, so a lane holds four products. For each lane the plan bounds what any channel's weights can make of four
-activations; where that could leave int16, the copy keeps the lower bits of eight activations (two quads), and their
-upper bits are listed."""
+two such instructions, so a lane holds four products. For each lane the plan bounds the sum of four activations times
+any channel's weights. Where the sum could leave int16, the copy keeps only the lower bits of eight activations (two
+quads), and a list holds their upper bits."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ ARGUMENTS = names("""
     panels shares share chunks chunk tiles last_channel mask zero_point!
     groups x_group y_group
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 padding      a row of x_zero_point, read where an offset is negative
 offsets      int32 [blocks][taps][rows]: bytes from the image's start
 x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
 last_row     where the last block starts: blocks overlap rather than run over
 depth        bytes per tap
-panels       panels of a group's channels; shares, share: parts they are cut into, and panels in each
-chunks, chunk     parts of the rows the work is cut into, and blocks in each
+panels       panels of a group's channels; shares, share: the number of parts they are cut into, and panels per part
+chunks, chunk     the number of parts the rows are cut into, and blocks per part
 tiles        images * chunks * groups * shares
-last_channel where the last panel starts: panels overlap rather than run over,
-unless there is only one (then `mask` tells
-             which lanes of its last vector exist)
+last_channel where the last panel starts: panels overlap rather than run over, unless there is only one; then `mask`
+             has the lanes of its last vector that exist
 x_group, y_group  bytes from one group's channels to the next one's
 """
 
@@ -43,19 +42,19 @@ VECTOR = 32
 LOW = 6
 """Bits that clipped activations keep: the products of four, 4 * 63 * 128 = 32,256, fit in int16."""
 ENTRY = BLOCK = 16
-"""Bytes of an entry of the list, and of the table of blocks."""
+"""Bytes of an entry, in the list and in the table of blocks."""
 BYTES, WORDS = "<32 x i8>", "<16 x i16>"
 _EIGHTS = "<4 x i64>"
 _FLIP = -0x7F7F7F7F7F7F7F80
-"""0x80 in each of eight bytes, as an int64: it makes uint8 of int8, 128 higher."""
+"""0x80 in each of eight bytes, as an int64: xor with it turns int8 into uint8 that are 128 higher."""
 _MOST = 127 * 256
-"""The largest bound of a lane that fits. Bounds take weights of -128 for -127: the sum lies at or above -128 * 256."""
+"""The largest bound of a lane that fits. Bounds treat weights of -128 as -127: the sum is at least -128 * 256."""
 
 
 class CopiedEmitter(KernelEmitter):
-    """Writes one kernel: blocks of `rows` x `vectors` of int32.
+    """Writes one kernel: a block's sums are `rows` x `vectors` vectors of int32.
 
-    vector: bytes of one. width: bytes of a row's sums.
+    vector: bytes of a vector. width: bytes of a row's sums.
     """
 
     names: tuple[str, ...] = ARGUMENTS
@@ -72,16 +71,16 @@ class CopiedEmitter(KernelEmitter):
         raise NotImplementedError
 
     def copies(self) -> list[tuple[Value, Operand]]:
-        """Pointers to what sums of the first block read,
-        each with the bytes from one block's data to the next one's."""
+        """Pointers to the data that the sums of the first block read, each with the bytes from one block's data to the
+        next one's."""
         raise NotImplementedError
 
     def panel_weights(self) -> Value:
-        """Bytes of the weights of one panel."""
+        """The size of one panel's weights in bytes."""
         raise NotImplementedError
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
-        """int32 vectors of sums of a block and a panel, row by row, for the block whose data `copies` point to."""
+        """The sums of a block and a panel as int32 vectors, row by row. copies: pointers to the block's data."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -102,7 +101,7 @@ class CopiedEmitter(KernelEmitter):
             self._panel(turn.index, number, a.weights + number * self.matrix_bytes, y, first, end)
 
     def _panel(self, panel: Value, number: Value, matrix: Value, y: Value, first: Value, end: Value) -> None:
-        """All blocks of the chunk for one panel of a group's channels; number: among those of all groups."""
+        """Make all blocks of the chunk for one panel of a group's channels. number: the panel's, over all groups."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * self.isa.lanes
         bias = a.bias + number * (4 * channels)
@@ -120,15 +119,15 @@ class CopiedEmitter(KernelEmitter):
 STEP = 2
 """The number of activations per tap is a multiple of this."""
 PIECE = 16
-"""Activations that are copied together, the last ones of a tap again.
-Of shorter taps, what is too much is written over."""
+"""Activations that are copied together; the last piece of a tap overlaps the one before. If a tap is shorter than a
+piece, the next copy overwrites the excess."""
 
 
 @emitter("widened")
 class WidenedEmitter(CopiedEmitter):
-    """Writes one kernel: a pair of k per turn of the inner loop; `depth` is a multiple of STEP.
+    """Writes a product of int16: each iteration of the inner loop does a pair of k; `depth` is a multiple of STEP.
 
-    More per turn would be added in another order by LLVM, which takes more registers than there are.
+    With more per iteration LLVM would add in another order, which takes more registers than there are.
     """
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
@@ -157,7 +156,7 @@ class WidenedEmitter(CopiedEmitter):
             block.next(*row.carried)
 
     def _copy(self, source: Value, to: Value) -> None:
-        """Copy the activations of one tap, widened."""
+        """Copy the activations of one tap, widened to int16."""
         with self.w.loop(0, self.a.depth, PIECE) as k:
             place = k.index.least(self.last)
             wide = (source + place).load(f"<{PIECE} x i8>").extended("i16", self.spec.signed)
@@ -180,12 +179,13 @@ class WidenedEmitter(CopiedEmitter):
 
 
 class Clipping:
-    """Writes the copying of some blocks of `rows` rows.
+    """Writes the code that copies and clips blocks of `rows` rows.
 
-    a:     the kernel's arguments. row, block: bytes of one in the copy.
-    copy, table, entries: where they start. The table has, for each block, where its part of the list starts and how
-           many entries that has, -1 where they were too many: then the copy is whole. An entry is an int32 distance in
-           a block's sums, an int32 distance in a panel's weights, and eight activations less their LOW lowest bits.
+    a:     the kernel's arguments. row, block: sizes in the copy, in bytes.
+    copy, table, entries: addresses of the copy, the table and the list. The table has, for each block, the start and
+           the length of its part of the list; the length is -1 if there were too many entries: then nothing is clipped.
+           An entry is an int32 offset into a block's sums, an int32 offset into a panel's weights, and eight
+           activations without their LOW lowest bits.
     width: bytes of a row's sums, and of a quad's weights.
     """
 
@@ -201,7 +201,7 @@ class Clipping:
         self.entries = self.table + a.chunk * BLOCK
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
-        """The rows of every block, tap by tap, and the list of what does not fit."""
+        """Copy the rows of every block, tap by tap. Clip the activations that do not fit, and list their upper bits."""
         w = self.w
         with w.loop(first, end, 1, [self.copy, self.table, self.entries]) as turn:
             copy, table, entry = turn.carried
@@ -242,16 +242,16 @@ class Clipping:
         return tap.carried[1].reduced("add")
 
     def _codes(self, kind: str, source: Value) -> Value:
-        """As many activations as the type has bytes, as uint8."""
+        """Load as many activations as the type has bytes, as uint8."""
         codes = source.load(kind)
         return codes ^ _FLIP if self.flips else codes
 
     def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
-        """Which eights have four activations whose products might not fit in int16: <4 x i1>.
+        """Which groups of eight have four activations whose products might not fit in int16: <4 x i1>.
 
-        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same
-        two of the other, four bytes on; their bound is their products with `each`,
-        and the largest of them times `first`.
+        bounds: where `each` and `first` start. The four activations of a 16-bit lane are two neighbours of one quad
+        and the two four bytes further on. Their bound is their products with `each`, plus the largest of them times
+        `first`.
         """
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):
@@ -265,15 +265,15 @@ class Clipping:
         return total.test("sgt", _MOST).sext("i16").bitcast(_EIGHTS).test("ne", ZERO)
 
     def _exchanged(self, codes: Value, distance: int) -> Value:
-        """Bytes exchanged with their neighbours at this distance, a power of two."""
+        """The bytes, each swapped with its neighbour at this distance, a power of two."""
         return codes.shuffled(i ^ distance for i in range(VECTOR))
 
     def _count(self, eights: Value, bounds: list[Value], place: Value, found: Value) -> Value:
-        """The count so far plus those of `eights` that do not fit. An i1 that is true, sign-extended, is -1."""
+        """`found` plus the number of `eights` that do not fit. A true i1, sign-extended, is -1."""
         return found - self._over(eights, bounds, place).sext("i64")
 
     def _list(self, copy: Value, entry: Value) -> None:
-        """Clip a block's copy, and list what clipping removes."""
+        """Clip a block's copy, and list the upper bits that clipping removes."""
         w = self.w
         with (
             w.loop(0, self.a.stride, VECTOR, [entry]) as column,
@@ -290,13 +290,13 @@ class Clipping:
             column.next(*turn.carried)
 
     def _clip(self, eights: Value, over: Value, here: Value) -> Value:
-        """Clip those eights of a vector that are over, in the copy. Returns the upper bits of all eights."""
+        """Clip the `eights` marked in `over`, in the copy. Returns the upper bits of all eights."""
         clipped = (eights.bitcast(BYTES) & (1 << LOW) - 1).bitcast(_EIGHTS)
         here.store(over.select(clipped, eights), 32)
         return (eights.lshr(LOW).bitcast(BYTES) & (1 << 8 - LOW) - 1).bitcast(_EIGHTS)
 
     def _enter(self, upper: Value, over: Value, number: Value, entry: Value) -> None:
-        """Write an entry of the list for each eight that is over. number: of the vector's first eight in the block."""
+        """Write a list entry for each eight marked in `over`. number: of the vector's first eight in the block."""
         for lane in range(4):
             row, place = divmod(number + lane, self.eights)
             entry.store((row * self.width).trunc("i32"), 4)
@@ -311,25 +311,25 @@ class Clipping:
 CLIPPED = (*ARGUMENTS, "each*", "first*", "limit", "stride")
 """ARGUMENTS, where `depth` is a multiple of 8, and
 
-each, first  int8 [rows][taps][depth]: a lane's four activations give at most `each` times their sum, plus `first`
-             (0 at odd places) times the largest of them
-limit        listed eights of a block, at most
-stride       a row's bytes if they fill vectors, else a vector's: the order of the list, so that a sum is rarely added
-             to twice in a row
+each, first  int8 [rows][taps][depth]: a lane's sum is at most its four activations times `each`, plus the largest of
+             them times `first` (0 at odd places)
+limit        the most entries that a block lists
+stride       the bytes of a row if they fill vectors, else of a vector: the order of the list, chosen so that entries
+             rarely add to the same sum twice in a row
 """
 
 
 def scratch_bytes(spec: KernelSpec, block: int, chunk: int, limit: int) -> int:
-    """Memory that a thread brings: sums of a block, then the copy of a chunk, the table of its blocks, and the list.
+    """Bytes of memory per thread: sums of a block, then the copy of a chunk, the table of its blocks, and the list.
 
-    block: bytes of a block's copy. chunk: blocks.
+    block: bytes of a block's copy. chunk: blocks of a chunk.
     """
     return spec.rows * spec.vectors * VECTOR + chunk * (block + BLOCK + limit * ENTRY) + 4 * ENTRY
 
 
 @emitter("clipped")
 class ClippedEmitter(CopiedEmitter):
-    """Writes one kernel: `unroll` quads per turn, even; vectors have 8 lanes."""
+    """Writes a product on vpmaddubsw: `unroll` quads per iteration, an even number; vectors have 8 lanes."""
 
     names = CLIPPED
 
@@ -359,7 +359,7 @@ class ClippedEmitter(CopiedEmitter):
         return self._products(start, step, rest, copy, matrix, exact=False)
 
     def _apart(self, count: Value, entry: Value, bias: Value, matrix: Value, copy: Value) -> None:
-        """What a block's sums start from: the bias and what is listed, or all of the products."""
+        """Store the start values of a block's sums: the bias plus the listed products, or all of them if count < 0."""
         w, spec, scratch = self.w, self.spec, self.scratch
         for j in range(spec.vectors):
             start = (bias + VECTOR * j).load(self.kind, 32)
@@ -381,7 +381,7 @@ class ClippedEmitter(CopiedEmitter):
             (scratch + VECTOR * number).store(total, 32)
 
     def _products(self, start: Value, step: Value, size: Value, copy: Value, matrix: Value, exact: bool) -> list[Value]:
-        """The block's sums: those at `start`, rows `step` bytes apart, and the products of `size` bytes of each row."""
+        """The block's sums: the values at `start`, rows `step` bytes apart, plus products of `size` bytes per row."""
         spec, sums = self.spec, []
         for i in range(spec.rows):
             line = start + step * i if i else start

@@ -1,5 +1,5 @@
-"""Generated steps of decoders: heads turned by the angles of their place, caches that grow,
-and masks of what is not seen."""
+"""Generated kernels for transformer decoders: rotary position embedding, key and value caches that grow, and attention
+masks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 ROTARY = names(
     "x* ends* cos* sin* y* heads places size half batch_step head_step place_step least span rows chunk tiles"
 )
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 x, y       float32; rows of y are [batch][heads][places]
-ends       int32 [batch], each `least` to `least + span`: else the run ends undecided
-cos, sin   float32 [places][half], of the first place on of a sequence that ends at `least`
-size       elements of a row, of which 2 * half turn
+ends       int32 [batch], each from `least` to `least + span`; otherwise the run ends undecided
+cos, sin   float32 [places][half], beginning with the first place of a sequence that ends at `least`
+size       elements of a row; the first 2 * half are rotated
 ..._step   bytes from one batch, head and place of x to the next
 rows       of y; a tile is `chunk` of them
 """
@@ -25,8 +25,8 @@ rows       of y; a tile is `chunk` of them
 
 @emitter("rotary")
 class RotaryEmitter(KernelEmitter):
-    """`rows` elements at once. form: which elements turn with each other: ``halves``, element i with element half + i;
-    ``pairs``, neighbours; ``copy``: none do."""
+    """Rotary embedding, `rows` elements at once. form: which elements are rotated together: ``halves``: element i and
+    element half + i; ``pairs``: neighbours; ``copy``: none."""
 
     names = ROTARY
     frozen = True
@@ -41,7 +41,7 @@ class RotaryEmitter(KernelEmitter):
             self._row(x, a.y + row * a.size * 4, (place + later) * a.half * 4)
 
     def _row(self, x: Value, y: Value, angles: Value) -> None:
-        """angles: bytes to those of the row's place."""
+        """Make one row. angles: bytes from the start of `cos` and `sin` to the angles of the row's place."""
         w, a, n = self.w, self.a, self.spec.rows
         first = w.value("i64", 0)
         if self.spec.form != "copy":
@@ -53,7 +53,7 @@ class RotaryEmitter(KernelEmitter):
             (y + at * 4).store(_vector(x + at * 4, count), 4)
 
     def _turn(self, x: Value, y: Value, at: Value, angles: Sequence[Value], count: int) -> None:
-        """So many elements of each kind, of the first of each pair from number `at` on."""
+        """Rotate `count` pairs of elements, from pair number `at` on."""
         cos, sin = angles
         far = self.a.half * 4
         if self.spec.form == "pairs":
@@ -77,26 +77,26 @@ def _vector(place: Value, count: int) -> Value:
 PRESENT = names(
     "past* new* ends* y* heads room past_rows places size batch_step head_step place_step least span rows chunk tiles"
 )
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-past       float32 [batch][heads][past_rows][size]; new: where the first new row lies; y: [batch][heads][room][size]
-ends       int32 [batch], each `least` to `least + span`: else the run ends undecided. An end less `least` is how many
-           rows of the past are kept
+past       float32 [batch][heads][past_rows][size]; new: address of the first new row; y: [batch][heads][room][size]
+ends       int32 [batch], each from `least` to `least + span`; otherwise the run ends undecided. ends - least is the
+           number of rows of the past that are kept
 ..._step   bytes from one batch, head and place of new to the next
 rows       of y; a tile is `chunk` of them
 """
 HIDDEN = names("ends* y* places total window ahead least span rows chunk tiles")
-"""One 8-byte word each. ends, least, span: as above.
+"""The argument words, 8 bytes each. ends, least, span: as above.
 
 y          float32 [batch][places][total]; rows and chunk count its rows
-ahead      how many places after its own one a row sees
-window     how many places a row sees at most, the last one among them
+ahead      how many places after its own a row attends to
+window     the most places a row attends to, including the last one
 """
 
 
 @emitter("present")
 class PresentEmitter(KernelEmitter):
-    """`rows` elements at once: the kept rows of the past, the new ones, then zeros."""
+    """The cache after a step: the kept rows of the past, the new rows, then zeros. Copies `rows` elements at once."""
 
     names = PRESENT
     frozen = True
@@ -120,7 +120,7 @@ class PresentEmitter(KernelEmitter):
 
 @emitter("hidden")
 class HiddenEmitter(KernelEmitter):
-    """`rows` elements at once: 0 where a place sees another one, else -infinity."""
+    """The attention mask: 0 where a place attends to another, else -infinity. Writes `rows` elements at once."""
 
     names = HIDDEN
     frozen = True
@@ -140,7 +140,7 @@ class HiddenEmitter(KernelEmitter):
 
 
 def _count_kept(kernel: KernelEmitter, place: Value) -> Value:
-    """How many rows are kept, of the end at this place; 0 where that is none, and the run is undecided."""
+    """The number of rows kept, by the end stored at `place`. An invalid end gives 0 and leaves the run undecided."""
     w, a = kernel.w, kernel.a
     kept = place.load("i32", 4).sext("i64") - a.least
     fits = kept.test("ule", a.span)

@@ -26,20 +26,19 @@ ARGUMENTS = names("""
     group_panels x_group y_group weights_group bias_group constants_group
     chunk_step panel_step rows* rows_group
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 padding      a row of x_zero_point, read where an offset is negative
 offsets      int32 [blocks][taps][rows]: bytes from the image's start
 x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
 last_row     where the last block starts: blocks overlap rather than run over
 depth        k-steps of 4 * unroll bytes per tap
-chunks, chunk     parts of the rows a panel's work is cut into, and blocks in each
+chunks, chunk     the number of parts that a panel's rows are cut into, and blocks per part
 tiles        images * panels * chunks
 mask         lanes of a group's very last vector that exist
-group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's;
-so with weights_group,
-             bias_group and constants_group
-chunk_step, panel_step  tile // step, modulo their number, is the tile's chunk or panel
+group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's; weights_group,
+             bias_group and constants_group likewise
+chunk_step, panel_step  the tile's chunk is tile // chunk_step % chunks, its panel tile // panel_step % panels
 rows         int32, added to all sums of a row; rows_group: bytes from one group's to the next one's (operands ``rows``)
 """
 
@@ -49,7 +48,7 @@ _FLIP = -0x7F7F7F80
 
 @emitter("dense")
 class DenseEmitter(KernelEmitter):
-    """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
+    """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators; the k loop is unrolled `unroll` times."""
 
     names = ARGUMENTS
 
@@ -91,7 +90,7 @@ class DenseEmitter(KernelEmitter):
             self.epilogue.store_block(sums, constants, y + row * a.y_row, a.y_row)
 
     def _starts(self, bias: Value, rows: Value) -> list[Value]:
-        """What the sums of a block start from. rows: where the value is that is added to all of the first row."""
+        """The start values of a block's sums. rows: the address of the number added to all sums of the first row."""
         columns = [(bias + j * self.bytes).load(self.kind, 16) for j in range(self.spec.vectors)]
         if self.spec.operands != "rows":
             return columns * self.spec.rows
@@ -101,7 +100,7 @@ class DenseEmitter(KernelEmitter):
     def _taps(
         self, x: Value, offsets: Value, matrix: Value, start: list[Value], fetch: list[Value]
     ) -> list[list[Value]]:
-        """A block's sums, from what they start with. fetch: what to ask the memory for, if anything."""
+        """A block's sums. start: their start values. fetch: the address to prefetch from, if any."""
         w, a, spec = self.w, self.a, self.spec
         with w.loop(0, a.taps, 1, [offsets, matrix, *fetch, *start], once=True) as tap:
             place, *held = tap.carried
@@ -119,7 +118,7 @@ class DenseEmitter(KernelEmitter):
         return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
     def _products(self, rows: list[Value], matrix: Value, sums: list[Value]) -> list[Value]:
-        """These sums with the products of one turn of the loop."""
+        """Add the products of one iteration of the loop to `sums`, which it returns."""
         spec, isa, vectors = self.spec, self.isa, range(self.spec.vectors)
         held: dict[Value, Value] = {}
         for u in range(spec.unroll):
@@ -132,9 +131,10 @@ class DenseEmitter(KernelEmitter):
         return sums
 
     def _broadcast(self, row: Value, u: int, held: dict[Value, Value]) -> Value:
-        """A row's four activations of k-step u in every lane.
+        """A row's four activations of k-step u, in every lane.
 
-        The dot products of NEON take any lane of a vector: vectors of four k-steps are loaded, and `held` by row.
+        The dot products of NEON can take any lane of a vector: vectors of four k-steps are loaded, and kept in `held`
+        by row.
         """
         lanes = self.isa.lanes
         by_lane = self.isa.dot in ("usdot", "sdot") and u - u % lanes + lanes <= self.spec.unroll
@@ -145,5 +145,5 @@ class DenseEmitter(KernelEmitter):
         return held[row].shuffled([u % lanes] * lanes)
 
     def _flip_sign(self, packed: Value) -> Value:
-        """int8 activations as uint8, or uint8 ones as int8: what the dot product takes."""
+        """Convert int8 activations to uint8, or uint8 ones to int8, where the dot product takes the other type."""
         return packed if self.flip is None else packed ^ self.flip

@@ -1,4 +1,4 @@
-"""The generated depthwise kernel: every output channel reads its own input channel, weights shared by a few pixels."""
+"""The generated depthwise convolution: every output channel reads its own input channel; a few pixels share weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ starts: panels overlap rather than run over, unless there are fewer channels tha
 
 @emitter("depthwise")
 class DepthwiseEmitter(KernelEmitter):
-    """Writes one kernel: `rows` pixels x `vectors` vectors of channels; `unroll` pixels share what is read."""
+    """Writes one kernel: `rows` pixels x `vectors` vectors of channels; `unroll` pixels share the activations read."""
 
     names = ARGUMENTS
     step = 1
-    """Taps per turn of the loop; a turn reads one int32 of weights per channel and sharing pixel."""
+    """Taps per iteration of the loop, which reads one int32 of weights per channel and sharing pixel."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -61,7 +61,7 @@ class DepthwiseEmitter(KernelEmitter):
                 self.epilogue.store_block(sums, constants, row + channel * size, a.y_row)
 
     def _taps(self, x: Value, offsets: Value, panel: Value, start: list[Value]) -> list[list[Value]]:
-        """The sums of a block and a panel over all taps. start: what the sums of each pixel start from."""
+        """The sums of a block and a panel over all taps. start: the start values of each pixel's sums."""
         spec, a = self.spec, self.a
         with self.w.loop(0, a.taps, self.step, [offsets, panel, *start * spec.rows], once=True) as tap:
             here, place, *sums = tap.carried
@@ -74,8 +74,8 @@ class DepthwiseEmitter(KernelEmitter):
         return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
-        """Add the products of a unit's pixels to the sums, [rows][vectors];
-        rows: where they have their channels, tap by tap."""
+        """Add the products of a unit's pixels to the sums, [rows][vectors].
+        rows: the addresses of the pixels' channels, tap by tap."""
         n, row = self.isa.lanes, next(rows)
         for j, weight in enumerate(weights):
             x = (row + j * n).load(f"<{n} x i8>").extended("i32", self.spec.signed)
@@ -85,11 +85,11 @@ class DepthwiseEmitter(KernelEmitter):
 
 @emitter("interleaved")
 class InterleavedEmitter(DepthwiseEmitter):
-    """The same for four vectors of channels at once, whose taps are interleaved to feed instructions that add several
-    products: four taps per turn, or two as 16-bit numbers.
+    """The same for four vectors of channels at once. Their taps are interleaved to feed instructions that add several
+    products: four taps per iteration, or two as 16-bit numbers.
 
     x86's unpack instructions work within 16 bytes, so vector j holds channels 4j..4j+3 of every sixteen; the packs of
-    the epilogue put them back in order. For taps p, q, r, s of channels 0 to 15, each unpacking taking turns:
+    the epilogue put them back in order. For taps p, q, r, s of channels 0 to 15:
 
         p and q     p0 q0 p1 q1 ... p7 q7    r and s     r0 s0 r1 s1 ... r7 s7     (and the same of 8 to 15)
         of both     vector 0: p0 q0 r0 s0 ... p3 q3 r3 s3                vector 1: p4 q4 r4 s4 ... p7 q7 r7 s7

@@ -1,15 +1,14 @@
-"""The instruction-set specific leaf: int32 lanes += four 8-bit activations times four signed 8-bit weights.
+"""The dot product of each instruction set: int32 lanes += four 8-bit activations times four signed 8-bit weights.
 
-Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. Of a lane's bytes
+Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. For a lane's bytes
 x0 x1 x2 x3 and w0 w1 w2 w3, first to last:
 
     vnni, usdot, sdot   x0 w0 + x1 w1 + x2 w2 + x3 w3 by one instruction
     smull               the four products in 16 bits, then neighbours added twice
-    madd, generic       x0 | x2 and w0 | w2 as int16 make x0 w0 + x2 w2 in 32 bits (vpmaddwd), x1 | x3 and w1 | w3 the
-                        rest
+    madd, generic       x0 | x2 and w0 | w2 as int16 give x0 w0 + x2 w2 in 32 bits (vpmaddwd); x1 | x3 and w1 | w3 give
+                        the rest
 
-vpmaddubsw, which would do the latter in one step, saturates: it serves where sums of products stay within 16 bits
-(`neighbours`).
+vpmaddubsw takes bytes directly, but saturates: `neighbours` uses it where sums of products stay within 16 bits.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.values import Value
 
 Bytes4 = tuple[Value, ...]
-"""Four bytes to a lane: one vector of them, or two vectors of int16 that hold the even and the odd bytes."""
+"""Four bytes per lane: one vector of bytes, or two vectors of int16 with the even and the odd bytes."""
 
 _VNNI = {"vnni512": "llvm.x86.avx512.vpdpbusd.512", "vnni256": "llvm.x86.avx512.vpdpbusd.256"}
 _MADD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
-"""By how many int32 they make."""
+"""By the number of int32 in the result."""
 _BYTES = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}
-"""By how many int32 their operands have room for."""
+"""By the number of int32 that an operand has room for."""
 _MAC16 = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
 _NEON = "llvm.aarch64.neon."
 _WHOLE = (*_VNNI, "usdot", "sdot", "smull")
@@ -40,7 +39,7 @@ def int16s(isa: Isa) -> str:
 
 
 def activations(isa: Isa, packed: Value) -> Bytes4:
-    """`packed`: int32 lanes of four bytes each."""
+    """Activations in the form that `dot` takes. packed: int32 lanes of four bytes each."""
     if isa.dot in _WHOLE:
         return (packed,)
     words = packed.bitcast(int16s(isa))
@@ -48,7 +47,7 @@ def activations(isa: Isa, packed: Value) -> Bytes4:
 
 
 def weights(isa: Isa, packed: Value) -> Bytes4:
-    """`packed`: int32 lanes of four signed bytes each."""
+    """Weights in the form that `dot` takes. packed: int32 lanes of four signed bytes each."""
     if isa.dot in _WHOLE:
         return (packed,)
     words = packed.bitcast(int16s(isa))
@@ -86,16 +85,16 @@ def pairs(a: Value, b: Value) -> Value:
 
 
 def neighbours(x: Value, weight: Value) -> Value:
-    """int16 sums of the products of neighbouring bytes, on x86 with AVX2: unsigned ones of x, signed ones of the
-    weight. They saturate. x, weight: vectors of any integers."""
+    """int16 sums of the products of neighbouring bytes, on x86 with AVX2. They saturate. x: unsigned bytes, weight:
+    signed bytes, both as vectors of any integers."""
     lanes, kind = x.lanes * int(x.element[1:]) // 32, f"<{x.lanes * int(x.element[1:]) // 8} x i8>"
     return x.w.call(f"<{2 * lanes} x i16>", f"llvm.x86.{_BYTES[lanes]}", x.bitcast(kind), weight.bitcast(kind))
 
 
 def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
-    """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended.
-    On x86 lanes may hold two int16 each, whose products are added;
-    and there may be fewer than the instruction set has."""
+    """acc + x * weight, lane by lane. x: int32 lanes within int16. weight: int32 lanes with a zero-extended int16.
+    On x86 lanes may hold two int16 each, whose products are added; and vectors may have fewer lanes than the
+    instruction set's."""
     if isa.dot in _MAC16 and acc.lanes == isa.lanes:
         return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight)
     if isa.architecture == "aarch64":

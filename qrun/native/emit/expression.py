@@ -1,4 +1,4 @@
-"""What is said of a function of functions of elements: nothing here writes IR, which emit/functions.py does."""
+"""Descriptions of elementwise expressions: kinds of operands, functions, steps. emit/functions.py writes their IR."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ KINDS = {
     "q": ("i64", 8),
     "d": ("double", 8),
 }
-"""Kinds of operands: LLVM type and bytes. A capital stands for one element for all of a row."""
+"""Kinds of operands: LLVM type and bytes. A capital letter means one element that serves a whole row."""
 KIND_OF = {
     "float32": "f", "float64": "d", "float16": "e", "bfloat16": "v", "bool": "t",
     "int8": "b", "int16": "h", "int32": "i", "int64": "l", "uint8": "u", "uint16": "w", "uint32": "m", "uint64": "q",
 }  # fmt: skip
-"""The kinds of numpy's types, by name; those of signed integers stand also for whatever has as many bits. A bool is
-true where it is not 0."""
+"""The kinds of numpy's types, by name. Kinds of signed integers also serve any type of as many bits. A bool is true
+where it is not 0."""
 MOVED = {1: "b", 2: "h", 4: "i", 8: "l"}
 """The kinds of elements that are only moved, by their bytes."""
 UNSIGNED = "utwmq"
-"""Kinds of integers of which none is negative."""
+"""Kinds of unsigned integers, and bool."""
 SHORT = {"e": "f16", "v": "bf16"}
-"""Kinds that are narrower than float32, by what conversions.py calls them. Only `cast` takes them, and only ``to_f16``
-and ``to_bf16`` make them."""
+"""Kinds of floats narrower than float32, with their names in conversions.py. Only ``cast`` and CONVERSIONS take them,
+and only ``to_f16`` and ``to_bf16`` make them."""
 LOGICAL = frozenset((
     "equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not", "is_nan", "is_inf",
 ))  # fmt: skip
 """Functions whose result is bool."""
 POWERS = ("even_power", "odd_power", "real_power")
-"""Functions that raise to a constant exponent: an even integer, an odd one, or none."""
+"""Functions that raise to a constant exponent: an even integer, an odd one, or any other number."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
-"""Functions that make codes of 16 bits, and the kinds of these."""
+"""Functions that quantize to 16 bits, and the kinds of their results."""
 FAKE_QUANTIZATIONS = tuple(
     f"fake_quantize_{way}" for way in ("half_even", "ceil", "floor", "up", "down", "half_up", "half_down", "sign")
 )
-"""Functions of x, a scale and a zero point that quantize and dequantize, by how they round."""
+"""Functions of x, a scale and a zero point that quantize and dequantize, one for each rounding mode."""
 CONVERSIONS = {
     "to_int8": "b",
     "to_int16": "h",
@@ -59,17 +59,17 @@ CONVERSIONS = {
     "to_bool": "t",
     "to_float64": "d",
 }
-"""Functions that make elements of another type, and the kinds of these: Cast, but for float32, which ``cast`` makes,
-and narrower floats."""
+"""Functions that convert to another type, and the kinds of their results: Cast, except to float32 (``cast``) and to
+narrower floats."""
 DIVISIONS = frozenset(("quotient", "remainder", "modulo"))
-"""Functions of two integers, the second of which divides: a run in which it is 0 ends undecided."""
+"""Functions of two integers, dividend and divisor. A run with a divisor of 0 ends undecided."""
 LONG = frozenset((
     "exp", "tanh", "sigmoid", "erf", "gelu", "gelu_by_tanh", "swish", "elu", "selu", "celu", "log", "softplus", "mish",
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", *POWERS,
 ))  # fmt: skip
 """Functions of many steps."""
 ANGLES = ("sin", "cos", "tan")
-"""Functions of angles: a run in which one is wider than wide.WIDEST ends undecided."""
+"""Functions of angles. A run with an angle wider than wide.WIDEST ends undecided."""
 _ALL = "filubthwmqd"
 TYPES = {
     **dict.fromkeys(("add", "sub", "mul"), "filubhwmqd"),
@@ -83,7 +83,7 @@ TYPES = {
     **dict.fromkeys(CONVERSIONS, f"{_ALL}ev"),
     "dequantize": "hw",
 }
-"""The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
+"""The kinds that functions take, if not only float32; `where` takes bool and two operands of the same kind."""
 CONSTANTS = {
     "leaky_relu": 1,
     "clip": 2,
@@ -98,20 +98,20 @@ CONSTANTS = {
     **dict.fromkeys(QUANTIZED, 4),
     **dict.fromkeys(FAKE_QUANTIZATIONS, 2),
 }
-"""How many constants each function has; functions that are not here have none."""
+"""The number of constants of each function; functions that are not listed have none."""
 UNROUNDED = frozenset((
     "abs", "ceil", "clip", "floor", "max", "min", "neg", "relu", "round", "sign", "thresholded_relu", "where",
     *LOGICAL, *CONVERSIONS, *QUANTIZED, "to_f16", "to_bf16",
 ))  # fmt: skip
-"""Functions whose result needs no rounding where operands are of a narrower type:
-it is one of its numbers, or no float32."""
+"""Functions whose result needs no rounding to the narrower type of their operands: it is a number of that type already,
+or not float32."""
 
 
 @frozen
 class FunctionStep:
-    """A function of values by number: operands come first, then what the steps before this one make.
+    """A function, and the numbers of the values it takes: operands come first, then the results of earlier steps.
 
-    narrow: the type to which the result is rounded, once, and kept as float32; "" for float32 itself.
+    narrow: the type to which the result is rounded, once; it is kept as float32. "" for float32 itself.
     """
 
     function: str
@@ -130,7 +130,7 @@ class FunctionStep:
 
 
 def form_of(steps: Sequence[FunctionStep]) -> str:
-    """The form of a specification: the steps, the last one's result being the kernel's."""
+    """The steps as the `form` of a KernelSpec. The result of the last step is the kernel's."""
     return " ".join(map(str, steps))
 
 

@@ -1,8 +1,8 @@
-"""The generated convolutions of float32 whose channels are made of one channel each, or of a few at their own place.
+"""Generated float32 convolutions with groups: depthwise, and groups of a few channels.
 
 A lane holds one channel of the result; sums have the order of docs/numerics.md, F1, in one block.
 
-Neighbours along a line are made together, so that a pixel that several of them read is loaded once.
+Neighbouring results along a line are computed together, so that a pixel that several of them read is loaded once.
 
     3 results, kernels of 3        pixels 0 1 2 3 4, of which result n reads n, n + 1 and n + 2
 """
@@ -22,12 +22,12 @@ DEPTHWISE_NAMES = names("""
     a* b* addend* y* numbers* batches* padding* b_row y_row columns lines windows* window count row_block
     panels panel_block tiles
 """)
-"""One 8-byte word each; as in fma_product.py, and:
+"""The argument words, 8 bytes each: as in fma_product.py, and
 
 b            float32 [taps][columns], b_row bytes from tap to tap
-lines        of the kernel
-windows      int32 [count][1 + lines * pixels]: the first of the neighbours, and where the pixels are that they read
-             line by line, in bytes from the image's start, -1 for `padding`, zeros; window: bytes of an entry
+lines        lines of the convolution's kernel
+windows      int32 [count][1 + lines * pixels]: the number of the first of the neighbours, then the pixels that they
+             read, line by line, in bytes from the image's start, -1 for `padding`, zeros; window: bytes of an entry
 row_block    windows of a tile
 """
 GROUPED_NAMES = names("""
@@ -38,27 +38,27 @@ group][taps][columns]."""
 
 
 def shared_pixels(neighbours: int, kernel: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
-    """The pixels of a line that neighbours read, in order: which of them read it,
-    and as which element of the kernel."""
+    """For each pixel of a line that the neighbours read, in order: pairs of the neighbour that reads it and the element
+    of the kernel."""
     places = product(range(neighbours), range(kernel))
     return dict(sorted(grouped((at * stride + element * dilation, (at, element)) for at, element in places).items()))
 
 
 class ChannelsEmitter(FloatSumsEmitter):
-    """Kernels that make vectors of channels."""
+    """Common base of kernels whose vectors hold channels."""
 
     left: Value
     column: Value
 
     def take_panel(self, start: Value) -> None:
-        """Make channels from this one on."""
+        """Begin a panel of channels. start: its first channel."""
         self.left, self.column = self.a.columns - start, start * 4
 
     def mask(self, vector: int) -> Value:
         return first_lanes(self.left - vector * self.lanes, self.lanes)
 
     def store(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> None:
-        """Store sums [rows][vectors] of the image's results from this one on."""
+        """Store sums [rows][vectors]. row: the number of the first result in the image."""
         for i in range(self.spec.rows):
             target = self.starts[3] + (row + i) * self.a.y_row + self.column
             for j, mask in enumerate(masks):
@@ -68,8 +68,8 @@ class ChannelsEmitter(FloatSumsEmitter):
 
 @emitter("float_depthwise")
 class FloatDepthwiseEmitter(ChannelsEmitter):
-    """`rows` neighbours by `vectors` of channels at once, of a kernel of `unroll` elements a line. operands: its stride
-    and its dilation, and ``cut`` if there are fewer channels than a vector has."""
+    """Computes `rows` neighbours by `vectors` vectors of channels at once; the convolution's kernel has `unroll`
+    elements per line. operands: stride and dilation, and ``cut`` if there are fewer channels than lanes."""
 
     names = DEPTHWISE_NAMES
 
@@ -93,7 +93,7 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
                 self.store(entry.load("i32", 4).sext("i64"), self._sums(entry + 4, masks), masks)
 
     def _sums(self, places: Value, masks: Sequence[Value | None]) -> list[Value]:
-        """The sums of the neighbours whose pixels stand here, [rows][vectors]."""
+        """The sums of some neighbours, [rows][vectors]. places: the address of their pixels' offsets."""
         w, a, vectors = self.w, self.a, range(self.spec.vectors)
         zeros = [w.zero(self.kind)] * (self.spec.rows * self.spec.vectors)
         with w.loop(0, a.lines, 1, [*zeros, self.starts[1] + self.column, places]) as line:
@@ -115,7 +115,7 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
 
 @emitter("float_grouped")
 class FloatGroupedEmitter(ChannelsEmitter):
-    """`rows` pixels by one vector of channels at once, `unroll` channels of each group."""
+    """Computes `rows` pixels by one vector of channels at once. Groups have `unroll` channels."""
 
     names = GROUPED_NAMES
 

@@ -1,5 +1,5 @@
-"""The text of one function in LLVM IR: values get numbers, intrinsics declare themselves, loops nest,
-threads share tiles."""
+"""Control flow of one function in LLVM IR: labelled blocks, loops, conditions, and the loop in which threads share
+tiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDED = 1 << _ENDED_AT
 
 @changeable
 class Turn:
-    """One turn of a loop: the index, carried values at its start, and what `next` says they are at its end."""
+    """One iteration of a loop: the index, the carried values at its start, and those at its end, set by `next`."""
 
     index: Value
     carried: list[Value]
@@ -33,10 +33,10 @@ class Turn:
 class Flow(Instructions):
     """Instructions of one function in labelled blocks, and loops that nest.
 
-    frozen: LLVM sees no recurrence in an index, and does not search for what else it could count instead. The search
-            takes a third of the time to compile a long body, and saves little there.
+    frozen: hides from LLVM that indices are recurrences, so that it does not search for other induction variables. The
+            search takes a third of the time to compile a long body, and saves little there.
     here:   the label of the block that is being written.
-    done:   how many tiles a call of the kernel makes, known behind `tiles` and `rounds`.
+    done:   how many tiles this call of the kernel made; known after `tiles` and `rounds`.
     """
 
     done: Value
@@ -46,7 +46,7 @@ class Flow(Instructions):
         self.here, self.blocks, self.frozen = "", 0, False
 
     def labels(self, *names: str) -> list[str]:
-        """Labels that begin so, and that no other block has."""
+        """New labels, unique in the function, that begin with these names."""
         self.blocks += 1
         return [f"{name}{self.blocks}" for name in names]
 
@@ -61,19 +61,19 @@ class Flow(Instructions):
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def phi(self, *cases: tuple[Value, str]) -> Value:
-        """The value that belongs to the block executed before. Values are given with their blocks' labels."""
+        """The value whose label is that of the block executed before. cases: values with their blocks' labels."""
         kind = cases[0][0].kind
         return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
 
     def head(self, label: str, starts: Sequence[Value]) -> tuple[int, list[Value]]:
-        """Begin a block to which loops go back. Returns what `back` takes, and values that are `starts` at first."""
+        """Begin a block to which loops go back. Returns the head, for `back`, and its values, at first `starts`."""
         before = self.here
         self.jump(label)
         self.label(label)
         return len(self.lines), [self.phi((start, before)) for start in starts]
 
     def back(self, head: int, following: Sequence[Value]) -> None:
-        """What the values of a head are when this block goes back to it."""
+        """Set the values that a head gets when this block jumps back to it."""
         for place, value in enumerate(following, head):
             self.lines[place] += f", [{value}, %{self.here}]"
 
@@ -85,9 +85,9 @@ class Flow(Instructions):
     def loop(
         self, first: Operand, end: Operand, step: Operand, carried: Sequence[Value] = (), once: bool = False
     ) -> Iterator[Turn]:
-        """The body for each i64 index of range(first, end, step), signed; after it, `carried` has the last values.
+        """Run the body for each i64 index of range(first, end, step), signed. After it, `carried` has the last values.
 
-        once: the body is run for `first` whatever `end` is: the test stands behind it.
+        once: test after the body instead of before it, so that the body runs for `first` even if the range is empty.
         """
         start, body, out = self.labels("head", "body", "out")
         head, (index, *values) = self.head(body if once else start, [self.value("i64", "0").like(first), *carried])
@@ -109,14 +109,14 @@ class Flow(Instructions):
 
     @contextmanager
     def part(self, number: Value, size: Operand, end: Value) -> Iterator[Value]:
-        """The body for each index of a part of range(end)."""
+        """Run the body for each index of part `number` of range(end), cut into parts of this size."""
         with self.loop(*number.part(size, end), 1) as turn:
             yield turn.index
 
     def runs(self, first: Operand, end: Value, counts: Iterable[int]) -> Iterator[tuple[Value, int]]:
-        """The body for runs of range(first, end), signed: the first index and the number of each.
+        """Run the body for runs of neighbours in range(first, end), signed. Yields each run's first index and length.
 
-        One loop for each of `counts`, the last of which is 1: those before leave to it what they cannot fill.
+        Writes one loop for each of `counts`, the last of which is 1: each loop leaves the rest to the next one.
         """
         for count in counts:
             with self.loop(first, end + (1 - count) if count > 1 else end, count) as turn:
@@ -125,7 +125,7 @@ class Flow(Instructions):
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """The body if an i1 is true; it makes no values that are used after it."""
+        """Run the body if an i1 is true. Values made in it must not be used after it."""
         inside, after = self.labels("then", "after")
         self.branch(condition, inside, after)
         self.label(inside)
@@ -134,7 +134,7 @@ class Flow(Instructions):
         self.label(after)
 
     def either(self, condition: Value) -> Iterator[bool]:
-        """The body twice, with True for where the i1 is true and False for where it is not."""
+        """Write the body twice: with True for the branch where the i1 is true, with False for the other one."""
         yes, no, after = self.labels("yes", "no", "after")
         self.branch(condition, yes, no)
         for name in (yes, no):
@@ -144,7 +144,7 @@ class Flow(Instructions):
         self.label(after)
 
     def instead(self, values: Sequence[Value], where: Value, make: Callable[[], Sequence[Value]]) -> list[Value]:
-        """These values, or what `make` makes instead if an i1 is true."""
+        """These values, or if an i1 is true, those that `make` computes instead."""
         other, after = self.labels("other", "after")
         before = self.here
         self.branch(where, other, after)
@@ -156,10 +156,10 @@ class Flow(Instructions):
 
     @contextmanager
     def tiles(self, count: Value, carried: Sequence[Value] = ()) -> Iterator[Turn]:
-        """The body for each tile that no other thread took;
-        values are carried from a tile of this thread to its next one.
+        """Run the body for each tile that no other thread took.
+        Values are carried from one tile of this thread to its next one.
 
-        The counter decides only who does a tile, not what others see of memory: monotonic is enough.
+        The counter decides only who makes a tile, and orders no other memory: monotonic is enough.
         """
         head, (self.done, *values) = self.head("claim", [self.value("i64", 0), *carried])
         turn = Turn(self.atomic("add", self.value("ptr", "%next"), 1, "monotonic"), values)
@@ -176,7 +176,7 @@ class Flow(Instructions):
         While it waits it holds no tile, so that no other thread waits for it; a single thread makes all rounds.
 
         The upper half of the counter counts ended tiles: adding to it is a release, reading it an acquire.
-        pause: what a waiting thread does in each turn.
+        pause: the intrinsic that a waiting thread calls in each iteration.
         """
         counter = self.value("ptr", "%next")
         head, (self.done,) = self.head("look", [self.value("i64", 0)])
@@ -201,7 +201,7 @@ class Flow(Instructions):
         self.label("exit")
 
     def atomic(self, what: str, pointer: Value, number: Operand, order: str) -> Value:
-        """An i64 changed by `atomicrmw` in one step. Returns what it was before."""
+        """Change an i64 by one `atomicrmw`. Returns its previous value."""
         return self.let("i64", f"atomicrmw {what} ptr {pointer}, i64 {number} {order}")
 
     def atomic_load(self, pointer: Value, order: str) -> Value:
@@ -211,7 +211,7 @@ class Flow(Instructions):
         self.do(f"store atomic i64 {number}, ptr {pointer} {order}, align 8")
 
     def undecided(self) -> None:
-        """Say that a result is not decided. Who reads it does so after the run."""
+        """Mark the call's result as undecided, in the DOUBT word of its struct. The mark is read after the run."""
         self.atomic("umax", self.value("ptr", "%args") + DOUBT, UNDECIDED, "monotonic")
 
     def prefetch(self, pointer: Value, near: bool = False) -> None:
@@ -221,8 +221,8 @@ class Flow(Instructions):
 
 
 def functions(written: Mapping[str, Callable[..., Value | None]]) -> str:
-    """The LLVM IR of a module. written: by the head of each function, such as ``i64 @lead(ptr %state, i64 %first)``,
-    what writes its body: it is given a Flow and the function's parameters, and returns what the function does."""
+    """The LLVM IR of a module of several functions. written: for each head, such as ``i64 @lead(ptr %state)``, the
+    Python function that writes the body. It takes a Flow and the parameters, and returns the result, or None."""
     declared, lines = set[str](), list[str]()
     for head, write in written.items():
         w = Flow()

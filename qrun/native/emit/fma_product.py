@@ -1,8 +1,8 @@
 """The generated product of float32 matrices: each element is a sum in the order of docs/numerics.md, F1.
 
-A lane holds one element of the result, so that vectors, strips, tiles and threads change no bit. A tile is a block of
-rows by some panels of columns. For each block of k the sums of a strip, `rows` by `vectors`, are chains of fused
-multiply-adds in registers; they are added to those of the blocks before, which wait in memory.
+A lane holds one element of the result, so that the cut into vectors, strips, tiles and threads changes no bit. A tile
+is a block of rows by some panels of columns. For each block of k the sums of a strip, `rows` by `vectors`, are chains
+of fused multiply-adds in registers; they are added to the sums of earlier blocks, which are kept in memory.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from qrun.native.emit.requantize import clipped
 from qrun.native.emit.widen import first_lanes
 
 BLOCK = 256
-"""Elements of k that are one chain."""
+"""Elements of k that form one chain of multiply-adds."""
 PITCH = 4 * BLOCK + 64
 """Bytes from one gathered row to the next."""
 NAMES = names("""
     a* b* addend* y* numbers* batches* offsets* steps* padding* factor* term* residual* a_row b_row b_column addend_row
     residual_row y_row rows columns depth row_block panels panel_block right_at sums_at slot tiles
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own; [number][5] with that of
-             a residual
+batches      int64 [number][4]: for each product of the stack, bytes from the start of a, b, addend and y to its own
+             part; [number][5] if there is a residual
 a_row, b_row, addend_row, residual_row, y_row  bytes from row to row; b_column: from column to column of b (turned)
-factor, term float32 [columns] that multiply results, and are added to them; they start where an addend does
-residual     float32 [rows][columns] that are added to results
+factor, term float32 [columns]: multiply results, and are added to them; they start where an addend does
+residual     float32 [rows][columns]: added to results
 offsets      int32 [rows]: bytes from where a product's a starts to a row (pixels, gathered); [rows][taps], -1 for
              `padding`, a zero (taps), with a_row bytes from row to row
 steps        int32 [depth]: bytes from a row's start to element k (pixels, gathered); [depth][2]: bytes into a row of
              offsets, and from there (taps)
 depth        elements of k
-row_block    rows of a tile; panel_block: of the panels
-right_at     where the thread's memory has a packed panel; sums_at: sums that wait; slot: bytes of a strip's sums
+row_block    rows of a tile; panel_block: panels of a tile
+right_at     offset of a packed panel in the thread's memory; sums_at: of the sums so far; slot: bytes of a strip's sums
 numbers      float32: alpha, beta, the least and the greatest result, the zero that is added to it
 """
 ALPHA, BETA, LOW, HIGH, ADDED = range(0, 20, 4)
@@ -45,14 +45,14 @@ TAIL: Mapping[str, Callable[[Value, Value], Value]] = {
     "term": lambda y, x: y + x,
     "residual": lambda y, x: y + x,
 }
-"""float32 steps behind a sum, each rounded. A step has the name of the word that points to its operand."""
+"""float32 steps after a sum, each rounded. A step has the name of the word that points to its operand."""
 
 
 class FloatSumsEmitter(KernelEmitter):
-    """What kernels of float32 sums share: addends, and what becomes of a sum.
+    """Common base of kernels of float32 sums: it finds the operands, applies the steps after a sum, and stores results.
 
-    form: of a sum, behind it what becomes of it in this order (TAIL), then ``+limits`` if Clip or Relu follows.
-    starts: where the product's a, b, addend and y start, and its residual.
+    form: the form of the sum, then the steps that follow it in this order (TAIL), then ``+limits`` for Clip or Relu.
+    starts: the addresses of the product's a, b, addend and y, and of its residual if there is one.
     """
 
     own_memory = True
@@ -66,7 +66,7 @@ class FloatSumsEmitter(KernelEmitter):
         self.lanes, self.kind = isa.lanes, f"<{isa.lanes} x float>"
 
     def take_batch(self, batch: Value) -> None:
-        """Find where the product of this number reads and writes."""
+        """Set `starts` to the operands of one product of the stack. batch: its number."""
         a = self.a
         operands = [a.a, a.b, a.addend, a.y, *([a.residual] if "residual" in self.tail else [])]
         entry = a.batches + batch * (8 * len(operands))
@@ -82,8 +82,8 @@ class FloatSumsEmitter(KernelEmitter):
     def finish(
         self, value: Value, addend: Value | None, target: Value, mask: Value | None, tail: Sequence[Value] = ()
     ) -> None:
-        """Store what becomes of a vector of sums: plus an addend, in the result's type, then the tail, limited. NaN of
-        a sum has one pattern. addend: where it lies, if the form has one; tail: the same for each of its steps."""
+        """Store a vector of sums: add the addend, give every NaN one pattern, round to the result's type, apply the
+        tail and the limits. addend, tail: the addresses of the operands that the form has."""
         if addend is not None:
             value = value + self.loaded(addend, mask)
         value = value.test("uno", value).select(value.like(math.nan), value)
@@ -101,12 +101,12 @@ class FloatSumsEmitter(KernelEmitter):
 
 @emitter("fma_product")
 class FmaProductEmitter(FloatSumsEmitter):
-    """form: ``sum``, ``bias`` (plus an addend behind the sum), ``first`` (the sum begins with the addend), ``scaled``
-    (it begins with beta times the addend, and blocks count alpha times), ``alpha`` (as scaled, without an addend).
+    """form: ``sum``; ``bias``: an addend is added after the sum; ``first``: the sum begins with the addend; ``scaled``:
+    it begins with beta times the addend, and each block is multiplied by alpha; ``alpha``: as scaled, without addend.
 
-    operands: where the left rows are (``rows``; ``pixels``; ``taps`` and ``gathered``, whose blocks of k each tile
-    copies first), how b lies (``panels``; ``near``, read as it lies; ``packed``, copied first; ``turned``, column after
-    column, copied first), and the vectors of a panel.
+    operands: how left rows are found (``rows``; ``pixels``; ``taps`` and ``gathered``, whose blocks of k each tile
+    copies first), the layout of b (``panels``; ``near``: rows, read in place; ``packed``: rows, copied first;
+    ``turned``: columns, copied first), and the vectors of a panel.
     """
 
     names = NAMES
@@ -151,7 +151,7 @@ class FmaProductEmitter(FloatSumsEmitter):
                 self._panel(panel.index.least(a.panels - self.beside), panel.index - first)
 
     def _panel(self, panel: Value, number: Value) -> None:
-        """Add the block of k to all strips of some panels, the first of which has this number among the tile's."""
+        """Add the block of k to all strips of some panels. number: the first panel's, counted in the tile."""
         w, a = self.w, self.a
         self.panel, self.column = panel, panel * self.panel_width
         self.left = a.columns - self.column
@@ -167,16 +167,16 @@ class FmaProductEmitter(FloatSumsEmitter):
             self._strip(row, slot)
 
     def _following(self, first: Value) -> Value:
-        """Where the panels begin that the tile reads next: behind these, or those of its first panel in the next block
-        of k; at its end, these."""
+        """The address of the panels that the tile reads next: those behind these, or its first panels in the next block
+        of k; at the tile's end, these again."""
         a, start, wide = self.a, self._right_starts()[0], 4 * self.panel_width
         size = (a.depth - self.k - BLOCK).least(BLOCK)
         block = self.starts[1] + (self.k + BLOCK) * a.panels * wide + first * size * wide
         return self.follows.select(start + self.size * (4 * self.width), self.ends.select(start, block))
 
     def _fetch_next(self, k: Value) -> None:
-        """Prefetch a part of what follows, so that nothing waits for memory: each strip prefetches a share of it, and
-        each element of k a part of that."""
+        """Prefetch a part of the next panels: each strip prefetches a share of them, and each element of k a part of
+        that share."""
         place = self.fetch + k * self.fetch_step
         for line in range(self.spec.prefetch):
             self.w.prefetch(place + 64 * line)
@@ -195,7 +195,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     # The left rows.
 
     def _row_start(self, row: Value) -> Value:
-        """Where the block of k of a tile's row begins, or where `steps` counts from."""
+        """The address of the block of k of a tile's row; for ``pixels``, the address from which `steps` counts."""
         a, of_all = self.a, self.first + row
         if self.gathers:
             return self.scratch + row * PITCH
@@ -207,13 +207,13 @@ class FmaProductEmitter(FloatSumsEmitter):
         return self.starts[0] + (self.a.offsets + row * 4).load("i32", 4).sext("i64")
 
     def _left_step(self, k: Value, more: int) -> list[Value | int]:
-        """What to add to `_row_start` for element k + more of the block, in steps."""
+        """Byte offsets whose sum leads from `_row_start` to element k + more of the block."""
         if self.rows_are == "pixels":
             return [self._step(self.k + k, more)]
         return [k * 4, 4 * more]
 
     def _gather(self, row: Value) -> None:
-        """Copy the block of k of a row."""
+        """Copy a row's block of k into the thread's memory."""
         taps = self.rows_are == "taps"
         start = self.a.offsets + (self.first + row) * self.a.a_row if taps else self._pixel(self.first + row)
         done = self.w.value("i64", 0)
@@ -227,11 +227,11 @@ class FmaProductEmitter(FloatSumsEmitter):
             done = k.index
 
     def _step(self, k: Value, more: int = 0) -> Value:
-        """Bytes from a pixel to element k + more of all k."""
+        """Bytes from a pixel to element k + more, counted over all blocks."""
         return (self.a.steps + k * 4 + 4 * more).load("i32", 4).sext("i64")
 
     def _tap(self, taps: Value, k: Value) -> Value:
-        """Where element k of a row is, whose taps lie anywhere."""
+        """The address of element k of a row whose taps have offsets of their own; `padding` for a negative one."""
         step = self.a.steps + k * 8
         tap = (taps + step.load("i32", 4).sext("i64")).load("i32", 4)
         inside = self.starts[0] + tap.sext("i64") + (step + 4).load("i32", 4).sext("i64")
@@ -240,7 +240,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     # The right matrix.
 
     def _right_starts(self) -> list[Value]:
-        """Where the block of k of each panel begins."""
+        """The address of each panel's block of k."""
         a = self.a
         if self.right_is == "near":
             return [self.starts[1] + self.k * a.b_row + self.column * 4]
@@ -251,7 +251,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [start, *(start + each * n for n in range(1, self.beside))]
 
     def _right_at(self, starts: Sequence[Value], masks: Sequence[Value | None], k: Value, more: int) -> Iterator[Value]:
-        """The vectors of a row of b."""
+        """The vectors of row k + more of b."""
         if self.right_is == "near":
             source = starts[0] + k * self.a.b_row + (self.a.b_row * more if more else 0)
             for j, mask in enumerate(masks):
@@ -263,16 +263,16 @@ class FmaProductEmitter(FloatSumsEmitter):
             yield (starts[j // wide] + step + place).load(self.kind, 4)
 
     def _masks(self) -> list[Value]:
-        """Which columns of each vector exist."""
+        """For each vector, the mask of the columns that exist."""
         return [first_lanes(self.left - j * self.lanes, self.lanes) for j in range(self.spec.vectors)]
 
     def _whole_or_cut(self) -> Iterator[list[Value | None]]:
-        """The body for panels whose columns all exist, and for the last one: the masks of its vectors."""
+        """Write the body twice, for panels whose columns all exist and for cut ones. Yields the vectors' masks."""
         for whole in self.w.either(self.left.test("sge", self.width)):
             yield [None] * self.spec.vectors if whole else list(self._masks())
 
     def _pack(self) -> None:
-        """Copy the panel's block of k into the thread's memory, if it is not read where it lies."""
+        """Copy the panel's block of k into the thread's memory, unless it is read in place."""
         if self.right_is == "packed":
             self._pack_rows()
         elif self.right_is == "turned":
@@ -288,8 +288,8 @@ class FmaProductEmitter(FloatSumsEmitter):
                     (target + k.index * (4 * self.width) + 4 * self.lanes * j).store(x, 4)
 
     def _pack_columns(self) -> None:
-        """Columns to rows, a square of `lanes` by `lanes` at a time; behind the panel there is room for a square more.
-        Columns beyond the last are that again."""
+        """Transpose columns to rows, a square of `lanes` by `lanes` at a time. There is room for one more square behind
+        the panel. Columns beyond the last one repeat it."""
         w, a, n = self.w, self.a, self.lanes
         target, last = self.scratch + a.right_at, a.columns - 1
         for vector in range(self.spec.vectors):
@@ -338,14 +338,14 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _multiply(
         self, lefts: Sequence[Value], step: Sequence[Value | int], rights: Iterator[Value], sums: list[Value]
     ) -> None:
-        """Multiply one element of each row by one row of b. step: bytes from `lefts` to the elements, in parts."""
+        """Multiply one element of each row by one row of b. step: byte offsets from `lefts` to the elements."""
         elements = list(lefts)
         for more in step:
             elements = [start + more for start in elements]
         add_products(elements, rights, sums, self.lanes)
 
     def _joined(self, row: Value, sums: list[Value], places: Sequence[Value]) -> list[Value]:
-        """The sums of a strip with those of the blocks before, or with what they begin with."""
+        """Add a strip's sums to those of earlier blocks, or to the values that they begin with."""
         w = self.w
 
         def held() -> list[Value]:
@@ -390,7 +390,7 @@ class FmaProductEmitter(FloatSumsEmitter):
                     self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask, tail)
 
     def _beside(self, step: str, row: Value, vector: int) -> Value:
-        """Where a step of the tail reads."""
+        """The address of a tail step's operand."""
         if step == "residual":
             start = self.starts[4] + (self.first + row) * self.a.residual_row
         else:
@@ -422,8 +422,8 @@ def parts(count: Value, size: Value) -> Value:
 
 
 def transposed(rows: Sequence[Value]) -> list[Value]:
-    """The columns of a square of vectors: as often as halves fit, the lanes of each row of the first half alternate
-    with those of its partner in the second."""
+    """The columns of a square of vectors. In log2(count) rounds, the lanes of each row of the first half alternate with
+    those of its partner in the second half."""
     made, count, half = list(rows), len(rows), len(rows) // 2
     orders = [[side * half + lane // 2 + lane % 2 * count for lane in range(count)] for side in range(2)]
     for _ in range(count.bit_length() - 1):

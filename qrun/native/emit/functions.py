@@ -1,5 +1,5 @@
-"""Functions of vectors, element by element: float32, integers and bool; and the kernels of functions of functions of
-operands, in one pass over memory."""
+"""Generated elementwise functions of float32, integers and bool; and the kernel that evaluates an expression of them in
+one pass over memory."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ exp, share, sigmoid, tanh, erf, gelu, gelu_by_tanh, swish = (
         single.swish,
     )
 )  # fmt: skip
-"""Functions of float32 vectors as docs/numerics.md (F41) defines them: those of qrun/formulas."""
+"""The functions of qrun/formulas on float32 vectors, as docs/numerics.md (F41) defines them."""
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
-"""One 8-byte word each. n1 to tiles: as in emit/strided.py.
+"""The argument words, 8 bytes each. n1 to tiles: as in emit/strided.py.
 
 columns, last  elements of a row, and where its last block starts: it overlaps
 strides        int64 [operands][OUTER]: bytes along the outer axes
-constants      float32: those of all steps
+constants      float32: the constants of all steps, one after the other
 """
 
 
 class FunctionCall:
-    """One use of a function.
+    """One use of a function in an expression.
 
-    lanes: of its vectors. kind: of its last operand. constants: its p and q, vectors of float.
+    lanes: lanes of its vectors. kind: kind of its last operand. constants: vectors of float; the first two are p and q.
     """
 
     def __init__(self, lanes: int, kind: str, constants: list[Value]) -> None:
@@ -69,7 +69,7 @@ class FunctionCall:
         return converted(value, self.kind, "f")
 
     def compared(self, how: str, values: list[Value]) -> Value:
-        """Whether the comparison `how` holds for the two operands, i1 in each lane; false where one is NaN."""
+        """Whether the comparison `how` holds for the two operands: an i1 in each lane, false where one is NaN."""
         sign = "o" if self.kind in "fd" else "" if how == "eq" else "u" if self.kind in UNSIGNED else "s"
         return values[0].test(sign + how, values[1])
 
@@ -78,16 +78,15 @@ class FunctionCall:
         return x.test("olt", ZERO).select(below, x)
 
     def fake_quantized(self, values: list[Value], way: Way) -> Value:
-        """x / scale + zero point between p and q, rounded, less the zero point, times the scale;
-        NaN stays NaN but for signs."""
+        """(way(clip(x / scale + zero point, p, q)) - zero point) * scale. NaN stays NaN, except with `way` sign."""
         x, scale, zero = values
         return (way(clipped(x / scale + zero, self.p, self.q)) - zero) * scale
 
     def quantized(self, x: Value) -> Value:
         """x divided by a scale, rounded to an integer, plus a zero point: i16, saturated; NaN becomes the least code.
 
-        constants: scale; the least and the greatest code, less the zero point; zero point. All are integers of at most
-        17 bits but for the scale, so that MAGIC32 holds them beside it.
+        constants: scale; the least and the greatest code, each minus the zero point; zero point. All but the scale are
+        integers of at most 17 bits, so that adding MAGIC32 keeps them exact.
         """
         scale, low, high, zero = self.constants
         return ((x / scale).within(low, high) + MAGIC32 + zero).bitcast("i32").trunc("i16")
@@ -96,28 +95,28 @@ class FunctionCall:
         return x.test("ogt", ZERO).select(1.0, x.test("olt", ZERO).select(x.like(-1.0), x.like(0.0)))
 
     def extreme(self, values: list[Value], name: str) -> Value:
-        """The greatest or least of the operands, name: max or min. Of floats NaN if one is, and -0 is less than +0."""
+        """The greatest or least of the operands; name: max or min. Floats give NaN if one is NaN, and -0 < +0."""
         how = f"{name}imum" if self.kind in "fd" else f"u{name}" if self.kind in UNSIGNED else f"s{name}"
         return reduce(lambda a, b: a.intrinsic(how, b), values)
 
     def total(self, values: list[Value]) -> Value:
-        """The sum from left to right, in float64; that of zeros is +0."""
+        """The sum from left to right, in float64. A sum of zeros is +0."""
         return reduce(add, values[1:], values[0] + 0.0)
 
     def hard(self, x: Value, fixed: bool = False) -> Value:
-        """p * x + q between 0 and 1; fixed: x + 1/2."""
+        """p * x + q clipped to 0..1; with `fixed`, x + 1/2 clipped to 0..1."""
         scaled = x if fixed else self.p.double() * x
         moved = scaled + (0.5 if fixed else self.q.double())
         return moved.where("ult", 1.0).where("ugt", 0.0)
 
     def shrunk(self, x: Value) -> Value:
-        """x moved by p towards 0, 0 where its size is at most q."""
+        """x moved by p towards 0; 0 where abs(x) <= q."""
         bias, limit = self.p.double(), self.q.double()
         return x.test("olt", -limit).select(x + bias, x.test("ogt", limit).select(x - bias, x.like(0.0)))
 
 
 def one_nan(made: Value) -> Value:
-    """The same, but every NaN has one bit pattern."""
+    """The same value, in which every NaN has one bit pattern."""
     return made.test("uno", made).select(math.nan, made)
 
 
@@ -176,7 +175,7 @@ SINGLE: dict[str, Write] = {
     "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }
-"""Functions that are exact, or whose definition is in float32 arithmetic;
+"""Functions that are exact, or are defined in float32 arithmetic.
 p and q: the slope, the limits, or scale and zero point."""
 LOGICAL: dict[str, Write] = {
     "equal": lambda k, v: k.compared("eq", v),
@@ -191,11 +190,11 @@ LOGICAL: dict[str, Write] = {
     "is_nan": lambda k, v: v[0].test("uno", ZERO),
     "is_inf": lambda k, v: v[0].test("oeq", k.p) | v[0].test("oeq", k.q),
 }
-"""Functions whose result is bool; p and q: what is looked for."""
+"""Functions whose result is bool. p and q of ``is_inf``: the infinities that count."""
 
 
 def _in_double(function: Callable[..., Value], constants: int) -> Write:
-    """constants: how many the function has."""
+    """Write a function of float64. constants: how many of them it takes."""
     return lambda k, v: function(v[0], *(number.double() for number in k.constants[:constants]))
 
 
@@ -208,23 +207,23 @@ EXACT: dict[str, Write] = {
     "shrink": lambda k, v: k.shrunk(v[0]),
     **{function.__name__: _in_double(function, CONSTANTS.get(function.__name__, 0)) for function in wide.FUNCTIONS},
 }
-"""Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
+"""Functions that are defined in float64 steps and rounded once at the end. p and q: alpha and beta."""
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
-"""Functions of narrower types than float32 that are rounded once: float32 would round before."""
+"""Functions that are computed in float64 for types narrower than float32, since float32 would round twice."""
 
 
 UNDECIDED: dict[str, Callable[[list[Value]], Value]] = {
     **dict.fromkeys(DIVISIONS, lambda values: values[1].test("eq", 0)),
     **dict.fromkeys(ANGLES, lambda values: wide.too_wide(values[0].double())),
 }
-"""Where the reference must make all results, i1 of each lane."""
+"""For each function that may be undecided: an i1 in each lane, true where the reference must compute the results."""
 
 
 class StepsEmitter:
-    """What a form does, on vectors of so many lanes. Values have numbers: those that are read, then those of the steps.
+    """Writes the steps of an expression on vectors. Values have numbers: first the operands, then the steps' results.
 
-    kinds: of all values. read: how many are read. last: the number of the result.
-    constants: where those of all steps are.
+    kinds: the kinds of all values. read: how many operands there are. last: the number of the result.
+    constants: the address of the constants of all steps. lanes: lanes of the vectors.
     """
 
     def __init__(self, form: str, kinds: str, lanes: int, constants: Value) -> None:
@@ -246,20 +245,20 @@ class StepsEmitter:
         return self.calls[number - self.read]
 
     def loaded(self, number: int, start: Value, place: Value) -> Value:
-        """A vector of the elements of an operand from `place` on."""
+        """Load a vector of an operand's elements, from element `place` on."""
         element, size = KINDS[self.kinds[number]]
         return self._told((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
 
     def same(self, number: int, start: Value) -> Value:
-        """An operand's one element, in all lanes."""
+        """Load an operand's single element into all lanes."""
         return self._told(start.load(*KINDS[self.kinds[number]]).splat(self.lanes), number)
 
     def _told(self, value: Value, number: int) -> Value:
-        """An operand's elements as functions take them: bool as i1."""
+        """Convert loaded elements to the form that functions take: bool becomes i1."""
         return value.test("ne", 0) if self.kinds[number] == "t" else value
 
     def made(self, number: int, values: list[Value]) -> Value:
-        """The result of a step."""
+        """Write a step. values: its operands. Returns its result."""
         step, call = self.step(number), self.call(number)
         in_double = EXACT | _WIDER if step.narrow else EXACT
         with self.rounding(number):
@@ -270,7 +269,7 @@ class StepsEmitter:
 
     @contextmanager
     def rounding(self, number: int) -> Iterator[None]:
-        """The body, in which conversions of float64 round to this step's narrower type, if it has one."""
+        """Write the body so that conversions of float64 round to this step's narrower type, if it has one."""
         narrow, before = self.step(number).narrow, self.w.narrowing
         self.w.narrowing = partial(conversions.rounded, form=conversions.FORMATS[narrow]) if narrow else None
         yield
@@ -279,8 +278,8 @@ class StepsEmitter:
 
 @emitter("elementwise")
 class ElementwiseEmitter(StridedEmitter):
-    """`rows` elements at once; the last block of a row overlaps the one before.
-    form: the steps; operands: the kinds of what is read."""
+    """Evaluates an expression for `rows` elements at once; the last block of a row overlaps the one before.
+    form: the steps. operands: the kinds of the operands."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.operands = operand_names(len(spec.operands))

@@ -1,5 +1,5 @@
-"""Generated copies of what indices name: those of a table for each axis, or of the run;
-and changes of what these name."""
+"""Generated gathers and scatters: copies by tables of byte offsets; copies of rows that indices of the run name, and
+updates of such rows."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from qrun.native.emit.strided import StridedEmitter, copy_block, copy_run
 INDEXED = names("""
     x* y* n1 n2 y_0 y_1 y_2 chunks chunk units share tiles at_0* at_1* at_2* at* count y_row bytes
 """)
-"""One 8-byte word each. n1 to tiles: as in emit/strided.py.
+"""The argument words, 8 bytes each. n1 to tiles: as in emit/strided.py.
 
-at_0 to at_2  int64: for each index of the outer axes, where in x it reads, in bytes
-at            the same for each index of the innermost axis, of `count`
-y_row         bytes from one index of the innermost axis to the next
-bytes         of a run
+at_0 to at_2  int64: for each index of the outer axes, the bytes that it adds to the address in x
+at            the same for each of the `count` indices of the innermost axis
+y_row         bytes of y from one index of the innermost axis to the next
+bytes         bytes of a run
 """
 
 
 @emitter("indexed")
 class IndexedEmitter(StridedEmitter):
-    """What each row and its element, or run, is copied from stands in a table.
+    """Copies elements or runs whose addresses in x come from tables.
 
-    form: ``runs`` of bytes, `vectors` vectors of `unroll` bytes at a time, the last of a run overlapping; ``elements``
-    of `unroll` bytes; ``repeats``: elements that follow each other in x, `rows` times each,
+    form: ``runs``: runs of bytes, `vectors` vectors of `unroll` bytes at a time, the last ones of a run overlapping;
+    ``elements``: elements of `unroll` bytes; ``repeats``: contiguous elements of x, each repeated `rows` times,
     `vectors` of them at a time.
     """
 
@@ -51,7 +51,7 @@ class IndexedEmitter(StridedEmitter):
                 copy_run(self, x, y, a.bytes - spec.vectors * spec.unroll)
 
     def _repeats(self, first: Value, end: Value) -> None:
-        """Chunks and rows are multiples of the repeats; the last vectors of a row overlap."""
+        """Copy repeated elements. Chunks and rows are multiples of the repeats; a row's last vectors overlap."""
         spec = self.spec
         times, size, lanes = spec.rows, spec.unroll, spec.vectors
         x, y = self.starts["x"] + self.a.at.load("i64", 8), self.starts["y"]
@@ -67,25 +67,24 @@ class IndexedEmitter(StridedEmitter):
 GATHERED = names(
     "x* indices* y* sizes* depth count outer_step lines line_step index_outer index_row run last rows chunk tiles"
 )
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 indices      int32 or int64, `depth` of them for a row
-sizes        int64 [depth][2]: the length of the axis in which an index counts, and the bytes from one of its places to
-             the next
-count        rows for each place along the axes before these
-outer_step   bytes of x from one of those places to the next; index_outer: of the indices
-lines        rows begin at x and `line_step` bytes further on by turns, so many; index_row: bytes from a row's indices
-             to the next one's
+sizes        int64 [depth][2]: for each index, the length of its axis, and the bytes from one place of that axis to the
+             next
+count        rows for each place along the axes before the indexed ones
+outer_step   bytes of x from one of those places to the next; index_outer: bytes of the indices
+lines        how many starts rows take in turn: x, x + `line_step` and so on; index_row: bytes from a row's indices to
+             the next one's
 run, last    bytes of a row, and where its last block starts: it overlaps
-rows         of y, which follow each other; a tile is `chunk` of them
+rows         rows of y, which are contiguous; a tile is `chunk` of them
 """
 
 
 @emitter("gathered")
 class GatheredEmitter(KernelEmitter):
-    """Rows of `vectors` vectors of `unroll` bytes, or more, at once. operands: begin with the kind of the indices.
-
-    A run with an index that names no place ends undecided.
+    """Copies the rows that indices name, `vectors` vectors of `unroll` bytes at a time. form ``block``: rows have just
+    that length. operands: begin with the kind of the indices. A run with an index out of range ends undecided.
     """
 
     names = GATHERED
@@ -98,7 +97,7 @@ class GatheredEmitter(KernelEmitter):
             self._row(x + self._offset(a.indices + outer * a.index_outer + place * a.index_row), a.y + row * a.run)
 
     def _offset(self, indices: Value) -> Value:
-        """The bytes to the place that these indices name."""
+        """The byte offset of the place that the `depth` indices at this address name."""
         w, a = self.w, self.a
         element, size = KINDS[self.spec.operands[0]]
         with w.loop(0, a.depth, 1, [w.value("i64", 0)]) as turn:
@@ -122,18 +121,18 @@ class GatheredEmitter(KernelEmitter):
 SCATTERED = names(
     "x* indices* updates* y* sizes* depth count outer_step lines line_step index_outer index_row run whole before chunk tiles"
 )
-"""As those of GATHERED, but that y, which has x's shape, is where rows are named, and
+"""As GATHERED, but the indices name rows of y, which has x's shape, and
 
-updates  rows that follow each other, of `run` elements
-whole    elements of each of the `before` places along the axes before, of which a tile is `chunk`
+updates  contiguous rows of `run` elements
+whole    elements of each of the `before` places along the axes before; a tile is `chunk` of those places
 """
 
 
 @emitter("scattered")
 class ScatteredEmitter(GatheredEmitter):
-    """A copy of x, in which the rows that indices name are joined with the updates, one after the other: `rows`
-    elements at once. operands: the kinds of the indices and of the elements.
-    form: ``none`` replaces; ``add``, ``mul``, ``max``, ``min``.
+    """Copies x, then combines the rows that indices name with the updates, in order: `rows` elements at once.
+    operands: the kinds of the indices and of the elements. form: how they are combined: ``none`` (replace), ``add``,
+    ``mul``, ``max`` or ``min``.
     """
 
     names = SCATTERED
@@ -149,7 +148,7 @@ class ScatteredEmitter(GatheredEmitter):
                 self._joined(self.spec.form, updates, row, a.run)
 
     def _joined(self, form: str, x: Value, y: Value, count: Value) -> None:
-        """Join so many elements of y with those of x."""
+        """Combine `count` elements of y with those of x."""
         kind = self.spec.operands[1]
         element, size = KINDS[kind]
         for at, n in self.w.runs(0, count, (self.spec.rows, 1)):

@@ -1,4 +1,4 @@
-"""Instruction sets: what the generated kernels may use, and which of them this CPU can run."""
+"""The instruction sets that kernels are generated for, and the choice of one that this CPU can run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _LINUX = {"lse": (_HWCAP, 8), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)}
 _PERMISSION = (158, 0x1023, 18)
 """arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64."""
 _CPUINFO = {"abm": "lzcnt", "bmi1": "bmi", "sse4_1": "sse4.1", "sse4_2": "sse4.2"}
-"""LLVM's names of features that Linux calls otherwise."""
+"""LLVM's names of features, by Linux's names where these differ."""
 _DARWIN = {"lse": "FEAT_LSE", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM"}
 
 
 def host_features(architecture: str) -> frozenset[str]:
-    """The features of this machine. Raises ImportError without llvmlite.
+    """The CPU features of this machine, by LLVM's names. Raises ImportError without llvmlite.
 
-    On x86 LLVM finds them, where Linux does not tell, which takes less;
-    of AArch64 LLVM looks for neither dotprod nor i8mm.
+    On x86 /proc/cpuinfo is read, which is faster, or else LLVM is asked. On AArch64 the operating system is asked,
+    since LLVM does not look for dotprod and i8mm.
     """
     if find_spec("llvmlite") is None:
         raise ImportError("No module named 'llvmlite'")
@@ -48,7 +48,7 @@ def _of_llvm() -> frozenset[str]:
 
 @cache
 def _of_cpuinfo() -> frozenset[str]:
-    """The features of x86 that the operating system lets programs use."""
+    """The x86 features that Linux lets programs use, by LLVM's names; empty if /proc/cpuinfo does not list them."""
     try:
         with open("/proc/cpuinfo", "rb") as lines:
             line = next(line for line in lines if line.startswith(b"flags")).decode()
@@ -74,9 +74,8 @@ def _on_darwin(feature: str) -> bool:
 
 @cache
 def permit_tiles() -> bool:
-    """Ask Linux, once per process, to let it use AMX tiles; False where it does not. Without that they are illegal.
-
-    Threads and forked processes inherit the permission.
+    """Ask Linux for permission to use AMX tiles, once per process. Returns whether it was granted; without it, tile
+    instructions are illegal. Threads and forked processes inherit the permission.
     """
     if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 2**32:
         return False
@@ -89,25 +88,25 @@ PAUSE: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "aarch64": ("llvm.aarch64.hint", (("i32", "1"),)),
 }
-"""PAUSE and YIELD: this thread waits for another one. An intrinsic and its operands, by architecture."""
+"""The hint that this thread waits for another one (PAUSE, YIELD): an intrinsic and its operands, by architecture."""
 CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 """The intrinsic that reads the processor's clock."""
 
 
 @frozen
 class Isa:
-    """One target of the kernel generator.
+    """An instruction set: one target of the kernel generator.
 
     name:     as users write it.
     lanes:    int32 values per vector.
-    dot:      the leaf that adds four 8-bit products to an int32 lane: vnni512, vnni256, madd512, madd256, generic,
-              usdot, sdot or smull.
+    dot:      the operation that adds four 8-bit products to an int32 lane (emit/dot.py): vnni512, vnni256, madd512,
+              madd256, generic, usdot, sdot or smull.
     rows:     rows of a register block, by its number of vectors; its largest key is the widest panel.
-    real_rows: the same of float32 sums.
-    fma:      float32 multiply-add with one rounding in hardware.
+    real_rows: the same for float32 sums.
+    fma:      whether the hardware has a float32 multiply-add with one rounding.
     cpu, features: given to LLVM, so that the code depends on the instruction set and not on the machine.
-    needs:    LLVM's names of the features the CPU must have.
-    architecture: LLVM's name of it.
+    needs:    the features that the CPU must have, by LLVM's names.
+    architecture: LLVM's name of the architecture.
     """
 
     name: str
@@ -127,37 +126,38 @@ class Isa:
 
     @property
     def permutes(self) -> bool:
-        """Whether one instruction takes, in each lane, one of sixteen float64."""
+        """Whether one instruction looks up, in each lane, one of sixteen float64."""
         return self.lanes == 16
 
     @property
     def tiles(self) -> bool:
-        """Whether products may run on AMX tiles; the other kernels are those of avx512vnni."""
+        """Whether products may run on AMX tiles. All other kernels are the same as for avx512vnni."""
         return "amx-int8" in self.needs
 
     @property
     def clips(self) -> bool:
-        """Whether products of four bytes at once exist, but saturate at 16 bits."""
+        """Whether products of bytes saturate at 16 bits, so that activations are clipped (emit/copied.py)."""
         return self.dot == "madd256"
 
     @property
     def dots(self) -> bool:
-        """Whether one instruction adds the products of four bytes, exactly, where the left ones are below 128."""
+        """Whether one instruction adds the products of four bytes exactly if the left ones are below 128."""
         return self.dot in ("vnni512", "vnni256", "usdot", "sdot")
 
     @property
     def dots_of_nibbles(self) -> bool:
-        """Whether products of four bytes exist for left ones below 16:
-        then sums of 16 of them fit in 16 bits, where these saturate."""
+        """Whether sums of byte products are exact if the left bytes are below 16: where they saturate at 16 bits, sums
+        of 16 such products fit."""
         return self.dots or self.dot in ("madd256", "madd512")
 
     @property
     def widens(self) -> bool:
-        """Whether exact products are those of 16 bits, so that activations are better widened once, in a copy."""
+        """Whether exact products take 16-bit operands, so that it pays to widen activations once, in a copy."""
         return self.dot in ("madd256", "madd512", "generic")
 
     def shift(self, signed: bool) -> int:
-        """What dense kernels add to activations, int8 if `signed`, to get the type that their dot product takes."""
+        """The number that dense kernels add to activations to get the type that their dot product takes: 128, 0 or
+        -128. signed: activations are int8."""
         return 128 * (signed - (self.dot in ("sdot", "smull")))
 
 
@@ -204,19 +204,19 @@ _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "
 
 
 def host_architecture() -> str:
-    """LLVM's name of this machine's architecture, or '' if there are no kernels for it."""
+    """LLVM's name of this machine's architecture; '' if qrun has no kernels for it."""
     return _ARCHITECTURES.get(platform.machine().lower(), "")
 
 
 def available() -> tuple[Isa, ...]:
-    """The instruction sets this CPU and operating system can run, best first."""
+    """The instruction sets that this CPU and operating system can run, best first."""
     mine = [isa for isa in ISAS if isa.architecture == host_architecture()]
     host = host_features(host_architecture()) if mine else frozenset()
     return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permit_tiles()))
 
 
 def choose(name: str = "") -> Isa:
-    """The instruction set called `name`, else the one in QRUN_ISA, else the best.
+    """The instruction set called `name`; without a name, the one in QRUN_ISA, or else the best.
     Raises Declined if this CPU cannot run it."""
     name = name or os.environ.get("QRUN_ISA", "")
     usable = available()

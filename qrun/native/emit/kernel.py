@@ -1,4 +1,4 @@
-"""What every emitter of kernels begins with, and how an emitter is found by the kind that a specification names."""
+"""The base class of kernel emitters, and the registry that finds an emitter by the kind in a specification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qrun.native.emit.values import Value
 
 
 class Arguments:
-    """The words of the argument struct, each an attribute: pointers, i64, and i32 where the name ends in '!'."""
+    """The words of the argument struct as attributes: pointers (names end in '*'), i32 (names end in '!'), else i64."""
 
     def __init__(self, struct: Value, names: Sequence[str]) -> None:
         self._loaded: dict[str, Value] = {}
@@ -31,11 +31,11 @@ class Arguments:
 
 
 class KernelEmitter:
-    """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
+    """Base of all emitters. It loads the arguments in the entry block; subclasses write the rest in `tile` or `text`.
 
-    names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
-    frozen: what `Flow.frozen` is. feature: of the CPU, which this kernel needs besides those of its instruction set;
-    "" for none.
+    names: names of the arguments. own_memory: whether the kernel's third parameter is memory of the calling thread.
+    frozen: the value of `Flow.frozen`. feature: a CPU feature that this kernel needs in addition to those of its
+    instruction set; "" for none.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class KernelEmitter:
         self.a = Arguments(self.struct, self.names)
 
     def tile(self, tile: Value) -> None:
-        """Write the code that makes the tile of this number."""
+        """Write the code that makes one tile. tile: its number."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -63,7 +63,7 @@ class KernelEmitter:
         return self.finished()
 
     def finished(self) -> str:
-        """The LLVM IR of the kernel, made of what is written so far, which ends behind the tiles."""
+        """Return from the kernel, after all tiles. Returns the LLVM IR of everything written so far."""
         self.w.do(f"ret i64 {self.w.done}")
         more = ", ptr noalias %scratch" if self.own_memory else ""
         features = ",".join(f for f in (self.isa.features, f"+{self.feature}") if f)
@@ -76,7 +76,7 @@ E = TypeVar("E", bound=type[KernelEmitter])
 
 
 def emitter(*kinds: str) -> Callable[[E], E]:
-    """Declare the class that writes kernels of these kinds."""
+    """Register a class as the emitter of these kinds. Raises TypeError if another class has one of them."""
 
     def declare(made: E) -> E:
         for kind in kinds:
@@ -89,12 +89,12 @@ def emitter(*kinds: str) -> Callable[[E], E]:
 
 
 def emitters() -> Mapping[str, type[KernelEmitter]]:
-    """The emitter of every kind of kernel, in a module of this package that is imported when it is asked for."""
+    """The emitters by kind. Looking one up imports the module of this package that has it."""
     return _EMITTERS
 
 
 def row_at(x: Value, place: Value, padding: Value) -> Value:
-    """Where a row is that the int32 offset at `place` tells: so many bytes from x, or `padding` if it is negative."""
+    """The address of a row: x plus the int32 offset in bytes that is stored at `place`; `padding` if that is < 0."""
     offset = place.load("i32", 4)
     inside = x + offset.sext("i64")
     return offset.test("slt", 0).select(padding, inside)

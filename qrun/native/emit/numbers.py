@@ -1,10 +1,10 @@
-"""Sums and products of float64 vectors in IR without error, for float results of integer sums. What rounding loses is
-found as in
+"""Error-free sums and products of float64 vectors, for results that are rounded once to float32. The rounding errors
+are computed as in
 
 Knuth, The Art of Computer Programming, volume 2, 4.2.2 (sums)
 Dekker, A floating-point technique for extending the available precision, Numerische Mathematik 18, 1971 (products)
 Boldo and Melquiond, Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd,
-    IEEE Transactions on Computers 57, 2008 (what to do with it)
+    IEEE Transactions on Computers 57, 2008 (rounding to odd)
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import math
 from qrun.native.emit.values import ZERO, Value
 
 _SPLITTER = 2.0**27 + 1
-"""Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""
+"""The factor that splits the upper 26 bits off a float64 of 53 bits (Dekker, after Veltkamp)."""
 _MIDDLE = 1 << 28
-"""Last places of a float64 in half of one of float32."""
+"""Units in the last place of a float64 in half a unit of a float32."""
 SUM_REACH = 2.0**-51
 """More than twice the relative error of a product and a sum in float64."""
 _LEAST, _GREATEST = 2 << 23, (1 << 31) - 1
-"""The bits of a float32, 2**-125, below which others may have fewer bits; and the greatest integer of 32 bits."""
+"""The bits of the float32 2**-125, below which numbers may have fewer bits; and the greatest integer of 32 bits."""
 
 
 def differ(low: Value, high: Value) -> Value:
@@ -29,29 +29,29 @@ def differ(low: Value, high: Value) -> Value:
 
 
 def word_order(lanes: int) -> list[int]:
-    """Lanes of float64 in the order in which one instruction takes words out of two vectors of 256 bits."""
+    """The order of float64 lanes in which one instruction takes words out of two vectors of 256 bits."""
     eight = (0, 1, 4, 5, 2, 3, 6, 7)
     return [first + n for first in range(0, lanes, 8) for n in eight] if lanes >= len(eight) else [*range(lanes)]
 
 
 def low_words(x: Value) -> Value:
-    """The lower halves of float64 lanes as i32, in that order."""
+    """The lower halves of float64 lanes as i32, in the order of `word_order`."""
     return x.bitcast(f"<{2 * x.lanes} x i32>").shuffled(2 * lane for lane in word_order(x.lanes))
 
 
 def beside_a_middle(x: Value, places: int) -> Value:
-    """Whether the middle between two normal float32 is at most so many last places of float64 away: i1 of each lane,
-    in the order of `word_order`.
+    """Whether a float64 is near the middle between two normal float32: an i1 in each lane, in the order of
+    `word_order`.
 
-    places: a power of two; on one side as many, on the other one less.
+    places: a power of two: how many units in the last place count as near, on one side; on the other, one less.
     """
     return ((low_words(x) + (_MIDDLE + places)) & (2 * _MIDDLE - 2 * places)).test("eq", ZERO)
 
 
 def scaled_sum(n: Value, factor: Value, added: Value) -> tuple[Value, Value]:
-    """n * factor + added as float32, for n of at most 33 bits and a factor of at most 48; and i1 of each lane, in the
-    order of `word_order`: where that may differ from the real value rounded once, because float64 was rounded before.
-    """
+    """n * factor + added as float32, for n of at most 33 bits and a factor of at most 48. Also an i1 in each lane, in
+    the order of `word_order`: whether the result may differ from the real value rounded once, because float64 rounded
+    first."""
     order = word_order(n.lanes)
     if not n.w.fused:
         product = n * factor
@@ -60,7 +60,7 @@ def scaled_sum(n: Value, factor: Value, added: Value) -> tuple[Value, Value]:
         return made, differ(made, (total + reach).single()).shuffled(order)
     total = n.fma(factor, added)
     made = total.single()
-    # Without its sign, 0 becomes the greatest integer, and the least number the least one.
+    # Without its sign, 0 maps to the greatest integer, and the least number to the least integer.
     small = ((made.bitcast("i32") << 1) + _GREATEST).test("slt", 2 * _LEAST - _GREATEST)
     return made, beside_a_middle(total, 1) | small.shuffled(order)
 
@@ -68,9 +68,9 @@ def scaled_sum(n: Value, factor: Value, added: Value) -> tuple[Value, Value]:
 def rounded_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
     """The bits of n * (factor + rest) + bias rounded once to float32, where that is finite.
 
-    The sum is top + low, and what is too little to matter. It is rounded to odd: if low is not 0 and the last bit of
-    top is not set, top moves one step towards low. So that of 53 bits the last says whether something was lost, and
-    rounding to 24 bits is that of the exact sum.
+    The sum is top + low plus a negligible rest. It is rounded to odd: if low is not 0 and the last bit of top is not
+    set, top moves one step towards low. Then the last of 53 bits tells whether the sum is inexact, and rounding to 24
+    bits gives the same as rounding the exact sum.
     """
     product = n * factor
     total = product + bias
@@ -85,7 +85,8 @@ def rounded_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
 
 
 def fma_once(a: Value, b: Value, c: Value) -> Value:
-    """a * b + c of float32, rounded once on every instruction set: where none rounds so, in float64, to odd."""
+    """a * b + c of float32, rounded once on every instruction set. Without a fused multiply-add, the sum is rounded to
+    odd in float64 first."""
     if a.w.fused:
         return a.intrinsic("fma", b, c)
     product, addend = a.double() * b.double(), c.double()
@@ -94,10 +95,8 @@ def fma_once(a: Value, b: Value, c: Value) -> Value:
 
 
 def rounded_to_odd(top: Value, low: Value) -> Value:
-    """top + low as a number of 53 bits whose last one is set if it is not exact; low is at most half of top's last bit.
-
-    Rounded to 24 bits that gives what the exact sum gives.
-    """
+    """top + low rounded to odd: 53 bits, the last of which is set if the sum is inexact. low is at most half of top's
+    last bit. Rounding the result to 24 bits gives the same as rounding the exact sum."""
     whole = top.bitcast("i64")
     odd = (whole & 1).test("ne", ZERO)
     inward = low.test("ogt", ZERO) ^ top.test("ogt", ZERO)
@@ -107,7 +106,7 @@ def rounded_to_odd(top: Value, low: Value) -> Value:
 
 
 def two_sum(a: Value, b: Value, total: Value | None = None) -> tuple[Value, Value]:
-    """fl(a + b), and what that rounding lost, exactly (Knuth)."""
+    """fl(a + b), and its exact rounding error (Knuth). total: fl(a + b), if it is known."""
     total = a + b if total is None else total
     t = total - a
     back = a - (total - t)
@@ -115,7 +114,7 @@ def two_sum(a: Value, b: Value, total: Value | None = None) -> tuple[Value, Valu
 
 
 def product_error(a: Value, b: Value, product: Value) -> Value:
-    """a * b - fl(a * b), exactly: by one fused operation, or by the products of halves (Dekker)."""
+    """a * b - fl(a * b), exactly: by one fused operation, or by the products of halves (Dekker). product: fl(a * b)."""
     if a.w.fused:
         return a.fma(b, -product)
     (a1, a2), (b1, b2) = _halves(a), _halves(b)

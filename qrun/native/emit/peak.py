@@ -1,4 +1,4 @@
-"""Loops of nothing but multiply-adds, or nothing but loads: what a machine can do at most."""
+"""Loops of only multiply-adds or only loads, which measure the machine's peak throughput."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from qrun.native.emit.values import Value
 
 ACCUMULATORS, UNROLL = 12, 4
 LOADS = 8
-"""Vectors that the reading loop loads at a time, each to an accumulator of its own."""
+"""Vectors that the reading loop loads per iteration, each into its own accumulator."""
 
 
 @frozen
 class Instruction:
-    """Inline assembly that adds products of operands 2 and 3 to 0; operand 1 is scratch.
+    """Inline assembly that adds products of operands 2 and 3 to operand 0; operand 1 is scratch.
 
-    Where it takes several instructions, those of the fastest kernel, in its proportions: two sums of 16 bits are added
-    before they are widened (vpmaddubsw).
-    macs: multiply-adds of all of it; lanes: int32 values per vector; kind: LLVM's register constraint.
+    If that takes several instructions, they are those of the fastest kernel, in the same proportions: two sums of 16
+    bits are added before they are widened (vpmaddubsw).
+    macs: multiply-adds of the whole sequence; lanes: int32 values per vector; kind: LLVM's register constraint.
     """
 
     name: str
@@ -75,7 +75,7 @@ def _products(instruction: Instruction, w: Flow, steps: Value) -> Value:
 
 
 def _floats(isa: Isa, w: Flow, steps: Value) -> Value:
-    """Multiply-adds with one rounding where the instruction set has them, else products and sums."""
+    """A loop of fused multiply-adds where the instruction set has them, else of products and sums."""
     factor = steps.sitofp("float").splat(isa.lanes)
     others = [factor] if isa.fma else [factor + factor for _ in range(10)]
 
@@ -89,7 +89,8 @@ def _floats(isa: Isa, w: Flow, steps: Value) -> Value:
 
 
 def _loop(w: Flow, vector: str, steps: Value, step: Callable[[Value, int], Value]) -> Value:
-    """Steps of independent accumulators, so that only throughput counts; each has a number."""
+    """Write the loop. The accumulators are independent, so that only throughput counts; `step` gets each one's
+    number."""
     with w.loop(0, steps, 1, [w.zero(vector)] * ACCUMULATORS, once=True) as turn:
         sums = turn.carried
         for _ in range(UNROLL):
@@ -99,7 +100,7 @@ def _loop(w: Flow, vector: str, steps: Value, step: Callable[[Value, int], Value
 
 
 def _total(values: Sequence[Value]) -> Value:
-    """A number for which all of these vectors are needed."""
+    """A number that depends on all of these vectors, so that LLVM keeps the loop."""
     return reduce(xor, values).extract(0).sext("i64")
 
 

@@ -1,24 +1,25 @@
-"""Generated functions of one 8-bit code, or of two: tiles of images, the rows of each, vectors of each row's columns.
+"""Generated elementwise functions of one or two 8-bit codes. A tile is some rows and columns of an image.
 
-Of one code: a clamp, a line, or a table in the fastest form that the CPU has.
+Functions of one code are a clamp, a line, or a table in the fastest form that the CPU has:
 
 clamp    limits from below and above
 affine   y = saturate(RNE(u * a + b) + add), u the code, 128 higher if it is int8: one line
 affines  the same with a line for each column
-permute  the table in four registers (AVX512-VBMI)
-shuffle  pieces of 16 entries: each adds, where the code is beyond it, what changes from one piece to the next (xor)
+permute  a table in four registers (AVX512-VBMI)
+shuffle  pieces of 16 entries, each stored as xor with the piece before: those up to the code's own are looked up and
+         xor-ed
 lookup   pieces of 64 entries (AArch64)
-table    one code after the other
-tables   the same in a table for each column
+table    a table lookup for one code after the other
+tables   the same with a table for each column
 
-Of two codes u and v, int8 ones 128 higher (but for fma):
+Functions of two codes u and v (int8 codes are 128 higher, except in fma):
 
 int    y = saturate(RNE(w * m + c) + add), w = u * A + v * B + offset in int32, A and B int16
 fma    y = saturate(RNE(u * a + (v * b + c)) + add) in float32, u and v the codes themselves
 mul    y = saturate(RNE((u - u_zero) * (v * s + t) * m + c) + add) in float32, everything before m exact
 f64    y = low word of (((U * a + (V * b + c)) + snap) + turn) + add, saturated, in float64; U = u + 4096, V = v + 4096;
        snap and turn are large enough to round: first to a grid that makes ties exact, then to integers
-table  one pair after the other in a table of all 65,536, by the codes' bits
+table  a lookup for one pair after the other in a table of all 65,536 pairs, indexed by the codes' bits
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _POINT = {
     "affines": _LINES,
     **dict.fromkeys(("permute", "shuffle", "lookup", "table", "tables"), ("table*",)),
 }
-"""Words of each form."""
+"""The argument words of each form."""
 _SHUFFLES = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b", 16: "ssse3.pshuf.b.128"}
 _NEON = "llvm.aarch64.neon."
 _PAIR = {
@@ -48,28 +49,28 @@ _PAIR = {
     "mul": names("u_zero! s! t! m! c! add!"),
     "table": ("table*",),
 }
-"""Words of each form; weights: A and B * 2**16."""
+"""The argument words of each form; weights: A and B * 2**16."""
 _GRID = ("columns", "rows", "chunk", "chunks", "part", "parts", "tiles", "last", "mask")
 _TOGETHER = 8
-"""How many single bytes a turn of the loop makes and stores together."""
+"""How many bytes an iteration of the scalar loop computes one by one and stores together."""
 
 
 def struct_names(operands: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
-    """One 8-byte word each; `own` are those of the kernel's form.
+    """The names of the argument words, 8 bytes each. own: the words of the kernel's form.
 
-    columns, rows     of an image
+    columns, rows     size of an image
     chunk, chunks     rows of a tile, and tiles that share an image's rows; part, parts: the same for columns
     last              where the last vector of a row starts: it overlaps the one before rather than run over
-    mask              its bytes that exist, should rows be shorter than a vector (where stores can be masked)
+    mask              the bytes of a vector that exist, if rows are shorter than one (where stores can be masked)
     """
     steps = [f"{name}_{step}" for name in operands for step in ("image", "row")]
     return (*(f"{name}*" for name in operands), *steps, *_GRID, *own)
 
 
 class RowsEmitter(KernelEmitter):
-    """Writes a kernel: one result byte for the bytes at its place in one or two operands.
+    """Base of kernels that compute each result byte from the bytes at the same place in one or two operands.
 
-    It handles as many pieces of 16 bytes at once as `vectors` says, or with 0 one byte.
+    They handle `vectors` pieces of 16 bytes at once, or single bytes if that is 0.
     """
 
     operands: tuple[str, ...] = ("x", "y")
@@ -82,11 +83,12 @@ class RowsEmitter(KernelEmitter):
         self.kind = self.bytes.kind if spec.vectors else "i8"
 
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
-        """The results of the vectors at a column. start: the loop's index, beyond the column where that was cut."""
+        """The results of the vectors at a column. start: the loop's index; it is greater than the column where the last
+        vector overlaps."""
         raise NotImplementedError
 
     def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
-        """The result of single bytes, which lie `offset` bytes after this column."""
+        """The result of single bytes, `offset` bytes after this column."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -111,7 +113,7 @@ class RowsEmitter(KernelEmitter):
             self._store(self.value([self._load(source) for source in sources], place, at.index), target)
 
     def _entries(self, lines: list[Value], column: Value, end: Value) -> None:
-        """Make the bytes of these rows one by one."""
+        """Compute the bytes of these rows one by one."""
         for first, count in self.w.runs(column, end, (_TOGETHER, 1)):
             *sources, target = [line + first for line in lines]
             together = self.w.value(f"<{count} x i8>", "poison")
@@ -120,7 +122,7 @@ class RowsEmitter(KernelEmitter):
             target.store(together)
 
     def splat(self, name: str) -> Value:
-        """A float argument, in every lane."""
+        """The float argument of this name, in every lane."""
         return self.a[name].bitcast("float").splat(self.bytes.lanes)
 
     def added(self) -> Value:
@@ -143,7 +145,7 @@ class RowsEmitter(KernelEmitter):
 
 @emitter("point")
 class PointEmitter(RowsEmitter):
-    """y = f(x)."""
+    """Computes y = f(x) of 8-bit codes."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa, _POINT[spec.form])
@@ -179,7 +181,7 @@ class PointEmitter(RowsEmitter):
         return self.bytes.stored(made, self.add, self.spec.out)
 
     def _lines(self, start: Value) -> list[tuple[Value, Value]]:
-        """The slopes and offsets of a vector of columns, four vectors of each, in the order of the lanes."""
+        """The slopes and offsets of a vector of columns: four vectors of each, in the order of the lanes."""
         panel = self.a.lines + start * 8
         loaded = [(panel + i * self.width).load(self.bytes.floats, 16) for i in range(8)]
         return list(zip(loaded[:4], loaded[4:], strict=True))
@@ -203,8 +205,8 @@ class PointEmitter(RowsEmitter):
         return found
 
     def _lookup(self, x: Value) -> Value:
-        """Look codes up in four quarters of the table: TBL gives 0 for indices from 64 on,
-        TBX what was found before."""
+        """Look codes up in the four quarters of the table. For indices from 64 on, TBL gives 0, and TBX keeps the value
+        found before."""
         found = self.w.call(self.kind, f"{_NEON}tbl4.v16i8", *self.constants[:4], x)
         for first in range(4, 16, 4):
             x = x - 64
@@ -214,7 +216,7 @@ class PointEmitter(RowsEmitter):
 
 @emitter("pair")
 class PairEmitter(RowsEmitter):
-    """y = f(x0, x1)."""
+    """Computes y = f(x0, x1) of 8-bit codes."""
 
     operands = ("x0", "x1", "y")
 
@@ -258,8 +260,8 @@ class PairEmitter(RowsEmitter):
         return [self.bytes.low_words(*pair) for pair in halves]
 
     def _double(self, u: Value, v: Value) -> Value:
-        """A float64 estimate. Its products are exact, so that it does not matter whether they are fused with the
-        sums."""
+        """The sum of the form f64, in the low word of a float64. Its products are exact, so that fusing them with the
+        sums changes nothing."""
         k = self.known
         return u.fma(k["a"], v.fma(k["b"], k["c"])) + k["snap"] + k["turn"]
 

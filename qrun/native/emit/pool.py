@@ -1,5 +1,5 @@
-"""Generated pools: for every pixel the largest element, a function of the sum of codes, or the mean of float32 in
-float64, over a table of offsets."""
+"""Generated pooling: for every pixel the maximum of a window, a requantized mean of codes, or the mean of float32 in
+float64. A table of offsets lists what each window reads."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ POOL = names("""
 """)
 SUM = (*POOL, "constants*", "table*", "shift!", "zero!", "scale")
 MEAN = (*POOL, "constants*", "x_zero!", "scale!", "divide!", "zero!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-padding      a panel of the code that padding has, read where an offset is negative
+padding      a panel filled with the code of padding, read where an offset is negative
 offsets      int32 [pixels][taps]: bytes from the image's start
-panels, last_channel   channels are done in panels; the last one starts at last_channel and overlaps
+panels, last_channel   panels of channels; the last one starts at last_channel and overlaps the one before
 columns      channels, where they are fewer than one panel of 16
 chunk, strip      pixels and panels of a tile
-constants    8 bytes per pixel: two float32 a and b, a float64, or an int64: where in `table` the code of sum 0 is
-scale        a float64 by which sums are multiplied before the division (q64)
-shift        added to a sum of unsigned codes
+constants    8 bytes per pixel: two float32 a and b, a float64, or an int64: the place in `table` of the code of sum 0
+scale        float64, multiplies sums before the division (q64)
+shift        int32, added to a sum of unsigned codes
 """
 BLOCK = 240
 """Taps that are added in 16 bits, 240 * 255 < 2**16; a multiple of every unroll."""
 
 
 class PoolEmitter(KernelEmitter):
-    """Panels of `vectors` vectors of `rows` bytes; 0 vectors are one of 16 bytes of which only some are stored.
-    `unroll` taps per turn of the loop."""
+    """Base of the pools. A panel is `vectors` vectors of `rows` bytes; with 0 vectors it is one vector of 16 bytes, of
+    which only the first `columns` are stored. The loop does `unroll` taps per iteration."""
 
     names: tuple[str, ...] = POOL
 
@@ -59,14 +59,14 @@ class PoolEmitter(KernelEmitter):
                 self._store(self._window(x + channel, offsets), row + channel)
 
     def _pixel(self, number: Value) -> None:
-        """Find the constants of the pixel with this number."""
+        """Find the constants of a pixel, by its number."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
         """The panel's results over the window whose taps lie at `offsets` from x."""
         raise NotImplementedError
 
     def _taps(self, x: Value, offsets: Value, tap: Value) -> list[list[Value]]:
-        """Vectors of codes of `unroll` taps, from number `tap` on; one list for each tap."""
+        """The codes of `unroll` taps, from number `tap` on: a list of vectors for each tap."""
         spec, taps, here = self.spec, [], offsets + tap * 4
         for number in range(spec.unroll):
             row = row_at(x, here + 4 * number, self.a.padding)
@@ -83,7 +83,7 @@ class PoolEmitter(KernelEmitter):
 
 @emitter("max_pool")
 class MaxPoolEmitter(PoolEmitter):
-    """The largest element of each window, the first of zeros; NaN if one is NaN."""
+    """The maximum of each window; of equal zeros the first one; NaN if an element is NaN."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, spec = self.w, self.spec
@@ -107,7 +107,7 @@ class MaxPoolEmitter(PoolEmitter):
 
 @emitter("sum_pool")
 class SumPoolEmitter(PoolEmitter):
-    """Means, requantized from sums of codes. form: x32, f64, q64 or table (proof/means.py)."""
+    """Means of codes, requantized from the sums. form: x32, f64, q64 or table (proof/means.py)."""
 
     names = SUM
 
@@ -158,7 +158,7 @@ class SumPoolEmitter(PoolEmitter):
         return numbers
 
     def _lookup(self, sums: list[Value]) -> list[Value]:
-        """The codes that the table has for these sums. Four bytes are read for each, of which only the first counts."""
+        """Look up the codes of these sums in the table. Reads four bytes for each, of which only the first counts."""
         table = self.a.table + self.constant.load("i64", 8)
         on, codes = self.w.value("i1", "true").splat(self.lanes), []
         for value in sums:
@@ -169,7 +169,8 @@ class SumPoolEmitter(PoolEmitter):
 
 @emitter("mean_pool")
 class MeanPoolEmitter(SumPoolEmitter):
-    """onnxruntime's mean: real values added in float32 in the order of the window, divided twice, zero point added."""
+    """onnxruntime's mean: real values are added in float32 in the order of the window; the sum is divided by the count
+    and by the scale, and the zero point is added."""
 
     names = MEAN
 
@@ -188,18 +189,18 @@ class MeanPoolEmitter(SumPoolEmitter):
             turn.next(*sums)
         count = self.constant.load("float", 4).splat(n)
         means = [total / count / divide + zero for total in turn.carried]
-        # NaN becomes the lower end.
+        # `within` turns NaN into the lower end.
         ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
         return self._stored([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
 
 
 AVERAGE = (*POOL, "constants*")
-"""As above. constants: a float64 per pixel, how many elements the mean is of."""
+"""As above. constants: a float64 per pixel: the number of elements of its mean."""
 
 
 @emitter("average_pool")
 class AveragePoolEmitter(PoolEmitter):
-    """Sums begin at -0, to which any number may be added. `unroll` divides the taps."""
+    """Means of float32 in float64. Sums begin at -0, which changes no number that is added. `unroll` divides `taps`."""
 
     names = AVERAGE
 

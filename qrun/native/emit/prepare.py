@@ -1,15 +1,15 @@
-"""Generated preparation of products of which something comes with the run.
+"""Generated preparation of int8 products whose zero points, scales or right operand are known only in the run.
 
-Constant weights w, and a zero point of the activations: sum (x - zero) * w = sum x * w - zero * sum w. `prepare` makes
-what the sums start from, the row that stands for padding, and the constants of the float32 operations that follow.
+With constant weights w and a zero point of the run, sum (x - zero) * w = sum x * w - zero * sum w. `prepare` computes
+the start values of the sums, the row that is read for padding, and the constants of the float32 operations that follow.
 
-Two operands: for int8 weights w = b - shift and d = shift - b_zero:
+With two operands of the run, int8 weights w = b - shift, and d = shift - b_zero:
 
     sum (a - a_zero) * (b - b_zero) = sum a * w  - a_zero * sum w  + (sum a - K * a_zero) * d
                                       products     `pack`, a column    `row_terms`, a row
 
-A vector of packed weights holds a quad, four rows, of as many columns as it has lanes. From rows k to k + 3 and columns
-a, b, c, ...:
+A vector of packed weights holds a quad, that is four rows, of one column per lane. For rows k to k + 3 and columns a,
+b, c, ...:
 
     in b       row k:  ak bk ck ...          packed   ak ak+1 ak+2 ak+3 | bk bk+1 bk+2 bk+3 | ck ...
 """
@@ -24,37 +24,37 @@ from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
 from qrun.native.emit.values import every
 
 PREPARE = names("zero* first* sums* places* starts* padding* constants* fill tiles low! high!") + SOURCES
-"""One 8-byte word each. A tile is a panel of `vectors` vectors of channels, whose order is the product's own.
+"""The argument words, 8 bytes each. A tile is a panel of `vectors` vectors of channels, in the product's own order.
 
 zero         the 8-bit zero point
-first, sums, places  int32 [tiles][width]: what the sums start from for a zero point of 0, the sum of the weights, the
-             channel, by lane
+first, sums, places  int32 [tiles][width], by lane: the start value for a zero point of 0, the sum of the weights, and
+             the channel
 starts       int32 [tiles][width]: first - zero * sums
 padding      `fill` bytes, a multiple of 64, of the zero point
-constants    float32 [tiles][fields][width], as the form's steps want them
-low, high    the limits of a step c; the operands of m and a are the sources: one number (operands ``s``) or one for
+constants    float32 [tiles][fields][width], the constants of the form's steps
+low, high    the limits of a step c. Sources are the operands of steps m and a: one number (operands ``s``) or one for
              each channel (``v``)
 """
 _FILL = 64
 PACK = names("b* zero* first* weights* starts* matrix line depth quads panels tiles factor! flip!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-b            matrices of `depth` rows, at least one, that lie `line` bytes apart; matrix: bytes from one to the next.
+b            matrices of `depth` rows, at least one, `line` bytes apart; matrix: bytes from one matrix to the next.
              Reads may run over a row's end, to whole vectors
 zero         the left operand's 8-bit zero point (operands ``zero``)
-weights      int8 [matrices][panels][quads][width][4], 0 from `depth` on
+weights      int8 [matrices][panels][quads][width][4]; 0 for k from `depth` on
 first        int32 [panels][width]; starts int32 [matrices][panels][width]: first - (factor + zero) * the weights' sum
-flip         xor of four codes that makes them int8
+flip         xor-ed with four codes to make them int8
 """
 ROW_TERMS = names("a* a_zero* b_zero* y* rows depth chunk tiles a_value! b_value! shift!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 a            8-bit [rows][depth]; y int32 [rows]: (sum a - depth * a_zero) * (shift - b_zero)
-a_zero, b_zero  8-bit zero points (operands ``a``, ``b`` or both); a_value, b_value: what they are where they are known
+a_zero, b_zero  8-bit zero points of the run (operands ``a``, ``b`` or both); a_value, b_value: those known before
 chunk        rows per tile
 """
 _ONES = 0x01010101
-"""Four weights of 1: a product with them adds activations."""
+"""Four weights of 1: a product with them sums bytes."""
 _CODES = 16
 """Codes that are added at once."""
 
@@ -96,7 +96,8 @@ class PrepareEmitter(KernelEmitter):
 
 @emitter("pack")
 class PackEmitter(KernelEmitter):
-    """A panel of `vectors` vectors: four rows at a time are interleaved, each byte shifted to its place in the lane."""
+    """Packs a panel of `vectors` vectors: interleaves four rows at a time, each byte shifted to its place in the
+    lane."""
 
     names = PACK
 
@@ -137,8 +138,8 @@ class PackEmitter(KernelEmitter):
             (to + step).store(first - self.factor * total, 4)
 
     def _quad(self, rows: list[Value], keep: Value | None, to: Value, totals: list[Value]) -> list[Value]:
-        """Pack a quad of all columns; what it adds to the weights' sums with it.
-        keep: the bytes of a lane that exist."""
+        """Pack a quad of all columns. Returns the sums of the weights, including this quad.
+        keep: a mask of the bytes of a lane that exist; None for all."""
         n, made = self.isa.lanes, []
         for place, total in enumerate(totals):
             low, high = (x | y for x, y in self._pairs([row + place * n for row in rows]))
@@ -156,7 +157,7 @@ class PackEmitter(KernelEmitter):
 
 @emitter("row_terms")
 class RowTermsEmitter(KernelEmitter):
-    """One row after the other, sixteen bytes at a time, then one. form: the type of b's zero point."""
+    """Sums each row, sixteen bytes at a time, then one by one. form: the type of b's zero point."""
 
     names = ROW_TERMS
 

@@ -1,6 +1,6 @@
-"""Generated quantization of float32 numbers to bytes, and the way back; and steps on parameters that come with the run:
-ranges of float32 numbers, what they say of a scale and a zero point, codes; float32 results of integer products: sums
-times scales, plus a bias."""
+"""Generated quantization of float32 to bytes, and dequantization. Also dynamic quantization, whose parameters come with
+the run: the range of float32 numbers, the scale and zero point that follow from it, and the codes; and the float32
+results of integer products: sums times scales, plus a bias."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ IMAGE = names("""
     x* y* x_image x_plane x_line y_image y_line lines chunk chunks columns last
     tiles constants* fields zero!
 """)
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk, chunks     rows (or lines) of a tile, and tiles that share all of them; part, parts: the same for columns
 columns, last     of a row (pixels of a line), and where the last block of one starts: it overlaps
-constants         float32 numbers, one of each field, or for each column one: then `fields` is the bytes of a field
+constants         float32: each field is one number, or one for each column; then `fields` is the bytes of a field
 zero              zero point
 """
 
 RANGE = ("x*", "found*", "count", "chunk", "tiles")
 CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
 PARAMETERS = ("found*", "y*", "ranges", "tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-found       float32 [ranges][4]: least value or 0, greatest or 0, NaN if one is infinite or NaN
+found       float32 [ranges][4]: min(least value, 0), max(greatest value, 0), NaN if a value is infinite or NaN
 chunk       elements per tile
-parameters  float32 scale; fl32(1 / scale), or NaN where that has not full precision; int32 zero point
+parameters  float32 scale; fl32(1 / scale), or NaN if that lacks full precision; int32 zero point
 """
 LEAST = 2.0**-100
 """The least scale whose inverse has full precision; its inverse is the greatest such scale."""
 _SURE = 0.5 - 2.0**-14
-"""At most this far from the nearest integer, the product rounds to the same integer as the quotient: both are no larger
-than 255, and the product has two roundings and the quotient one, of at most 2**-24 each, relative to that."""
+"""A product at most this far from the nearest integer rounds to the same integer as the quotient: both are at most 255,
+and the product has two roundings and the quotient one, each of at most 2**-24 relative to that."""
 _UNROLL = 4
 
 
 class _Floats(KernelEmitter):
-    """`rows` elements at a time; 0 vectors: only some of 16 are stored. form: see Quantize; ``axis``: per column."""
+    """Base of the kernels that walk rows, `rows` elements at a time; with 0 vectors, only some of 16 are stored.
+    form: see `QuantizeEmitter`; one that ends with ``axis`` has constants per column."""
 
     names: tuple[str, ...] = ROWS
     pieces = 4
-    """Vectors of lanes in a block, at least."""
+    """The fewest vectors of lanes in a block."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -61,7 +62,7 @@ class _Floats(KernelEmitter):
         self.single: dict[int, Value] = {}
 
     def _constants(self, *fields: int) -> None:
-        """Load the constants that all columns share."""
+        """Load these fields, if all columns share them."""
         if not self.axis:
             for field in fields:
                 self.single[field] = (self.a.constants + 4 * field).load("float", 4).splat(self.lanes)
@@ -87,8 +88,8 @@ class _Floats(KernelEmitter):
 
 @emitter("quantize")
 class QuantizeEmitter(_Floats):
-    """float32 to bytes. form: ``div`` x / scale rounded to float32; ``mul`` two float32 numbers whose sum is nearly
-    1 / scale, of which constants prove that the results are the same (kernels/quantize.py)."""
+    """Quantizes float32 to bytes. form: ``div``: x / scale rounded to float32; ``mul``: x times two float32 numbers
+    whose sum is nearly 1 / scale, where it is proved that results are the same (kernels/quantize.py)."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -103,7 +104,7 @@ class QuantizeEmitter(_Floats):
             store_first(self.w, codes, self.a.columns, y)
 
     def _codes(self, x: Value, column: Value) -> Value:
-        """The codes of the next numbers of a row, as many as a vector has bytes."""
+        """Quantize the next numbers of a row, as many as a vector has bytes."""
         n = self.lanes
         numbers = [(x + 4 * n * i).load(self.kind, 4) for i in range(4)]
         quotients = [self._quotient(number, column, i) for i, number in enumerate(numbers)]
@@ -115,7 +116,7 @@ class QuantizeEmitter(_Floats):
         return packed if n == 4 else in_order(packed)
 
     def _quotient(self, x: Value, column: Value, i: int) -> Value:
-        """x / scale, limited to what does not saturate; NaN becomes the lower limit."""
+        """x / scale, clipped to the range that does not saturate; NaN becomes the lower limit."""
         if self.spec.form == "mul":
             x = x.within(*(self._constant(field, column, i) for field in (1, 2)))
             rest = x * self._constant(4, column, i)
@@ -131,7 +132,7 @@ class QuantizeEmitter(_Floats):
 
 @emitter("quantize_image")
 class QuantizeImageEmitter(QuantizeEmitter):
-    """Planes of float32 to pixels of `vectors` bytes: one to four planes, `rows` pixels at a time."""
+    """Quantizes planes of float32 to pixels of `vectors` bytes: one to four planes, `rows` pixels at a time."""
 
     names = IMAGE
 
@@ -162,7 +163,7 @@ class QuantizeImageEmitter(QuantizeEmitter):
 
 @emitter("dequantize")
 class DequantizeEmitter(_Floats):
-    """(x - zero) * scale of bytes, or of int32 (out: i32) without zero point. `vectors` vectors at a time."""
+    """Dequantizes bytes: (x - zero) * scale, or int32 (out: i32) without a zero point. `vectors` vectors at a time."""
 
     pieces = 1
 
@@ -185,14 +186,14 @@ class DequantizeEmitter(_Floats):
             (y + 4 * n * i).store(product, 4)
 
     def _wide(self, x: Value) -> Value:
-        """Bytes as int32 lanes."""
+        """Load codes as int32 lanes."""
         if self.spec.out == "i32":
             return x.load(f"<{self.lanes} x i32>")
         return x.load(f"<{self.lanes} x i8>").extended("i32", self.spec.signed)
 
 
 class _Elements(KernelEmitter):
-    """Walks over float32 elements, four vectors at a time, then one."""
+    """Base of kernels that walk over float32 elements, four vectors at a time, then one."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -207,7 +208,7 @@ class _Elements(KernelEmitter):
 
 @emitter("range")
 class RangeEmitter(_Elements):
-    """The least and the greatest of a tile's elements, and NaN if one is infinite or NaN: three numbers a tile."""
+    """Finds three numbers for each tile: its least and its greatest element, and NaN if one is infinite or NaN."""
 
     names = RANGE
 
@@ -231,7 +232,7 @@ class RangeEmitter(_Elements):
             (a.found + tile * 16 + 4 * number).store(folded(value, join), 4)
 
     def _taken(self, x: Value, state: list[Value]) -> list[Value]:
-        """The state with one more vector. x - x is 0 for finite x, else NaN."""
+        """The state updated with one more vector. x - x is 0 for finite x, else NaN."""
         nothing = x - x
         return self._joined([x, x, nothing], state)
 
@@ -245,9 +246,9 @@ class RangeEmitter(_Elements):
 class DynamicQuantizerEmitter(_Elements):
     """y = saturate(RNE(fl32(x / scale)) + zero_point), uint8; NaN becomes 0.
 
-    x * inverse, cut to what does not saturate, differs from the quotient by less than 2**-14. Where it is farther than
-    that from a tie, the nearest integer is the result; a block with another element, or without an inverse, is divided.
-    """
+    x * inverse, clipped to the range that does not saturate, differs from the quotient by less than 2**-14. Where it is
+    farther than that from a tie, the nearest integer is the result. A block with any other element, or without an
+    inverse, is divided."""
 
     names = CODES
 
@@ -258,7 +259,7 @@ class DynamicQuantizerEmitter(_Elements):
         zero = (parameters + 8).load("i32", 4)
         self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, w.value("i64", 0))
         self.scale, self.inverse = scale.splat(n), inverse.splat(n)
-        # Without an inverse, which then is NaN, nothing is sure.
+        # If there is no inverse, it is NaN; then `sure` is NaN, and every block is divided.
         self.sure = (inverse * "0.0" + _SURE).splat(n)
         limits = (end - zero for end in (0, 255))
         self.low, self.high = (limit.sitofp("float").splat(n) for limit in limits)
@@ -279,7 +280,7 @@ class DynamicQuantizerEmitter(_Elements):
             (a.y + one.index).masked_store(self._shift(self._divide(x)).trunc("i8"), mask)
 
     def _block(self, values: list[Value]) -> list[Value]:
-        """The codes of these vectors, before saturation."""
+        """The codes of these vectors as int32, before saturation."""
         w, raised = self.w, []
         doubts: list[Value] = []
         for x in values:
@@ -291,7 +292,7 @@ class DynamicQuantizerEmitter(_Elements):
         return [*map(self._shift, made)]
 
     def _divide(self, x: Value) -> Value:
-        """x / scale rounded to an integer, in the low bits of a float."""
+        """x / scale rounded to an integer, in the low bits of a float32."""
         return (x / self.scale).within(self.low, self.high) + self.magic
 
     def _shift(self, raised: Value) -> Value:
@@ -300,11 +301,11 @@ class DynamicQuantizerEmitter(_Elements):
 
 @emitter("parameters")
 class ParametersEmitter(KernelEmitter):
-    """What a range says of its quantization. form: ``scale``, the ``zero`` point, or the ``parameters`` of codes.
+    """Computes the quantization parameters of a range. form: ``scale``, the ``zero`` point, or the ``parameters`` that
+    `codes` reads.
 
-    scale = (top - bottom) / 255, 1 where that is 0; zero point = RNE(0 - bottom / scale) within 0..255; each step is
-    one of float32. A range that is not finite is not decided.
-    """
+    scale = (top - bottom) / 255, 1 where that is 0; zero point = RNE(0 - bottom / scale) within 0..255; each step is in
+    float32. A range that is not finite leaves the run undecided."""
 
     names = PARAMETERS
 
@@ -336,7 +337,7 @@ class ParametersEmitter(KernelEmitter):
 
 
 def parameters_of(bottom: Value, top: Value) -> tuple[Value, Value]:
-    """Scale, float32, and zero point, i32, of numbers between these, of which one is 0 or less and one 0 or more."""
+    """The scale (float32) and zero point (i32) for numbers from bottom <= 0 to top >= 0."""
     scale = (top - bottom) / "255.0"
     nothing, zero = scale.test("oeq", "0.0"), "0.0" - bottom / scale
     zero = zero.where("olt", "255.0") + MAGIC32 - MAGIC32  # 255 where it is NaN
@@ -344,31 +345,31 @@ def parameters_of(bottom: Value, top: Value) -> tuple[Value, Value]:
 
 
 SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-factors       of the form, as `factors` makes them: ``ort``: float32 multiplier and bias; ``real``: float64 multiplier,
-              reach, remainder of the multiplier, bias; all [panels][field][lanes]
+factors       [panels][field][lanes], made by `factors`. Form ``ort``: float32 multiplier and bias; ``real``: float64
+              multiplier, reach, remainder of the multiplier, bias
 acc_row, y_row  bytes from one row to the next; reads of sums may run over the row's end, to whole vectors
 chunk, mask   rows per tile; lanes of a row's last vector that exist
 """
 FACTORS = ("left*", "right*", "bias*", "y*", "columns", "panels", "tiles", "most!", "slope!")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-left        float32, a scale; slope: the bits of a float32 number that it is multiplied with (operands ``m``)
+left        float32, a scale; slope: the bits of a float32 that multiplies it (operands ``m``)
 right       float32: the other scale, one number (operands ``s``) or one for each column (``v``)
 bias        float32 [columns] (operands ``b``), or none
-y           [panels][field][lanes], what `scale` reads
-most        the greatest magnitude that a sum can have, below 2**32
+y           [panels][field][lanes], the factors that `scale` reads
+most        the greatest magnitude of a sum, below 2**32
 """
 
 
 @emitter("scale")
 class ScaleEmitter(KernelEmitter):
-    """A vector of a row at a time.
+    """Turns int32 sums into float32, a vector of a row at a time.
 
     ``ort``   fl32(fl32(float32(acc) * multiplier) + bias)
     ``real``  acc * (multiplier + remainder) + bias rounded once. Where a float64 estimate does not decide it, the sum
-              is taken exactly and rounded to odd. operands: ``m`` if there may be a remainder
+              is computed exactly and rounded to odd. operands: ``m`` if there may be a remainder
     """
 
     names = SCALE
@@ -415,7 +416,7 @@ class ScaleEmitter(KernelEmitter):
 
 @emitter("factors")
 class FactorsEmitter(KernelEmitter):
-    """What `scale` reads, in the form ``real`` or ``ort``: the product of the scales, and the bias."""
+    """Computes the factors that `scale` reads in the form ``real`` or ``ort``: the product of the scales, the bias."""
 
     names = FACTORS
 
@@ -432,14 +433,14 @@ class FactorsEmitter(KernelEmitter):
                 (to + number * size * lanes).store(field, size)
 
     def _column(self, start: Value, first: Value, mask: Value, each: bool) -> Value:
-        """float32 numbers of a vector of columns: one for each column, or one for all."""
+        """Load the float32 numbers of a vector of columns: one for each column, or one for all."""
         lanes = self.isa.lanes
         if not each:
             return start.load("float", 4).splat(lanes)
         return (start + first * 4).masked_load(f"<{lanes} x float>", mask, 4)
 
     def _left(self) -> tuple[Value, Value | None]:
-        """The left scale, times the slope if there is one."""
+        """The left scale, and the slope if there is one."""
         slope = self.a.slope.bitcast("float") if "m" in self.spec.operands else None
         return self.a.left.load("float", 4), slope
 
@@ -449,7 +450,7 @@ class FactorsEmitter(KernelEmitter):
         return [right * left.splat(self.isa.lanes), bias]
 
     def _real(self, right: Value, bias: Value) -> list[Value]:
-        """Products of two float32 numbers are exact in float64; of three, the remainder is kept."""
+        """A product of two float32 numbers is exact in float64; for a product of three, the remainder is kept."""
         left, slope = self._left()
         wide = left.double() if slope is None else left.double() * slope.double()
         factors = right.double(), wide.splat(self.isa.lanes)

@@ -1,10 +1,10 @@
-"""The generated walks of recurrent operators whose states are quantized before each step.
+"""Generated kernels of recurrent operators with int8 products (DynamicQuantizeLSTM): H is quantized before each step.
 
-In each step H becomes codes, as all sequences together ask for. A sum of codes times both scales, plus what the inputs
-give to the gate, is rounded once: where float64 does not decide it, it is rounded to odd first.
+All sequences share the scale and zero point of H in a step. The sum of codes times both scales, plus the gate's
+contribution from the inputs, is rounded once: where float64 does not decide it, it is rounded to odd first.
 
-Without an instruction that adds products of four bytes, codes are multiplied in halves of four bits: products of these
-with weights are added in 16 bits, each at most 15 * 128 in size, so 16 of them in a lane.
+Without an instruction that adds products of four bytes, codes are multiplied in halves of four bits. Their products
+with weights are at most 15 * 128 in size, so 16 of them are added in a 16-bit lane.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ NAMES = names("""
 """As in `WalkEmitter`, and
 
 weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each column, zeros beyond the last
-column_sums  int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
+column_sums  int32 [directions][gates][vectors * lanes]: the sum of each column's weights; scales: float32, likewise
 sums_at  bytes from the start of the results to the sums of the gates [directions][gates][rows][sum_units]
-depth    of how many fours of k, a multiple of UNROLL
+depth    groups of four k, a multiple of UNROLL
 """
 UNROLL = 8
-"""Fours of k of a turn of a loop; as many products with halves of codes fit in 16 bits together."""
+"""Groups of four k per iteration; the sum of their products with halves of codes fits in 16 bits."""
 
 
 @emitter("quantized_recurrent")
 class QuantizedRecurrentEmitter(WalkEmitter):
-    """rows: up to how many are multiplied at a time. operands: as of WalkEmitter.
+    """rows: the most rows that are multiplied at a time. operands: as for WalkEmitter.
     The thread's memory has the codes of H, [rows][depth][four_bytes].
 
-    shapes: vectors of columns whose sums are in registers at a time, by how many rows they are of.
+    shapes: by the number of rows: how many vectors of columns have their sums in registers at a time.
     """
 
     names = NAMES
@@ -66,8 +66,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             self.make(walk, [(each.index, unit)], [[(start + unit * 4).load(self.units, 4) for start in sums]])
 
     def _quantized(self, h: Value) -> tuple[Value, Value]:
-        """Make the codes of the tile's part of H. Returns their scale, float64, and their zero point, i32,
-        both as they are multiplied."""
+        """Quantize the tile's part of H into the thread's memory. Returns the scale (float64) and the zero point (i32,
+        shifted as `Isa.shift` shifts activations)."""
         w, a, lanes = self.w, self.a, self.isa.lanes
         zeros = [w.zero(self.floats)] * 3
         with w.loop(0, a.rows * a.columns, lanes, zeros) as turn:
@@ -91,8 +91,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         return scale.double(), zero + shift
 
     def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
-        """Store a vector of a row's codes from this unit on. Those beyond the last one meet weights of 0, or are
-        overwritten by the next row's."""
+        """Store a vector of a row's codes, from this unit on. Codes beyond the last unit are multiplied by weights of
+        0, or overwritten by the next row's."""
         (self.scratch + row + unit).store(codes.trunc("i8"), 1)
 
     def _mask(self, count: Value, first: Value) -> Value:
@@ -101,7 +101,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     def _products(
         self, matrix: Value, walk: Value, first_row: Value, rows: int, gate: Value, scale: Value, zero: Value
     ) -> None:
-        """A gate's sums of some sequences, as float32 plus what the inputs give."""
+        """Store a gate's sums for some sequences as float32, with the inputs' contribution added."""
         w, a, lanes = self.w, self.a, self.isa.lanes
         codes, kind = self.scratch + first_row * a.depth * self.four_bytes, int32s(self.isa)
         starts = [
@@ -120,12 +120,12 @@ class QuantizedRecurrentEmitter(WalkEmitter):
                 self._scale_sums((first + number) * lanes, starts, [total - less for total in totals], factor)
 
     def _sums_at(self, matrix: Value, row: Value) -> Value:
-        """Where the sums of a sequence's gate are; matrix: its number, of all directions'."""
+        """The address of a gate's sums for one sequence. matrix: the gate's number, counted over all directions."""
         return self.a.y + self.a.sums_at + (matrix * self.a.rows + row) * self.a.sum_units * 4
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
-        """The sums of products [count][rows]; codes, source: addresses of the first row's codes, and of the weights of
-        the first vector of columns."""
+        """The sums of products, [count][rows]. codes, source: the addresses of the first row's codes, and of the
+        weights of the first vector of columns."""
         w, depth = self.w, self.a.depth
         with w.loop(0, depth, UNROLL, [w.zero(int32s(self.isa))] * (count * rows)) as k:
             made = list(k.carried)
@@ -140,19 +140,19 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         return k.carried
 
     def places(self, codes: Value, four: Value, rows: int) -> list[Value]:
-        """Where four codes of each row are."""
+        """The address of four codes of each row. four: the number of the group of four k."""
         return [codes + (self.a.depth * row + four) * self.four_bytes for row in range(rows)]
 
     def vectors(self, source: Value, four: Value, count: int) -> list[Value]:
-        """Where four weights of each column of some vectors are."""
+        """The address of four weights of each column, for `count` vectors of columns."""
         return [source + (self.a.depth * number + four) * (4 * self.isa.lanes) for number in range(count)]
 
     def left(self, start: Value, turn: int) -> Bytes4:
-        """A row's codes of a turn as `dot` takes them."""
+        """A row's four codes in the form that `dot` takes. turn: the number of the four in the iteration."""
         return activations(self.isa, self.four_codes(start, turn, 0))
 
     def four_codes(self, start: Value, turn: int, part: int) -> Value:
-        """The four codes of a turn, or one of the parts that they lie in, in all lanes."""
+        """Four codes in all lanes; where they are stored in several parts, one part."""
         return (start + (turn * self.four_bytes + 4 * part)).load("i32", 4).splat(self.isa.lanes)
 
     def four_weights(self, start: Value, turn: int) -> Value:
@@ -161,8 +161,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     def _scale_sums(
         self, unit: Value, starts: Sequence[tuple[Value, Value]], totals: Sequence[Value], factor: Value
     ) -> None:
-        """A vector of units: sums times their factor plus what the inputs give;
-        starts: where that is, and where results go, which have room for whole vectors."""
+        """Store a vector of units: sums times their factor, plus the inputs' contribution. starts: the addresses of
+        that contribution and of the results, which have room for whole vectors."""
         mask, doubtful, terms = self._mask(self.a.columns, unit), [], []
         for total, (inputs, sums) in zip(totals, starts, strict=True):
             added = (inputs + unit * 4).masked_load(self.floats, mask, 4).double()
@@ -179,7 +179,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
 
 @emitter("wide_recurrent")
 class WideRecurrentEmitter(QuantizedRecurrentEmitter):
-    """Four codes of H are int16, of even k, then of odd k, as products of 16 bits take them."""
+    """The variant for products of 16 bits: four codes of H are stored as int16, the even k, then the odd k."""
 
     four_bytes = 8
 
@@ -193,7 +193,8 @@ class WideRecurrentEmitter(QuantizedRecurrentEmitter):
 
 @emitter("nibble_recurrent")
 class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
-    """Four codes of H are four bytes of their lower halves, then four of the upper ones."""
+    """The variant for halves of codes: four codes of H are stored as four bytes with their lower halves, then four with
+    the upper ones."""
 
     four_bytes = 8
     shapes: Mapping[int, tuple[int, ...]] = {1: (4, 2, 1)}
@@ -205,7 +206,7 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         (self.scratch + row + unit * 2).store(low.shuffled(order, high), 1)
 
     def _sums_at(self, matrix: Value, row: Value) -> Value:
-        """Where the sums of a sequence's gate are; matrix: its number, of all directions'."""
+        """The address of a gate's sums for one sequence. matrix: the gate's number, counted over all directions."""
         return self.a.y + self.a.sums_at + (matrix * self.a.rows + row) * self.a.sum_units * 4
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
@@ -223,7 +224,7 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         return k.carried
 
     def _multiply(self, lefts: Sequence[Value], rights: Sequence[Value], turn: int) -> Iterator[Value]:
-        """Products of a turn, added in 16 bits: [count][rows][halves], one by one as they are asked for."""
+        """Yield the products of one group of four k, added in 16 bits: [count][rows][halves]."""
         halves = [self.four_codes(start, turn, half) for start in lefts for half in range(2)]
         for start in rights:
             right = self.four_weights(start, turn)

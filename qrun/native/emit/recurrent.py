@@ -1,12 +1,12 @@
-"""The generated walks of recurrent operators along their sequences: what all of them share, and those whose cells take
-products of float32.
+"""Generated kernels of recurrent operators (LSTM, GRU, RNN): they walk along the sequences, one step after the other.
+This module has the common base, and the kernel with float32 products.
 
-States lie twice in memory, so that those before a step stay until all of those after it are known. Every function of a
-cell is an operation of its own, rounded to float32 as the operator of that name rounds.
+Memory has two copies of the states, so that the old states stay until all new ones are known. Every function of a cell
+is an operation of its own, rounded to float32 as the operator of that name rounds.
 
-Where products are of float32, a lane is a unit of a sequence. The sums of all its gates are chains of fused
-multiply-adds in registers, in the order of docs/numerics.md, F1; what becomes of them is made where they are, so that
-of a step only states reach memory."""
+With float32 products, a lane is one unit of one sequence. The sums of all its gates are chains of fused multiply-adds
+in registers, in the order of docs/numerics.md, F1. Gates and cells are computed in registers too, so that a step stores
+only states."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import ZERO
 
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
-"""Products of a step, by cell; ``linear`` is a GRU that resets the product, not the state."""
+"""The number of gates, by cell; ``linear`` is a GRU that resets the product (linear_before_reset), not the state."""
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
 FUNCTIONS: dict[str, Callable[[Value], Value]] = {"sigmoid": sigmoid, "tanh": tanh, "relu": rectified}
-"""Activations that cells know."""
+"""The activations that cells may use."""
 STEPS, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND, UNITS, PARTS, AHEAD = range(0, 64, 8)
 HEADER = 8
-"""Words: steps; bytes from one sequence's Y to the next one's, and from direction to direction, and sequence to
-sequence, of initial states; the bits of what activations are clipped to; units of a part; parts, which are tiles of a
-round; whether each round is a step, and the first one before all of them: else one goes through all."""
+"""Words of the walk's header: steps; bytes from one sequence's Y to the next one's; bytes of the initial states from
+direction to direction, and from sequence to sequence; the bits of the clip bound; units of a part; parts, which are the
+tiles of a round; 1 if each round is one step and a first round prepares, 0 if a single round makes all steps."""
 OLD, NEW, Y, AT, INPUTS = 0, 16, 32, 40, 48
 WORDS = 7
-"""Bytes from the start of the results to H and C before the step, H and C after it, and Y; the element of the
-sequences; bytes to what the inputs give to the first gate."""
+"""Words of a step: bytes from the start of the results to H and C before the step, to H and C after it, and to Y; the
+place in the sequences; bytes to the inputs' contribution to the first gate."""
 MOST_ROWS = 4
-"""Sequences whose codes are multiplied at a time."""
+"""The most sequences whose codes are multiplied at a time."""
 
 NAMES = names("""
     weights* bias* addend* y* initial_h* initial_c* lengths* walk* addend_row rows columns row_block tiles
 """)
 """As in `WalkEmitter`, and
 
-weights    float32 [directions], and of each for the gates that are made together [panels][columns][gates][width]: the
-           gates' rows of R, turned. The last panel ends with the last unit.
-bias       float32 [directions][columns]: what the product of the gate h begins with (linear)
+weights    float32 [directions], and in each, for the gates that are computed together, [panels][columns][gates][width]:
+           the gates' rows of R, transposed. The last panel ends with the last unit.
+bias       float32 [directions][columns]: the start value of the product of gate h (linear)
 """
 
 
 def half_strip(rows: int) -> int:
-    """The rows of a strip that makes two gates of a GRU, where one that makes its last gate has `rows`: as many chains
-    fit the registers in both."""
+    """The rows of a strip that computes two gates of a GRU, if a strip for the last gate has `rows`: both then have
+    about as many chains in registers."""
     return -(-rows // 2)
 
 
 class Cells:
-    """Units of some rows, vectors of float32. functions: the activations, as the operator orders them. bound: what they
-    are given is clipped to, or None."""
+    """Computes the cells of vectors of units, in float32. functions: the activations, in the operator's order. bound:
+    their arguments are clipped to [-bound, bound]; None for no clipping."""
 
     def __init__(self, kind: str, functions: Sequence[str], bound: Value | None) -> None:
         self.kind, self.functions, self.bound = kind, functions, bound
 
     def activated(self, place: int, x: Value) -> Value:
-        """What the activation of this number makes of x."""
+        """The activation number `place` of x, which is clipped first."""
         if self.bound is not None:
             x = clipped(x, -self.bound, self.bound)
         return FUNCTIONS[self.functions[place]](x)
 
     def made(self, gates: Sequence[Sequence[Value]], states: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
-        """The states after a step. gates, of each vector of units: i, o, f, c of an LSTM; z, of which the activation is
-        known, and h of a GRU; z, r, h, and what the inputs give to h (linear).
+        """Yield the states after a step. gates, for each vector of units: i, o, f, c of an LSTM; z, already activated,
+        and h of a GRU; z, r, h, and the inputs' contribution to h (linear).
 
-        What is inside other functions comes first, of all vectors, so that independent functions stand side by side.
+        The inner functions of all vectors come first, so that independent functions stand side by side.
         """
         inner = [self._inner(own, old) for own, old in zip(gates, states, strict=True)]
         for own, old, x in zip(gates, states, inner, strict=True):
@@ -84,7 +84,7 @@ class Cells:
                 yield [(1.0 - z) * self.activated(1, x) + z * old[0]]
 
     def _inner(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
-        """C of an LSTM; what the activation of the new state is given of others."""
+        """The new C of an LSTM; for other cells, the argument of the last activation."""
         if self.kind == "lstm":
             i, _, f, g = gates
             return self.activated(0, f) * states[1] + self.activated(0, i) * self.activated(1, g)
@@ -94,19 +94,19 @@ class Cells:
 
 
 class WalkEmitter(KernelEmitter):
-    """operands: the cell; how many of its units are in a vector; its activations, joined by commas; ``clip``.
+    """Base of the recurrent kernels.
 
-    Arguments:
+    operands: the cell; the number of units in a vector; its activations, joined by commas; ``clip``. Arguments:
 
     y          the results: Y and states
-    addend     what the inputs give to the gates; addend_row: bytes from sequence to sequence
+    addend     the inputs' contributions to the gates; addend_row: bytes from sequence to sequence
     rows, columns         sequences and units; row_block: sequences of a tile
-    initial_h, initial_c  float32 [directions][rows][columns], in the order that `walk` tells
+    initial_h, initial_c  float32 [directions][rows][columns], with the strides in `walk`
     lengths    int32, of each sequence: a run with one that is negative or beyond the inputs ends undecided
     walk       int64: HEADER words, then WORDS for each direction and step
 
-    A tile is some sequences and units of a direction: one step of them, or, if no other tile needs what it makes, all
-    steps. first, count: these sequences; own_units: the first and the end of these units.
+    A tile is some sequences and units of a direction, for one step, or for all steps if no other tile needs its
+    results. first, count: its sequences; own_units: its first unit and the end of its units.
     """
 
     first: Value
@@ -142,14 +142,14 @@ class WalkEmitter(KernelEmitter):
             self.step(direction, direction * steps + step.index, start + step.index * (8 * WORDS))
 
     def step(self, direction: Value, number: Value, walk: Value) -> None:
-        """Make a step of the tile's part; number: of all directions' steps; walk: its words."""
+        """Write one step of the tile. number: the step's, counted over all directions; walk: the step's words."""
         raise NotImplementedError
 
     def header(self, place: int) -> Value:
         return (self.a.walk + place).load("i64", 8)
 
     def begin(self, direction: Value, walk: Value, steps: Value) -> None:
-        """Check the lengths, and put the initial states in their place."""
+        """Check the lengths, and copy the initial states to the place that the first step reads."""
         w, a = self.w, self.a
         with w.loop(self.first, self.first + self.count, 1) as row:
             with w.when((a.lengths + row.index * 4).load("i32", 4).sext("i64").test("ugt", steps)):
@@ -163,17 +163,17 @@ class WalkEmitter(KernelEmitter):
 
     @contextmanager
     def own_vectors(self) -> Iterator[Value]:
-        """The body for each vector of the part's units; the last one may begin among those of the one before."""
+        """Write the body for each vector of the tile's units; the last vector may overlap the one before."""
         first, end = self.own_units
         with self.w.loop(first, end, self.at_once) as unit:
             yield unit.index.least(end - self.at_once)
 
     def state_at(self, walk: Value, which: int, state: int, row: Value) -> Value:
-        """Where a state of a sequence is, before the step or after it."""
+        """The address of a sequence's state. which: OLD or NEW, before or after the step; state: 0 for H, 1 for C."""
         return self.a.y + (walk + (which + 8 * state)).load("i64", 8) + row * self.a.columns * 4
 
     def inputs_at(self, walk: Value, row: Value) -> Value:
-        """Where what the inputs give to a sequence's first gate is."""
+        """The address of the inputs' contribution to a sequence's first gate."""
         return self.a.addend + (walk + INPUTS).load("i64", 8) + row * self.a.addend_row
 
     def cells(self) -> Cells:
@@ -181,8 +181,8 @@ class WalkEmitter(KernelEmitter):
         return Cells(self.cell, self.functions, bound)
 
     def make(self, walk: Value, places: Sequence[tuple[Value, Value]], gates: Sequence[Sequence[Value]]) -> None:
-        """Store the states after a step, and Y. places: sequences and units, of vectors; gates: what cells are given.
-        Beyond the end of a sequence its states stay as they are, and Y is 0."""
+        """Compute and store the states after a step, and Y. places: the sequence and first unit of each vector; gates:
+        as in `Cells.made`. Beyond the end of a sequence its states do not change, and Y is 0."""
         at, a = (walk + AT).load("i64", 8), self.a
         states = [
             [(self.state_at(walk, OLD, n, row) + unit * 4).load(self.units, 4) for n in range(self.states)]
@@ -200,8 +200,8 @@ class WalkEmitter(KernelEmitter):
 
 @emitter("recurrent")
 class RecurrentEmitter(WalkEmitter):
-    """rows, vectors: of a strip, for each gate; two gates of a GRU have half the rows. operands: the cell, the lanes
-    of a vector, the cell's activations, joined by commas, and ``clip``. The thread's memory has z and r * H of a GRU,
+    """The kernel with float32 products. rows, vectors: the size of a strip, for each gate; a strip of two gates of a
+    GRU has half the rows. operands: as for WalkEmitter. The thread's memory has z and r * H of a GRU,
     [2][row_block][columns]."""
 
     names = NAMES
@@ -229,7 +229,7 @@ class RecurrentEmitter(WalkEmitter):
     def _strip(
         self, direction: Value, walk: Value, row: Value, high: int, unit: Value, weights: Value, gates: range
     ) -> None:
-        """Make some units of `high` sequences; row: the number of the first one in the tile."""
+        """Compute some units of `high` sequences. row: the first sequence's number in the tile."""
         w, resets = self.w, self.cell == "gru" and len(gates) > 1
         rows = [self.first + row + i for i in range(high)]
         if self.cell == "gru" and not resets:
@@ -256,11 +256,11 @@ class RecurrentEmitter(WalkEmitter):
             self.make(walk, places, cells)
 
     def _inputs(self, walk: Value, row: Value, unit: Value, gate: int) -> Value:
-        """What the inputs give to a vector of a gate's units."""
+        """The inputs' contribution to a vector of a gate's units."""
         return (self.inputs_at(walk, row) + self.a.columns * (4 * gate) + unit * 4).load(self.units, 4)
 
     def _begun(self, direction: Value, walk: Value, row: Value, unit: Value, gate: int) -> list[Value]:
-        """What the sums of a gate begin with."""
+        """The start values of a gate's sums."""
         places = [unit + v * self.at_once for v in range(self.spec.vectors)]
         if self.cell == "linear" and gate == GATES[self.cell] - 1:
             bias = self.a.bias + direction * self.a.columns * 4
@@ -268,7 +268,7 @@ class RecurrentEmitter(WalkEmitter):
         return [self._inputs(walk, row, place, gate) for place in places]
 
     def _sums(self, lefts: Sequence[Value], weights: Value, begun: Sequence[Value]) -> list[Value]:
-        """Chains of all blocks, added to what they begin with; [rows][gates][vectors]."""
+        """The sums, [rows][gates][vectors]: the chains of all blocks, added to `begun`."""
         w, zeros = self.w, [self.w.zero(self.units)] * len(begun)
         wide = len(begun) // len(lefts)
         with w.loop(0, self.a.columns, BLOCK, begun) as block:
@@ -287,7 +287,7 @@ class RecurrentEmitter(WalkEmitter):
         return block.carried
 
     def _own(self, which: int, row: Value, unit: Value) -> Value:
-        """Where z of a GRU's row of the tile is, or r * H."""
+        """The address, in the thread's memory, of z (which: 0) or r * H (which: 1) of a GRU's row of the tile."""
         return self.scratch + ((row + self.a.row_block * which) * self.a.columns + unit) * 4
 
     def _reset(self, walk: Value, row: Value, of_all: Value, unit: Value, sums: Sequence[Value]) -> None:

@@ -1,6 +1,6 @@
-"""Generated reductions of rows to one number each: of float32 sums in float64, their logarithms and extremes;
-of integers sums and products that wrap, means and extremes; and running sums and products along an axis.
-ArgMax, ArgMin and TopK: where the greatest or least elements are; the elements at such places; and OneHot."""
+"""Generated reductions of rows to one number each. float32: sums in float64, norms, logarithms of sums, and extremes.
+Integers: sums and products that wrap, means and extremes. Also running sums and products along an axis, ArgMax, ArgMin,
+TopK, the elements at such places, and OneHot."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from qrun.native.emit.values import constants
 from qrun.native.emit.widen import folded
 
 ARG = (*outer_names(("x", "y")), *names("count x_step y_step length along"))
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 count           results of the kernel's own axis
 x_step, y_step  bytes from one of them to the next
-length, along   elements that each is of, and bytes from one to the next
+length, along   elements that are reduced to one result, and bytes from one to the next
 """
 _LOADED = {"f": ("float", "i32"), "i": ("i32", "i32"), "l": ("i64", "i64"), "u": ("i8", "i32"), "b": ("i8", "i32")}
 _LEAST = {"i32": -(1 << 31), "i64": -(1 << 63)}
@@ -36,11 +36,11 @@ class SumEmitter(RowwiseEmitter):
     reduces = True
 
     def term(self, x: Value) -> Value:
-        """What an element adds to the sum."""
+        """An element's contribution to the sum."""
         return x
 
     def result(self, total: Value) -> Value:
-        """What the kernel makes of a sum."""
+        """The kernel's result, from the sum."""
         return total
 
     def make_row(self, x: Value, y: Value) -> None:
@@ -66,7 +66,7 @@ class SumAbsEmitter(SumEmitter):
 
 @emitter("sum_square")
 class SumSquareEmitter(SumEmitter):
-    """sum x * x. float64 has the squares of float32 numbers."""
+    """sum x * x. Squares of float32 numbers are exact in float64."""
 
     def term(self, x: Value) -> Value:
         return x * x
@@ -93,19 +93,19 @@ class LogSumEmitter(SumEmitter):
 
 @emitter("greatest")
 class GreatestEmitter(RowwiseEmitter):
-    """The greatest element, +0 being greater than -0; NaN if there is one."""
+    """The greatest element, where +0 > -0; NaN if there is one."""
 
     reduces = True
     better, worst = "maximum", -math.inf
 
     def make_row(self, x: Value, y: Value) -> None:
-        # The later one first: the other way round took 23 microseconds, not 20, for 384 rows of 384 on AVX-512.
+        # The later operand first: the other way round took 23 microseconds, not 20, for 384 rows of 384 on AVX-512.
         y.store(self.extreme(x, self.worst, lambda best, more: more.intrinsic(self.better, best)), 4)
 
 
 @emitter("least")
 class LeastEmitter(GreatestEmitter):
-    """The least element, -0 being less than +0; NaN if there is one."""
+    """The least element, where -0 < +0; NaN if there is one."""
 
     better, worst = "minimum", math.inf
 
@@ -128,17 +128,17 @@ class LogSumExpEmitter(SoftmaxF32Emitter):
 
 
 FOLDED = names("x* y* rows chunk tiles length whole")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-rows    of `length` elements, one after the other; a tile is `chunk` of them
-whole   the elements of a row that are made `rows` at once; the rest is made one by one
+rows    contiguous rows of `length` elements; a tile is `chunk` of them
+whole   the elements of a row that are reduced as vectors; the rest is reduced one by one
 """
 
 
 @emitter("folded")
 class FoldedEmitter(KernelEmitter):
-    """`rows` elements at once. operands: the kind of the elements. form: ``sum``, ``product``, ``sum_abs``,
-    ``sum_square``, ``mean`` (of up to 32 bits, toward zero), ``greatest`` or ``least``."""
+    """Reduces rows of integers, `rows` elements at once. operands: the kind of the elements. form: ``sum``,
+    ``product``, ``sum_abs``, ``sum_square``, ``mean`` (of up to 32 bits, toward zero), ``greatest`` or ``least``."""
 
     names = FOLDED
 
@@ -164,7 +164,7 @@ class FoldedEmitter(KernelEmitter):
             (a.y + row * self.size).store(made, self.size)
 
     def _term(self, x: Value, place: Value, lanes: int) -> Value:
-        """What elements from this place on add: so many, or one where that is 0."""
+        """The contribution of `lanes` elements from this place on; of a single element if lanes is 0."""
         kind = f"<{lanes} x {self.element}>" if lanes else self.element
         value = (x + place * self.size).load(kind, self.size)
         if self.spec.operands == "t":
@@ -183,7 +183,7 @@ class FoldedEmitter(KernelEmitter):
         return a * b if self.spec.form == "product" else a + b
 
     def _neutral(self) -> int:
-        """What changes nothing that it is joined with."""
+        """The neutral element of the reduction."""
         bits = 8 * self.size
         if self.spec.form in ("greatest", "least"):
             low, high = (0, 2**bits - 1) if self.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -192,22 +192,22 @@ class FoldedEmitter(KernelEmitter):
 
 
 RUNNING = names("x* y* outer blocks last first step steps units chunk tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 outer         bytes from one place along the axes before to the next
 blocks, last  blocks of neighbours along the axes behind, and the place of the last one's first element: it overlaps
 first, step   bytes to the first element that is added, and from one to the next
-steps         how many are added
-units, chunk  blocks of all places before, and those of a tile
+steps         how many elements are added
+units, chunk  blocks in all, over all places along the axes before; blocks of a tile
 """
 
 
 @emitter("running")
 class RunningEmitter(KernelEmitter):
-    """`rows` neighbours at once. operands: the kind of the elements;
-    float32 is added in float64, and each result rounded.
+    """Running sums or products, `rows` neighbours at once. operands: the kind of the elements. float32 is added in
+    float64, and each result is rounded.
 
-    form: ``sum`` or ``product``, with ``_before`` where an element is not part of its own result.
+    form: ``sum`` or ``product``, with ``_before`` where an element is not part of its own result (exclusive).
     """
 
     names = RUNNING
@@ -229,7 +229,7 @@ class RunningEmitter(KernelEmitter):
             if self.before:
                 self._store(w.value(kind, int(self.what == "product")), y)
                 y = y + a.step
-            # What is joined with the first element leaves it as it is: -0 keeps a -0.
+            # The start value is neutral: adding it to -0 gives -0.
             start = w.value(kind, 1 if self.what == "product" else -0.0 if self.wide == "double" else 0)
             with w.loop(0, a.steps, 1, [a.x + place, y, start]) as turn:
                 x, y, total = turn.carried
@@ -247,13 +247,12 @@ class RunningEmitter(KernelEmitter):
 
 @emitter("arg")
 class ArgEmitter(StridedEmitter):
-    """form: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one; then, behind a colon,
-    ``rows``: a row's elements follow each other, `spec.rows` of them are compared at once; or ``columns``: `spec.rows`
-    neighbours, each with a column of its own, are made at once.
+    """ArgMax and ArgMin. form: ``max`` or ``min``, with ``_last`` for the last of equal elements, else the first; then,
+    after a colon, ``rows``: a row's elements are contiguous, and `spec.rows` of them are compared at once; or
+    ``columns``: `spec.rows` neighbours, each with a column of its own, are computed at once.
 
-    The kernel compares integer keys, which grow with the elements, or, for a minimum, as elements get less. Every NaN
-    has the greatest key; both zeros have the same key.
-    """
+    The kernel compares integer keys, which grow with the elements, or for a minimum as elements decrease. Every NaN has
+    the greatest key; both zeros have the same key."""
 
     names = ARG
     frozen = True
@@ -276,7 +275,8 @@ class ArgEmitter(StridedEmitter):
             self._column(n, x + at * a.x_step, y + at * a.y_step)
 
     def _row(self, x: Value, y: Value) -> None:
-        """The place in a row: of each lane's elements, then of the lanes, then of what fills no vector."""
+        """Find the place in a row: within each lane, then among the lanes, then among the elements that fill no
+        vector."""
         w, n, length = self.w, self.spec.rows, self.a.length
         whole = length & -n
         places = w.value(f"<{n} x i32>", constants("i32", range(n)))
@@ -296,7 +296,7 @@ class ArgEmitter(StridedEmitter):
         y.store(rest.carried[1].sext("i64"), 8)
 
     def _column(self, n: int, x: Value, y: Value) -> None:
-        """The places of n neighbours, each in its own column."""
+        """Find the places of n neighbours, each in its own column."""
         w = self.w
         places = w.zero(f"<{n} x i32>")
         least = w.value(f"<{n} x {self.whole}>", _LEAST[self.whole])
@@ -307,12 +307,12 @@ class ArgEmitter(StridedEmitter):
         y.store(turn.carried[2].sext("i64"), 8)
 
     def _better(self, key: Value, place: Value, most: Value, at: Value) -> tuple[Value, Value]:
-        """The greater key and its place, of one that comes later and the greatest so far."""
+        """The greater key and its place, of the greatest so far (`most`, `at`) and a later one."""
         later = key.test("sge" if self.last else "sgt", most)
         return later.select(key, most), later.select(place, at)
 
     def _folded(self, keys: tuple[Value, Value], places: tuple[Value, Value]) -> tuple[Value, Value]:
-        """The same of two that may come in any order."""
+        """The greater of two keys and its place, whichever comes first in the row."""
         equal = keys[1].test("eq", keys[0]) & places[1].test("sgt" if self.last else "slt", places[0])
         other = keys[1].test("sgt", keys[0]) | equal
         return other.select(keys[1], keys[0]), other.select(places[1], places[0])
@@ -325,8 +325,8 @@ class ArgEmitter(StridedEmitter):
 
 
 def key_of(x: Value, what: str) -> Value:
-    """Integers that grow as float32 or integers do, both zeros alike and NaN the greatest;
-    or, for ``min``, as these get less."""
+    """Integer keys of float32 or integers: they grow with the elements, or for ``min`` as elements decrease. Both zeros
+    have the same key, and NaN has the greatest before ``min`` inverts the keys."""
     if x.element != "float":
         return x ^ -1 if what.startswith("min") else x
     bits = (x + 0.0).bitcast("i32")
@@ -341,11 +341,11 @@ def nan_of(x: Value) -> Value:
 
 TOP = names("x* y* rows chunk length count levels tiles")
 ALONG = names("x* at* y* rows chunk length count tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-rows, chunk     rows, and those of a tile
-length, count   elements of a row, and of them those that are wanted
-levels          of a heap of so many
+rows, chunk     rows, and rows of a tile
+length, count   elements of a row, and how many of them are wanted
+levels          levels of a heap of `count` elements
 at              int64 [rows][count]: places in each row
 """
 _REST = 0xFFFFFFFF
@@ -353,12 +353,11 @@ _REST = 0xFFFFFFFF
 
 @emitter("top")
 class TopEmitter(KernelEmitter):
-    """form: ``max`` or ``min``. `rows` elements are looked at together.
+    """TopK: the places of the best elements of a row. form: ``max`` or ``min``. `rows` elements are compared at once.
 
-    The thread's memory holds the best elements so far as a heap, the worst of them first: int64 whose upper half grows
-    as elements get better, and whose lower half is less for a later place.
-    At the end the worst one is taken out again and again.
-    """
+    The thread's memory holds the best elements so far as a heap, the worst of them first: int64 whose upper half is
+    greater for better elements, and whose lower half is less for later places. At the end the worst element is removed
+    again and again."""
 
     names = TOP
     own_memory = True
@@ -400,7 +399,7 @@ class TopEmitter(KernelEmitter):
         return (key.sext("i64") << 32) | (_REST - index)
 
     def _offer(self, x: Value, index: Value) -> None:
-        """Put an element in the place of the worst one if it is better."""
+        """Replace the worst element of the heap by this one if it is better."""
         entry = self._entry(x, index)
         with self.w.when(entry.test("sgt", self.scratch.load("i64", 8))):
             self._sink(entry, self.w.value("i64", 0), self.a.count)
@@ -409,7 +408,7 @@ class TopEmitter(KernelEmitter):
         (y + place * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
 
     def _sink(self, entry: Value, place: Value, size: Value) -> None:
-        """Put an entry into the heap of this size at a place that is free, or below it."""
+        """Sink an entry into the heap of this size, from the free place `place` downwards."""
         w, last = self.w, size - 1
         with w.loop(0, self.a.levels, 1, [place]) as level:
             here = level.carried[0]
@@ -426,7 +425,7 @@ class TopEmitter(KernelEmitter):
 
 @emitter("along")
 class AlongEmitter(KernelEmitter):
-    """Elements of `unroll` bytes."""
+    """Copies the elements of each row at the given places. Elements have `unroll` bytes."""
 
     names = ALONG
 
@@ -440,18 +439,18 @@ class AlongEmitter(KernelEmitter):
 
 
 ONE_HOT = names("x* y* rows chunk tiles inner depth least on off")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-rows, chunk  rows of the result, each of `depth` times `inner` elements, and those of a tile
+rows, chunk  rows of the result, each of `depth` times `inner` elements, and rows of a tile
 inner        indices of a row
-least        the least index that exists; those below 0 count from the end
-on, off      the two values' bits
+least        the least valid index; negative indices count from the end
+on, off      the bits of the two values
 """
 
 
 @emitter("one_hot")
 class OneHotEmitter(KernelEmitter):
-    """Elements of `unroll` bytes, `rows` of them at once; operands: the kind of the indices."""
+    """OneHot with elements of `unroll` bytes, `rows` of them at once. operands: the kind of the indices."""
 
     names = ONE_HOT
     frozen = True

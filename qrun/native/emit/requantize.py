@@ -1,9 +1,9 @@
-"""From int32 accumulators to results: one generated sequence for every form of emit/spec.py, and the stores; and the
-part of its proofs that is generated: between which numbers the inverse of a multiplier may lie (see proof/search.py).
+"""The generated epilogue of integer products: it turns int32 sums into results, for every form of emit/spec.py, and
+stores them. Also the generated part of its proofs: the bounds of a multiplier's inverse (see proof/search.py).
 
-The float32 operations that follow a sum in a graph (TAIL) are made one by one, as the graph has them.
+The float32 operations that follow a sum in a graph (TAIL) are applied one by one, as in the graph.
 
-Saturation is exact because every form delivers the rounded value itself, far from the ends of int32.
+Saturation is exact because every form computes the rounded value itself, far from the ends of int32.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, ev
 class Requantizer:
     """Writes the epilogue of one kernel.
 
-    form, out: how (emit/spec.py), and "u8", "s8", "i32" or "f32".
+    form, out: the form (emit/spec.py), and "u8", "s8", "i32" or "f32".
     vectors:   vectors per row; the last one may be cut by `mask` (lane bits).
     by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16; no vector is cut.
-    full, lanes_on: an i1, whether the panel's last vector is whole; which of its lanes exist.
+    full, lanes_on: whether the panel's last vector is whole, as i1; the mask of its lanes that exist.
     """
 
     def __init__(self, w: Flow, isa: Isa, form: str, out: str, vectors: int, zero_point: Value, mask: Value) -> None:
@@ -47,7 +47,7 @@ class Requantizer:
         return constant_bytes(self.form) * self.vectors * self.isa.lanes
 
     def row(self, acc: list[Value], held: Value) -> list[Value]:
-        """One row of accumulators to int32 results: before saturation, or for a table after it. held: the constants."""
+        """Requantize a row of sums to int32, before saturation (a table saturates). held: the constants' address."""
         if self.form == "i32":
             return acc
         if self.form.startswith(TAIL):
@@ -62,7 +62,7 @@ class Requantizer:
         return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
 
     def _tail(self, value: Value, place: int, held: Value) -> Value:
-        """The value after the steps of a form that begins with TAIL."""
+        """Apply the steps of a form that begins with TAIL to a value."""
         field = 0
         for step in self.form[len(TAIL) :]:
             if step == "m":
@@ -100,7 +100,7 @@ class Requantizer:
         return self._from_magic(value + self.magic)
 
     def _table(self, acc: Value, place: int, held: Value) -> Value:
-        """How many of a channel's sorted thresholds the sum reaches: a binary search of eight steps, lane by lane."""
+        """The number of a channel's sorted thresholds that the sum reaches: a binary search of eight steps per lane."""
         w, n = self.w, self.isa.lanes
         lanes = self.vectors * n
         tables = held + place * n * TABLE * 4
@@ -116,7 +116,7 @@ class Requantizer:
         return found.least(cap) + LIMITS[self.out][0]
 
     def finish(self, row: list[Value]) -> list[Value]:
-        """int32 results to what is stored: one value per vector, or a single one for the whole row."""
+        """Convert int32 results to the values that are stored: one per vector, or a single one for the whole row."""
         if self.out in WIDE:
             return self._unmix(row) if self.by_lanes else row
         if self.by_lanes:
@@ -128,7 +128,7 @@ class Requantizer:
         return [self._narrow(value) for value in row]
 
     def store_block(self, block: list[list[Value]], held: Value, first: Value, step: Value) -> None:
-        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on. The last
+        """Requantize and store all rows of sums: the first row at `first`, each further one `step` bytes on. The last
         panel's cut vector is stored through the mask.
         """
         if self.isa.dot == "madd256" and self.vectors <= 2 and self.out not in WIDE and self.form != "table":
@@ -142,7 +142,7 @@ class Requantizer:
                 self.store(row, target, whole)
 
     def _unmix(self, four: list[Value]) -> list[Value]:
-        """Four vectors with their channels in order. Each of the given ones has four channels of every sixteen."""
+        """Put the channels of four vectors in order. Each given vector has four channels of every sixteen."""
         n = self.isa.lanes
         low, high = (a.shuffled(range(2 * n), b) for a, b in (four[:2], four[2:]))
         places = [channel % 16 // 4 * n + channel // 16 * 4 + channel % 4 for channel in range(4 * n)]
@@ -155,7 +155,7 @@ class Requantizer:
         return value.trunc("i8")
 
     def _packed(self, four: list[Value]) -> Value:
-        """Four vectors as one of bytes, saturated: of every 16, four are the first vector's, four the second one's ...
+        """Four vectors as one of bytes, saturated: in every 16 bytes, four come from each vector in turn.
 
         For vectors a, b, c, d of 16 lanes:   a0-3 b0-3 c0-3 d0-3 | a4-7 b4-7 c4-7 d4-7 | a8-11 ... | a12-15 ...
         """
@@ -163,7 +163,7 @@ class Requantizer:
         return packed_bytes(self.isa, self.out, *words)
 
     def _packed32(self, rows: list[list[Value]]) -> list[list[Value]]:
-        """The bytes of each row of one or two vectors of eight lanes; four vectors are narrowed at a time."""
+        """The bytes of rows of one or two vectors of eight lanes each; four vectors are narrowed at a time."""
         values = [value for row in rows for value in row]
         width, done = 8 * self.vectors, []
         for first in range(0, len(values), 4):
@@ -206,26 +206,26 @@ class Requantizer:
 
 
 def rectified(x: Value) -> Value:
-    """The greater of x and 0; NaN stays NaN, and -0 becomes 0."""
+    """max(x, 0). NaN stays NaN, and -0 becomes 0."""
     return x.where("ugt", ZERO)
 
 
 def clipped(x: Value, low: Value, high: Value) -> Value:
-    """x between two limits, the upper one where they cross; NaN stays NaN."""
+    """x clipped to two limits; the upper one wins where they cross. NaN stays NaN."""
     raised = x.test("olt", low).select(low, x)
     return raised.test("ogt", high).select(high, raised)
 
 
 BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", "tiles")
-"""One 8-byte word each. A tile is spec.rows channels; inverse, low and high are float64 [tiles * rows].
+"""The argument words, 8 bytes each. A tile is spec.rows channels; inverse, low and high are float64 [tiles * rows].
 
-halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split: how many are negative
+halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split: the number of negative ones
 """
 
 
 @emitter("bounds")
 class BoundsEmitter(KernelEmitter):
-    """For each channel, with steps t = ceil(inverse * halves), in float64 throughout:
+    """Computes two bounds for each channel, with steps t = ceil(inverse * halves), in float64 throughout:
 
     low  = greatest of 0, t * weights where that is negative, and t * weights - weights elsewhere
     high = least of infinity, t * weights where that is positive, and t * weights - weights elsewhere
@@ -269,6 +269,6 @@ class BoundsEmitter(KernelEmitter):
         return lows + highs
 
     def _ceil(self, value: Value) -> Value:
-        """The least integer that is not below the value, if that is less than 2**51; else some integer near it."""
+        """The ceiling of the value if that is less than 2**51; else some integer near it."""
         nearest = value + self.magic - self.magic
         return nearest + nearest.test("olt", value).select(self.one, ZERO)

@@ -1,4 +1,4 @@
-"""Generated interpolation of an axis and the next one: sums of elements times weights in float64, rounded once."""
+"""Generated resampling along two neighbouring axes: sums of elements times weights in float64, rounded once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAMES = (
     *outer_names(("x", "y")),
     *names("line_at* line_weights* lines at* weights* pitch length count columns x_row y_row"),
 )
-"""One 8-byte word each. The third outer axis is the first one that is interpolated.
+"""The argument words, 8 bytes each. The third outer axis is the first resampled axis.
 
-line_at, line_weights  int64 [taps][lines], float64 of that shape:
-where in x an index of it reads, in bytes, and the weights
-at, weights            int64 [taps][count], float64: the same of the second one, in bytes of the thread's memory
+line_at, line_weights  int64 and float64 [taps][lines]: for each index of that axis, the offsets in x that it reads, in
+                       bytes, and the weights
+at, weights            int64 and float64 [taps][count]: the same for the second axis, in bytes of the thread's memory
 pitch                  elements from one index of the second axis to the next, in the thread's memory
-length, count          of the second axis, in x and in y; of neighbours, 1 for the first
+length, count          lengths of the second axis in x and in y; for ``neighbours`` length is 1
 columns                elements that stay side by side
 x_row, y_row           bytes from one index of the second axis to the next
 """
@@ -27,11 +27,10 @@ _MADE = {"f64": 8, "u8": 1, "s8": 1}
 
 @emitter("resample")
 class ResampleEmitter(StridedEmitter):
-    """`rows` elements at once, `vectors` taps of the first axis and `unroll` of the second; operands: the kind of x.
-
-    form: ``columns`` of elements that stay side by side, or ``neighbours``, where the second axis is the innermost one
-    and a row of it is read as columns; ``+cut``: integers are cut off, not rounded.
-    A row of sums of the first axis lies in the thread's memory; those of the second are made of it.
+    """Computes `rows` elements at once, with `vectors` taps of the first axis and `unroll` of the second. operands: the
+    kind of x. form: ``columns``: elements behind the second axis stay side by side; ``neighbours``: the second axis is
+    the innermost one, and a row of it is read as columns; ``+cut``: integers are truncated, not rounded.
+    The sums along the first axis are stored in the thread's memory; the sums along the second axis read them there.
     """
 
     names = NAMES
@@ -95,7 +94,7 @@ class ResampleEmitter(StridedEmitter):
             self._stored(_sum(terms), self.starts["y"] + at * self.made)
 
     def _gathered(self, places: Value) -> Value:
-        """float64 of the thread's memory, at bytes of its own in each lane."""
+        """Load a float64 into each lane from the thread's memory. places: the byte offset of each lane."""
         n, w = places.lanes, self.w
         if n == 1:
             return (self.scratch + places.extract(0)).load("<1 x double>", 8)
@@ -124,7 +123,7 @@ class ResampleEmitter(StridedEmitter):
 
 
 def _sum(terms: list[Value]) -> Value:
-    """The sum from 0 on, in this order. 0 is added to it last, which makes 0 of -0 as well."""
+    """The sum of the terms in order, plus 0, which turns -0 into 0 just as a sum that begins with 0 would."""
     total = terms[0]
     for term in terms[1:]:
         total = total + term

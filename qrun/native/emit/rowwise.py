@@ -1,6 +1,6 @@
-"""Generated work on float32 rows: where they are read, or what they are made of, and sums over them; and normalization,
-in float64: of rows and of channels by mean and deviation, and by the root mean square; of a pixel's channels by the
-squares of neighbours, and by constants."""
+"""Generated kernels over float32 rows. The base class reads or computes the rows, and sums over them. Normalizations in
+float64 follow: of rows and of channels by mean and deviation (layer, group), by the root mean square (RMS), by the
+squares of neighbouring channels (LRN), and by constants (batch)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from qrun.native.emit.widen import first_lanes, folded
 
 _SOURCE = ("n1", "n2", "strides*", "constants*")
 ROWS = ("y*", "rows", "chunk", "tiles", "length")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-n1, n2     of rows that a form makes: lengths of the second and third of the axes that they are along
-strides    int64 [operands][OUTER]: the operands' bytes along these
+n1, n2     for rows that a form computes: lengths of the second and third of the outer axes
+strides    int64 [operands][OUTER]: the operands' strides in bytes along the outer axes
 constants  of the form, as in emit/functions.py
 chunk      rows of a tile; length: elements of a row
 """
 
 Term = Callable[[Value, "Value | None"], Value]
-"""(index, on) to PARTS numbers of a row, from this index on. on: the lanes that count, None for all."""
+"""Maps (index, on) to PARTS numbers of a row, from this index on. on: mask of the lanes that count, None for all."""
 Part = tuple[Value, Value]
-"""Where a part of a row begins and ends."""
+"""The first index of a part of a row, and its end."""
 PARTS = 16
-"""Partial sums of a row: element i is part of number i modulo PARTS (docs/numerics.md, F40)."""
+"""Partial sums of a row: element i belongs to sum number i modulo PARTS (docs/numerics.md, F40)."""
 
 STANDARDIZE = (*ROWS, "numbers*", "scale*", "bias*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 numbers      float64: epsilon, and the length
 scale, bias  float64 [length]
@@ -39,20 +39,20 @@ scale, bias  float64 [length]
 EPSILON, LENGTH = 0, 8
 
 LRN = names("x* y* x_row y_row rows chunk channels last before after taps tiles factor* bias*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk             rows of a tile
-channels, last    of a row, and where its last block starts: it overlaps
+channels, last    channels of a row, and where its last block starts: it overlaps
 before, after     channels summed on either side; taps: before + 1 + after
-factor, bias      float64: of the sum of squares, and what is added to it
+factor, bias      float64: multiplies the sum of squares, and is added to it
 """
 
 
 class RowwiseEmitter(KernelEmitter):
-    """Rows one after another, PARTS elements at once.
+    """Base of kernels that work on one row after another, PARTS elements at once.
 
-    A row is read where it lies. With operands (then the form is the steps), it is computed from them into the thread's
-    memory. `vectors` rows are made together.
+    Without operands, rows are read in place. With operands, each row is first computed from them into the thread's
+    memory, by the steps in the form. `vectors` rows are processed together.
     """
 
     own: tuple[str, ...] = ROWS
@@ -84,16 +84,16 @@ class RowwiseEmitter(KernelEmitter):
             self.make_rows(xs, [a.y + number * self.made * 4 for number in numbers])
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
-        """Make rows of each x, into each y."""
+        """Write the code for several rows. xs, ys: the addresses of their inputs and results."""
         for x, y in zip(xs, ys, strict=True):
             self.make_row(x, y)
 
     def make_row(self, x: Value, y: Value) -> None:
-        """Make the row at x, into y."""
+        """Write the code for the row at x; its result goes to y."""
         raise NotImplementedError
 
     def _source(self, row: Value, place: int) -> Value:
-        """Compute a row from its operands. Returns where it lies. place: among those that are made together."""
+        """Compute a row from its operands. Returns its address. place: its number among rows processed together."""
         w, a, lanes = self.w, self.a, self.isa.lanes
         made, (rest, i2) = self.scratch + a.length * (4 * place), divmod(row, a.n2)
         starts = [a[name] for name in self.operands]
@@ -106,7 +106,7 @@ class RowwiseEmitter(KernelEmitter):
             steps = self.steps[count != lanes]
             for n, kind in (
                 kinds if count > 1 and self.spec.prefetch else ()
-            ):  # what lies there belongs to later rows, or is harmless
+            ):  # the addresses belong to later rows, or prefetching them is harmless
                 if not kind.isupper():
                     w.prefetch(starts[n] + (at + a.length * self.spec.vectors) * KINDS[kind][1])
             values = [
@@ -118,7 +118,7 @@ class RowwiseEmitter(KernelEmitter):
         return made
 
     def single(self, start: Value, index: Value, on: Value | None, lanes: int = PARTS) -> Value:
-        """Numbers of a row of float32, from this index on; 0 in the lanes that are off."""
+        """Load numbers of a float32 row, from this index on; 0 in the lanes that are off."""
         place, kind = start + index * 4, f"<{lanes} x float>"
         return place.load(kind, 4) if on is None else place.masked_load(kind, on, 4)
 
@@ -126,7 +126,7 @@ class RowwiseEmitter(KernelEmitter):
         return self.single(start, index, on).double()
 
     def wide(self, start: Value, index: Value, on: Value | None) -> Value:
-        """Numbers of a row of float64."""
+        """Load numbers of a float64 row."""
         place, kind = start + index * 8, f"<{PARTS} x double>"
         return place.load(kind, 8) if on is None else place.masked_load(kind, on, 8)
 
@@ -140,7 +140,7 @@ class RowwiseEmitter(KernelEmitter):
         return self._joined(lambda at, on: self.single(x, at, on, first.lanes), first, better)
 
     def _joined(self, term: Term, first: Value, join: Callable[[Value, Value], Value]) -> Value:
-        """`first` joined with all terms: within each lane, then the halves of the lanes, and the halves of that."""
+        """Join `first` with all terms: within each lane, then the halves of the lanes, and the halves of those."""
         w, end, lanes = self.w, self.a.length, first.lanes
         with w.loop(0, end - (lanes - 1), lanes, [first]) as turn:
             turn.next(join(turn.carried[0], term(turn.index, None)))
@@ -150,7 +150,7 @@ class RowwiseEmitter(KernelEmitter):
         return folded(rest.carried[0], join)
 
     def stored(self, y: Value, result: Term, part: Part | None = None) -> None:
-        """Store all results of a row, or of a part of it, that `result` makes as float32 or float64."""
+        """Store the results of a row, or of a part of it. result: computes them as float32 or float64."""
         for index, on in self.vectors(part):
             made = result(index, on)
             narrows = made.element == "double" or self.w.narrowing
@@ -164,7 +164,7 @@ class RowwiseEmitter(KernelEmitter):
             place.masked_store(made, on)
 
     def vectors(self, part: Part | None = None) -> Iterator[tuple[Value, Value | None]]:
-        """The body for each PARTS elements of a row, or of a part of it: the first index, and the lanes that count."""
+        """Write the body for each PARTS elements of a row, or of a part. Yields the first index and the mask."""
         w, (first, end) = self.w, part or (self.w.value("i64", 0), self.a.length)
         with w.loop(first, end - (PARTS - 1), PARTS) as turn:
             yield turn.index, None
@@ -173,7 +173,7 @@ class RowwiseEmitter(KernelEmitter):
 
 
 def inverse_deviation(rows: RowwiseEmitter, x: Value, mean: Value | None = None) -> Value:
-    """1 / sqrt(mean of the squares + epsilon) of a row, or of its distances from the mean."""
+    """1 / sqrt(mean of the squares + epsilon) of the row at x. mean: subtracted from the elements first, if given."""
 
     def squared(index: Value, on: Value | None) -> Value:
         value = rows.loaded(x, index, on) if mean is None else rows.loaded(x, index, on) - mean
@@ -190,7 +190,7 @@ class LayerNormEmitter(RowwiseEmitter):
     own: tuple[str, ...] = STANDARDIZE
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
-        """Several rows at once: while one waits for its mean, or for its deviation, the others go on."""
+        """Interleave several rows: while one waits for its mean or its deviation, the others go on."""
         length = (self.a.numbers + LENGTH).load("double", 8)
         means = [(self._total(x) / length).splat(PARTS) for x in xs]
         inverses = [inverse_deviation(self, x, mean).splat(PARTS) for x, mean in zip(xs, means, strict=True)]
@@ -209,16 +209,16 @@ class LayerNormEmitter(RowwiseEmitter):
 
 
 CHANNELS = (*STANDARDIZE, "groups", "channels", "piece")
-"""Those of layer normalization, but scale and bias are float64 [groups][channels]; then
+"""The words of layer normalization, where scale and bias are float64 [groups][channels], and
 
-groups    rows after which these begin again
-channels  of a row, and `piece` elements of each
+groups    rows after which scale and bias repeat
+channels  channels of a row; each has `piece` elements
 """
 
 
 @emitter("standardize_channels")
 class ChannelNormEmitter(LayerNormEmitter):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, scale and bias of each channel."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, with one scale and bias per channel."""
 
     own = CHANNELS
 
@@ -236,7 +236,7 @@ class ChannelNormEmitter(LayerNormEmitter):
 
 
 RMS = (*ROWS, "numbers*", "scale*")
-"""As those of layer normalization."""
+"""As for layer normalization."""
 
 
 @emitter("rms")
@@ -246,7 +246,7 @@ class RmsNormEmitter(RowwiseEmitter):
     own = RMS
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
-        """Several rows at once: while one waits for its inverse, the others go on."""
+        """Interleave several rows: while one waits for its inverse, the others go on."""
         inverses = [inverse_deviation(self, x).splat(PARTS) for x in xs]
         for x, inverse, y in zip(xs, inverses, ys, strict=True):
 
@@ -269,7 +269,7 @@ class InverseRmsEmitter(RowwiseEmitter):
 
 @emitter("lrn")
 class LrnEmitter(KernelEmitter):
-    """`rows` channels at once. The squares of a row lie in the thread's memory, zeros on either side."""
+    """Local response normalization, `rows` channels at once. The thread's memory has a row's squares between zeros."""
 
     names = LRN
     own_memory = True
@@ -299,7 +299,7 @@ class LrnEmitter(KernelEmitter):
         return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
 
     def _divide(self, x: Value, y: Value, channel: Value) -> None:
-        """x / (bias + factor * sum)**0.75, the power as a root times the root's root."""
+        """x / (bias + factor * sum)**0.75. The power is computed as the square root times its own square root."""
         start = self.scratch + channel * 8
         with self.w.loop(1, self.a.taps, 1, [start.load(self.kind, 8)]) as tap:
             square = (start + tap.index * 8).load(self.kind, 8)
@@ -311,10 +311,10 @@ class LrnEmitter(KernelEmitter):
 
 
 BATCH_NORM = names("x* y* x_row y_row rows chunk channels last tiles mean* factor* bias*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk             rows of a tile
-channels, last    of a row, and where its last block starts: it overlaps the one before
+channels, last    channels of a row, and where its last block starts: it overlaps the one before
 mean, factor, bias  float64 [channels]
 """
 

@@ -1,51 +1,52 @@
-"""The generated functions that walk a program: every thread runs all calls, each taking the tiles that are left.
+"""The generated functions that execute a program. Every thread walks through all calls, and takes the tiles that are
+left of each.
 
-    segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done.
-             Helpers leave out calls that are the leader's alone, and waits before such calls only
-    lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
-    follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
-    direct   lead, on arrays that Python names only
+    segment  run calls first..last; at a call with the barrier mark, wait until the calls since the last barrier are
+             done. Helpers skip the calls that only the leader runs, and waits that precede only such calls
+    lead     called by the thread that starts a run: reset counters, let helpers in, run, wait until they are out
+    follow   called by helpers: run whatever opens; return after nothing has opened for `patience` turns
+    direct   lead, on arrays that are given as Python objects
     ticks    the processor's clock
-    empty    a kernel that does nothing, with which the cost of a step is measured (machine/meter.py)
+    empty    a kernel that does nothing, used to measure the cost of a step (machine/meter.py)
 
-Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
-which is the same if it found none; then when it came to the end.
+At `times` each thread stores two readings of the processor's clock for each call: when it came to the call, and when it
+ended its own work on it (the same if there was none left); and one more at the end.
 
-Every kernel is given the scratch memory of its thread; few use it. A helper that comes late joins at the start and
-finds the tiles taken; nobody waits for a sleeping thread.
+Every kernel gets the scratch memory of its thread; few use it. A helper that comes late begins at the first call and
+finds its tiles taken; nobody waits for a sleeping thread.
 
-Who waits long for work of others sleeps on Linux until a counter changes (a futex): on a busy machine the other thread
-may have no processor for milliseconds, and gets one sooner. Who changes a counter wakes the sleeping threads, if
-SLEEPERS counts any. Elsewhere, and where a helper waits for the next run, a thread gives its processor to others
-through the function whose address the state has at YIELD, 0 for none. A system may wake a helper on the leader's
-processor: without that, each would wait there, for milliseconds, for what the other cannot do meanwhile. At first a
-thread spins, as sleeping and giving way cost more than most waits take.
+A thread that waits long for others sleeps on Linux until a counter changes (a futex): on a busy machine the other
+thread may have no processor for milliseconds, and gets one sooner this way. A thread that changes a counter wakes the
+sleepers, if SLEEPERS counts any. On other systems, and while a helper waits for the next run, a thread yields its
+processor through the function whose address is at YIELD in the state, 0 for none. Without that, if the system wakes a
+helper on the leader's processor, each would wait there for milliseconds while the other cannot run. At first a thread
+spins, since sleeping and yielding cost more than most waits take.
 
-Which thread sees what, and why each memory ordering suffices (names of LLVM; C++ says relaxed for monotonic):
+Which thread sees what, and why each memory ordering suffices (LLVM's names; C++ says relaxed for monotonic):
 
-monotonic   The counter of taken tiles (in the kernels). It must give each number to one thread, no more: what a tile
-            reads was made before a barrier, or before the run was opened.
-release     Adding to the count of finished tiles, after the kernel has returned: what its tiles stored comes before. It
-            is seq_cst, since it is an end of sleep too.
+monotonic   The counter of taken tiles (in the kernels). It need only give each number to one thread: the data that a
+            tile reads was stored before a barrier, or before the run was opened.
+release     Adding to the count of finished tiles after the kernel has returned, so that its tiles' stores come first.
+            This addition is seq_cst, since it also ends sleep.
 acquire     Reading that count in a barrier. The additions of several threads are one release sequence, since each is a
-            read-modify-write: who reads the full count sees the results of all of them.
+            read-modify-write: a thread that reads the full count sees the results of all of them.
 seq_cst     Opening, entering, closing. A helper adds itself to those inside, then looks whether the run is still open;
             the leader closes it, then looks whether someone is inside. Each stores one word and then loads the other's:
-            with release and acquire both could read what was there before (Dekker's problem), and the helper would run
-            calls whose counters the next run resets. In one total order, one of the two sees the other: a helper that
-            is too late leaves without touching anything.
-            Opening is also the release that the plan, its range and its counters need, which are plain stores; leaving
-            is the release after which the leader, who reads that nobody is inside, has all results. Both would do with
-            less, but happen once a run and thread.
-            Sleeping and waking: a thread adds itself to SLEEPERS, then looks at the counter again; who changes the
-            counter then looks at SLEEPERS. One of them sees the other; and Linux lets nobody sleep whose counter has
-            changed meanwhile.
+            with release and acquire both could read the old values (Dekker's problem), and the helper would run calls
+            whose counters the next run resets. In one total order, one of the two sees the other: a helper that is too
+            late leaves without touching anything.
+            Opening is also the release that the plan, its range and its counters need, which are plain stores. Leaving
+            is the release after which the leader, once it reads that nobody is inside, has all results. Weaker orders
+            would do for these two, but they happen once per run and thread.
+            Sleeping and waking: a thread adds itself to SLEEPERS, then looks at the counter again; a thread that
+            changes the counter then looks at SLEEPERS. One of them sees the other; and Linux lets no thread sleep whose
+            counter has changed meanwhile.
 
-A helper that leaves out the wait before calls of the leader alone does wait after the last of them, if it goes on with
-others. There it reads what the leader has added after it had waited itself: so all before is done, and seen.
+A helper that skips the wait before calls of the leader alone does wait after the last of them, if it goes on with other
+calls. That wait reads a count that the leader added to after its own wait: so all earlier work is done, and seen.
 
-A plan is never changed while a helper is inside, so that all else may be plain loads and stores: a helper compares the
-generation again after it has entered, and so does not take a later run for the one that it saw.
+A plan never changes while a helper is inside, so all other accesses may be plain loads and stores. A helper compares
+the generation again after it has entered, so that it does not mistake a later run for the one that it saw.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
 
 
 def _is_undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
-    """Whether one of the calls with these numbers left a result undecided."""
+    """Whether one of the `doubts` calls, whose numbers are at `doubtful`, left a result undecided."""
     with w.loop(0, doubts, 1, [w.value("i1", "false")]) as turn:
         call = (doubtful + turn.index * 8).load("i64", 8)
         args = (plan + call * spec.ENTRY + 8).load("ptr", 8)
@@ -72,11 +73,10 @@ def _is_undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value
 
 
 def _direct(w: Flow, told: Value) -> Value:
-    """A run that is one call from Python, which tells where each array is as an object:
-    1 if a call could not decide a result.
+    """A whole run in one call from Python, on array objects. Returns 1 if a call left a result undecided.
 
-    A word of an argument struct that is to be an address in an array gets where its elements begin, plus so many bytes.
-    """
+    It first sets each word of an argument struct that is an address in an array: the address of the array's elements,
+    plus an offset in bytes. told: the words from spec.STATE_AT on."""
     words = [(told + 8 * place).load(kind, 8) for place, kind in enumerate(_TOLD)]
     state, first, end, scratch, inside, places, count, doubtful, doubts = words
     with w.loop(0, count, 1) as turn:
@@ -90,15 +90,15 @@ def _direct(w: Flow, told: Value) -> Value:
 
 
 _BRIEF, _GIVEN, _AWAKE = 256, 16, 2048
-"""Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts; after how
-many turns it sleeps."""
+"""The turns of a wait (tens of nanoseconds each) after which a thread yields; the turns that one yield counts for; and
+the turns after which a thread sleeps."""
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _SLEEP, _WAKE, _ALL = 128, 129, 2**31 - 1
-"""The number of Linux's call, what it is asked for (within one process), and how many threads are woken."""
+"""The system call's number; its operations, within one process; and the number of threads to wake."""
 
 
 def _wait(pause: Pause, w: Flow, give_way: Value, turn: Value) -> Value:
-    """Make a turn of a wait. Returns how many there were."""
+    """Do one turn of a wait: pause, and yield if it is long. turn: turns so far. Returns their new number."""
     name, operands = pause
     w.run(name, *operands)
 
@@ -111,7 +111,7 @@ def _wait(pause: Pause, w: Flow, give_way: Value, turn: Value) -> Value:
 
 
 def _rest(futex: int, w: Flow, state: Value, counter: Value, seen: Value, turn: Value) -> Value:
-    """Make a turn of a wait for a counter that was this: sleep, if there were many. Returns how many there were."""
+    """Do one turn of a wait for a counter to change from `seen`; sleep if there were many. Returns the turns so far."""
     system, give_way = ((state + place).load("ptr", 8) for place in (spec.SYSCALL, spec.YIELD))
 
     def asleep() -> list[Value]:
@@ -130,7 +130,7 @@ def _rest(futex: int, w: Flow, state: Value, counter: Value, seen: Value, turn: 
 
 
 def _wake(futex: int, w: Flow, state: Value, counter: Value) -> None:
-    """Wake the threads that sleep until this counter changes, as it just did."""
+    """Wake the threads that sleep until this counter changes."""
     system = (state + spec.SYSCALL).load("ptr", 8)
     asked = f"i64 {futex}, ptr {counter}, i64 {_WAKE}, i64 {_ALL}, ptr null, ptr null, i64 0"
     with w.when(system.test("ne", "null")):
@@ -138,14 +138,14 @@ def _wake(futex: int, w: Flow, state: Value, counter: Value) -> None:
 
 
 def _change_counter(w: Flow, state: Value, counter: Value, what: str, number: Value) -> None:
-    """Change a counter, and wake the threads that wait for it."""
+    """Change a counter by the atomic operation `what`, and wake the threads that wait for it."""
     w.atomic(what, counter, number, "seq_cst")
     with w.when(w.atomic_load(state + spec.SLEEPERS, "seq_cst").test("ne", 0)):
         w.do(f"call void @roused(ptr {state}, ptr {counter})")
 
 
 def _wait_until(w: Flow, state: Value, counter: Value, order: str, ready: Callable[[Value], Value]) -> None:
-    """Wait until a counter is as `ready` says. order: in which it is read."""
+    """Wait until `ready` is true of a counter's value. order: the memory ordering of reading it."""
     look, again, after = w.labels("look", "again", "after")
     head, (turn,) = w.head(look, [w.value("i64", 0)])
     seen = w.atomic_load(counter, order)
@@ -167,7 +167,7 @@ def _segment(
     heeded: Value,
     state: Value,
 ) -> None:
-    """heeded: the bits spec.SKIP and spec.PASS that this thread heeds: 0 for the leader."""
+    """Run the calls first..end-1. heeded: the bits spec.SKIP and spec.PASS that this thread obeys: 0 for the leader."""
     with w.loop(first, end, 1, once=True) as turn:
         entry, stamp = plan + turn.index * spec.ENTRY, times + turn.index * 16
         came = w.call("i64", clock)
@@ -187,7 +187,7 @@ def _segment(
 
 
 def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, state: Value) -> None:
-    """Do what is left of a call. worked: where is noted when the thread ended its work on it."""
+    """Make the tiles that are left of a call. worked: the address of the time when this thread ended its work on it."""
     kernel, args = (place.load("ptr", 8) for place in (entry, entry + 8))
     did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
     with w.when(did.test("ne", 0)):
@@ -244,7 +244,7 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
 
 
 def runner_text(architecture: str) -> str:
-    """LLVM IR of all functions. The unit of the time stamps is the processor's; machine/meter.py finds it."""
+    """LLVM IR of all functions. Times are in ticks of the processor's clock; machine/meter.py measures its rate."""
     clock, segment = (
         CLOCK[architecture],
         "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %state",

@@ -1,10 +1,10 @@
-"""Generated softmax of rows of 8-bit codes, in float64 wherever that decides the rounding.
+"""Generated softmax of rows of 8-bit codes, and of float32. Codes are computed in float64 where the rounding needs it:
 
-each    an element's own quotient
-table   the quotients of all 256 distances from a row's greatest code first, in float32; where that leaves a result in
-        doubt, in float64; rows still in doubt go the way of ``each``
-planes  the same with 64 codes looked up at once (AVX512-VBMI). A row's sum is one of integers: weights are multiples of
-        2**-31, and the four bytes of each are looked up and summed for themselves
+each    one quotient per element
+table   first the quotients for all 256 distances from a row's greatest code, in float32; in float64 if that leaves a
+        result in doubt; rows still in doubt are computed as by ``each``
+planes  the same, but 64 codes are looked up at once (AVX512-VBMI). A row's sum is a sum of integers: weights are
+        multiples of 2**-31, and each of their four bytes is looked up and summed separately
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from qrun.native.emit.spec import MAGIC_BITS, VBMI
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, constants
 
 NAMES = names("x* y* rows chunk length last tiles weights* levels* certain* equal high zero singles* reach! planes*")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 chunk             rows of a tile
 length, last      codes of a row, and where its last block starts: it overlaps
-weights, levels   float64 [256]: by 255 - distance, the exponential, and that over the result's scale
-certain           float64: quotients nearer to an integer than this are rounded right
+weights, levels   float64 [256], indexed by 255 - distance: the exponential; and the exponential over the result's scale
+certain           float64: quotients nearer to an integer than this are rounded correctly
 equal             the result where all codes of a row are equal
 high, zero        the greatest result before the zero point is added, and the zero point
-singles, reach    levels as float32, and the relative error of a quotient in float32, of ``table`` and ``planes``
-planes            bytes [4, 256]: of the weights as multiples of 2**-31, the lowest byte first
+singles, reach    levels as float32, and the relative error of a quotient in float32 (``table`` and ``planes``)
+planes            bytes [4, 256] of the weights as multiples of 2**-31, the lowest byte first
 """
 WEIGHT = 2.0**31
 _MOST = 1024.0
-"""Quotients are cut to this: it is more than any result, and little enough to be rounded by MAGIC32 and MAGIC64."""
+"""The upper limit of quotients: above any result, and small enough for rounding by MAGIC32 and MAGIC64."""
 _PARTS = 4
 """Partial sums of a row."""
 
 
 @emitter("softmax")
 class SoftmaxEmitter(KernelEmitter):
-    """rows: bytes in which the greatest and the least code are sought, 0 for one at a time."""
+    """rows: bytes that are searched at once for the greatest and the least code; 0: one code at a time."""
 
     names = NAMES
 
@@ -80,7 +80,7 @@ class SoftmaxEmitter(KernelEmitter):
                 self._look_up(x, y, self.table, shift)
 
     def _precise(self, x: Value, y: Value, shift: Value, table: Value) -> None:
-        """Make a row whose results float32 leaves in doubt, in float64."""
+        """Compute a row in float64, since float32 leaves its results in doubt."""
         w = self.w
         inverse = "1.0" / self._total(x, shift)
         doubtful = self._fill(table, inverse)
@@ -111,7 +111,7 @@ class SoftmaxEmitter(KernelEmitter):
         return turn.carried[0], turn.carried[1]
 
     def _total(self, x: Value, shift: Value) -> Value:
-        """The sum of a row's weights: four partial sums, which do not wait for each other, then what is left."""
+        """The sum of a row's weights: four independent partial sums, then the remaining elements."""
         w, a = self.w, self.a
         weights = a.weights + shift * 8
 
@@ -143,7 +143,7 @@ class SoftmaxEmitter(KernelEmitter):
         return reduce(add, parts).uitofp("double") * (1 / WEIGHT)
 
     def _rounded(self, levels: Value, inverse: Value) -> tuple[Value, Value, Value]:
-        """The codes of the quotients (i8), the quotients, at most _MOST, and the distance of each from an integer."""
+        """The codes of the quotients (i8), the quotients (at most _MOST), and each one's distance from an integer."""
         magic, bits = (MAGIC32, "i32") if levels.element == "float" else (MAGIC64, "i64")
         quotient = (levels * inverse).where("olt", _MOST)
         raised = quotient + magic
@@ -166,7 +166,7 @@ class SoftmaxEmitter(KernelEmitter):
         return turn.carried[0].reduced("fmax").test("oge", 0.5)
 
     def _fill(self, table: Value, inverse: Value) -> Value:
-        """Put the codes of all 256 distances into the table. Returns an i1: whether one of them may be wrong."""
+        """Fill the table with the codes of all 256 distances. Returns an i1: whether one of them may be wrong."""
         w, n = self.w, max(self.isa.lanes // 2, 2)
         factor = inverse.splat(n)
         with w.loop(0, 256, n, [w.zero(factor.kind)]) as turn:
@@ -201,7 +201,7 @@ class SoftmaxEmitter(KernelEmitter):
             copy(rest.index)
 
     def _each(self, x: Value, y: Value, shift: Value, inverse: Value) -> None:
-        """Make the results one by one, each from its own quotient."""
+        """Compute the results one by one, each from its own quotient. The run ends undecided if one is in doubt."""
         w = self.w
         levels = self.a.levels + shift * 8
         factor = inverse.splat(1)
@@ -215,13 +215,13 @@ class SoftmaxEmitter(KernelEmitter):
 
 @emitter("shares")
 class SoftmaxF32Emitter(RowwiseEmitter):
-    """exp(x - greatest) * (1 / sum exp(x - greatest)) in float32, the sum and its inverse in float64.
-    The exponentials of a row lie where its results will."""
+    """exp(x - greatest) * (1 / sum exp(x - greatest)) in float32; the sum and its inverse are float64.
+    A row's exponentials are stored in the place of its results."""
 
     exponential = staticmethod(share)
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
-        """Several rows at once: while one waits for its greatest element, or for its sum, the others go on."""
+        """Interleave several rows: while one waits for its greatest element or its sum, the others go on."""
         greatest = [self.greatest(x) for x in xs]
         totals = [self.total(*row) for row in zip(xs, greatest, ys, strict=True)]
         for total, y in zip(totals, ys, strict=True):
@@ -233,7 +233,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
             self.stored(y, share)
 
     def total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
-        """The sum of a row's exponentials, which are stored at `kept`, if at all."""
+        """The sum of a row's exponentials. kept: the address where they are stored; None to store none."""
         top = greatest.splat(PARTS)
 
         def term(index: Value, on: Value | None) -> Value:
@@ -245,13 +245,13 @@ class SoftmaxF32Emitter(RowwiseEmitter):
         return self.sum(term)
 
     def greatest(self, x: Value) -> Value:
-        """The greatest element of a row, float; elements that are NaN count only where all are."""
+        """The greatest element of a row, float. NaN elements are skipped; -inf if all are NaN."""
         return self.extreme(x, -math.inf, lambda so_far, more: more.where("ogt", so_far))
 
 
 @emitter("log_shares")
 class LogSoftmaxEmitter(SoftmaxF32Emitter):
-    """x - greatest - log(sum exp(x - greatest)) in float32, the sum and its logarithm in float64."""
+    """x - greatest - log(sum exp(x - greatest)) in float32; the sum and its logarithm are float64."""
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
         greatest = [self.greatest(x) for x in xs]

@@ -1,5 +1,6 @@
-"""What kernels share that walk operands with strides: tiles of units,
-each an index of three outer axes and a chunk; and triangles."""
+"""Kernels that walk their operands with strides: the common base, copies, transpositions and triangles.
+
+A tile is some units; a unit is an index of three outer axes and a chunk of the kernel's own axis."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from qrun.native.emit.spec import OUTER
 
 
 def outer_names(operands: Sequence[str]) -> tuple[str, ...]:
-    """One 8-byte word each.
+    """The names of the words for the outer axes, 8 bytes each.
 
-    NAME*, NAME_0 to NAME_2  of each operand: where it starts, and its strides in bytes along the outer axes
+    NAME*, NAME_0 to NAME_2  each operand's address, and its strides in bytes along the outer axes
     n1, n2                   lengths of the second and third outer axis
-    chunks, chunk            parts of the kernel's first own axis, and its elements in each
+    chunks, chunk            the number of parts of the kernel's first own axis, and elements per part
     units                    outer indices times chunks; a tile is `share` of them
     """
     strides = (f"{name}_{axis}" for name in operands for axis in range(OUTER))
@@ -23,7 +24,7 @@ def outer_names(operands: Sequence[str]) -> tuple[str, ...]:
 
 
 class StridedEmitter(KernelEmitter):
-    """operands: their names in the struct. starts: where each begins, for the unit at work."""
+    """Base of the kernels. operands: their names in the struct. starts: their addresses for the current unit."""
 
     operands: tuple[str, ...] = ("x", "y")
 
@@ -32,8 +33,7 @@ class StridedEmitter(KernelEmitter):
         self.starts: dict[str, Value] = {}
 
     def tile(self, tile: Value) -> None:
-        """Make one tile: for each of its units, let the operands start at the unit's outer index,
-        and make its chunk."""
+        """Make one tile: for each of its units, set `starts` to the unit's outer index, and make its chunk."""
         w, a = self.w, self.a
         start, end = tile.part(a.share, a.units)
         rest, chunk = divmod(start, a.chunks)
@@ -52,7 +52,7 @@ class StridedEmitter(KernelEmitter):
         self.end()
 
     def offset(self, name: str, axis: int, index: Value) -> Value:
-        """Bytes from an outer axis' first index to this one."""
+        """Bytes from an outer axis's first index to this one."""
         return index * self.stride(name, axis)
 
     def stride(self, name: str, axis: int) -> Value:
@@ -64,7 +64,7 @@ class StridedEmitter(KernelEmitter):
         raise NotImplementedError
 
     def end(self) -> None:
-        """Write what remains to be done at the end of a tile."""
+        """Write code for the end of a tile. The default writes none."""
 
     def _following(self, counters: list[Value]) -> list[Value]:
         """The chunk and outer indices of the next unit: the chunk plus one, with carry into the outer indices."""
@@ -81,7 +81,7 @@ _OUTER = outer_names(("x", "y"))
 RUNS = (*_OUTER, "rows", "x_row", "y_row", "bytes")
 ELEMENTS = (*_OUTER, "rows", "x_row", "y_row", "columns", "x_column", "y_column")
 BLOCKS = (*_OUTER, "a", "a_block", "a_x", "a_y", "b", "b_block", "b_x", "b_y", "x_step", "y_step")
-"""The words of outer axes, and those of the kernel's two own ones; strides in bytes.
+"""The words for the outer axes, and for the kernel's own two axes; strides in bytes.
 
 a, b         the own axes of a transposition, in the order of its loops: lengths; elements per block; strides
 x_step, y_step    from one row of a block to the next
@@ -108,7 +108,8 @@ def copy_run(emitter: KernelEmitter, x: Value, y: Value, last: Value) -> None:
 
 @emitter("runs")
 class RunsEmitter(StridedEmitter):
-    """Rows of contiguous bytes. `vectors` vectors of `unroll` bytes at a time, the last of a row overlapping."""
+    """Copies rows of contiguous bytes, `vectors` vectors of `unroll` bytes at a time; the last block of a row overlaps
+    the one before."""
 
     names = RUNS
     frozen = True
@@ -140,9 +141,9 @@ class ElementsEmitter(StridedEmitter):
 
 @emitter("blocks")
 class BlocksEmitter(StridedEmitter):
-    """Transposed blocks: `rows` rows of `vectors` contiguous elements of `unroll` bytes become columns.
+    """Transposes blocks: `rows` rows of `vectors` contiguous elements of `unroll` bytes become columns.
 
-    form ``dense``: the rows of the result follow each other without gaps; else each is stored by itself.
+    form ``dense``: the rows of the result are contiguous; else each is stored separately.
     """
 
     names = BLOCKS
@@ -174,7 +175,7 @@ class BlocksEmitter(StridedEmitter):
         self._store_rows(pieces, spec.rows * spec.vectors // len(pieces), y)
 
     def _store_rows(self, pieces: list[Value], count: int, y: Value) -> None:
-        """Store vectors of `count` elements, each one row of the result or several."""
+        """Store vectors of `count` elements, each of which is one or more rows of the result."""
         whole, bits = count // self.spec.rows, f"i{8 * self.spec.rows * self.spec.unroll}"
         for number, piece in enumerate(pieces):
             parts = piece if whole == 1 else piece.bitcast(f"<{whole} x {bits}>")
@@ -184,18 +185,18 @@ class BlocksEmitter(StridedEmitter):
 
 
 TRIANGLE = names("x* y* rows chunk tiles lines columns diagonal")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
-rows, chunk     rows of all matrices, and those of a tile
+rows, chunk     rows of all matrices, and rows of a tile
 lines, columns  rows of a matrix, and elements of a row
-diagonal        where in a matrix' first row the elements behind the diagonal begin; in each row one later
+diagonal        the column of a matrix's first row at which the upper part begins; in each further row one later
 """
 
 
 @emitter("triangle")
 class TriangleEmitter(KernelEmitter):
-    """Elements of `unroll` bytes, `rows` of them at once. form: ``upper`` keeps what is behind the diagonal, ``lower``
-    what is before it."""
+    """Copies a triangle of matrices with elements of `unroll` bytes, `rows` of them at once, and zeros elsewhere. form:
+    ``upper`` keeps the elements from column `diagonal` on, ``lower`` those before."""
 
     names = TRIANGLE
     frozen = True

@@ -1,4 +1,4 @@
-"""The kernel that runs a program turn after turn, alone or as a call of another program: loops, scans and branches."""
+"""The kernel that runs a loop, scan or branch: it executes a body's program once per iteration, here called a turn."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter
 from qrun.native.emit.spec import DOUBT, ENTRY, MOVE, PIECE, TIMES, TURNS
 
 _LONG = {"x86_64": 1 << 27, "aarch64": 1 << 21}
-"""Ticks after which no further turn begins, by architecture: 30 milliseconds or more of a clock of 1 to 5 GHz; two
-milliseconds or more of one of 1 GHz or less."""
+"""Ticks after which no further turn begins, by architecture. That is at least 26 ms with a clock of 1 to 5 GHz, and at
+least 2 ms with a clock of 1 GHz or less."""
 
 
 @emitter("turns")
 class TurnsEmitter(KernelEmitter):
-    """Operands are what turns read from outside, and where their results go. The other words are in memory that each
-    run has for itself, to which `held` points (spec.TURNS):
+    """Writes the loop. Its operands are the values that turns read from outside, and where their results go. Each run
+    has the other words in memory of its own, at `held` (spec.TURNS):
 
-    lead, state, calls, plan    the function `lead` of emit/runner.py, and what it is given
-    doubtful, doubts            calls that may leave a result undecided, and how many
-    first, before, after, last  moves before all turns, before each one, after each one, and after all; and how many
-    count, count_at             where the number of turns is, as in a move
-    going, going_at, sense      and where the byte is that is `sense` if there are any
-    until                       where the byte is that is 0 after the last turn
-    start, number               the number of the first turn, and where the number of each is put
-    most                        the most turns that are made
-    inner, exact                a result is undecided (inner) unless all turns were made, and `most` of them (exact)
-    base                        a table of addresses in place of the struct, or 0
-    done, goes, failed, ticks   set at the end: how many turns were made, whether others would follow, whether the next
-                                one was undecided, and how long all took
-    total, spans                turns, and the ticks of each call, are added to these
-    kept                        where moves keep `total`, as it counts turns inside of turns that may be undecided
+    lead, state, calls, plan    the function `lead` of emit/runner.py, and its arguments
+    doubtful, doubts            the numbers of the calls that may leave a result undecided, and their count
+    first, before, after, last  moves before all turns, before each one, after each one, and after all; and their counts
+    count, count_at             the place of the requested number of turns, given as in a move
+    going, going_at, sense      the place of a byte; turns begin only if it equals `sense`
+    until                       the address of a byte that is 0 after the last turn
+    start, number               the number of the first turn, and the address where each turn's number is stored
+    most                        the most turns that one call runs
+    inner, exact                inner: the result is undecided unless all turns ran, and with `exact` exactly `most`
+    base                        a table of addresses that is used instead of the struct, or 0
+    done, goes, failed, ticks   results: how many turns ran, whether more would follow, whether the next one was
+                                undecided, and how long all of them took
+    total, spans                running sums: of turns, and of the ticks of each call
+    kept                        where moves save `total`, which counts turns inside of turns that may be undecided
 
-    Turns end early if they take long, and where a call could not decide a result: of that turn nothing is moved.
+    The loop ends early if it takes long, or if a call leaves a result undecided: that turn's results are not moved.
     """
 
     own_memory = True
@@ -81,11 +81,11 @@ class TurnsEmitter(KernelEmitter):
         return self.w.call("i64", CLOCK[self.isa.architecture])
 
     def _pointer(self, byte: Value, ahead: Value) -> Value:
-        """So many bytes from the address that is in this byte of the struct, or of the table."""
+        """An address: `ahead` bytes after the one that is stored at `byte` of the struct, or of the table `base`."""
         return (self.base + byte).load("ptr", 8) + ahead
 
     def _move(self, name: str, done: Value) -> None:
-        """Make the moves of this name after so many turns."""
+        """Execute the list of moves of this name. done: how many turns have run."""
         with self.w.loop(0, self.h[f"{name}s"], 1) as turn:
             row = self.h[f"{name}*"] + turn.index * MOVE
             byte, start, to_byte, to, size, ahead, along = ((row + 8 * n).load("i64", 8) for n in range(MOVE // 8))
@@ -96,7 +96,7 @@ class TurnsEmitter(KernelEmitter):
                 (target + at).store((source + at).load(f"<{n} x i8>"))
 
     def _note(self) -> None:
-        """Add the ticks that each call took."""
+        """Add the ticks of each call of this turn to `spans`."""
         times = (self.h["state*"] + TIMES).load("ptr", 8)
         with self.w.loop(0, self.h["calls"], 1) as turn:
             came, left = ((times + turn.index * 16 + n).load("i64", 8) for n in (0, 16))
@@ -104,7 +104,7 @@ class TurnsEmitter(KernelEmitter):
             spent.store(spent.load("i64", 8) + (left - came), 8)
 
     def _undecided(self) -> Value:
-        """Whether a call left a result undecided. Its mark is taken away."""
+        """Whether a call left a result undecided. Clears the marks of those calls."""
         with self.w.loop(0, self.h["doubts"], 1, [self.w.value("i64", 0)]) as turn:
             call = (self.h["doubtful*"] + turn.index * 8).load("i64", 8)
             mark = (self.h["plan*"] + call * ENTRY + 8).load("ptr", 8) + DOUBT

@@ -1,5 +1,5 @@
-"""Values of generated code, which know their LLVM type: operators write instructions into their function;
-how LLVM IR writes types, and constants of them."""
+"""Typed values of generated LLVM IR. Python operators on them write instructions into their function. Also the text of
+types and constants."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ REAL = {"double": "f64", "float": "f32"}
 """LLVM types of real numbers, and their suffixes in the names of intrinsics."""
 
 Operand: TypeAlias = Union["Value", str, int, float]
-"""A value, the text of a constant, or a number that becomes a constant of the type of the value beside it."""
+"""A value, the text of a constant, or a number that becomes a constant of the other operand's type."""
 Typed = tuple[str, str]
 """(type, text) of a constant operand."""
 
 ZERO = "zeroinitializer"
 MAGIC32, MAGIC64 = 1.5 * 2.0**23, 1.5 * 2.0**52
-"""Numbers of float32 and float64 whose last bit stands for 1: what is added to them is rounded to an integer, ties to
-even, which then stands in the low bits. Half as much again as the power of two leaves room below for negative ones."""
+"""Numbers of float32 and float64 whose last bit counts ones: adding x to them rounds x to an integer, ties to even, in
+the low bits of the sum. The factor 1.5 leaves room below for negative integers."""
 
 
 @cache
 def parts(kind: str) -> tuple[int, str]:
-    """Lanes (0 for a scalar) and element of a type."""
+    """The number of lanes (0 for a scalar) and the element type of a type."""
     if not kind.startswith("<"):
         return 0, kind
     count, _, element = kind[1:-1].partition(" x ")
@@ -32,13 +32,13 @@ def parts(kind: str) -> tuple[int, str]:
 
 
 def suffix(kind: str) -> str:
-    """How a type is written in the names of overloaded intrinsics."""
+    """The suffix for a type in the names of overloaded intrinsics."""
     lanes, element = parts(kind)
     return (f"v{lanes}" if lanes else "") + REAL.get(element, element)
 
 
 def real(value: float) -> str:
-    """A constant of float or double, bit by bit; for float one that it can hold."""
+    """The text of a float or double constant, as the bits of a double. A float's value must be a float32 number."""
     return f"0x{struct.pack('>d', value).hex().upper()}"
 
 
@@ -48,12 +48,12 @@ def every(kind: str, value: int | str, lanes: int) -> str:
 
 
 def _integer(name: str) -> Callable[[Value, Operand], Value]:
-    """The method that writes this instruction of two integers of one type."""
+    """A method that writes the instruction of this name, on two integers of one type."""
     return lambda value, other: value.op(name, other)
 
 
 def _cast(name: str) -> Callable[[Value, str], Value]:
-    """The method that writes this conversion, to an element type in each lane or to a whole vector type."""
+    """A method that writes the conversion of this name, to an element type in each lane or to a whole vector type."""
 
     def cast(value: Value, element: str) -> Value:
         kind = value.typed(element)
@@ -66,7 +66,7 @@ class Value:
     """A value of the function that `w` writes: its LLVM type, and its name or the text of a constant.
 
     Operators write the instruction that fits the type: ``+`` is add, fadd, or for a pointer a step in bytes. ``//`` and
-    ``%`` take operands as unsigned. Instructions come in the order of Python's evaluation: operands from left to right.
+    ``%`` are unsigned. Instructions are written in the order of Python's evaluation: operands from left to right.
     """
 
     __slots__ = ("kind", "name", "w")
@@ -92,7 +92,7 @@ class Value:
         return parts(self.kind)[1] in REAL
 
     def typed(self, element: str) -> str:
-        """The type of as many lanes of this element; a vector type stays as it is."""
+        """The type with this value's lanes and this element; a vector type is returned unchanged."""
         lanes = parts(self.kind)[0]
         return f"<{lanes} x {element}>" if lanes and element[0] != "<" else element
 
@@ -101,7 +101,7 @@ class Value:
         return other if isinstance(other, Value) else self.w.value(self.kind, other)
 
     def op(self, name: str, other: Operand) -> Value:
-        """The instruction `name` of this and another value of its type."""
+        """The result of the instruction `name` on this value and another one of its type."""
         return self.w.let(self.kind, f"{name} {self.kind} {self.name}, {self.like(other).name}")
 
     def _arithmetic(self, name: str, other: Operand) -> Value:
@@ -157,12 +157,12 @@ class Value:
         return self.w.let(yes.kind, f"select {self.kind} {self}, {yes.kind} {yes}, {no.kind} {no}")
 
     def where(self, how: str, other: Operand) -> Value:
-        """This value where the comparison `how` with the other one holds, else the other one."""
+        """This value where `self how other` holds, else the other one, in each lane."""
         other = self.like(other)
         return self.test(how, other).select(self, other)
 
     def within(self, low: Operand, high: Operand) -> Value:
-        """A real number between two limits; NaN becomes the lower one."""
+        """A real number clipped to two limits; NaN becomes the lower one."""
         return self.where("ogt", low).where("olt", high)
 
     def bits(self) -> Value:
@@ -178,7 +178,7 @@ class Value:
     _fpext, _fptrunc = _cast("fpext"), _cast("fptrunc")
 
     def extended(self, element: str, signed: bool) -> Value:
-        """A wider integer of the same value."""
+        """An integer extended to a wider type, with its sign if `signed`, else with zeros."""
         return self.sext(element) if signed else self.zext(element)
 
     def double(self) -> Value:
@@ -186,7 +186,7 @@ class Value:
         return self._fpext("double")
 
     def single(self) -> Value:
-        """float64 rounded to float32, or to the narrower type that results have."""
+        """float64 rounded to float32, or to the narrower type that `w.narrowing` rounds to."""
         return self.w.narrowing(self) if self.w.narrowing else self.float32()
 
     def float32(self) -> Value:
@@ -194,14 +194,14 @@ class Value:
         return self._fptrunc("float")
 
     def through(self, element: str) -> Value:
-        """Rounded to a narrower type of floats, ties to even, and back."""
+        """This value rounded to a narrower float type, ties to even, and converted back."""
         return self._fptrunc(element)._fpext(self.element)
 
     def sqrt(self) -> Value:
         return self.intrinsic("sqrt")
 
     def copysign(self, other: Operand) -> Value:
-        """This value's size with the other one's sign."""
+        """This value's magnitude with the other one's sign."""
         return self.intrinsic("copysign", other)
 
     def intrinsic(self, name: str, *others: Operand) -> Value:
@@ -209,7 +209,7 @@ class Value:
         return self.w.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", self, *(self.like(other) for other in others))
 
     def reduced(self, name: str, *first: Typed) -> Value:
-        """The lanes reduced to one by llvm.vector.reduce.NAME. An fadd also takes what it starts from."""
+        """The lanes reduced to one by llvm.vector.reduce.NAME. first: the start value that an fadd takes."""
         return self.w.call(self.element, f"llvm.vector.reduce.{name}.{suffix(self.kind)}", *first, self)
 
     def least(self, other: Operand) -> Value:
@@ -217,16 +217,16 @@ class Value:
         return self.intrinsic("smin", other)
 
     def part(self, size: Operand, end: Operand) -> tuple[Value, Value]:
-        """The start and end of part number `self` of range(end), whose parts have this size, but for the last one."""
+        """The start and end of part number `self` of range(end). Parts have this size; the last one may be shorter."""
         first = self * size
         return first, (first + size).least(end)
 
     def fma(self, b: Operand, c: Operand) -> Value:
-        """self * b + c, rounded once where the instruction set does so, else twice."""
+        """self * b + c, rounded once where the instruction set has a fused multiply-add, else twice."""
         return self.intrinsic("fma", b, c) if self.w.fused else self * b + c
 
     def splat(self, lanes: int) -> Value:
-        """A vector of copies of a scalar."""
+        """A vector with this scalar in every lane."""
         one = self.w.value(f"<{lanes} x {self.kind}>", "poison").insert(self, 0)
         return self.w.let(one.kind, f"shufflevector {one.kind} {one}, {one.kind} poison, <{lanes} x i32> {ZERO}")
 
@@ -237,13 +237,13 @@ class Value:
         return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
 
     def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
-        """A vector of the elements of these numbers, in this vector and then the other one; below 0: any."""
+        """A vector of elements chosen by number from this vector followed by the other one; below 0: any value."""
         lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
         kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
         return self.w.let(kind, f"shufflevector {self.kind} {self}, {self.kind} {other}, {places}")
 
     def load(self, kind: str, align: int = 1) -> Value:
-        """The value of this type at this pointer."""
+        """Load a value of this type from this pointer."""
         return self.w.let(kind, f"load {kind}, ptr {self}, align {align}")
 
     def store(self, value: Value, align: int = 1) -> None:
@@ -251,16 +251,16 @@ class Value:
         self.w.do(f"store {value.kind} {value}, ptr {self}, align {align}")
 
     def masked_load(self, kind: str, mask: Value, align: int = 1) -> Value:
-        """A vector with 0 in the lanes that are off, which are not read."""
+        """Load the lanes of a vector that are on in the mask. The others are not read, and become 0."""
         rest = (("i32", str(align)), mask, (kind, ZERO))
         return self.w.call(kind, f"llvm.masked.load.{suffix(kind)}.p0", self, *rest)
 
     def masked_store(self, value: Value, mask: Value) -> None:
-        """Store the lanes that are on."""
+        """Store the lanes of a vector that are on in the mask."""
         self.w.run(f"llvm.masked.store.{suffix(value.kind)}.p0", value, self, ("i32", "1"), mask)
 
     def gather(self, element: str, places: Value, on: Value, align: int) -> Value:
-        """An i32 for each lane that is on: what lies here at its place, counted in elements of this type."""
+        """Load an i32 for each lane that is on, from its place after this pointer, counted in elements of this type."""
         kind, n = places.kind, places.lanes
         where = self.w.let(f"<{n} x ptr>", f"getelementptr {element}, ptr {self}, {kind} {places}")
         rest = (("i32", str(align)), on, (kind, "poison"))
@@ -276,13 +276,13 @@ class Value:
 
 
 def constants(kind: str, numbers: Iterable[int]) -> str:
-    """A constant vector of these numbers."""
+    """The text of a constant vector of these numbers."""
     return f"<{', '.join(f'{kind} {n}' for n in numbers)}>"
 
 
 class Instructions:
-    """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding. permutes: whether one
-    takes, in each lane, one of sixteen float64. narrowing: what rounds results to a narrower type (conversions.py)."""
+    """The instructions of a function, in order. fused: whether `a.fma(b, c)` rounds once, as one instruction. permutes:
+    as `Isa.permutes`. narrowing: a function that rounds results to a narrower type (conversions.py), or None."""
 
     narrowing: Callable[[Value], Value] | None = None
 
@@ -296,14 +296,14 @@ class Instructions:
         self.lines.append(f"  {line}")
 
     def let(self, kind: str, expression: str) -> Value:
-        """A value of this type, made by an instruction."""
+        """Write an instruction. Returns its result, of this type."""
         self.count += 1
         made = Value(self, kind, f"%v{self.count}")
         self.do(f"{made} = {expression}")
         return made
 
     def value(self, kind: str, what: float | str) -> Value:
-        """A constant, in every lane of a vector type, or the value of this name."""
+        """A constant, in every lane of a vector type; or, for a string, the value of this name."""
         if isinstance(what, str):
             return Value(self, kind, what)
         lanes, element = parts(kind)
@@ -315,7 +315,7 @@ class Instructions:
         return Value(self, kind, ZERO)
 
     def call(self, result: str, function: str, *operands: Value | Typed) -> Value:
-        """The result of an intrinsic."""
+        """Call an intrinsic. Returns its result."""
         return self.let(result, self._call(result, function, operands))
 
     def run(self, function: str, *operands: Value | Typed) -> None:
@@ -328,7 +328,7 @@ class Instructions:
         return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"
 
     def read(self, *vectors: Value) -> None:
-        """Nothing, for which these vectors of 512 bits must still be in registers."""
+        """Write an empty instruction that keeps these vectors of 512 bits in registers up to here."""
         taken, typed = ",".join("v" for _ in vectors), ", ".join(f"{vector.kind} {vector}" for vector in vectors)
         self.do(f'call void asm sideeffect "", "{taken}"({typed})')
 

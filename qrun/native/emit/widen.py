@@ -1,6 +1,6 @@
-"""Generated conversion of float32 rows to float64, with the sums of their squares: alone, or on the way into a product.
+"""Generated conversion of float32 rows to float64, with sums of squares: as a kernel, or as part of a product.
 
-An image that is converted once has, behind the channels of each pixel, the sum of squares of each group of them.
+The kernel's result has, behind the channels of each pixel, the sum of squares of each group of channels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qrun.native.emit.kernel import KernelEmitter, Value, emitter
 from qrun.native.emit.values import constants
 
 NAMES = ("x*", "y*", "x_row", "y_row", "rows", "depth", "groups", "squares_at", "chunk", "tiles")
-"""One 8-byte word each.
+"""The argument words, 8 bytes each.
 
 x_row, y_row  bytes from pixel to pixel; squares_at: from a pixel of y to the sums of its groups of `depth` channels
 chunk         pixels of a tile
@@ -47,7 +47,7 @@ def widened(
     squares: Sequence[Value],
     ahead: Value | None = None,
 ) -> list[Value]:
-    """Convert `size` numbers; four sums of squares with theirs. ahead: fetch what lies so many bytes further."""
+    """Convert `size` numbers. Returns the four sums of squares, updated. ahead: distance of a prefetch, in bytes."""
     made, done = list(squares), w.value("i64", 0)
     kind = f"<{lanes} x float>"
 
@@ -76,13 +76,13 @@ def widened(
 
 
 def first_lanes(count: Value, lanes: int) -> Value:
-    """The first `count` lanes of a vector, or all."""
+    """A mask of the first `count` lanes of a vector, or of all if count is greater."""
     count = count.least(lanes).trunc("i32").splat(lanes)
     return count.like(constants("i32", range(lanes))).test("slt", count)
 
 
 def folded(vector: Value, joined: Callable[[Value, Value], Value] = add) -> Value:
-    """One value of all lanes: the halves joined, then the halves of that."""
+    """Reduce all lanes to one value: join the halves, then the halves of the result, and so on."""
     lanes = vector.lanes
     while lanes > 1:
         lanes //= 2

@@ -1,4 +1,4 @@
-"""Operations whose shapes, weights and scales are known: each makes the kernel calls that compute it.
+"""Planners: operations with known shapes, weights and scales, each of which plans the kernel calls that compute it.
 
-Imported by `plan` and, from above, by the operators' lowerings. It knows no other operation of a program.
+Imported by `plan` and, from above, by the operators' lowerings. An operation knows no other operation of its program.
 """

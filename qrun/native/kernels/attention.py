@@ -1,5 +1,5 @@
-"""Attention of float32: products, softmax and products again, a block of rows after the other,
-while it is in the cache."""
+"""Float32 attention: product, softmax and product, computed for one block of rows after the other while the block is in
+the cache."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Ope
 from qrun.native.machine.memory import aligned_up
 
 _BLOCK, _LEAST = 1 << 18, 48
-"""Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to
-convert the right matrices for them."""
+"""The most bytes of a block of scores, which stays in a second-level cache, and its fewest rows, so that converting the
+right matrices pays."""
 NEAR = 1 << 19
-"""Bytes of scores that stay in the cache anyway, so that slices would only be more calls."""
+"""Bytes of scores that stay in the cache anyway: slices would only add calls."""
 _ROWS = 6
-"""Rows of a block are a multiple of so many, where there are more: of the strips of AVX-512."""
+"""Rows of a block are a multiple of this, the rows of AVX-512's strips, if there are more rows."""
 _PLAIN = ["a*", "b*", "y*"]
 
 
@@ -30,8 +30,8 @@ class Attention(Operation):
     """softmax(a @ b) @ c, shapes as numpy.matmul. The softmax may first apply elementwise functions to the scores a @ b
     and to other operands.
 
-    scores, softmax, values: the three operations. place: which operand of the softmax the scores are.
-    operands: a, b, the softmax's other operands, c, and the result. Intermediate results lie in the threads' memory.
+    scores, softmax, values: the three operations. place: the number of the softmax's operand that is the scores.
+    operands: a, b, the softmax's other operands, c, and the result. Intermediate results stay in the threads' memory.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class Attention(Operation):
     def of(
         cls, engine: Engine, scores: Operation, softmax: Operation, values: Operation, place: int
     ) -> Attention | None:
-        """None if these are no product, softmax of it and product of that, row by row, or have too little work."""
+        """The attention in place of three operations; None if they are not a product, its softmax and a product of
+        that, row by row, or have too little work."""
         if (
             not isinstance(scores, FloatMatmul)
             or not isinstance(softmax, SoftmaxF32)
@@ -95,13 +96,13 @@ class Attention(Operation):
         return (_slice_call(engine, parts, moves, own, [size(o.shape) * o.dtype.itemsize for o in self.operands]),)
 
     def _product(self, engine: Engine, product: FloatMatmul, pointers: Mapping[str, int]) -> KernelCall:
-        """The call for one block of a product. Each slice later sets the addresses in the thread's memory."""
+        """The call for one block of a product. Each slice adds its own addresses to it (see `_slice_call`)."""
         stack = product.stack
         block = replace(stack, starts=np.zeros((1, 4), np.int64), left=replace(stack.left, rows=self.rows))
         return product_call(product.again(engine=engine), block, pointers, ())
 
     def _moved(self, number: int, head: Ints, row: Ints) -> Ints:
-        """For each slice: bytes from the start of the softmax's operand of this number to the slice's rows."""
+        """For each slice: bytes from the start of the softmax's operand number `number` to the slice's rows."""
         shape = self.scores.result.shape
         places = (*np.unravel_index(head, shape[:-2]), row) if len(shape) > 2 else (row,)
         steps = self.softmax.row_steps(number)
@@ -109,7 +110,7 @@ class Attention(Operation):
 
 
 def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
-    """Whether matrices [number, rows, columns] lie in C order."""
+    """Whether matrices [number, rows, columns] of float32 are in C order."""
     number, rows, columns = whole
     return row == 4 * columns and np.array_equal(starts, np.arange(number) * (4 * rows * columns))
 
@@ -117,8 +118,8 @@ def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
 def _slice_call(
     engine: Engine, parts: Sequence[KernelCall], moves: Sequence[Mapping[str, Any]], own: int, extents: Sequence[int]
 ) -> KernelCall:
-    """A call whose tiles are slices; each runs all parts. moves: for each part, by word, what each slice adds to the
-    word; a number instead of an array is a place in the thread's memory, where the parts' own begins at `own`."""
+    """A call whose tiles are slices; each runs all parts. moves: for each part, by word, the numbers that the slices
+    add to it, or one number, an offset in the thread's memory. own: the offset of the parts' own memory."""
     width = max(map(len, moves))
     slices = next(len(move) for part in moves for move in part.values() if np.ndim(move))
     words = np.zeros((len(parts), width, 2), np.int64)

@@ -1,4 +1,4 @@
-"""Planned products of float32 rows with weights that stay codes of 2, 4 or 8 bits."""
+"""Plans products of float32 rows with quantized weights that stay codes of 2, 4 or 8 bits (MatMulNBits)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FLOAT = np.dtype(np.float32)
 
 @frozen
 class CodedWeights:
-    """Columns of a product's right operand: (code - zero) * scale in float32 steps.
+    """The quantized right operand of a product: weights are (code - zero) * scale in float32 steps.
 
     codes:  uint8 [N, bytes], packed along K from the low bits up, whole blocks.
-    scales: float32 [N, blocks]. zeros: as many, uint8 or float32, or None for the middle of the codes.
-    bits, block: of a code, and how many k share a scale, a power of two from 16 on. depth: K.
+    scales: float32 [N, blocks]. zeros: the same shape, uint8 or float32, or None for the middle of the codes.
+    bits, block: bits of a code, and how many k share a scale, a power of two >= 16. depth: K.
     """
 
     codes: Array
@@ -45,12 +45,12 @@ class CodedWeights:
 
     @property
     def how(self) -> str:
-        """Where zero points are, as the emitter names it."""
+        """The emitter's name for how zero points are given."""
         return "half" if self.zeros is None else "bytes" if self.zeros.dtype == np.uint8 else "floats"
 
 
 class CodedPanels(RightPanels):
-    """Weights in codes, panel after panel. memo: what is made of them, for products that differ in their rows."""
+    """Quantized weights, panel after panel. memo: keeps the packed arrays, for products with other rows."""
 
     kind = "coded_product"
 
@@ -72,13 +72,13 @@ class CodedPanels(RightPanels):
         return "codes" if direct else "decoded"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
-        """No more vectors than the widest panel has, as making weights takes registers, and longer than multiplying."""
+        """At most as many vectors as the widest panel: decoding takes registers, and longer than multiplying."""
         high, _ = strip_of(isa, rows, columns, vectors)
         panels = -(-columns // (vectors * isa.lanes))
         return high, vectors * max(1, min(panels, max(isa.real_rows) // (high * vectors)))
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
-        """The weights as emit/coded.py has them: codes in words, and what each block of K has."""
+        """The weights in the layout of emit/coded.py: codes in words, and the scales and zero points of each block."""
         return {
             name: self.memo.once((name, width), partial(_panels, engine, values, width, rows, beyond))
             for name, (values, rows, beyond) in self._parts.items()
@@ -92,7 +92,7 @@ def _panels(engine: Engine, values: Reloadable, width: int, block: int, beyond: 
 class CodedMatmul(FloatProduct):
     """a @ weights + bias of float32, a [..., K].
 
-    a: its shape. bias: float32 [N], or None. memo: the weights as the kernel reads them, for other shapes of a.
+    a: the shape of a. bias: float32 [N], or None. memo: keeps the packed weights, for other shapes of a.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Planned convolutions, and products with constant weights: shapes, weights and scales in; an object that turns
-activations into results out. Sums of such products for a zero point of the activations that comes with each run, and
-the float32 operations that follow them."""
+"""Plans int8 convolutions and matrix products with constant weights: from shapes, weights and scales it makes an
+operation that turns activations into results. Also such products whose activations' zero point comes with each run, and
+the float32 operations that follow their sums."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from qrun.native.kernels.tiled import TiledPart
 
 KINDS = frozenset({"tiled", "clipped", "widened"})
-"""The kernels of dense products besides the plain one; their planners are imported when they may serve."""
+"""The kinds of dense kernels, other than the plain one. Their planners are imported only if they may be used."""
 _FEW_CHANNELS = 16
 _FEW_OFFSETS = 4096
-"""A layout with at most so many offsets is kept for products with other weights, as in a transformer's layers."""
+"""Layouts with at most this many offsets are cached for products with other weights, as in a transformer's layers."""
 
 SUM_KINDS = frozenset({"tiled", "widened"})
-"""The kernels of products that do not depend on the zero point of the activations."""
+"""The kinds of dense kernels whose plan does not depend on the zero point of the activations."""
 _BYTE, _FLOAT = np.dtype(np.uint8), np.dtype(np.float32)
 
 
@@ -51,10 +51,10 @@ class Conv(Operation):
 
     may_wrap: whether some activations would take a sum out of int32.
 
-    kinds: the kernels of dense products that may be used where they are better than plain ones (KINDS).
+    kinds: the kinds of dense kernels that may be used where they are better than plain ones (KINDS).
     stores: whether padding may be stored around the image.
 
-    Raises Declined with the reason if this engine does not do it.
+    Raises Declined with the reason if the engine does not support the convolution.
     """
 
     order: Order = "channels"
@@ -105,12 +105,12 @@ class Conv(Operation):
 
     @property
     def totals(self) -> Ints:
-        """int64 [M]: the sum of each channel's weights less their zero point. The product must not be empty."""
+        """int64 [M]: the sum of each channel's weights minus their zero point. The product must not be empty."""
         assert self._sums is not None
         return self._sums[0].total
 
     def resized(self, other: Operation) -> Conv | None:
-        """None also if there is nothing to compute, or padding is stored."""
+        """See `Operation.resized`. Returns None also if there is nothing to compute, or padding is stored."""
         if not isinstance(other, Conv) or self.group != other.group or self.lines or other.lines:
             return None
         made = super().resized(other)
@@ -121,7 +121,7 @@ class Conv(Operation):
         return made
 
     def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
-        """The weights without their zero points, and what sums start from instead."""
+        """The weights with their zero points subtracted, and the start values of sums that follow from that."""
         signed = bool(self.operands[0].dtype == np.int8)
         own = taps if taps.size else taps[:, :1]
         return self._memo.once(("folded", signed), lambda: fold(own, zero, addend, self.x_zero, signed))
@@ -139,7 +139,7 @@ class Conv(Operation):
         return np.broadcast_to(zero, (n,)), addend
 
     def _cut(self, folded: Folded, target: Target | None) -> Sequence[RelocatableCall | TiledPart]:
-        """A call for each run of channels, of the first kind of kernel that serves."""
+        """A call for each run of channels, of the first kind of kernel that applies."""
         engine, kinds = self.engine, self._kinds
         zero = np.asarray(self.x_zero, self.operands[0].dtype)
         make = partial(Results.of, target, lambda: folded.bounds, engine)
@@ -161,7 +161,7 @@ class Conv(Operation):
 
     @property
     def tiled(self) -> bool:
-        """Whether it runs on AMX tiles."""
+        """Whether the convolution runs on AMX tiles."""
         return any(piece.section.spec.kind.startswith("amx") for piece in self.pieces)
 
     def _layout(self, strides: Sequence[int]) -> Layout:
@@ -173,7 +173,7 @@ class Conv(Operation):
 
 
 def _layout(window: Window, lines: bool, images: int, read: bool, x_image: int, row: int, pixel: int) -> Layout:
-    """The layout of rows `row` bytes apart, of an image of so many bytes, of which nothing is read unless `read`."""
+    """The layout of result rows `row` bytes apart, images of `x_image` bytes. Not `read`: all offsets are padding."""
     offsets = window.line_offsets(pixel) if lines else window.offsets(pixel)
     if not read:
         offsets = np.full((len(offsets), 1), -1, np.int64)
@@ -184,7 +184,7 @@ _shared_layout = lru_cache(64)(_layout)
 
 
 class ChannelsLast(Operation):
-    """A convolution of arrays [N, spatial..., C]."""
+    """A convolution of arrays whose shapes are channels-last, [N, spatial..., C]."""
 
     order: Order = "rows"
 
@@ -197,9 +197,8 @@ class ChannelsLast(Operation):
 
 
 class Gemm(ChannelsLast):
-    """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N], as a convolution of one axis.
-
-    parameters, and the result: as for Conv, with one zero point and scale per column.
+    """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N], planned as a convolution along one
+    axis. parameters, and the result: as for Conv, with one zero point and scale per column.
     """
 
     own_words = ("weights*", "padding*", "bias*", "constants*", "zero_point!", "mask")
@@ -215,7 +214,7 @@ class Gemm(ChannelsLast):
         self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))
 
     def _columns(self, w: Array) -> Array:
-        """Weights [K, N] as [N, K, 1]; small ones in this order."""
+        """Weights [K, N] as [N, K, 1]. Small ones are copied into C order."""
         return (np.ascontiguousarray(w.T) if w.nbytes < LARGE else w.T)[:, :, None]
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -223,7 +222,7 @@ class Gemm(ChannelsLast):
 
     @property
     def _conv(self) -> Conv:
-        """The convolution for its own sizes: `conv` has those of the first kernel."""
+        """The convolution for this operation's sizes; `conv` has the sizes it was first planned for."""
         other = self._sizes[1] if self._sizes else self
         assert isinstance(other, Gemm)
         made = self.conv if other is self else self.conv.resized(other.conv)
@@ -234,12 +233,12 @@ class Gemm(ChannelsLast):
         return self.resized(other)
 
     def serve(self, own: Sequence[KernelCall], calls: Sequence[KernelCall]) -> bool:
-        """Constants of plain products also serve blocks of another number of rows."""
+        """As in Operation. Constants of plain products also fit calls whose blocks have another number of rows."""
         return len(own) == len(calls) and all(map(_serves, own, calls))
 
 
 def _serves(own: KernelCall, call: KernelCall) -> bool:
-    """Whether both are plain products of as many taps, with the same channels in the same lanes and the same form."""
+    """Whether both calls are plain products with as many taps, the same channels in the same lanes, and one form."""
     specs = [(s.kind, s.vectors, s.unroll, s.form, s.out, s.signed) for s in (own.spec, call.spec)]
     if own.spec.kind != "dense" or specs[0] != specs[1] or own.pick is None or call.pick is None:
         return False
@@ -249,7 +248,7 @@ def _serves(own: KernelCall, call: KernelCall) -> bool:
 def _check(
     x_shape: Sequence[int], w: Array, x_zero_point: Array, bias: Array | None, target: Target | None, group: int
 ) -> None:
-    """Raises Declined for parameters that do not fit each other."""
+    """Raise Declined if the parameters do not fit each other."""
     if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in CODES or x_zero_point.dtype not in CODES:
         raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
     outputs = w.shape[0]
@@ -262,9 +261,9 @@ def _check(
 
 
 def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) -> int:
-    """What planning a convolution may take: offsets of what is read, weights while they are packed, constants.
+    """Bytes that planning a convolution may take: tables of offsets, weights while they are packed, constants.
 
-    shape: of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
+    shape: shape of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
     """
     outputs, inputs, *kernel = shape
     alone = outputs == group and inputs == 1
@@ -275,8 +274,8 @@ def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) ->
 
 @frozen
 class Tail:
-    """float32 operations on a sum as float32: steps as a form has them (emit/spec.py), the operands of m and a, and the
-    bits of the limits of c."""
+    """float32 operations that follow a sum: the steps as in a form (emit/spec.py), the operands of steps m and a, and
+    the bits of the limits of step c."""
 
     steps: str = ""
     operands: tuple[Operand, ...] = ()
@@ -285,15 +284,15 @@ class Tail:
 
 @frozen
 class _Place:
-    """Where the start values of a kernel call, and its constants, lie in what is prepared."""
+    """The offsets of a kernel call's start values and constants in the prepared buffer."""
 
     starts: int
     constants: int
 
 
 class SumsPlan:
-    """A Conv or Gemm without a target, planned for a zero point of 0, its kernel calls, and where each of them finds
-    what depends on the run.
+    """A Conv or Gemm whose zero point comes with the run. It has no target and is planned for a zero point of 0. The
+    plan has its kernel calls, and the places of their run-dependent data in one buffer, which `Prepare` fills.
     """
 
     def __init__(self, product: Conv | Gemm, zero: Operand, memo: Memo, tail: Tail | None = None) -> None:
@@ -314,8 +313,8 @@ class SumsPlan:
         self.prepared = Operand((at + self.fill,), _BYTE)
 
     def sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
-        """As `Operation.sized_as` has it of the product, without a tail;
-        made once for the two operations of a kernel."""
+        """As `Operation.sized_as`, for products without a tail. The result is computed once, for both operations of a
+        kernel."""
         return memo.once(id(self), lambda: self._sized_as(other, memo))
 
     def _sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
@@ -329,17 +328,17 @@ class SumsPlan:
         return made
 
     def with_tail(self, tail: Tail) -> SumsPlan:
-        """The same sums with float32 operations behind them."""
+        """A plan of the same sums, followed by float32 operations."""
         return SumsPlan(self.product, self.zero, self._memo, tail)
 
     def _held(self, part: Any, name: str) -> Array:
-        """The array that a word of the call's struct points to."""
+        """The array to which this word of the call's struct points."""
         start = part.section.word(name)
         return next(array for array in part.section.keep if address(array) == start)
 
     def prepare(self, number: int) -> KernelCall:
-        """The kernel call that prepares those of this part: zero point and sources in, what is prepared out. It does
-        not depend on the rows of activations."""
+        """The kernel call that fills the buffer for part `number`. It reads the zero point and the sources of the tail,
+        and does not depend on the rows of activations."""
         part, place = self.parts[number], self.places[number]
         key = (
             "prepare",
@@ -387,7 +386,7 @@ class SumsPlan:
         return kernels.call(spec, operands, words, (1, *sizes, self.prepared.shape[0]), arrays, sparse=True)
 
     def calls(self, x: int, y: int) -> tuple[KernelCall, ...]:
-        """The product's kernel calls on activations, what is prepared, and results, rows so many bytes apart."""
+        """The product's kernel calls on activations, the prepared buffer, and results. x, y: bytes between rows."""
         return tuple(
             self._call(section, place)
             for section, place in zip(self.product.sections((x, y)), self.places, strict=False)
@@ -414,7 +413,7 @@ def _lanes(section: KernelCall) -> Array:
 
 
 class Prepare(Operation):
-    """The zero point and the sources of a tail to what DynamicSums reads."""
+    """Fills the buffer that DynamicSums reads, from the zero point and the sources of a tail."""
 
     def __init__(self, plan: SumsPlan) -> None:
         self.plan = plan
@@ -429,7 +428,7 @@ class Prepare(Operation):
 
 
 class DynamicSums(Operation):
-    """8-bit activations and what Prepare made to int32 sums, or to the float32 numbers of a tail."""
+    """Computes int32 sums, or the float32 results of a tail, from 8-bit activations and the buffer of Prepare."""
 
     def __init__(self, plan: SumsPlan, y_shape: Sequence[int] | None = None) -> None:
         self.plan, product = plan, plan.product
@@ -450,9 +449,9 @@ class DynamicSums(Operation):
 def dynamic_sums(
     product: Conv | Gemm, zero: Operand, y_shape: Sequence[int] | None = None, memo: Memo | None = None
 ) -> tuple[Prepare, DynamicSums]:
-    """The two steps of a product planned for a zero point of 0.
+    """The two operations of a product whose zero point comes with the run.
 
-    memo: what was made of the same weights for other shapes. Raises Declined if it has no kernels: an empty product.
+    memo: keeps results for the same weights and other shapes. Raises Declined for an empty product.
     """
     plan = SumsPlan(product, zero, memo or Memo())
     if not plan.parts:
@@ -461,5 +460,5 @@ def dynamic_sums(
 
 
 def reach(weights: Array, w_zero: Array | None) -> int:
-    """The most that a sum can be, whatever codes and zero point are; weights [N, ...]."""
+    """The greatest magnitude of a sum, for any codes and zero point. weights: [N, ...]."""
     return 255 * int(magnitudes(weights, w_zero).max(initial=0))

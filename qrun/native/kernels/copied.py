@@ -1,8 +1,7 @@
-"""Products that copy blocks of activations first, where there are only products of 16 bits:
-which do, and in which form.
+"""Plans int8 products that copy blocks of activations first, on CPUs whose exact products take 16 bits.
 
-Activations are copied as 16 bits (widened), or as bytes that are small enough for sums of 16 bits (clipped).
-"""
+Activations are copied as 16 bits (widened), or as bytes that are small enough for sums of 16 bits (clipped). This
+module decides whether a product does so, and in which form."""
 
 from __future__ import annotations
 
@@ -21,35 +20,34 @@ from qrun.native.machine.memory import Array, Ints, aligned
 from qrun.native.proof.fold import Int8s, lane_bounds
 
 _LEAST_BLOCKS = 8
-"""Blocks of rows of a unit, each of which reads all weights."""
+"""The fewest blocks of rows of a unit, since each unit reads all weights."""
 _UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 20
 """As in tiled.py; these kernels are slower, so that units may be smaller."""
 _LEAST_ROWS = 16
-"""Rows below which it matters more that 16-bit weights are twice as many bytes."""
+"""With fewer rows than this, 16-bit weights do not pay, since they are twice as many bytes."""
 _FEW = 2
-"""Panels from which on it pays to look which activations are small."""
+"""The fewest panels for which it pays to test which activations are small."""
 _VECTORS, _QUAD = 2, 4
-"""Groups of no more vectors of channels, or no more activations at each tap, are not copied."""
+"""Groups with at most this many vectors of channels, or activations per tap, are not copied."""
 _BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
-"""Instructions for each row, for each of its vectors, and for the loop;
-the first and last fitted to what was measured."""
+"""Instructions for each row, for each of its vectors, and for the loop; the first and last are fitted to timings."""
 SMALL = 32
-"""Zero points, as uint8, beyond which most activations are expected to be large."""
+"""With zero points above this, as uint8, most activations are expected to be large."""
 CLIPPED_ROWS = {2: 4, 1: 8}
 """Rows of a block of clipped activations, by vectors of a panel."""
 _COPY = 256 << 10
-"""Bytes of copied activations that stay in the second-level cache beside weights; of widened ones, half as many."""
+"""Bytes of clipped activations that stay in the second-level cache beside weights; for widened ones, half as many."""
 _LISTED = 3 / 8
 WIDENED_ROWS = {4: 5, 3: 7, 2: 5, 1: 8}
 """Rows of a block of widened activations, by vectors of a panel, with 32 registers."""
 _WIDENED_ROWS_16 = {3: 3, 2: 5, 1: 8}
 """The same with 16 registers."""
 _NEAR, _SIZE = 128 << 10, 2
-"""Bytes of copied activations, and of one of them, that are widened."""
+"""The most bytes of widened activations of a tile, and the bytes of one of them."""
 
 
 def copied(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:
-    """Kernel calls as Product.dense; none where copies do not serve."""
+    """Kernel calls that replace Product.dense; none if copying does not pay."""
     layout, isa, each, plain = product.layout, product.isa, product.each, product.panels
     if not product.k or any(form == "table" for *_, form in plain):
         return []
@@ -91,18 +89,18 @@ def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, i
 
 
 def _cost(vectors: int, rows: int, count: int) -> float:
-    """Instructions for so many rows in a turn of the inner loop of a panel. The loop and the loads of weights are
-    shared by the rows of a block."""
+    """Instructions for `count` rows in one iteration of a panel's inner loop. The rows of a block share the loop and
+    the loads of weights."""
     return -(-count // rows) * (rows * (_BROADCAST + _PRODUCT * vectors) + vectors + _LOOP)
 
 
 @frozen
 class Blocked:
-    """A run of neighbouring panels with one form, of all groups of a product.
+    """A planned run of neighbouring panels with one form, in all groups of a product.
 
     rows:  rows of a block. taps: for each tap of the kernel, the number of the layout's tap that it reads.
     depth: activations of a tap, with padding. read: bytes that the kernel reads at each offset.
-    block: bytes of a block's copy. near: bytes of copies that a tile may hold, so that they stay in a cache.
+    block: bytes of a block's copy. near: the most bytes of copies of a tile, so that they stay in a cache.
     """
 
     product: Product
@@ -121,7 +119,7 @@ class Blocked:
 
     @property
     def pick(self) -> Ints:
-        """int64 [groups * panels, width]: the channels, -1 where there is none; a group's last panel overlaps the one
+        """int64 [groups * panels, width]: the channel in each lane, -1 for none. A group's last panel overlaps the one
         before it rather than run over.
         """
         first, _, panels, _ = self.run
@@ -133,7 +131,7 @@ class Blocked:
         return np.where(lanes < count, starts + lanes, -1).reshape(-1, self.width)
 
     def cut(self) -> tuple[int, int]:
-        """(blocks per tile, panels per tile): copies that stay near, and about eight tiles per thread."""
+        """(blocks per tile, panels per tile): copies stay in a cache, and each thread has about eight tiles."""
         product, panels = self.product, self.run[2]
         images, blocks = product.layout.images * product.group, -(-product.layout.rows // self.rows)
         chunks = -(-blocks // max(1, self.near // self.block))
@@ -153,7 +151,7 @@ class Blocked:
         words: Mapping[str, int],
         scratch: int,
     ) -> RelocatableCall:
-        """The kernel call; arrays, words: besides what all have. scratch: bytes that a calling thread brings."""
+        """The kernel call. arrays, words: those of this kind of kernel. scratch: bytes of memory per thread."""
         product, (first, _, panels, _) = self.product, self.run
         layout, pick = product.layout, self.pick
         blocks, (chunk, share) = -(-layout.rows // self.rows), self.cut()
@@ -181,14 +179,14 @@ class Blocked:
 
 
 def clips(product: Product) -> bool:
-    """Whether this serves a product: activations may be mostly small."""
+    """Whether clipping may pay for a product: the CPU clips, and its activations may be mostly small."""
     isa = product.isa
     zero = int(product.x_zero) + isa.shift(product.signed)
     return isa.clips and zero <= SMALL and product.k >= EIGHT
 
 
 def clipped(product: Product, run: PanelRun) -> RelocatableCall:
-    """The call for one run of panels."""
+    """The call of the clipped product for one run of panels."""
     _, vectors, _, form = run
     isa, (weights, taps) = product.isa, product.folded.taps
     depth, rows = -(-product.k // EIGHT) * EIGHT, CLIPPED_ROWS[vectors]
@@ -218,20 +216,20 @@ def clipped(product: Product, run: PanelRun) -> RelocatableCall:
 
 
 def _repeat(values: Int8s, rows: int) -> Int8s:
-    """The same for each row of a block."""
+    """The same values for each row of a block."""
     made = aligned((rows, *values.shape), np.int8)
     made[...] = values
     return made
 
 
 def block_rows(isa: Isa, count: int) -> Mapping[int, int]:
-    """Rows of a block of widened activations, by vectors of a panel, for a product of so many rows."""
+    """Rows of a block of widened activations, by vectors of a panel, for a product of `count` rows."""
     most = WIDENED_ROWS if isa.vectors > 2 else _WIDENED_ROWS_16
     return {vectors: even_rows(count, rows) for vectors, rows in most.items()}
 
 
 def widened(product: Product, run: PanelRun) -> RelocatableCall:
-    """The call for one run of panels; weights may be any within -255..255."""
+    """The call of the widened product for one run of panels. Weights may be anything within -255..255."""
     weights = product.folded.centred
     taps, rows = weights.shape[1], block_rows(product.isa, product.layout.rows)[run[1]]
     depth = -(-product.k // STEP) * STEP

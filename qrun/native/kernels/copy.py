@@ -1,5 +1,5 @@
-"""Planned copies: the same elements in another order, with other strides, with constants around them, or zeros in a
-triangle; and the kernel calls that copy or fill elements along axes with strides in bytes."""
+"""Plans copies: transpositions, slices, padding, broadcasts, triangles, and changes of the memory order; and the kernel
+calls that copy or fill elements along axes with strides in bytes."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from qrun.native.machine.operation import TILE_BYTES
 
 SIZES = (1, 2, 4, 8)
 _SECTIONS = 64
-"""Calls that a copy along more axes than a kernel has may be."""
+"""The most calls into which a copy is cut that has more axes than a kernel."""
 _FILL = 4096
 """Bytes of a constant row that fills borders."""
 _LINE, _VECTOR, _UNROLL = 64, 16, 4
-"""Bytes of a cache line and of a block's row, vectors per turn."""
+"""Bytes of a cache line, bytes of a block's row, and vectors per iteration."""
 _UNIT = 1 << 12
 """Bytes of a transposition that stay in the first-level cache."""
 _PAGE, _WAYS = 4096, 8
-"""Rows a page apart fall into one set of the first-level cache, which holds so many of them."""
+"""Rows that are a page apart share one set of the first-level cache, which holds this many of them."""
 
 
 @frozen
 class Loop:
-    """count: how often; steps: bytes from one element to the next in each operand, the result last."""
+    """One loop. count: its iterations; steps: bytes from one element to the next in each operand, the result last."""
 
     count: int
     steps: tuple[int, ...]
@@ -61,7 +61,7 @@ class Loop:
 
 
 def merged(loops: Iterable[Loop]) -> list[Loop]:
-    """The same loops, outermost in the result first, neighbours that continue each other as one."""
+    """The loops whose count is not 1, outermost in the result first; merged where one continues another."""
     found: list[Loop] = []
     for loop in sorted((loop for loop in loops if loop.count != 1), key=lambda loop: -loop.steps[-1]):
         if found and found[-1].continues(loop):
@@ -73,8 +73,8 @@ def merged(loops: Iterable[Loop]) -> list[Loop]:
 def outer_words(
     names: Sequence[str], outer: Sequence[Loop], chunks: tuple[int, int], unit_bytes: int, threads: int
 ) -> dict[str, int]:
-    """Words of emit/strided.py: of the outer loops, at most OUTER, and of tiles.
-    chunks: how many, and elements of each."""
+    """The argument words of emit/strided.py for the outer loops, at most OUTER, and for tiles.
+    chunks: the number of chunks, and elements per chunk."""
     loops = [Loop(1, (0,) * len(names))] * (OUTER - len(outer)) + list(outer)
     units = math.prod(loop.count for loop in loops) * chunks[0]
     each = share(units, unit_bytes, threads)
@@ -91,7 +91,7 @@ def copies(engine: Engine, axes: Sequence[Loop], starts: tuple[int, int], itemsi
 
 
 def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Iterator[KernelCall]:
-    """Kernel calls that write one value along `axes`, whose x does not count, from byte `start` on."""
+    """Kernel calls that write one value along `axes`, from byte `start` on. The axes' steps in x are ignored."""
     itemsize = value.dtype.itemsize
     if any(axis.count == 0 for axis in axes):
         return
@@ -110,7 +110,7 @@ def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Ite
 
 
 def stores(engine: Engine, array: Array) -> Iterator[KernelCall]:
-    """Kernel calls that write this array, which lies in C order."""
+    """Kernel calls that write this array, which is in C order."""
     if array.size:
         own = [Loop(array.size, (array.itemsize, array.itemsize))]
         yield from _copies(engine, merged(own), (0, 0), array.itemsize, array)
@@ -118,9 +118,9 @@ def stores(engine: Engine, array: Array) -> Iterator[KernelCall]:
 
 @frozen
 class _Call:
-    """A kernel for some axes: the axes left to its outer loops, and the first of its own axes in chunks.
+    """The kernel chosen for some axes. outer: the axes left to its outer loops. words: words of the argument struct.
 
-    words: of the argument struct. count: of the own first axis; each: bytes for each of its elements.
+    count: length of its first own axis, cut into chunks that are a multiple of `multiple`; each: bytes per element.
     """
 
     kind: str
@@ -136,7 +136,7 @@ class _Call:
 def _copies(
     engine: Engine, axes: list[Loop], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> Iterator[KernelCall]:
-    """axes: merged. source: what to read instead of the operand."""
+    """As `copies`, for merged axes. source: a constant array to read instead of the operand."""
     call = _choose_call(engine, axes, itemsize)
     if len(call.outer) <= OUTER:
         yield _section(engine, call, axes, starts, itemsize, source)
@@ -175,7 +175,7 @@ def _elements(axes: list[Loop], itemsize: int) -> _Call:
 
 
 def _rows(axes: list[Loop]) -> tuple[tuple[Loop, ...], Loop]:
-    """The axis to walk inside the outer ones: the innermost, or the longest if that is short."""
+    """The outer axes, and the axis to walk inside them: the innermost, or the longest if that is short."""
     if not axes:
         return (), Loop(1, (0, 0))
     rows = axes[-1] if axes[-1].count >= 8 else max(axes[::-1], key=lambda axis: axis.count)
@@ -183,7 +183,7 @@ def _rows(axes: list[Loop]) -> tuple[tuple[Loop, ...], Loop]:
 
 
 def _blocks(engine: Engine, axes: list[Loop], itemsize: int) -> _Call | None:
-    """A transposition: one axis is contiguous in the destination, another one in the source."""
+    """The kernel of a transposition: one axis is contiguous in the result, another one in the source. Else None."""
     j = next((axis for axis in axes if axis.y == itemsize), None)
     i = next((axis for axis in axes if axis.x == itemsize and axis is not j), None)
     if i is None or j is None:
@@ -205,7 +205,7 @@ def _blocks(engine: Engine, axes: list[Loop], itemsize: int) -> _Call | None:
 
 
 def _block_words(a: tuple[Loop, int], b: tuple[Loop, int], x_step: int, y_step: int) -> dict[str, int]:
-    """Words of the kernel that copies blocks: its two axes, and how much of each is a block."""
+    """The words of the kernel that copies blocks. a, b: its two axes, each with its elements per block."""
     words = {"x_step": x_step, "y_step": y_step}
     for name, (axis, block) in (("a", a), ("b", b)):
         words |= {name: axis.count, f"{name}_block": block, f"{name}_x": axis.x, f"{name}_y": axis.y}
@@ -213,7 +213,7 @@ def _block_words(a: tuple[Loop, int], b: tuple[Loop, int], x_step: int, y_step: 
 
 
 def _dense(outer: tuple[Loop, ...], i: Loop, j: Loop, columns: int, itemsize: int) -> _Call:
-    """A few rows interleaved: each block takes all of j, so that the kernel's second axis walks rows of the copy."""
+    """The kernel that interleaves a few rows: a block has all of j, so the kernel's second axis walks further rows."""
     left, rows = _rows(list(outer))
     fits = [n for n in range(1, rows.count + 1) if rows.count % n == 0]
     least = next((n for n in fits if n * i.count * j.count * itemsize >= _UNIT), rows.count)
@@ -256,7 +256,7 @@ def _power(n: int) -> int:
 
 @frozen
 class Move:
-    """One loop of a copy in terms of operands: axis and step, in elements, of the source and of the result."""
+    """One loop of a copy in terms of operands: an axis and a step, in elements, of the source and of the result."""
 
     count: int
     x_axis: int
@@ -269,9 +269,9 @@ class Copy(Operation):
     """y[...] = x[...] along `moves`, beginning at the elements x_first and y_first; `fills` are boxes of y (first
     element, counts) that get the constant `value`.
 
-    Elements of 1, 2, 4 or 8 bytes. The bytes of a result's border are not written.
-    orders: how source and result lie; "any": as whoever places them likes (`lying`), alone in C order.
-    view: both are the same bytes.
+    Elements have 1, 2, 4 or 8 bytes. The bytes of a result's border are not written.
+    orders: the memory orders of source and result; "any": a program may choose one (`lying`); by default C order.
+    view: source and result are the same bytes.
     """
 
     narrows = True
@@ -316,7 +316,7 @@ class Copy(Operation):
         return Copy(self.engine, (x, y), self.orders, self._moves, *self._first, self._fills, value, self.view)
 
     def axes(self, strides: Sequence[int]) -> list[Loop]:
-        """The loops, in bytes, for rows of operands `strides` bytes apart."""
+        """The loops, with steps in bytes, for operands whose rows are `strides` bytes apart."""
         if self.source_order == "any" and any(strides):
             raise ValueError("rows of a copy whose order is not known")
         x, y = self._operand_strides(strides)
@@ -327,12 +327,12 @@ class Copy(Operation):
 
     @property
     def loops(self) -> int:
-        """How many loops take more than one turn."""
+        """The number of loops whose count is not 1."""
         return sum(move.count != 1 for move in self._moves)
 
     def lying_as(self, read: bool) -> tuple[int, ...] | None:
-        """Bytes from one element of the result to the next along each axis where the operand has them; or, unless
-        `read`, of the operand's where the result has them. None if that is not all that the copy does."""
+        """The strides in bytes of the result in the operand's memory; if not `read`, of the operand in the result's
+        memory. None if the copy does more than reorder axes."""
         if self.view or self._fills or any(map(any, self._first)) or self.orders != ("plain", "plain"):
             return None
         axes = sorted(self._moves, key=lambda move: move.y_axis if read else move.x_axis)
@@ -362,7 +362,7 @@ class Copy(Operation):
 def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Order, *, view: bool = False) -> Copy:
     """The copy of x from one order in memory to another. If y has a border, that is not written.
 
-    "channels" of shapes with fewer than three axes is C order. view: nothing need be copied, as both are the same.
+    "channels" means C order for shapes with fewer than three axes. view: both are the same bytes: no copy is needed.
     """
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)} in another order")
@@ -370,7 +370,7 @@ def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Ord
 
 
 def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: np.dtype[Any]) -> Copy:
-    """Another shape of as many elements, in C order: who places operands need not copy them."""
+    """A reshape in C order, as a view: a program need not copy it. Raises ValueError if the sizes differ."""
     if size(x_shape) != size(y_shape):
         raise ValueError(f"{list(x_shape)} has not as many elements as {list(y_shape)}")
     moves = [Move(size(x_shape), -1, 1, -1, 1)] if len(x_shape) and len(y_shape) else []
@@ -380,10 +380,10 @@ def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: 
 def transposed(
     engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], perm: Sequence[int], order: Order = "plain"
 ) -> Copy:
-    """Axis i of the result is axis perm[i] of the operand; both lie in `order`.
+    """Axis i of the result is axis perm[i] of the operand; both are in `order`.
 
-    Only, in C order it is a view where axis 1 becomes the last one, of an operand that lies channels-last, or the
-    last one axis 1, of a result that does.
+    Two cases of C order are views instead: axis 1 becomes the last one, and the operand is channels-last in memory; or
+    the last axis becomes axis 1, and the result is channels-last.
     """
     x, perm = _operand(shape, dtype), [int(axis) for axis in perm]
     operands = (x, _operand([x.shape[axis] for axis in perm], dtype))
@@ -398,7 +398,7 @@ def transposed(
 
 
 def shuffled(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups: int) -> Copy:
-    """Channels [groups][n] to [n][groups]: Reshape, Transpose and Reshape back of [N, C, spatial...], channels-last."""
+    """A channel shuffle: channels [groups][n] become [n][groups], in [N, C, spatial...] lying channels-last."""
     x = _operand(shape, dtype)
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{list(shape)} has no {groups} groups of channels")
@@ -417,7 +417,7 @@ def sliced(
     counts: Sequence[int],
     order: Order = "plain",
 ) -> Copy:
-    """Along each axis `counts` elements from `starts` on, `steps` (not 0) apart; both lie in `order`."""
+    """A slice: along each axis `counts` elements from `starts` on, `steps` (not 0) apart; both are in `order`."""
     x = _operand(shape, dtype)
     for n, start, step, count in zip(x.shape, starts, steps, counts, strict=True):
         if count < 0 or (count and not (0 <= start < n and 0 <= start + (count - 1) * step < n)):
@@ -427,7 +427,7 @@ def sliced(
 
 
 def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: Sequence[int]) -> Copy:
-    """The operand broadcast to the shape `whole`, of at least as many axes; both lie in C order."""
+    """The operand broadcast to the shape `whole`, which has at least as many axes; both are in C order."""
     x, y = _operand(shape, dtype), _operand(whole, dtype)
     missing = len(y.shape) - len(x.shape)
     if missing < 0 or any(n not in (1, own) for n, own in zip(x.shape, y.shape[missing:], strict=True)):
@@ -440,7 +440,7 @@ def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: 
 def padded(
     engine: Engine, shape: Sequence[int], value: Array, begin: Sequence[int], end: Sequence[int], order: Order = "plain"
 ) -> Copy:
-    """`value`, of rank 0, before and after each axis; negative amounts remove elements. Both lie in `order`."""
+    """Pads each axis with `value`, of rank 0, on both sides; negative amounts remove elements. Both lie in `order`."""
     x = _operand(shape, value.dtype)
     begin, end = ([int(n) for n in amounts] for amounts in (begin, end))
     grown = [n + b + e for n, b, e in zip(x.shape, begin, end, strict=True)]
@@ -473,10 +473,9 @@ def _whole(shape: Sequence[int]) -> list[Move]:
 
 
 class Triangle(Operation):
-    """x [..., n, m] of elements of 1, 2, 4 or 8 bytes, with zeros before the place i + diagonal of each row i,
-    or from it on.
+    """A triangle of x [..., n, m], zeros elsewhere. Elements have 1, 2, 4 or 8 bytes.
 
-    upper: whether it is before.
+    upper: row i keeps its elements from column i + diagonal on; else those before it.
     """
 
     def __init__(self, engine: Engine, x: Operand, diagonal: int, upper: bool) -> None:

@@ -1,5 +1,5 @@
-"""Planned steps of decoders: heads that turn by their place, caches that grow by new rows, and masks of what is not
-seen; and arrays that never change."""
+"""Plans steps of transformer decoders: rotary position embedding, key and value caches that grow by new rows, attention
+masks; and constant arrays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
 
 @frozen
 class Heads:
-    """float32 [batch, heads, places, size] that lie in an array of another shape.
+    """Attention heads: a float32 [batch, heads, places, size] inside an array of another shape.
 
-    lying: the shape of that. start: bytes before the first element; steps: from one batch, head and place to the next.
-    """
+    lying: the array's shape. start: bytes before the first element; steps: bytes from one batch, head and place to the
+    next."""
 
     shape: tuple[int, int, int, int]
     lying: tuple[int, ...]
@@ -29,7 +29,7 @@ class Heads:
 
     @classmethod
     def beside(cls, shape: tuple[int, int, int, int], first: int, heads: int) -> Heads:
-        """In an array [batch, places, heads * size] those from head number `first` on."""
+        """The heads from number `first` on, in an array [batch, places, heads * size]."""
         batch, _, places, length = shape
         line = 4 * heads * length
         return cls(shape, (batch, places, heads * length), 4 * first * length, (places * line, 4 * length, line))
@@ -45,17 +45,17 @@ class Heads:
 
     @property
     def words(self) -> dict[str, int]:
-        """What kernels are told of them, but for the start."""
+        """The argument words of kernels that describe the heads, except for the start."""
         _, count, places, length = self.shape
         steps = zip(("batch_step", "head_step", "place_step"), self.steps, strict=True)
         return {"heads": count, "places": places, "size": length, **dict(steps)}
 
 
 class _Ragged(Operation):
-    """What the ends of sequences decide: an int32 operand of shape `ends` has the last place of each.
+    """Base of operations on sequences of different lengths: an int32 operand of shape `ends` has each one's last place.
 
-    bounds: the least and the greatest end. A sequence keeps as many rows as its end is above the least one. A run with
-    an end outside of them is undecided.
+    bounds: the least and the greatest end. A sequence keeps end - least rows of the past. A run with an end out of
+    bounds is undecided.
     """
 
     kind = ""
@@ -67,7 +67,7 @@ class _Ragged(Operation):
             raise ValueError(f"{list(ends)} ends from {bounds[0]} to {bounds[1]} for {batch} sequences")
 
     def _called(self, names: Sequence[str], rows: int, width: int, words: dict[str, int]) -> tuple[KernelCall, ...]:
-        """A call that makes so many rows of so many elements."""
+        """The call that makes `rows` rows of `width` elements."""
         isa, (least, last) = self.engine.isa, self.bounds
         words |= row_tiles(rows, 8 * width, self.engine.threads) | {"least": least, "span": last - least}
         spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, self.form, "f32", False)
@@ -75,13 +75,13 @@ class _Ragged(Operation):
 
 
 class Rotary(_Ragged):
-    """Heads turned: pairs of elements become (cos*a - sin*b, sin*a + cos*b), rounded to float32 after each step.
+    """Rotary embedding of heads: pairs of elements become (cos*a - sin*b, sin*a + cos*b), each step rounded to float32.
 
     ends:   the shape of the second operand.
-    angles: the shape [positions, half] of the last two, cos and sin; None: no elements turn. position: that of the
-            first place of a sequence with the least end; that of others is as much later as their end is. pairs:
-            neighbours turn with each other, else elements of the first half with those of the second.
-    shape:  of the result, the heads in C order.
+    angles: the shape [positions, half] of the last two operands, cos and sin; None: nothing is rotated. position: the
+            position of the first place of a sequence with the least end; other positions are later by as much as their
+            end. pairs: neighbours are rotated together, else elements of the first half with those of the second.
+    shape:  the shape of the result, the heads in C order.
     """
 
     kind = "rotary"
@@ -126,8 +126,8 @@ class Rotary(_Ragged):
 
 
 class RaggedPresent(_Ragged):
-    """A cache [batch,heads,room,size]: of each sequence the kept rows of `past` [batch,heads,rows,size], then the new
-    ones, then zeros."""
+    """A cache [batch,heads,room,size]: for each sequence, the kept rows of `past` [batch,heads,rows,size], then the new
+    rows, then zeros."""
 
     kind = "present"
 
@@ -156,9 +156,9 @@ class RaggedPresent(_Ragged):
 
 
 class RaggedMask(_Ragged):
-    """What is added to the scores of the new places: float32 of `shape`, [batch,places,total] in C order, 0 where a
-    place is seen, else -infinity. causal: later places are not;
-    window: nor those before the last so many, 0 for all."""
+    """The mask that is added to the scores of new places: float32 of `shape`, [batch,places,total] in C order. It is 0
+    where a place is visible, else -infinity. causal: later places are hidden; window: only the last `window` places are
+    visible, 0 for all."""
 
     kind = "hidden"
 
@@ -188,7 +188,7 @@ class RaggedMask(_Ragged):
 class Present(Operation):
     """A cache [batch, heads, room, size]: the first `kept` rows of another one, then new rows, then zeros.
 
-    past: the shape of the first operand; None if there is none, as nothing is kept. new: what the next operand has.
+    past: the shape of the first operand; None if there is none, since nothing is kept. new: the next operand.
     """
 
     def __init__(self, engine: Engine, past: Sequence[int] | None, kept: int, new: Heads, room: int) -> None:

@@ -1,4 +1,4 @@
-"""Planned elementwise functions of float32, integers and bool, and functions of functions."""
+"""Plans elementwise functions of float32, integers and bool, and expressions of them."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from qrun.shapes import broadcast_shapes
 _FLOAT = np.dtype(np.float32)
 _TYPES_BY_KIND = {kind: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name, kind in KIND_OF.items()}
 _CHUNK = 1 << 12
-"""Elements of a row that a thread does at once."""
+"""Elements of a row that one tile has."""
 MOST = 8
-"""Operands of a function."""
+"""The most operands of a function."""
 
 
 class Expression(Operation):
-    """y = what the last step makes; the values of steps are those of `operands` by number, then those of steps before.
+    """y = the result of the last step. Steps take values by number: first the operands, then results of earlier steps.
 
-    operands:  what is read, which broadcasts to y's shape, then y.
-    kinds:     how what is read is seen, as in emit/expression.py: of TYPES, or any for where's last two.
-    constants: those of all steps' functions, as float32.
+    operands:  the inputs, which broadcast to y's shape, then y.
+    kinds:     the kind of each input, as in emit/expression.py: one of TYPES, or any for where's last two.
+    constants: the constants of all steps' functions, as float32.
 
-    kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie.
-    decides: whether it always does: no integer is divided, no angle taken.
+    kind: the result's. row: the length of the innermost loop, for each order in which operands may lie.
+    decides: whether a run is never undecided: no step divides integers or takes an angle.
 
     Raises Declined for operands that broadcast along too many axes.
     """
@@ -96,11 +96,11 @@ class Expression(Operation):
         return [Loop(n, tuple(s[axis] for s in steps)) for axis, n in enumerate(shape)]
 
     def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
-        """Outermost first, at most four; the last one walks elements that are neighbours in the result."""
+        """The loops, outermost first, at most four; the last one walks elements that are neighbours in the result."""
         loops = merged(self.axes(order, strides))
         own = tuple(operand.dtype.itemsize for operand in self.operands)
         if not loops or any(step not in (0, size) for step, size in zip(loops[-1].steps, own, strict=True)):
-            loops.append(Loop(1, own))  # one channel, in a whole of more: no elements are neighbours
+            loops.append(Loop(1, own))  # one channel of an array with more: no elements are neighbours
         if len(loops) > OUTER + 1:
             raise Declined("operands that broadcast along too many axes")
         return loops
@@ -133,14 +133,13 @@ class Expression(Operation):
 class Elementwise(Expression):
     """y = function(x...) for operands that broadcast to y's shape, at most MOST of them.
 
-    function:  one of emit/expression.py's, whose TYPES says what it takes besides float32. The result is bool for those
-               of LOGICAL, codes for those of QUANTIZED, float32 for ``cast`` and ``dequantize``, else of the last
-               operand's type.
-    constants: its p and q, or all that it has, as float32.
+    function:  a function of emit/expression.py, which takes the kinds in TYPES, or float32 if it is not there. The
+               result is bool for functions of LOGICAL, codes for QUANTIZED, float32 for ``cast`` and ``dequantize``,
+               the target type for CONVERSIONS, else the last operand's type.
+    constants: its p and q, or all constants that it has, as float32.
 
-    Raises Declined for more operands, those that broadcast along too many axes,
-    and types that the function does not take.
-    """
+    Raises Declined for more operands, for operands that broadcast along too many axes, and for types that the function
+    does not take."""
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class Elementwise(Expression):
 
     @property
     def between(self) -> tuple[float, float, float] | None:  # type: ignore[override]
-        """None where a limit is NaN."""
+        """As in `Operation`; None if a limit is NaN."""
         if self.result.dtype != _FLOAT or np.isnan(self.constants).any():
             return None
         if self.function == "relu":
@@ -177,7 +176,7 @@ class Elementwise(Expression):
 
 
 def _kinds(function: str, types: Sequence[np.dtype[Any]]) -> str:
-    """The operands' kinds. Raises Declined for types that the function does not take."""
+    """The kinds of the operands. Raises Declined for types that the function does not take."""
     if function == "where":
         if types[0] != np.bool_ or types[1] != types[2] or types[1].hasobject or types[1].itemsize not in MOVED:
             raise Declined(f"no native choice of {types[1].name}")
@@ -189,5 +188,6 @@ def _kinds(function: str, types: Sequence[np.dtype[Any]]) -> str:
 
 
 def _lies_alike(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether an operand's elements lie as its own shape says in either order of the result."""
+    """Whether an operand may follow the result's order, channels-last or plain: it has as many axes, or at most one
+    axis that is not 1."""
     return len(shape) == len(whole) or sum(n != 1 for n in shape) <= 1

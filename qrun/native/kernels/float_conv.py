@@ -1,5 +1,5 @@
-"""Planned convolutions of float32; weights are constants, or come with the run. Channels that are made of one channel,
-or of a few at their own place, have a kernel of their own."""
+"""Plans float32 convolutions; weights are constants, or come with the run. Depthwise convolutions, and those with
+groups of a few channels, have kernels of their own."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _WAY, _COLLISIONS = 4096, 1 << 18
-"""Bytes of one way of a first-level cache. Gathering costs as much as some columns, so that it pays where the greatest
-power of two in bytes from pixel to pixel, times columns, is as large (measured on a Zen 3)."""
+"""Bytes of one way of a first-level cache; and a threshold. Gathering costs as much as some columns, so it pays if the
+greatest power of two in the bytes from pixel to pixel, times columns, reaches the threshold (measured on a Zen 3)."""
 _NARROW = 4
-"""Channels of a group up to which a vector is better filled with several groups."""
+"""The most channels of a group for which a vector is better filled with several groups."""
 _NEIGHBOURS, _LINE = 8, 7
-"""The most results that are made together, and elements of a kernel's line that have registers."""
+"""The most results that are computed together, and the most elements of a kernel's line that fit the registers."""
 _NARROW_LINE = 3
-"""The same where a panel has several vectors of channels."""
+"""The most elements of a line if a panel has several vectors of channels."""
 _ROWS = 6
-"""Pixels of groups of several channels that are made together."""
+"""Pixels that are computed together, for groups of several channels."""
 _PIXELS = 1024
-"""Results of a tile in one channel: what they read stays near."""
+"""Results of a tile in one channel, so that the data they read stays in the cache."""
 _WORK = 1 << 15
-"""Products of a tile that are worth the taking."""
+"""Products for which taking a tile is worthwhile."""
 _TILES_PER_THREAD = 8
 
 
 @frozen
 class _Image:
-    """What the rows of a convolution read. channels: of a group; all_channels: of the image."""
+    """The image that the rows of a convolution read. channels: of a group; all_channels: of the image."""
 
     places: Window | Taps
     channels: int
@@ -59,15 +59,16 @@ class _Image:
 
     @property
     def border(self) -> tuple[int, int, int, int]:
-        """Elements of zeros that are stored around the image."""
+        """The zeros that are stored around the image: (top, left, bottom, right)."""
         return self.places.pads if isinstance(self.places, Window) else (0, 0, 0, 0)
 
     def operand(self, shape: Sequence[int]) -> Operand:
         return Operand(tuple(shape), _FLOAT, self.border, 0, any(self.border))
 
     def rows(self, images: int, stride: int, columns: int) -> LeftRows:
-        """The rows of one image, or of all where a pixel of the result reads the one at its own place; k runs over
-        channels, then taps. stride: bytes from pixel to pixel; columns: of a group. Raises Declined."""
+        """The rows of one image, or of all images if each pixel of the result reads only the one at its own place. k
+        runs over channels, then taps. stride: bytes from pixel to pixel; columns: columns of a group.
+        Raises Declined for images larger than 2 GB."""
         places, pixel = self.places, stride or 4 * self.all_channels
         if places.plain:
             return LeftRows(images * size(places.out), self.channels, pixel)
@@ -81,7 +82,7 @@ class _Image:
             raise Declined("one image is larger than 2 GB")
         row = 4 * offsets.shape[1] if offsets.ndim > 1 else 0
         tables = [np.ascontiguousarray(numbers, np.int32) for numbers in (offsets, steps)]
-        # Pixels that are a large power of two apart share few sets of the first-level cache, and taps evict each other.
+        # Pixels a large power of two apart share few sets of the first-level cache, so that taps evict each other.
         collides = math.gcd(pixel, _WAY) * columns >= _COLLISIONS and len(steps) > self.channels
         return LeftRows(len(offsets), len(steps), row, tables[0], tables[1], collides)
 
@@ -98,8 +99,8 @@ class _Image:
 class FloatConv(FloatProduct):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
-    reads: what results are made of, if that is not what strides, dilations and pads say. memo: weights in order, for
-    convolutions that differ in x_shape. Raises Declined.
+    reads: the pixels that results read, if strides, dilations and pads do not say so. memo: keeps packed weights, for
+    other shapes of x. Raises Declined for sums without terms, and for windows and images that are not supported.
     """
 
     order: Order = "channels"
@@ -192,9 +193,8 @@ class FloatConv(FloatProduct):
 
 
 class FloatConvOfRun(FloatProduct):
-    """y = sum x * w + bias of float32 x [N, C, spatial...], w as `matrix` has it, and bias [M] if there is one.
-
-    w_shape: [M, C/group, kernel...]. Raises Declined.
+    """y = sum x * w + bias of float32 x [N, C, spatial...]; w and bias come with the run. The second operand is w in
+    the layout of `matrix`; bias is [M], if there is one. w_shape: [M, C/group, kernel...]. Raises Declined.
     """
 
     order: Order = "channels"
@@ -225,8 +225,8 @@ class FloatConvOfRun(FloatProduct):
         self.terms = FloatTerms("bias" if bias else "sum")
 
     def matrix(self, w_shape: Sequence[int]) -> tuple[Copy, Copy, Copy]:
-        """What makes the second operand of w, one after the other: rows are a group's channels, then its taps; columns
-        are results."""
+        """The operations that turn w into the second operand, in order. Its rows are a group's channels, then its taps;
+        its columns are results."""
         apart = (self.group, self.each, self.k)
         turned = transposed(self.engine, apart, _FLOAT, (0, 2, 1))
         last = view(self.engine, turned.result.shape, self.operands[1].shape, _FLOAT)
@@ -255,9 +255,9 @@ def depthwise_call(
     extents: Sequence[int],
     pixel: int,
 ) -> KernelCall:
-    """The call for channels of one. line: elements of a line of the kernel, and how far they are moved from result to
-    result, and are apart; 1 where neighbours along the last axis share nothing.
-    product: of weights [taps, channels]. pixel: bytes of one of the image."""
+    """The call of a depthwise convolution. line: elements of a line of the kernel, stride and dilation along it; all 1
+    if neighbours along the last axis share nothing. product: has weights [taps, channels]. pixel: bytes of a pixel of
+    the image."""
     engine, terms = product.engine, product.terms
     isa, columns, width, (kernel, stride, dilation) = engine.isa, stack.columns, places.out[-1], line
     offsets = places.offsets(pixel).reshape(-1, width, stack.k // kernel, kernel)
@@ -290,8 +290,8 @@ def depthwise_call(
 
 
 def _tile(threads: int, stack: FloatStack, count: int, rows: int, panels: int, panel: int) -> tuple[int, int]:
-    """How many of `count` windows, of so many pixels each, and how many panels, of so many channels each,
-    a tile has."""
+    """The number of windows and of panels in a tile. count: windows in all, each of `rows` results; panels: panels in
+    all, each of `panel` channels."""
     high = even(count, max(1, _PIXELS // rows), 1)
     if threads == 1:
         return high, panels
@@ -303,13 +303,13 @@ def _tile(threads: int, stack: FloatStack, count: int, rows: int, panels: int, p
 
 
 def _vectors(isa: Isa, columns: int, kernel: int) -> int:
-    """Vectors of channels in a panel: their sums, and the weights of a line, fit the registers."""
+    """The vectors of channels in a panel, so that their sums and the weights of a line fit the registers."""
     most = isa.vectors // 2 if kernel <= _NARROW_LINE else 1
     return max(1, min(most, columns // isa.lanes))
 
 
 def _windows(offsets: Ints, rows: int, stride: int, dilation: int) -> Array:
-    """The table of the kernel. offsets: [height, width, lines of the kernel, elements]."""
+    """The table `windows` of the kernel. offsets: [height, width, lines of the convolution's kernel, elements]."""
     height, width, lines, kernel = offsets.shape
     first = np.minimum(np.arange(0, width, rows), width - rows)
     pixels = [uses[0] for uses in shared_pixels(rows, kernel, stride, dilation).values()]
@@ -323,7 +323,7 @@ def _windows(offsets: Ints, rows: int, stride: int, dilation: int) -> Array:
 def grouped_call(
     product: FloatProduct, offsets: Ints, depth: int, stack: FloatStack, extents: Sequence[int]
 ) -> KernelCall:
-    """The call for groups of `depth` channels. product: of weights [channels of a group, taps, channels].
+    """The call for groups of `depth` channels. product: has weights [channels of a group, taps, channels].
     offsets: [results, taps], bytes from the image's start to each pixel that is read, -1 for padding."""
     engine, terms, lanes = product.engine, product.terms, product.engine.isa.lanes
     left = stack.left

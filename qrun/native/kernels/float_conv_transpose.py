@@ -1,8 +1,7 @@
-"""Planned transposed convolutions of float32.
+"""Plans transposed convolutions of float32.
 
-Results whose places leave the same remainders of the strides meet the same taps of the kernel, at the same distances:
-each such phase is a stack of products, one for each of its lines.
-What lies beyond the image is stored around it, as zeros.
+Results whose coordinates are equal modulo the strides use the same taps of the kernel, at the same distances. Each such
+phase is a stack of products, one for each of its lines. Zeros are stored around the image for inputs beyond it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,13 @@ from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _PHASES = 64
-"""Stacks of products, each with a call of its own."""
+"""The most phases; each is a stack of products with a call of its own."""
 
 
 @frozen
 class _Axis:
-    """What results along an axis are made of. begin: how many of all sums are cut off before the first."""
+    """One axis: the sizes of input and output, and of the kernel. begin: how many sums are cut off before the first
+    result."""
 
     size: int
     out: int
@@ -45,15 +45,15 @@ class _Axis:
     begin: int
 
     def phase(self, first: int) -> tuple[int, list[tuple[int, int]]]:
-        """How many results there are from this one on, `stride` apart; the taps that they meet, and which input each
-        tap meets for the first of them."""
+        """The phase of result `first`: the number of its results, which are `stride` apart; and its taps, each with the
+        place of the input that it meets for the first result."""
         meets = ((tap, first + self.begin - tap * self.dilation) for tap in range(self.taps))
         found = [(tap, place // self.stride) for tap, place in meets if place % self.stride == 0]
         return -(-(self.out - first) // self.stride), found
 
     @property
     def border(self) -> tuple[int, int]:
-        """Elements before and after the image that some result meets."""
+        """The elements before and after the image that some result reads."""
         low, high = 0, self.size - 1
         for first in range(min(self.stride, self.out)):
             count, taps = self.phase(first)
@@ -63,7 +63,7 @@ class _Axis:
 
 
 def _steps(sizes: Sequence[int], element: int) -> list[int]:
-    """Bytes from one element to the next along each axis of an image that lies in C order."""
+    """Bytes from one element to the next along each axis of an image in C order. element: bytes of an element."""
     return [element * size(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
@@ -73,7 +73,7 @@ class FloatConvTranspose(FloatProduct):
 
         full[i * stride + k * dilation] += sum over c of x[c, i] * w[c, m, k]; y = full from `begin` on, plus bias
 
-    before: of three spatial axes or more, what pads the image. Raises Declined.
+    before: the copy that pads the image, for three spatial axes or more. Raises Declined.
     """
 
     order: Order = "channels"
@@ -122,7 +122,7 @@ class FloatConvTranspose(FloatProduct):
         return tuple(self._phase(first) for first in firsts)
 
     def _phase(self, first: Sequence[int]) -> KernelCall:
-        """The results at this place and every stride from there on."""
+        """The call for one phase: the results at place `first`, and at every stride from there on."""
         counts, met = zip(*(axis.phase(place) for axis, place in zip(self.axes, first, strict=True)), strict=True)
         x, y = self.operands
         read = _steps([axis.size + sum(axis.border) for axis in self.axes], 4 * x.shape[1])
@@ -145,7 +145,7 @@ class FloatConvTranspose(FloatProduct):
         return product_call(self.again(arrays=arrays), stack, ("a*", "y*"), extents, weights=weights)
 
     def _rows(self, across: int, pixel: int, taps: Sequence[int]) -> LeftRows:
-        """The rows of a line of results that read these taps, in bytes from a pixel; zeros if they read none."""
+        """The rows of a line of results. taps: bytes from a pixel to each tap; rows are zeros if there are none."""
         if not taps:
             return LeftRows(across, 1, 4, np.full((across, 1), -1, np.int32), np.zeros((1, 2), np.int32))
         steps = (np.arange(self.depth)[:, None] * 4 + np.array(taps)).reshape(-1)
@@ -154,7 +154,7 @@ class FloatConvTranspose(FloatProduct):
         return LeftRows(across, len(steps), 0, tables[0], tables[1])
 
     def _matrices(self, taps: Sequence[Sequence[int]]) -> FloatPanels:
-        """The weights of these taps of each axis, [groups][channels, then taps][results]; zeros for no taps."""
+        """The weights of these taps of each axis, [groups][channels, then taps][results]; zeros if there are none."""
         picked = self.weights
         for axis, own in enumerate(taps):
             picked = picked.take(np.array(own, np.intp), 3 + axis)
@@ -163,8 +163,8 @@ class FloatConvTranspose(FloatProduct):
         return FloatPanels(np.moveaxis(picked, 2, -1).reshape(self.group, -1, self.each), Memo())
 
     def _stack(self, rows: LeftRows, lines: Sequence[tuple[int, int, int]], origin: int, y_row: int) -> FloatStack:
-        """A product for each image, group and line. lines: how many along each axis but the last, and bytes from one to
-        the next of x and of y. origin: where the first result is; y_row: bytes from row to row of y."""
+        """A product for each image, group and line. lines: for each axis but the last, the number of lines, and bytes
+        from one to the next in x and in y. origin: the byte of the first result; y_row: bytes from row to row of y."""
         x, y = self.operands
         by_image = 4 * size(x.stored("channels")[1:]), 0, 0, 4 * size(y.shape[1:])
         by_group = 4 * self.depth, 1, 4 * self.each, 4 * self.each

@@ -1,5 +1,5 @@
-"""Planned products of float32, whose sums have the order of docs/numerics.md, F1: where operands lie, how products are
-cut into tiles, and strips that fit the registers; the call of the kernel that serves all; and products of matrices."""
+"""Plans products of float32 whose sums have the order of docs/numerics.md, F1: the layout of operands, the cut into
+tiles and into strips that fit the registers, the kernel's call, and matrix products."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from qrun.shapes import broadcast_shapes
 _FLOAT = np.dtype(np.float32)
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
-"""Rows of a tile, and bytes of sums that wait between two blocks of k."""
+"""The most rows of a tile, and bytes of sums that are kept between two blocks of k."""
 _PACK, _GATHER, _TAKE, _JUMP = 8.0, 20.0, 20000, 12000
-"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; one of a row that
-it gathers; taking a tile; going on to a block of k, whose panels lie elsewhere."""
+"""Costs, in multiply-adds: of packing or fetching an element of a panel; of gathering an element of a row; of taking a
+tile; of going on to the next block of k, whose panels lie elsewhere."""
 UNROLL, MANY = 4, 12
-"""Elements of k of a turn, and the vectors of sums from which on a turn has one."""
+"""Elements of k per iteration; with at least MANY vectors of sums an iteration has one element."""
 ALONE = 8
 """Chains that hide the latency of a multiply-add."""
 _POINTERS = 10
-"""Pixels of a strip, each with an address of its own: more do not fit the 16 general registers of x86, and the compiler
-then loads all elements first and spills sums."""
+"""The most pixels of a strip, each with an address of its own: more do not fit the 16 general registers of x86, and the
+compiler then loads all elements first and spills sums."""
 _STARTS = {"a*": 0, "b*": 1, "y*": 3}
-"""The column of FloatStack.starts for each word whose operand `moved` may place elsewhere."""
+"""The column of FloatStack.starts, for each word whose operand `moved` may place elsewhere."""
 
 
 @frozen
 class LeftRows:
-    """Where the rows of a product's left operand are.
+    """The layout of the rows of a product's left operand.
 
     depth: elements of k. row: bytes from one row to the next. offsets: int32 [rows], bytes from the product's start to
     each row, with steps, int32 [depth], from there to each element; or int32 [rows, taps], bytes to each tap, -1 for
     zeros, with steps, int32 [depth, 2], bytes into a row of offsets, and from the tap to the element.
-    gathered: whether tiles copy a block of k of their rows, one row behind the other, before they multiply it.
+    gathered: whether tiles copy each block of k of their rows into contiguous memory before they multiply it.
     """
 
     rows: int
@@ -70,9 +70,9 @@ class LeftRows:
 
 @frozen
 class FloatStack:
-    """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own,
-    and a fifth number for a residual; b_row, addend_row, y_row, residual_row: bytes from one row to the next. b_column:
-    bytes from one column of b to the next, if a column's elements are neighbours; 0 if a row's are."""
+    """A stack of products of one shape. starts: int64 [number, 4], for each product the bytes from the start of a, b,
+    addend and y to its own part, and a fifth number for a residual. b_row, addend_row, y_row, residual_row: bytes from
+    one row to the next. b_column: bytes from one column of b to the next, if columns are contiguous; 0 if rows are."""
 
     starts: Ints
     left: LeftRows
@@ -93,16 +93,16 @@ class FloatStack:
 
 
 def stack_starts(counts: Sequence[int], *steps: Sequence[int]) -> Ints:
-    """FloatStack.starts of products along some axes. counts: how many along each; steps: for each axis, bytes in a, b,
-    addend and y from one product to the next."""
+    """FloatStack.starts of products along some axes. counts: the number of products along each axis; steps: for each
+    axis, bytes in a, b, addend and y from one product to the next."""
     return np.ascontiguousarray(np.indices(counts).reshape(len(counts), -1).T @ np.array(steps, np.int64))
 
 
 class RightPanels:
-    """Constant right matrices that products read panel after panel; they are numbered by FloatStack.starts.
+    """Constant right matrices that products read panel after panel; FloatStack.starts has their numbers.
 
-    memo: what is made of them, for products that differ in their left operands. kind: of the kernel that reads them.
-    coding, words: what else its operands say, and its struct has.
+    memo: keeps packed matrices, for products with other left operands. kind: the kind of the kernel that reads them.
+    coding, words: additional text of the specification's operands, and additional words of the struct.
     """
 
     kind = "fma_product"
@@ -111,19 +111,19 @@ class RightPanels:
     memo: Memo
 
     def lying(self, direct: bool) -> str:
-        """How they lie, as emitters name it. direct: whether a tile has one strip of each panel."""
+        """The emitter's name for their layout. direct: whether a tile has a single strip of each panel."""
         return "panels"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
         return strip_of(isa, rows, columns, vectors)
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
-        """What kernels read, in panels of this width."""
+        """The arrays that kernels read, by word, in panels of this width."""
         raise NotImplementedError
 
 
 class FloatPanels(RightPanels):
-    """Those of float32 [number, K, N]."""
+    """Right matrices of float32, [number, K, N]."""
 
     def __init__(self, matrices: Array, memo: Memo) -> None:
         self.matrices, self.memo = Reloadable(matrices), memo
@@ -140,8 +140,8 @@ _UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
 
 @frozen
 class FloatTerms:
-    """What becomes of sums. kind: the form of FmaProductEmitter, without what follows a sum. out: the type to which
-    they are rounded, as KernelSpec.out names it. tail: steps of emit/fma_product.py::TAIL."""
+    """How sums become results. kind: the form of FmaProductEmitter, without the steps after a sum. out: the type to
+    which sums are rounded, as in KernelSpec.out. tail: steps of emit/fma_product.py::TAIL."""
 
     kind: str
     alpha: float = 1.0
@@ -152,7 +152,7 @@ class FloatTerms:
 
     @property
     def form(self) -> str:
-        """The kernels' form. Limits are compared as text, since a limit of 0 differs from one of -0."""
+        """The form for a specification. Limits are compared as text, since a limit of 0 differs from one of -0."""
         kind = "first" if self.kind == "scaled" and self.alpha == self.beta == 1 else self.kind
         return "+".join([kind, *self.tail, *(["limits"] if self.limited else [])])
 
@@ -162,14 +162,14 @@ class FloatTerms:
 
     @property
     def numbers(self) -> Array:
-        """The words `numbers` of emit/fma_product.py."""
+        """The array `numbers` of emit/fma_product.py."""
         return np.array([self.alpha, self.beta, *self.limits], _FLOAT)
 
 
 class FloatProduct(Operation):
-    """Sums of products of floats.
+    """Base of operations that compute sums of products of floats.
 
-    terms: what becomes of them. arrays: operands that are constant, by word.
+    terms: how sums become results. arrays: constant operands, by word.
     """
 
     engine: Engine
@@ -191,13 +191,13 @@ class FloatProduct(Operation):
         extents: Sequence[int],
         scratch: int,
     ) -> KernelCall:
-        """The call of a kernel of this specification; words, arrays: what else its struct has."""
+        """The call of a kernel of this specification. words, arrays: words of its struct that are not common to all."""
         held = {**self.arrays, "numbers*": self.terms.numbers, **arrays}
         return self.engine.kernels.call(spec, operands, words, extents, held, sparse=True, scratch=scratch)
 
 
 def panel_vectors(isa: Isa, columns: int) -> int:
-    """Vectors of columns in a panel: few columns are padding, and a load serves many multiply-adds."""
+    """The vectors of columns in a panel, chosen for little padding and for many multiply-adds per load."""
 
     def cost(vectors: int) -> float:
         rows = isa.real_rows[vectors]
@@ -208,8 +208,8 @@ def panel_vectors(isa: Isa, columns: int) -> int:
 
 
 def strip_of(isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of a strip, for panels of so many vectors: where there are few rows, it has several panels, so
-    that a multiply-add need not wait for the one before it."""
+    """Rows and vectors of a strip, for panels of `vectors` vectors. With few rows a strip has several panels, so that a
+    multiply-add need not wait for the one before it."""
     most, panels = isa.real_rows[vectors], -(-columns // (vectors * isa.lanes))
     if 2 * rows <= most:
         return rows, vectors * max(1, min(panels, most // rows, -(-2 * ALONE // (rows * vectors))))
@@ -225,7 +225,7 @@ def height_of(rows: int, most: int) -> int:
 
 @frozen
 class Cut:
-    """How products are cut into tiles: rows and panels of each."""
+    """The size of a tile: its rows and panels."""
 
     rows: int
     panels: int
@@ -234,8 +234,8 @@ class Cut:
     def of(
         cls, number: int, size: tuple[int, int, int], strip: tuple[int, int], threads: int, gathers: bool = False
     ) -> Cut:
-        """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
-        without work, larger ones read less twice. strip: its rows and columns; gathers: whether tiles gather rows."""
+        """The fastest cut by estimate: smaller tiles keep all threads busy, larger ones read less data twice. size:
+        rows, columns and k of the products; strip: its rows and columns; gathers: whether tiles gather rows."""
         rows, columns, k = size
         high, width = strip
         panels = -(-columns // width)
@@ -256,7 +256,7 @@ class Cut:
 
 
 def even(count: int, most: int, step: int) -> int:
-    """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
+    """The size of parts of `count`: about `most` or less, and a multiple of `step`, so that all parts are alike."""
     parts = -(-count // max(most, step))
     return -(-count // (parts * step)) * step
 
@@ -269,9 +269,9 @@ def product_call(
     *,
     weights: RightPanels | None = None,
 ) -> KernelCall:
-    """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or
-    which operand each is; extents: bytes of each that are touched.
-    weights: b, if it is constant; starts then have the number of the matrix in place of bytes."""
+    """The call for a stack of products, which must not be empty. pointers: the words of operands that are not constant,
+    in order, or the operand's number by word; extents: the bytes of each operand that are touched.
+    weights: b, if it is constant; starts then have the number of the matrix instead of bytes."""
     engine, left, isa = product.engine, stack.left, product.engine.isa
     reader, vectors = weights or RightPanels(), panel_vectors(isa, stack.columns)
     rows, wide = reader.strip(isa, left.rows, stack.columns, vectors)
@@ -320,8 +320,8 @@ def product_call(
 
 
 def _scratch(left: LeftRows, cut: Cut, rows: int, width: int, isa: Isa, right: str) -> tuple[Mapping[str, int], int]:
-    """Words that say what lies where in the thread's memory, and its bytes. rows, width: of a strip; right: how the
-    right matrix lies, as emitters name it."""
+    """The words with offsets in the thread's memory, and its size in bytes. rows, width: of a strip; right: the
+    emitter's name for the layout of the right matrix."""
     gathered = cut.rows * PITCH if left.gathers else 0
     packed = 0 if right in ("panels", "near", "codes") else 4 * width * (BLOCK + isa.lanes)
     sums_at, strip = aligned_up(gathered + packed), 4 * rows * width
@@ -332,10 +332,10 @@ def _scratch(left: LeftRows, cut: Cut, rows: int, width: int, isa: Isa, right: s
 class FloatMatmul(FloatProduct):
     """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul.
 
-    a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none;
-    its last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
-    begins: whether sums begin with beta * addend, as Gemm's do; else the addend is added to them. memo: the weights in
-    panels, for other shapes of a. turned: b is [..., N, K], and its transpose is meant; weights are not turned.
+    a, b: shapes. weights: b itself if it is constant, else None. addend: the shape of an addend of the run, or None;
+    its last axis is the result's, and it has one row or all rows. constant: the addend itself if it is constant.
+    begins: sums begin with beta * addend, as Gemm's do; else the addend is added at the end. memo: keeps packed
+    weights, for other shapes of a. turned: b is [..., N, K], and is transposed; constant weights never are.
     """
 
     def __init__(
@@ -377,7 +377,8 @@ class FloatMatmul(FloatProduct):
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
-        """None where elements of a row are not neighbours, or the products are one product of more rows."""
+        """See `Operation.moved`. None if elements of a row are not contiguous, or if the products are merged into one
+        with more rows."""
         name = _STARTS.get(self.names[place])
         if name is None or len(self.stack.starts) != size(self.lead) or size(self.lead) < 2 or len(steps) < 2:
             return None
@@ -426,5 +427,5 @@ class FloatMatmul(FloatProduct):
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of weights that it lays out anew."""
+        """Bytes of weights that planning packs into panels."""
         return self.right.nbytes if self.right else 0

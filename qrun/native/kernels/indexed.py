@@ -1,5 +1,5 @@
-"""Planned copies of what indices name: those of a table for each axis (nearest neighbours, borders that repeat the
-image), or of the run; and changes of what these name."""
+"""Plans gathers and scatters: copies by constant indices along each axis (nearest neighbours, borders that repeat the
+image), copies of the rows that indices of the run name, and updates of such rows."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from qrun.native.machine.engine import (
 from qrun.native.machine.operation import TILE_BYTES
 
 _JOINED = 1 << 16
-"""Indices of axes that become one loop: each is a word of a table."""
+"""The most indices of axes that are joined into one loop: each is a word of a table."""
 _ENTRIES = 1 << 20
-"""Of all tables together: 8 MiB."""
+"""The most entries of all tables together: 8 MiB."""
 _UNROLL = 4
-"""Vectors of a block, where a row has as many."""
+"""Vectors of a block, if a row has as many."""
 _REPEATS = (2, 3, 4)
 
 
 @frozen
 class _Axis:
-    """A loop of a copy: where in x each index reads, in bytes, and bytes from one index to the next in y.
+    """A loop of a copy. at: the offset in x of each index, in bytes. y: bytes in y from one index to the next.
 
-    step: those in x, if they are the same from index to index; None if a table tells."""
+    step: bytes in x from one index to the next, if they are constant; else None."""
 
     at: Ints
     y: int
     step: int | None
 
     def joined(self, inner: _Axis) -> _Axis | None:
-        """One loop in place of this one and the one inside it, if both walk on evenly."""
+        """One loop in place of this one and the one inside it, if both have even steps; else None."""
         count = len(inner.at)
         if self.step is None or inner.step is None:
             return None
@@ -60,8 +60,8 @@ class _Axis:
 class Indexed(Operation):
     """y[i, j, ...] = x[places[0][i], places[1][j], ...]; places None: all of an axis, in order.
 
-    Elements of 1, 2, 4 or 8 bytes. lies: how both lie, ``any`` for whichever order (`lying`).
-    Raises Declined for types without copies, and more axes than the kernel has.
+    Elements have 1, 2, 4 or 8 bytes. lies: the memory order of both, ``any`` if a program may choose it (`lying`).
+    Raises Declined for other elements, for more axes than the kernel has, and for more than 1 << 20 rows.
     """
 
     narrows = True
@@ -85,7 +85,7 @@ class Indexed(Operation):
         return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.order)
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
-        """The loops, outermost in the result first, neighbours that walk on evenly as one."""
+        """The loops, outermost in the result first; neighbours that both have even steps are joined."""
         x, y = self._operand_strides(strides)
         found: list[_Axis] = []
         shape = self.result.shape
@@ -138,7 +138,7 @@ class Indexed(Operation):
         return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays),)
 
     def _block(self, inner: _Axis, run: int, itemsize: int) -> tuple[str, tuple[int, int, int]]:
-        """The form of the kernel: rows, vectors and bytes of an element or a vector."""
+        """The form of the kernel, and its block: rows, vectors, and bytes of an element or a vector."""
         if run == itemsize:
             times = self._repeats(inner, itemsize)
             if not times:
@@ -150,7 +150,8 @@ class Indexed(Operation):
 
     @staticmethod
     def _repeats(inner: _Axis, itemsize: int) -> int:
-        """How often each of the elements that follow each other is read; 0 for no such row."""
+        """The number of times that each of a row of contiguous elements is repeated; 0 if the loop is not of that
+        kind."""
         count = len(inner.at)
         for times in _REPEATS:
             if inner.y == itemsize and count % times == 0 and count >= 2 * times:
@@ -165,11 +166,11 @@ _INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 
 @frozen
 class NamedRows:
-    """Which rows of an array the indices name.
+    """How indices name rows of an array.
 
-    named:  the lengths of the axes in which each of a row's indices counts, one after the other.
-    before: places along the axes before these, each with indices of its own if `own`, else all with the same.
-    lines:  rows, next to each other, that take neighbouring elements; after these come the rows of the next indices.
+    named:  the lengths of the indexed axes: a row has one index for each of them, in order.
+    before: places along the axes before these; each has indices of its own if `own`, else all share the same.
+    lines:  neighbouring rows that take neighbouring elements of one place; the rows of the next indices follow.
     run:    elements of a row. step: elements from one place along the last of `named` to the next.
     """
 
@@ -185,12 +186,12 @@ class NamedRows:
 
 
 class Gathered(Operation):
-    """The rows of an array [before, *named, lines * run] that the indices name:
-    -s to s-1 where s is the length of the axis.
+    """Gathers the rows of an array [before, *named, lines * run] that indices name. An index is from -s to s-1, where
+    s is the length of its axis; a run with any other index ends undecided.
 
-    shapes: of the array and of the indices; y_shape: of the result. A run with an index beyond these ends undecided.
-    Raises Declined for other indices than int32 and int64, and where there are no elements.
-    """
+    shapes: of the array and of the indices; y_shape: of the result.
+    Raises Declined for indices that are not int32 or int64, for elements not of 1, 2, 4 or 8 bytes, and if there are
+    no elements."""
 
     narrows = True
 
@@ -238,13 +239,12 @@ class Gathered(Operation):
 
 
 class Scattered(Operation):
-    """A copy of x [before, *named, lines * run] in which rows that the indices name, as of Gathered, are replaced by
-    the updates, or joined with them, one after the other.
+    """A copy of x [before, *named, lines * run] in which the rows that indices name, as in Gathered, are replaced by
+    the updates, or combined with them, in order.
 
-    operands: x, indices and updates, as many rows of x's type. how: ``none``, ``add``, ``mul``, ``max`` or ``min``.
-    A run with an index that names no place ends undecided.
-    Raises Declined for other types, and where there are no elements.
-    """
+    operands: x, indices, and updates: as many rows of x's type. how: ``none`` (replace), ``add``, ``mul``, ``max`` or
+    ``min``. A run with an index out of range ends undecided.
+    Raises Declined for other types, and if there are no elements."""
 
     def __init__(self, engine: Engine, operands: Sequence[Operand], places: NamedRows, how: str) -> None:
         x, indices, updates = operands
@@ -275,14 +275,14 @@ class Scattered(Operation):
 
 
 def _joined_kind(dtype: np.dtype[Any], how: str) -> str:
-    """The kind of elements that are joined, bool by their greatest or least byte; "" for those that are not."""
+    """The kind of the elements that a kernel combines; bool counts as uint8. "" if no kernel combines them."""
     if dtype.kind in "iub" and dtype.name in KIND_OF:
         return "u" if dtype == np.bool_ else KIND_OF[dtype.name]
     return "d" if dtype == np.float64 and how in ("add", "mul") else ""
 
 
 def _named_words(places: NamedRows, item: int, count: int, indices: Operand) -> tuple[dict[str, int], dict[str, Array]]:
-    """Words and arrays that tell where rows of elements of `item` bytes are. count: of each of the places before."""
+    """The words and arrays that locate rows of elements of `item` bytes. count: rows for each of the places before."""
     depth, number = len(places.named), indices.dtype.itemsize
     steps = [places.step * item * size(places.named[axis + 1 :]) for axis in range(depth)]
     words = {

@@ -1,4 +1,5 @@
-"""Where kernels read and write: what windows read, offsets of activations, blocks of rows, shares of threads."""
+"""The addresses that kernels read and write: the pixels that windows read, tables of offsets, blocks of rows, and the
+shares of threads."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from qrun.native.machine.operation import size
 from qrun.shapes import MOST_AXES
 
 ENTRIES = 1 << 26
-"""Offsets of a table, int32: 256 MB."""
+"""The most offsets of a table, int32: 256 MB."""
 
 
 @frozen(slots=False)
@@ -37,7 +38,8 @@ class Window:
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
     ) -> Window:
-        """From ONNX's lists for one or two spatial axes; empty lists are ONNX's defaults. Raises Declined."""
+        """The window of ONNX's lists for one or two spatial axes; empty lists are ONNX's defaults. Raises Declined for
+        more axes, invalid values, kernels larger than the padded image, and too many offsets."""
         axes = len(image)
         strides, dilations, pads = strides or [1] * axes, dilations or [1] * axes, pads or [0] * 2 * axes
         if axes not in (1, 2):
@@ -66,7 +68,7 @@ class Window:
 
     @property
     def plain(self) -> bool:
-        """Whether each output pixel reads the one at its own place, and no other."""
+        """Whether each output pixel reads only the input pixel at its own place."""
         return self.kernel == self.strides == (1, 1) and not any(self.pads)
 
     @cached_property
@@ -74,12 +76,12 @@ class Window:
         return self.spare[0] // self.strides[0] + 1, self.spare[1] // self.strides[1] + 1
 
     def side_by_side(self, width: int) -> bool:
-        """Whether outputs 2i and 2i+1 lie in one line and read neighbouring pixels, for a kernel of this width."""
+        """Whether the kernel has this width, and outputs 2i and 2i+1 are in one line and read neighbouring pixels."""
         across = self.kernel[1], self.strides[1], self.dilations[1]
         return across == (width, 1, 1) and self.out[1] % 2 == 0
 
     def offsets(self, pixel: int) -> Ints:
-        """int64 [out pixels, kernel taps]: bytes from the image's start, `pixel` bytes each; -1 in the padding."""
+        """int64 [out pixels, kernel taps]: bytes from the image's start; -1 in the padding. pixel: bytes of a pixel."""
         y, x = self._positions(0), self._positions(1)
         inside = ((y >= 0) & (y < self.image[0]))[:, None, :, None] & ((x >= 0) & (x < self.image[1]))[:, None]
         places = (y[:, None, :, None] * self.image[1] + x[:, None]) * pixel
@@ -94,15 +96,15 @@ class Window:
         return (y[:, None, :] * line + (x * pixel)[:, None]).reshape(self.out[0] * self.out[1], self.kernel[0])
 
     def _positions(self, axis: int) -> Ints:
-        """[out, kernel]: coordinates in the image, outside it in the padding."""
+        """int64 [out, kernel]: coordinates along an axis; those in the padding are outside of the image."""
         out = np.arange(self.out[axis], dtype=np.int64)[:, None] * self.strides[axis]
         return out + np.arange(self.kernel[axis]) * self.dilations[axis] - self.pads[axis]
 
 
 @frozen(slots=False)
 class Taps:
-    """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
-    outside."""
+    """The pixels that each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel]
+    coordinates, -1 outside."""
 
     image: tuple[int, ...]
     places: tuple[Ints, ...]
@@ -118,9 +120,9 @@ class Taps:
         out: Sequence[int],
         transposed: bool = False,
     ) -> Taps:
-        """Of windows with one value per axis. begin: pads before the image; out: windows. transposed: what each result
-        of a transposed convolution reads instead: sums that go to i * stride + k * dilation, less `begin`.
-        Raises Declined."""
+        """The taps of windows, with one value per axis. begin: pads before the image; out: windows. transposed: the
+        taps of a transposed convolution, whose input i and tap k go to i * stride + k * dilation - begin.
+        Raises Declined if there are too many offsets or axes."""
         if size(out) * size(kernel) > ENTRIES:
             raise Declined("the table of offsets would be too large")
         places = []
@@ -141,7 +143,7 @@ class Taps:
 
     @property
     def plain(self) -> bool:
-        """Whether each output pixel reads the one at its own place, and no other."""
+        """Whether each output pixel reads only the input pixel at its own place."""
         return self.count == 1 and all(
             np.array_equal(places[:, 0], np.arange(n)) for n, places in zip(self.image, self.places, strict=True)
         )
@@ -156,20 +158,20 @@ class Taps:
 
     @property
     def count(self) -> int:
-        """Taps of a window, those outside included."""
+        """The taps of a window, including those outside of the image."""
         return size([places.shape[1] for places in self.places])
 
     @cached_property
     def inside(self) -> Ints:
-        """int64 [pixels]: taps that lie in the image."""
+        """int64 [pixels]: the number of taps inside the image."""
         total = np.ones((), np.int64)
         for places in self.places:
             total = np.multiply.outer(total, (places >= 0).sum(axis=1))
         return total.reshape(-1)
 
     def offsets(self, pixel: int) -> Ints:
-        """int64 [pixels, taps]: bytes from the image's start to the pixel that each tap reads, `pixel` bytes each; -1
-        outside."""
+        """int64 [pixels, taps]: bytes from the image's start to the pixel that each tap reads; -1 outside. pixel: bytes
+        of a pixel. Raises Declined for images larger than 2 GB."""
         rank = len(self.places)
         total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
         for axis, places in enumerate(self.places):
@@ -186,7 +188,7 @@ class Taps:
 def read_places(
     image: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> Window | Taps:
-    """What windows by ONNX's lists read; an empty list is ONNX's default. Raises Declined."""
+    """The pixels that the windows of ONNX's lists read; an empty list is ONNX's default. Raises Declined."""
     axes = len(image)
     if axes < 3:
         return Window.of(image, kernel, strides, dilations, pads)
@@ -200,23 +202,23 @@ def read_places(
 
 
 def out_of(places: Window | Taps, rank: int) -> tuple[int, ...]:
-    """Sizes of the spatial axes of a result of this rank: a Window has two axes also for one."""
+    """The sizes of the spatial axes of a result of this rank: a Window has two axes even if the result has one."""
     return places.out[4 - rank :] if isinstance(places, Window) else places.out
 
 
 _UNROLLS = (4, 3, 2)
-"""Steps per turn, the best first."""
+"""Steps per iteration, the best first."""
 _WHOLE, _WHOLE_ODD = 8, 20
-"""Up to so many steps are one turn without a loop; the latter where no unrolling divides their number."""
+"""The most steps that are unrolled without a loop; the second number applies if no unrolling divides the steps."""
 _TILES_PER_THREAD, _TILE_MACS = 8, 1 << 16
-"""Tiles that even out how long threads take; and products of a tile, for each lane,
-beside which taking it costs little."""
+"""Tiles per thread, so that threads finish together; and products per tile and lane, so that taking a tile costs
+little."""
 _OFFSET_LIMIT = 2**31 - 1
 
 
 @frozen(slots=False)
 class Layout:
-    """Activations and results in memory, in bytes from the buffers' starts.
+    """The layout of activations and results in memory, in bytes.
 
     offsets: int64 [rows, taps] from the start of an image; -1 reads a row of zero points instead.
     x_image, y_image: from one image to the next. y_row: from one row of results to the next.
@@ -238,7 +240,7 @@ class Layout:
 
     @cached_property
     def memo(self) -> Memo:
-        """What products of other weights have in common."""
+        """Keeps results that products with other weights share."""
         return Memo()
 
     @property
@@ -246,21 +248,20 @@ class Layout:
         return len(self.offsets)
 
     def x_bytes(self, read: int) -> int:
-        """Bytes from the buffer's start to the end of what a kernel reads, if it reads `read` bytes at each offset."""
+        """Bytes from the buffer's start to the last byte that a kernel reads, if it reads `read` bytes per offset."""
         far = int(self.offsets.max(initial=-1))
         return (self.images - 1) * self.x_image + far + read if far >= 0 else 0
 
     def y_bytes(self, written: int) -> int:
-        """Bytes from the buffer's start to the end of what a kernel writes,
-        if it writes `written` bytes of each row."""
+        """Bytes from the buffer's start to the last byte that a kernel writes, if it writes `written` bytes per row."""
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
     @memoize
     def table(self, rows: int, taps: tuple[int, ...], later: tuple[int, ...] = (), share: int = 1) -> Array:
-        """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over.
+        """The kernel's table of offsets, int32 [blocks, taps, rows / share]. The last block overlaps the one before it.
 
         rows:  of a block. taps: the layout's taps, in the order in which the kernel reads them.
-        share: rows that read one list of offsets together. later: for each tap the row among those whose tap it is.
+        share: rows that share one list of offsets. later: for each tap, the row among these to which the tap belongs.
         """
         first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
         units = first[:, None] + np.arange(0, rows, share)
@@ -269,9 +270,9 @@ class Layout:
 
 
 def unroll_for(k: int) -> tuple[int, int]:
-    """How the loop over k bytes is unrolled: steps of 4 bytes per turn, and steps in all.
+    """The unrolling of the loop over k bytes: steps of 4 bytes per iteration, and steps in all.
 
-    Few steps are one turn. Of more, some are added (of zero weights) if none of the unrollings divides their number.
+    A few steps are unrolled completely. Steps of zero weights are added if no unrolling divides a greater number.
     """
     steps = max(1, -(-k // 4))
     odd = all(steps % u for u in _UNROLLS)
@@ -285,7 +286,7 @@ def unroll_for(k: int) -> tuple[int, int]:
 def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int, lanes: int) -> int:
     """Blocks per tile: all of them for one thread, else about eight tiles per thread, none too small to be worth it.
 
-    macs: products of one block. tiles: how many times over the blocks are walked (images and panels).
+    macs: products of one block. tiles: how many times all blocks are walked (images times panels).
     lanes: of a vector.
     """
     if threads == 1:

@@ -1,4 +1,4 @@
-"""Constants in the order in which kernels read them, made at the speed of memory."""
+"""Packs constants into the order in which kernels read them, at the speed of memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qrun.native.kernels.copy import Loop, copies
 from qrun.native.machine.engine import Array, Engine, aligned
 
 LARGE = 1 << 20
-"""Bytes from which on native kernels copy constants, on all threads, and other processes pack them again rather than
-read them from a file. Compiling the kernels takes longer than a small copy."""
+"""Constants of this many bytes or more are copied by native kernels, on all threads, and other processes pack them
+again rather than read them from a file. For smaller ones, compiling the kernels takes longer than the copy."""
 
 
 @frozen
 class Packing:
-    """How an array was packed: `PACKINGS[kind](engine, source, *arguments)`. The arguments are plain values."""
+    """The call that packed an array: `PACKINGS[kind](engine, source, *arguments)`. The arguments are plain values."""
 
     kind: str
     source: Reloadable
@@ -34,12 +34,12 @@ _packed: WeakValueDictionary[Any, Array] = WeakValueDictionary()
 
 
 def packing_of(array: Array) -> Packing | None:
-    """How this very array was packed, if it is a large one that one of `PACKINGS` returned."""
+    """The call that packed this very array, if a function of `PACKINGS` returned it and it is large; else None."""
     return _packings.get(id(array))
 
 
 def _packing(make: Callable[..., Array]) -> Callable[..., Array]:
-    """A function of `PACKINGS`, which packs a large array once as long as what it returned is in use."""
+    """Add a function to `PACKINGS`. It packs the same large array only once, while the packed array is in use."""
     kind = make.__name__
 
     def packed(engine: Engine, source: Array, *arguments: Any) -> Array:
@@ -62,10 +62,10 @@ def _packing(make: Callable[..., Array]) -> Callable[..., Array]:
 def pack_words(
     engine: Engine, weights: Array, pick: tuple[tuple[int, int], ...], width: int, depth: int, dtype: str
 ) -> Array:
-    """Of [N, taps, k] some channels as words of four bytes: int32 [panels, taps * depth bytes / 4, width], zero where
-    there is no channel or k.
+    """Pack channels of weights [N, taps, k] into words of four bytes: int32 [panels, taps * depth bytes / 4, width],
+    zero where there is no channel or k.
 
-    pick: for each panel its first channel, and how many it has. dtype: of the packed weights.
+    pick: for each panel, its first channel and its number of channels. dtype: of the packed weights.
     """
     taps, k = weights.shape[1:]
     apart = {second[0] - first[0] for first, second in zip(pick, pick[1:], strict=False)}
@@ -90,7 +90,7 @@ def pack_words(
 
 
 def _words_into(engine: Engine, places: Array, weights: Array) -> None:
-    """int8 [panels, lanes, taps, k] to the bytes of words [panels, taps, steps, lanes, 4]."""
+    """Copy weights, int8 [panels, lanes, taps, k], to the bytes of words [panels, taps, steps, lanes, 4]."""
     panels, width, taps, k = weights.shape
     steps, rest = divmod(k, 4)
     whole = weights[..., : 4 * steps].reshape(panels, width, taps, steps, 4)
@@ -101,8 +101,8 @@ def _words_into(engine: Engine, places: Array, weights: Array) -> None:
 
 @_packing
 def pack_panels(engine: Engine, matrices: Array, width: int, block: int, beyond: int) -> Array:
-    """Matrices [number, K, N] as [number, K * panels * width + beyond]: for each block of K one panel of `width`
-    columns after the other, each row after row; zeros behind the last column, and where `beyond` elements follow."""
+    """Pack matrices [number, K, N] as [number, K * panels * width + beyond]: for each block of K, one panel of `width`
+    columns after the other, each row after row. Zeros fill the columns behind the last, and `beyond` more elements."""
     number, depth, columns = matrices.shape
     count, whole, blocks = -(-columns // width), columns // width, depth // block
     packed = aligned((number, depth * count * width + beyond), matrices.dtype, 0)
@@ -121,7 +121,7 @@ def pack_panels(engine: Engine, matrices: Array, width: int, block: int, beyond:
 
 
 def in_order(engine: Engine, array: Array) -> Array:
-    """The array itself, or a large one that does not lie in order as a copy that does."""
+    """The array itself; or a C-order copy, if it is large and not contiguous."""
     if array.nbytes < LARGE or array.flags.c_contiguous:
         return array
     made = np.empty(array.shape, array.dtype)

@@ -1,5 +1,5 @@
-"""Planned functions of 8-bit codes, given as tables: of one tensor, one table for all elements or one for each channel;
-of two tensors, all 65,536 pairs."""
+"""Plans elementwise functions of 8-bit codes that are given as tables. For one tensor there is one table for all
+elements, or one for each channel; for two tensors, a table of all 65,536 pairs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from qrun.native.proof.search import Bools
 from qrun.shapes import broadcast_shapes
 
 _RUNS = 8
-"""Calls beside which looking everything up is no slower."""
+"""The most calls; with more, looking up all columns is no slower."""
 
 
 class Point(Operation):
     """y = table[x], element by element, for 8-bit codes.
 
     table: [256], or [C, 256] with one row for each index of `axis`; 8-bit, indexed by the bits of x as uint8.
-    axis:  None, 1 or the last one. x_type: of x.
-    memo:  how the same table is looked up for other shapes.
-    likely: lines that the rows of the table may be.
+    axis:  None, 1 or the last one. x_type: the type of x.
+    memo:  keeps the chosen kernels, for the same table and other shapes.
+    likely: lines that may equal the rows of the table.
 
-    Raises Declined for anything else.
+    Raises Declined for anything else, ValueError if axis or table do not fit the shape.
     """
 
     own_words = ("table*", "lines*", "a!", "b!", "add!", "low!", "high!")
@@ -71,7 +71,7 @@ class Point(Operation):
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         made = self.resized(other)
         if made is not None and isinstance(other, Point) and made.function.runs != other.function.runs:
-            made._sizes = None  # calls of other columns
+            made._sizes = None  # its calls have other columns, so they must be planned anew
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -83,10 +83,10 @@ class Point(Operation):
 
 @frozen
 class Function:
-    """How tables are looked up on one instruction set.
+    """The kernels that evaluate a table on one instruction set.
 
     kernel: for rows as long as its vectors; scalar: for all others.
-    lines:  None, or with tables [C, 256] which columns have a line; kernel is then made for each run of them.
+    lines:  None, or for tables [C, 256] the columns that are lines; each run of those then has a kernel of its own.
     """
 
     isa: Isa
@@ -104,13 +104,13 @@ class Function:
 
     @property
     def runs(self) -> Sequence[tuple[int, int, bool]]:
-        """Of tables [C, 256], the columns of each kernel call, and whether they have lines."""
+        """For tables [C, 256]: the columns of each kernel call (first, end), and whether they are lines."""
         return self.lines.runs() if self.lines else ()
 
     def sections(
         self, engine: Engine, grid: RowGrid, places: Sequence[int], count: int, first: int, channels: int
     ) -> Iterator[KernelCall]:
-        """The calls on a grid; first, channels: of the result that it concerns."""
+        """The calls on a grid. first, channels: the first channel of the result that it covers, and their number."""
         if not grid.bytes:
             return
         if self.lines is None:
@@ -126,7 +126,7 @@ class Function:
 
 @frozen
 class Lines:
-    """Columns and their lines y = saturate(RNE(u * a + b) + add)."""
+    """Lines y = saturate(RNE(u * a + b) + add) for the columns that have one (`good`)."""
 
     good: Bools
     a: Array
@@ -151,7 +151,7 @@ class Lines:
 
     @memoize
     def runs(self) -> list[tuple[int, int, bool]]:
-        """Neighbouring columns that have lines, or have not: first, end, whether."""
+        """Runs of neighbouring columns that all are lines, or all are not: (first, end, whether they are)."""
         edges = np.flatnonzero(np.diff(self.good)) + 1
         ends = [0, *edges.tolist(), len(self.good)] if len(self.good) else [0]
         if len(ends) - 1 > _RUNS:
@@ -159,7 +159,7 @@ class Lines:
         return [(first, end, bool(self.good[first])) for first, end in zip(ends[:-1], ends[1:], strict=True)]
 
     def single(self) -> Kernel | None:
-        """The kernel for one table, if it has a line."""
+        """The kernel for a single table, if it is a line; else None."""
         if not self.good[0]:
             return None
         words = {name: int(value[0].view(np.int32)) for name, value in (("a!", self.a), ("b!", self.b))}
@@ -167,7 +167,7 @@ class Lines:
 
     @memoize
     def kernel(self, pieces: int, first: int, end: int) -> Kernel:
-        """The kernel for some columns in vectors of so many pieces, the last of which overlaps the one before."""
+        """The kernel for columns first..end-1, in vectors of `pieces` pieces; the last one overlaps the one before."""
         width, count = PIECE * pieces, end - first
         starts = np.minimum(np.arange(-(-count // width)) * width, max(count - width, 0))
         columns = first + np.minimum(starts[:, None] + lane_order(pieces), count - 1)
@@ -176,7 +176,7 @@ class Lines:
 
 
 def table_forms(isa: Isa) -> tuple[str, ...]:
-    """The forms for a table of this instruction set that are faster than one code after the other, best first."""
+    """The forms of a table, on this instruction set, that are faster than one code after the other; best first."""
     if isa.architecture == "aarch64":
         return ("affine", "lookup")
     if isa.lanes == 16 and host_architecture() == isa.architecture and VBMI in _host():
@@ -207,7 +207,7 @@ def _whole(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
 
 
 def _clamp(table: Array, x_type: np.dtype[Any]) -> Kernel | None:
-    """min(max(x, low), high), which is also a copy."""
+    """The kernel min(max(x, low), high), if the table is that; it also serves the identity. Else None."""
     values = np.arange(256, dtype=np.uint8).view(x_type)
     low, high = table.min(), table.max()
     if table.dtype != x_type or not np.array_equal(table, np.clip(values, low, high)):
@@ -216,7 +216,7 @@ def _clamp(table: Array, x_type: np.dtype[Any]) -> Kernel | None:
 
 
 def _from(scalar: Kernel, column: int) -> Kernel:
-    """The lookup with the tables from this column on."""
+    """The scalar kernel with the tables from this column on."""
     return _kernel(scalar.form, scalar.words, {"table*": scalar.arrays["table*"][column:]})
 
 
@@ -229,9 +229,10 @@ class PairLookup(Operation):
 
     shapes: of a and b, which broadcast; where they differ, rows (channels, or the last axis) are whole in both, and
             each operand repeats along leading axes or along the ones between those and the row, or neither.
-    table:  [256, 256], 8-bit, indexed by the bits of a and b as uint8. x_type: of a and b.
-    near:   what the function is about, or None: a cheaper form is looked for there, and proven for all pairs.
-    memo:   the form that was found for the same table and other shapes.
+    table:  [256, 256], 8-bit, indexed by the bits of a and b as uint8. x_type: the type of a and b.
+    near:   the formula that the function approximates, or None. A cheaper form is derived from it, and proven for all
+            pairs.
+    memo:   keeps the form that was found, for the same table and other shapes.
 
     Raises Declined for anything else.
     """
@@ -295,11 +296,10 @@ class PairLookup(Operation):
 
 @frozen
 class Overlay:
-    """How two operands of different shapes share rows.
+    """How two operands of different shapes broadcast row by row.
 
-    order: of all operands. images, rows: how many; image_full, row_full: whether each operand, and the result, has
-    its own for each of them.
-    """
+    order: of all operands. images, rows: their numbers; image_full, row_full: whether each operand, and the result, has
+    a row of its own for each image, and for each row of an image."""
 
     order: Order
     images: int = 1
@@ -309,7 +309,7 @@ class Overlay:
 
     @classmethod
     def of(cls, a: tuple[int, ...], b: tuple[int, ...]) -> Overlay:
-        """Raises Declined if they do not, ValueError if they do not broadcast."""
+        """The overlay of shapes a and b. Raises Declined if they broadcast otherwise, ValueError if not at all."""
         shape = broadcast_shapes(a, b)
         if a == b:
             return cls("any")
@@ -345,9 +345,8 @@ class Overlay:
 
 
 def row_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of two operands that broadcast, or the result's where one, or both, must be repeated for PairLookup.
-
-    What is repeated lies in C order, so that of two ways the one that takes rows of the last axis is better.
+    """The shapes that two broadcasting operands need for PairLookup: their own, or the result's for operands that must
+    be copied in full. Such copies are in C order, so that the way with rows of the last axis is preferred.
     """
     whole = broadcast_shapes(a, b)
     found = []
@@ -363,7 +362,7 @@ def row_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...],
 
 
 def _same_channels(shape: tuple[int, ...], rank: int) -> bool:
-    """Whether an operand's rows of channels are what its own shape says, or there is only one row."""
+    """Whether an operand has as many axes as the result, so that its axis 1 is the channels, or only one row."""
     return len(shape) == rank or size(shape) == max(shape, default=1)
 
 

@@ -1,4 +1,4 @@
-"""Planned pools: the largest element of each window, or a rounded mean."""
+"""Plans pooling: the maximum of each window, or a rounded mean."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UNROLLS = (4, 3, 2, 1)
 
 
 class Pool(Operation):
-    """A pool of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C], over windows `taps`."""
+    """Base of pools over the windows `taps` of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C]."""
 
     kind = ""
     types: tuple[np.dtype[Any], ...] = tuple(CODES)
     most_vectors = 4
     why = ""
     padding: float = 0.0
-    """What lies outside of the image."""
+    """The value outside of the image."""
 
     def __init__(
         self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
@@ -47,7 +47,8 @@ class Pool(Operation):
 
     @abstractmethod
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
-        """The kernel's form, and the words and arrays of this kind of pool alone; taps: in a window, as unrolled."""
+        """The kernel's form, and the words and arrays of this kind of pool. taps: of a window, with those added for
+        unrolling."""
 
     @property
     def signed(self) -> bool:
@@ -94,7 +95,7 @@ class Pool(Operation):
         return (self.engine.kernels.call(*given, channels=self.channels, why=self.why),)
 
     def _panel(self) -> tuple[int, int]:
-        """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 bytes."""
+        """Bytes of a vector, and vectors of a panel; (16, 0) if rows have fewer than 16 bytes."""
         if self.columns < PIECE:
             return PIECE, 0
         widest = 4 * self.engine.isa.lanes
@@ -119,8 +120,8 @@ class Pool(Operation):
 
 
 class MaxPool(Pool):
-    """The largest element of each window, 8-bit or float32; the type's least, or -inf, where there is none; NaN if
-    there is one."""
+    """The maximum of each window, 8-bit or float32. It is the type's least value, or -inf, if a window is empty, and
+    NaN if an element is NaN."""
 
     kind = "max_pool"
     types = (*CODES, _FLOAT)
@@ -135,7 +136,7 @@ class MaxPool(Pool):
 
 
 class SumPool(Pool):
-    """A function of the sum of each window's codes, padding counting as x_zero; see Means."""
+    """A function of the sum of each window's codes, where padding counts as x_zero (proof/means.py::Means)."""
 
     kind = "sum_pool"
     most_vectors = 2
@@ -175,7 +176,7 @@ class MeanPool(Pool):
 
         y = saturate(RNE((sum of (x - x_zero) * x_scale) / divisor / y_scale + y_zero))
 
-    summed in the order of the window; divisors [pixels]. NaN becomes the least code. x_scale must be finite.
+    The sum is in the order of the window; divisors: [pixels]. NaN becomes the least code. x_scale must be finite.
     """
 
     kind = "mean_pool"
@@ -208,8 +209,8 @@ class MeanPool(Pool):
 
 
 def _unroll(offsets: Ints, kind: str) -> tuple[int, Ints]:
-    """Taps per turn, and the table with as many taps as that takes: for a maximum the last one again, else padding. Of
-    float sums there are no more, as a zero may be -0."""
+    """Taps per iteration, and the table of offsets, filled up to a multiple of that: by the last tap for a maximum,
+    else by padding. Float sums get no additional taps, since adding 0 changes -0."""
     pixels, taps = offsets.shape
     if kind == "average_pool":
         return next(u for u in _UNROLLS if taps % u == 0), offsets
@@ -220,8 +221,8 @@ def _unroll(offsets: Ints, kind: str) -> tuple[int, Ints]:
 
 
 class AveragePool(Pool):
-    """The sum of each window of float32 [N, C, spatial...] / divisors [pixels], which are 1 or more;
-    padding counts as 0."""
+    """The sum of each window of float32 [N, C, spatial...] divided by `divisors` [pixels], which are 1 or more. Padding
+    counts as 0."""
 
     kind = "average_pool"
     types = (_FLOAT,)

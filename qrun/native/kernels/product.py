@@ -1,5 +1,5 @@
-"""A planned integer product: packed constants and argument structs of the kernels that compute it. A depthwise one
-falls into whole panels of channels with interleaved taps, and the rest."""
+"""Plans integer products: packs the constants and fills the argument structs of the kernels that compute them. A
+depthwise product is cut into whole panels of channels with interleaved taps, and a rest."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from qrun.native.proof.fold import Folded, wrapped
 
 TABLE_ROWS = 2
 FAR_WEIGHTS = 200 << 10
-"""Bytes of weights beyond which the next panel's are prefetched."""
+"""With more bytes of weights than this, the next panel's weights are prefetched."""
 _FEW_BLOCKS = 3
-"""Fewer blocks of rows have no time to fetch the next panel while this one is multiplied."""
+"""With fewer blocks of rows, there is no time to prefetch the next panel while this one is multiplied."""
 _NEAR, _GAIN = 16 << 10, 0.6
-"""Bytes of activations that stay in the first-level cache beside weights; and what walking panels inside of such chunks
-must leave of the bytes that come from the second level, to be worth the loops."""
+"""Bytes of activations that stay in the first-level cache beside weights; and the share to which walking panels inside
+such chunks must reduce the bytes from the second-level cache, to be worth the loops."""
 _ROWS = 4
 _FEW_VECTORS = {2: 2, 4: 1}
-"""By taps per turn: up to so many vectors of channels beyond the last whole panel run on the plain kernel."""
+"""By taps per iteration: up to this many vectors of channels after the last whole panel run on the plain kernel."""
 _THREE = 3
 _LONGER = 8
-"""One product of a depthwise kernel takes about as long as so many of a dense kernel."""
+"""The time of one product of a depthwise kernel, in products of a dense kernel."""
 
 
 @frozen
 class RelocatableCall:
-    """A kernel call, and what it takes to point it at operands that lie differently.
+    """A planned kernel call that can be placed on operands with different layouts.
 
     taps:     for each tap of the kernel, the number of the layout's tap that it reads.
-    later:    rows may share what is read. For each tap of the kernel then the row that it belongs to, counted from the
-              first of the rows that share; empty where none do.
+    later:    if neighbouring rows share the activations they read: for each tap of the kernel, the row to which it
+              belongs, counted from the first of the rows that share; else empty.
     start:    bytes from each of the layout's offsets to where the kernel reads. read: bytes that it reads there.
     itemsize: bytes of a result.
     """
@@ -57,7 +57,7 @@ class RelocatableCall:
     start: int = 0
 
     def placed(self, layout: Layout) -> KernelCall:
-        """The call on activations and results that lie as `layout` says; constants are shared."""
+        """The call on activations and results with this layout; constants are shared."""
         section = self.section
         first, end, share = section.first, section.first + section.channels, section.spec.unroll if self.later else 1
         key = section.spec.rows, share, self.taps, self.later, self.start, self.read, self.itemsize, first, end
@@ -67,7 +67,7 @@ class RelocatableCall:
     def _words(
         self, layout: Layout, first: int, end: int, share: int
     ) -> tuple[Mapping[str, int], Array, tuple[int, int]]:
-        """What a call for these channels has of a layout: words, the table of offsets, extents."""
+        """The layout's argument words for these channels, the table of offsets, and the extents of the operands."""
         words = {"x*": self.start, "x_image": layout.x_image}
         words |= {"y*": first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
         table = layout.table(self.section.spec.rows, self.taps, self.later, share)
@@ -76,11 +76,11 @@ class RelocatableCall:
 
 @frozen
 class Product:
-    """Sums of activations times weights, and what becomes of them.
+    """An integer product: sums of activations times weights, and how they become results.
 
-    x_zero: the activations' zero point, an element of their type; it is what an offset of -1 reads.
-    window: what each row of the layout reads. stored: whether a tap is a whole kernel row,
-    of an image whose padding is stored.
+    x_zero: the activations' zero point, an element of their type; an offset of -1 reads it.
+    window: the window that each row of the layout reads. stored: the image's padding is stored, and a tap is a whole
+            kernel row.
     group:  groups of channels, each of which reads activations of its own.
     """
 
@@ -99,7 +99,7 @@ class Product:
 
     @property
     def k(self) -> int:
-        """Activations that are read at each tap."""
+        """The number of activations per tap."""
         return self.folded.shape[2]
 
     @property
@@ -113,7 +113,7 @@ class Product:
 
     @property
     def panels(self) -> list[PanelRun]:
-        """Runs of a group's panels."""
+        """The runs of a group's panels."""
         return self.results.panels(self.isa.lanes, self.isa.vectors, self.each, self.group)
 
     def alone(self, group: int) -> Product:
@@ -126,7 +126,7 @@ class Product:
         return replace(self, folded=self.folded.lines(self.window.kernel))
 
     def merged(self) -> Product:
-        """With neighbouring groups as one, the weights between them zero, where that fills vectors."""
+        """The product with neighbouring groups merged, with zero weights between them, if that fills vectors."""
         count = merged_groups(self.group, self.each, self.k, self.isa.lanes) if self.group > 1 else 1
         if count == 1:
             return self
@@ -149,7 +149,7 @@ class Product:
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
             far = weights.nbytes > FAR_WEIGHTS and blocks >= _FEW_BLOCKS
-            # a turn's share, so that the next panel is there when this one is done
+            # an iteration's share, so that the next panel is in the cache when this one is done
             lines = -(-unroll * width * 4 // 64 // blocks) if far and not chunk else 0
             spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, self.results.out, self.signed, lines)
             macs = len(taps) * steps * 4 * rows * width
@@ -170,10 +170,8 @@ class Product:
         return parts
 
     def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
-        """Blocks per chunk if all panels of a chunk should follow each other, so that its activations stay near;
-        else 0.
-
-        Weighs how often activations and weights come from the second-level cache.
+        """Blocks per chunk, if all panels of a chunk should follow each other so that its activations stay in the
+        first-level cache; else 0. Compares the bytes of activations and weights from the second-level cache.
         """
         x = self.layout.x_image
         chunks = -(-x // _NEAR)
@@ -182,7 +180,7 @@ class Product:
         return max(1, blocks // chunks) if x + weights * chunks < _GAIN * (x * panels + weights) else 0
 
     def bias(self, form: str, pick: Ints, shift: int) -> np.ndarray[Any, Any]:
-        """What the sums of these channels start from, 0 where there is none (-1); shift: see Folded.starts."""
+        """The start values of the sums of these channels, 0 for none (-1). shift: see Folded.starts."""
         bias = aligned_copy(np.where(pick < 0, 0, self.folded.starts(shift)[np.maximum(pick, 0)]), np.int32)
         if form == "y32":
             bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
@@ -201,10 +199,10 @@ class Product:
     ) -> RelocatableCall:
         """A kernel call for the channels `pick` [panels, lanes], -1 for none.
 
-        arrays, words: what is in its argument struct, but for what all kernels of products have.
-        reads: taps, bytes read at each, and how far beyond that the last group's channels lie.
+        arrays, words: the parts of its argument struct that are not common to all products.
+        reads: the taps, the bytes read at each, and the bytes from the first group's channels to the last one's.
         macs:  products of a block of rows. walks: how often the blocks of an image are walked.
-        chunk: blocks of a tile if all of its walks are to follow each other, else 0.
+        chunk: blocks of a tile if all of its walks shall follow each other, else 0.
         """
         layout, (taps, read, beyond) = self.layout, reads
         arrays = {**arrays, "padding*": self.padding(read)}
@@ -219,7 +217,7 @@ class Product:
         return RelocatableCall(section, tuple(taps), read + beyond, self.results.size)
 
     def padding(self, read: int) -> Array:
-        """So many zero points."""
+        """An array of `read` zero points."""
         make = partial(aligned, read, self.x_zero.dtype, int(self.x_zero))
         return self.folded.memo.once(("padding", read, self.x_zero.dtype, int(self.x_zero)), make)
 
@@ -231,10 +229,9 @@ class Product:
         words: Mapping[str, int],
         scratch: int = 0,
     ) -> KernelCall:
-        """A call for the channels `pick` [panels, lanes], without operands;
-        scratch: bytes that a calling thread brings.
+        """A call for the channels `pick` [panels, lanes], without operands. scratch: bytes of memory per thread.
 
-        arrays, words: what is in its argument struct, but for what all products have; 0 for the others.
+        arrays, words: the parts of its argument struct that are not common to all products; missing words are 0.
         """
         panel, shift = (spec.form, pick.shape, pick.tobytes()), self._shift(spec.kind)
         bias = self.folded.memo.once((*panel, shift), lambda: self.bias(spec.form, pick, shift))
@@ -246,13 +243,13 @@ class Product:
         )
 
     def _shift(self, kind: str) -> int:
-        """How much higher kernels of this kind read activations."""
+        """The number that kernels of this kind add to activations when they read them."""
         if kind == "interleaved":
             return 128 if self.signed else 0
         return self.isa.shift(self.signed) if kind in ("dense", "clipped") else 0
 
     def _of_channels(self, form: str, pick: Ints) -> tuple[Array, int, Mapping[str, Any]]:
-        """What all calls for these channels have: constants, the lanes of the last vector, and fields of the call."""
+        """The data that all calls for these channels share: constants, mask of the last vector, fields of the call."""
         there, lanes = pick[-1] >= 0, self.isa.lanes
         if not (there[:-lanes].all() and there[-lanes:].any()):
             raise ValueError("a panel whose last vector is not the only one that is cut")
@@ -262,19 +259,19 @@ class Product:
 
 
 def even_rows(rows: int, most: int) -> int:
-    """Rows of a block, up to `most`, so that as few blocks as can be overlap least:
-    16 rows are 4 blocks of 4, not of 5."""
+    """Rows of a block, at most `most`: the fewest blocks with the least overlap. 16 rows are 4 blocks of 4, not of
+    5."""
     return -(-rows // -(-rows // most))
 
 
 def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:
-    """`count` channels from `first`, -1 beyond the last; start: of the group."""
+    """`count` channels of a group from its channel `first` on, -1 beyond its last. start: the group's first channel."""
     lanes = np.arange(first, first + count)
     return np.where(lanes < channels, start + lanes, -1)
 
 
 def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> Ints:
-    """Channels [groups * panels, lanes] of these panels of each group, from its channel `first` on; -1 for none."""
+    """The channels [groups * panels, lanes] of panels in each group, from its channel `first` on; -1 for none."""
     count = size(panels)
     pick = np.concatenate([lanes_of(first, count, channels, g * channels) for g in range(groups)])
     return pick.reshape(groups * panels[0], panels[1])
@@ -285,14 +282,14 @@ def _dense(engine: Engine, weights: Reloadable, pick: Ints, depth: int) -> Array
 
 
 def pack(engine: Engine, weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
-    """Channels of [N, taps, k] as `pack_words` packs them. pick: [panels, lanes], -1 for none."""
+    """Pack channels of weights [N, taps, k] by `pack_words`. pick: the channels [panels, lanes], -1 for none."""
     counts = np.count_nonzero(pick >= 0, axis=1)
     places = tuple(zip(pick[:, 0].tolist(), counts.tolist(), strict=True))
     return pack_words(engine, weights, places, pick.shape[1], depth, np.dtype(dtype).name)
 
 
 def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
-    """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
+    """The number of neighbouring groups to compute as one product, with zero weights between them, to fill vectors."""
 
     def cost(count: int) -> tuple[int, int]:
         steps = unroll_for(inputs * count)[1]
@@ -315,8 +312,8 @@ def depthwise(product: Product) -> list[RelocatableCall]:
 
 
 def _interleaves(product: Product) -> bool:
-    """Whether the weights fit the instruction that adds the products of a turn,
-    and its kernel has the results' form."""
+    """Whether the weights fit the instruction that adds several products, and the interleaved kernel has the results'
+    form."""
     w, step = product.folded.centred, taps_per_turn(product.isa)
     if step == 1 or product.results.form(slice(None)) == "table":
         return False
@@ -324,7 +321,7 @@ def _interleaves(product: Product) -> bool:
 
 
 def _plain(product: Product, start: int) -> RelocatableCall:
-    """The channels from `start` on."""
+    """The call of the plain kernel for the channels from `start` on."""
     centred, lanes, results = product.folded.centred, product.isa.lanes, product.results
     count, form = len(centred) - start, results.form(slice(start, None))
     vectors = min(range(product.isa.vectors, 0, -1), key=lambda v: (v * lanes > count, -(-count // (v * lanes)) * v))
@@ -336,16 +333,16 @@ def _plain(product: Product, start: int) -> RelocatableCall:
 
 
 def _pack(centred: Array, pick: Ints) -> Array:
-    """int32 [panels, taps, lanes], each weight in 16 bits."""
+    """The weights as int32 [panels, taps, lanes], each in the low 16 bits."""
     weights = np.where(pick < 0, 0, centred[np.maximum(pick, 0), :, 0].transpose(2, 0, 1)).astype(np.int32) & 0xFFFF
     return aligned_copy(weights.swapaxes(0, 1))
 
 
 def _interleave(product: Product, count: int) -> RelocatableCall:
-    """The first `count` channels.
+    """The call of the interleaved kernel for the first `count` channels.
 
-    Where four taps make a turn, and a kernel is three pixels wide, two results side by side share the four pixels that
-    they read of a line: the weights of the first are (a, b, c, 0), those of the second (0, a, b, c).
+    If an iteration has four taps, and the window is three pixels wide, two neighbouring results share the four pixels
+    that they read in a line: the weights of the first are (a, b, c, 0), those of the second (0, a, b, c).
     """
     centred, lanes, step = product.folded.centred, product.isa.lanes, taps_per_turn(product.isa)
     taps = list(range(centred.shape[1]))
@@ -373,7 +370,7 @@ def _interleave(product: Product, count: int) -> RelocatableCall:
 
 
 def _pick(start: int, end: int, width: int) -> Ints:
-    """Channels [panels, width] from `start` on: panels overlap rather than run over, unless there is less than one."""
+    """Channels [panels, width] from `start` on. Panels overlap rather than run over, unless not even one is filled."""
     last = max(end - width, start)
     return np.stack([lanes_of(min(first, last), width, end) for first in range(start, end, width)])
 

@@ -1,5 +1,5 @@
-"""Planned quantization of float32 arrays to 8 bits, and back; and steps on parameters that come with the run: ranges of
-tiles and what they say of a tensor's scale and zero point, its codes; scales that integer sums are multiplied with."""
+"""Plans quantization of float32 arrays to 8 bits, and dequantization. Also dynamic quantization: ranges of tiles, the
+scale and zero point of a tensor, its codes; and multiplication of integer sums by scales of the run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qrun.native.machine.operation import TILE_BYTES, row_tiles
 from qrun.native.proof.fits import fused
 
 _NORMAL = (2.0**-100, 2.0**100)
-"""Scales of which no number on the way is subnormal, or infinite."""
+"""The range of scales for which no intermediate number is subnormal or infinite."""
 _NEAR = np.arange(-8, 9, dtype=np.int32)
-"""float32 numbers around a tie, by their bits: further ones are decided by more than all roundings."""
+"""The float32 numbers around a tie to compare, by their bits: others are farther from it than all rounding errors."""
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 _BLOCK = 64
 RESULTS = {
@@ -28,12 +28,12 @@ RESULTS = {
     "zero": Operand((), np.dtype(np.uint8)),
     "parameters": Operand((3,), np.dtype(np.int32)),
 }
-"""What Parameters makes, by its form."""
+"""The result of Parameters, by its form."""
 
 
 @frozen
 class _Grid:
-    """Rows of columns in memory, and how threads share them. steps: bytes from row to row of x and y."""
+    """Rows of columns, and the rows (chunk) and columns (part) of a tile. steps: bytes from row to row of x and y."""
 
     rows: int
     columns: int
@@ -68,8 +68,8 @@ class _Grid:
 
 
 class _Elementwise(Operation):
-    """One array of a shape to another type: scale and zero point per tensor,
-    or per column of axis 1 or the last one."""
+    """Base of Quantize and Dequantize: an array to another type, with scale and zero point per tensor, or per column of
+    axis 1 or the last one."""
 
     why = ""
     own_words = ("constants*", "zero!")
@@ -110,7 +110,7 @@ class _Elementwise(Operation):
     def _section(
         self, kind: str, block: tuple[int, int], form: str, grid: _Grid, zero: int, constants: Array, read: int
     ) -> KernelCall:
-        """read: columns read of a row, perhaps more than there are."""
+        """The kernel call. read: columns that it reads of a row, perhaps more than there are."""
         x, y = self.operands
         words = {**grid.words(block[0]), "fields": 4 * constants.shape[-1], "zero!": zero}
         extents = (
@@ -126,16 +126,16 @@ class _Elementwise(Operation):
 
 
 class Quantize(_Elementwise):
-    """y = saturate(RNE(fl32(x / scale)) + zero_point), NaN giving the least code, for float32 x of any shape.
+    """y = saturate(RNE(fl32(x / scale)) + zero_point) for float32 x of any shape; NaN becomes the least code.
 
     scale float32, zero_point uint8 or int8: rank 0, or one value per column of `axis`.
 
-    form ``div`` does just that. ``mul`` multiplies by r + s, two float32 numbers near 1 / scale:
+    form ``div`` computes just that. ``mul`` multiplies by r + s, two float32 numbers whose sum is near 1 / scale:
 
         q = fl32(x * r + fl32(x * s))                one rounding of the sum
 
     Both q and fl32(x / scale) are within 2**-23.9 of x / scale, relatively, so that they round to different integers
-    only where x / scale is that near to a tie; and there, eight float32 neighbours on either side, both are compared.
+    only if x / scale is that near to a tie. `reciprocal` compares both there, for eight float32 on either side.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Quantize(_Elementwise):
         return (self._section("quantize", block, self.form, grid, zero, self.constants, read),)
 
     def into(self, operand: Operand, order: Order) -> Operation | None:
-        """For images of one to four planes: channels-last, perhaps with a border."""
+        """As `Operation.into`, for images of one to four planes: channels-last, perhaps with a border."""
         shape = operand.shape
         fits = order == "channels" and len(shape) in (3, 4) and shape == self.result.shape
         if not fits or self.axis is not None or shape[1] not in (1, 2, 3, 4) or shape[-1] < PIECE:
@@ -178,7 +178,7 @@ class Quantize(_Elementwise):
 
 
 class QuantizeImage(Operation):
-    """A Quantize from planes to pixels: x in C order, the result channels-last, its border not written."""
+    """A Quantize from planes to pixels: x is in C order, the result channels-last. Its border is not written."""
 
     order: Order = "channels"
     gaps = False
@@ -227,7 +227,7 @@ class QuantizeImage(Operation):
 
 
 class Dequantize(_Elementwise):
-    """y = fl32(float32(x - zero_point) * scale) for uint8, int8 or int32 x of any shape; of int32 without zero point.
+    """y = fl32(float32(x - zero_point) * scale) for uint8, int8 or int32 x of any shape; int32 has no zero point.
 
     scale float32, zero_point of x's type: rank 0, or one value per column of `axis`.
     """
@@ -252,7 +252,8 @@ class Dequantize(_Elementwise):
 
 
 def reciprocal(scale: np.float32, low: int, high: int) -> tuple[np.float32, ...] | None:
-    """Ends of x, and r and s of form ``mul``, if they prove for results from `low` to `high`, before the zero point."""
+    """The limits of x, and r and s of form ``mul``, if it is proven for results from `low` to `high`, before the zero
+    point; else None."""
     if not _NORMAL[0] <= scale <= _NORMAL[1]:
         return None
     exact = np.float64(scale)
@@ -269,14 +270,14 @@ def reciprocal(scale: np.float32, low: int, high: int) -> tuple[np.float32, ...]
 
 
 def _block(columns: int, widest: int) -> tuple[int, int]:
-    """Elements at a time, and 1, or 0 where 16 are more than there are."""
+    """(elements at a time, 1), or (16, 0) if there are fewer than 16."""
     if columns < PIECE:
         return PIECE, 0
     return next(n for n in (64, 32, 16) if n <= min(columns, widest)), 1
 
 
 class _Step(Operation):
-    """One kernel call over whole operands. places: the words that point to the operands, in order."""
+    """Base of operations of one kernel call over whole operands. places: the words that point to them, in order."""
 
     places: tuple[str, ...]
     decides = True
@@ -289,20 +290,20 @@ class _Step(Operation):
 
 
 def _tiles(engine: Engine, count: int) -> dict[str, int]:
-    """How `count` elements, at least one, are shared: words of the kernels."""
+    """The words that cut `count` elements, at least one, into tiles."""
     chunk = share(-(-count // _BLOCK), 4 * _BLOCK, engine.threads) * _BLOCK
     return {"count": count, "chunk": chunk, "tiles": -(-count // chunk)}
 
 
 class _Elements(_Step):
-    """A step over all elements of its operands, in any order in memory."""
+    """Base of operations over all elements of their operands, in any order in memory."""
 
     order: Order = "any"
     gaps = False
 
 
 class Range(_Elements):
-    """float32 x, not empty, to float32 [tiles, 4]: what a tile's range is (emit/quantize.py)."""
+    """The ranges of tiles of float32 x, which is not empty: float32 [tiles, 4], as `found` in emit/quantize.py."""
 
     places = ("x*", "found*")
 
@@ -315,8 +316,8 @@ class Range(_Elements):
 
 
 class Parameters(_Step):
-    """Such ranges to the scale, the zero point, or both for Quantized: RESULTS[form].
-    Undecided if one is not finite."""
+    """The scale, the zero point, or both for Quantized (RESULTS[form]), from the ranges of tiles. A run is undecided if
+    a range is not finite."""
 
     places = ("found*", "y*")
     decides = False
@@ -327,7 +328,7 @@ class Parameters(_Step):
 
 
 class Quantized(_Elements):
-    """float32 x, not empty, and its parameters to uint8 codes."""
+    """The uint8 codes of float32 x, which is not empty, by its parameters."""
 
     places = ("x*", "parameters*", "y*")
 
@@ -340,10 +341,10 @@ class Quantized(_Elements):
 
 @frozen
 class Scaling:
-    """sums * left * right * slope + bias for sums of `columns` columns, at most `most` large.
+    """sums * left * right * slope + bias, for sums of `columns` columns whose magnitude is at most `most`.
 
-    left, right, bias: float32 arrays that are constant, or operands that come with the run. left has one element, right
-    one or one for each column, as bias, which may be missing.
+    left, right, bias: constant float32 arrays, or operands that come with the run. left has one element; right has one,
+    or one per column; bias has one per column, or is None.
     form: ``real`` rounds the real value once; ``ort`` rounds each float32 step.
     """
 
@@ -378,7 +379,7 @@ class Scaling:
 
 
 class Factors(Operation):
-    """The operands of a Scaling that come with the run, to the multipliers and the bias that Scaled reads."""
+    """The multipliers and the bias that Scaled reads, from the operands of a Scaling that come with the run."""
 
     def __init__(self, engine: Engine, scaling: Scaling) -> None:
         self.engine, self.scaling = engine, scaling
@@ -400,7 +401,7 @@ class Factors(Operation):
 
 
 class Scaled(Operation):
-    """int32 sums [..., columns] and what Factors made to float32 of the shape `y_shape`, of as many elements."""
+    """float32 results of the shape `y_shape`, from as many int32 sums [..., columns] and the result of Factors."""
 
     def __init__(self, factors: Factors, sums: Sequence[int], y_shape: Sequence[int]) -> None:
         self.factors = factors

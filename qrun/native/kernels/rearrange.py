@@ -1,5 +1,5 @@
-"""Planned copies that join tensors of any type, or 8-bit ones, each mapped through a table of its own; that repeat
-elements, take some by their places, or move them between channels and blocks of pixels."""
+"""Plans copies that concatenate tensors (8-bit ones through a table of their own), repeat elements, take elements by
+their places, or move them between channels and blocks of pixels."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from qrun.native.kernels.rows import RowGrid
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
 _MOST = 1024
-"""Tensors: each has a call of its own, which says of every operand what it touches."""
+"""The most tensors: each has a call of its own, whose extents list every operand."""
 
 
 class Concat(Operation):
-    """Tensors joined along `axis`, element x of each as table[x].
+    """Tensors concatenated along `axis`, where element x of each becomes table[x].
 
-    tables: one for each input, [256] and 8-bit, indexed by the bits of an 8-bit x as uint8; None where x is copied as
-            it is, which tables that change nothing are taken for.
-    x_types, y_type: of the inputs and the result, of 1, 2, 4 or 8 bytes.
+    tables: one for each input, [256] and 8-bit, indexed by the bits of an 8-bit x as uint8; None to copy x unchanged.
+            A table that changes nothing counts as None.
+    x_types, y_type: the types of the inputs and the result, of 1, 2, 4 or 8 bytes.
 
-    Wider elements that are joined along the channels may lie in either order: convolutions are not the only ones that
-    make them. Raises Declined for other types, and for very many tensors.
+    Wider elements joined along the channels may lie in either order, since not only convolutions produce them. Raises
+    Declined for other types, and for more than 1024 tensors.
     """
 
     narrows = True
@@ -77,13 +77,13 @@ class Concat(Operation):
         return Concat(self.engine, shapes, self.axis, [None] * len(parts), x_types=types, y_type=dtype)
 
     def _lie(self, order: Order) -> None:
-        """Set what follows from the order in memory; in ``any`` it is C order."""
+        """Set the attributes that follow from the order in memory; ``any`` counts as C order."""
         self.order: Order = order
         shape, axis = self.result.shape, self.axis
         inner = size(shape[axis + 1 :]) if order in ("plain", "any") else 1
         self.rows = size(shape) // max(shape[axis] * inner, 1)
         self.columns = tuple(x.shape[axis] * inner * self.itemsize for x in self.operands[:-1])
-        """Bytes of a row of each tensor."""
+        """For each tensor, the bytes of a row."""
         self.parts = tuple(int(n) for n in np.cumsum([0, *self.columns[:-1]]))
 
     def lying(self, order: Order) -> Concat:
@@ -114,7 +114,7 @@ class Concat(Operation):
 
 
 def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_type: np.dtype[Any]) -> None:
-    """Raises Declined for what there are no kernels for, ValueError where tables do not fit their tensors."""
+    """Raise Declined for types without kernels, and too many tensors; ValueError if tables do not fit their tensors."""
     if len(tables) > _MOST:
         raise Declined(f"more than {_MOST} tensors")
     mapped = [t for t, table in zip(x_types, tables, strict=True) if table is not None]
@@ -131,10 +131,8 @@ def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_t
 def repeated(
     engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], times: Sequence[int], order: Order = "plain"
 ) -> Copy:
-    """The operand times[i] times along each axis i of the result, whose last axes are the operand's;
-    both lie in `order`.
-
-    Orders other than ``plain`` are for results of the operand's rank.
+    """The operand repeated times[i] times along each axis i of the result, whose last axes are the operand's. Both are
+    in `order`; only ``plain`` allows a result of higher rank.
     """
     lead = len(times) - len(shape)
     if lead < 0 or min(times, default=0) < 0 or (lead and order != "plain"):
@@ -160,11 +158,11 @@ def spread(
     *,
     gathered: bool = False,
 ) -> Copy:
-    """Channels of [N, C, H, W] that become blocks of pixels [N, C / block / block, H * block, W * block].
+    """Depth to space: channels of [N, C, H, W] become blocks of pixels, [N, C / block / block, H * block, W * block].
 
-    steps: channels of the operand from one row of a block to the next, from one column,
-    and from one channel of the result.
-    gathered: the inverse, from blocks of pixels of that shape back to channels. Both lie in `order`.
+    steps: channels of the operand from one row of a block to the next, from one column to the next, and from one
+    channel of the result to the next.
+    gathered: the inverse, space to depth, from that shape back to channels. Both are in `order`.
     """
     n, c, h, w = (int(length) for length in shape)
     if block < 1 or c % (block * block):
@@ -188,10 +186,11 @@ def spread(
 
 
 def taken(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Array) -> tuple[Copy, Copy]:
-    """Element places[i] of the operand, counted in C order, at each i; in whichever order both lie, and in C order.
+    """y[i] = the operand's element number places[i], counted in C order. Two copies: for either memory order, and for C
+    order only.
 
-    They are the same where places do not follow the operand's axes. Raises Declined unless places are, along each axis,
-    evenly spaced steps or such steps repeated, and for no places.
+    Both are the same if places do not follow the operand's axes. Raises Declined if places along some axis are neither
+    evenly spaced nor repetitions of evenly spaced ones, and if there are none.
     """
     if not places.size:
         raise Declined("a result without elements")
@@ -216,7 +215,8 @@ def taken(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Ar
 
 
 def _loops(line: Array) -> list[tuple[int, int, int]]:
-    """Loops that count up to each number of a line that begins with 0: turns, step, and places from turn to turn."""
+    """At most two loops that produce the numbers of a line, which begins with 0: (iterations, step, places from one
+    iteration to the next). Raises Declined for other numbers."""
     length = len(line)
     if length == 1:
         return []
@@ -234,7 +234,7 @@ def _loops(line: Array) -> list[tuple[int, int, int]]:
 def _along_axes(
     shape: Sequence[int], corner: Sequence[int], loops: Sequence[Sequence[tuple[int, int, int]]]
 ) -> list[Move] | None:
-    """The loops from an element on as steps along the axes of the same number, if each stays within its own."""
+    """The loops as moves along axes from the element `corner` on: loops number i walk axis i. None if one leaves it."""
     if len(shape) != len(loops):
         return None
     moves, stride = [], 1

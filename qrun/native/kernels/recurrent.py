@@ -1,5 +1,5 @@
-"""Planned recurrent operators: the cell, the sizes, and the order in which it goes along sequences; all steps of the
-walk in one kernel call. Weights are float32, or codes; with codes, the state is quantized before each step."""
+"""Plans recurrent operators (LSTM, GRU, RNN): one kernel call makes all steps along the sequences. Weights are float32,
+or codes; with codes, the state is quantized before each step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from qrun.native.machine.memory import aligned_copy
 
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 _LONG, _CODES_LONG = 1 << 15, 1 << 16
-"""Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
+"""With this many products in a step, of floats and of codes, several threads per step pay."""
 _MOST = 1 << 15
-"""Units: int32 holds the sum of so many products of codes."""
+"""The most units: int32 holds the sum of this many products of codes."""
 
 
 @frozen
 class CellForm:
-    """kind: of emit/recurrent.py. functions: activations, of each direction.
-    clip: their operands are clipped to -clip..clip; None for no limits."""
+    """A recurrent cell. kind: one of emit/recurrent.py. functions: the activations, the same in each direction.
+    clip: their arguments are clipped to -clip..clip; None for no limits."""
 
     kind: str
     functions: tuple[str, ...]
@@ -38,8 +38,8 @@ class CellForm:
 
 @frozen
 class Walk:
-    """Sizes of a recurrent operator. backward: of each direction; batch_first: whether the sequences are the first axis
-    of inputs, Y and states."""
+    """The sizes of a recurrent operator. backward: for each direction, whether it goes backward; batch_first: whether
+    the sequences are the first axis of inputs, Y and states."""
 
     steps: int
     batch: int
@@ -63,15 +63,15 @@ class Walk:
         return self.steps, self.directions, self.batch, self.units
 
     def positions(self, direction: int) -> Ints:
-        """Which element of the sequences each step takes."""
+        """The place in the sequences that each step takes."""
         steps = np.arange(self.steps)
         return steps[::-1] if self.backward[direction] else steps
 
 
 @frozen
 class Share:
-    """rows, units: how many sequences and units of a direction a tile makes. rounds: a tile is one step of them, since
-    other tiles need its results for their next step; else a tile is all steps."""
+    """A tile's part of the work. rows, units: its sequences and units of a direction. rounds: a tile is one step of
+    them, since other tiles need its results for their next step; else a tile is all steps."""
 
     rows: int
     units: int
@@ -79,11 +79,11 @@ class Share:
 
 
 class Walked(Operation):
-    """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial
-    states and lengths to one array: Y and then states, of which `outputs` are the parts that an operator gives.
+    """Base of recurrent operations. Operands: the inputs' contributions to the gates, float32 [steps, batch,
+    directions * gates * units] (or batch first), initial states, lengths. The result is one array, Y followed by the
+    states; `outputs` takes Y, Y_h and Y_c out of it.
 
-    given: which of initial_h, initial_c and lengths come with the run;
-    the others are 0, 0, and those of whole sequences.
+    given: which of initial_h, initial_c and lengths come with the run. By default states are 0, and sequences whole.
     """
 
     def __init__(self, engine: Engine, walk: Walk, cell: CellForm, given: tuple[bool, bool, bool]) -> None:
@@ -105,7 +105,7 @@ class Walked(Operation):
 
     @property
     def pointers(self) -> dict[str, int]:
-        """The number of the operand that each word points to, for the words that all walks have."""
+        """By word, the number of the operand it points to, for the words that all recurrent kernels have."""
         return {**{name: place for place, name in enumerate(self.names)}, "y*": len(self.names)}
 
     @property
@@ -115,23 +115,23 @@ class Walked(Operation):
 
     @property
     def how(self) -> str:
-        """What a specification says of the cell."""
+        """The text that describes the cell in a specification's operands."""
         told = [self.cell.kind, str(self.at_once), ",".join(self.cell.functions)]
         return "-".join(told + ["clip"] * (self.cell.clip is not None))
 
     @cached_property
     def share(self) -> Share:
-        """Which part of a direction a tile makes."""
+        """The part of a direction that a tile makes."""
         raise NotImplementedError
 
     @property
     def beside(self) -> int:
-        """Elements of the result behind the states."""
+        """The number of elements that the result has behind the states."""
         return 0
 
     def units_of(self, parts: int, step: int) -> int:
-        """Units of a part, if all units are cut into so many parts: a multiple of `step`, so that the last part has at
-        least that many too. All units if this is impossible."""
+        """Units of a part if all units are cut into `parts` parts: a multiple of `step`, and the last part has at least
+        `step` too. All units if this is impossible."""
         units = self.walk.units
         each = -(-units // (parts * step)) * step
         last = (units - 1) % each + 1
@@ -168,7 +168,7 @@ class Walked(Operation):
         return self.y_size + number * self.each
 
     def outputs(self) -> list[Copy]:
-        """What takes Y, Y_h and Y_c out of the result."""
+        """The copies that take Y, Y_h and Y_c out of the result."""
         walk, made = self.walk, []
         whole = Move(self.y_size, 0, 1, -1, 1)
         made.append(Copy(self.engine, (self.result, Operand(walk.y_shape, _FLOAT)), ("plain", "plain"), [whole]))
@@ -185,7 +185,7 @@ class Walked(Operation):
 
     @cached_property
     def table(self) -> Array:
-        """What the kernel reads of each direction and step (emit/recurrent.py), as int64 words."""
+        """The array `walk` of the kernel (emit/recurrent.py), as int64 words."""
         walk, units = self.walk, self.walk.units
         y_row, y_direction, y_step = units, walk.batch * units, walk.directions * walk.batch * units
         first, row = walk.batch * units, units
@@ -208,12 +208,12 @@ class Walked(Operation):
 
     @property
     def input_steps(self) -> tuple[int, int]:
-        """Elements from one step's inputs to the next one's, and from one sequence's."""
+        """Elements of the inputs' contributions from one step to the next, and from one sequence to the next."""
         wide = self.walk.directions * self.gates * self.walk.units
         return (wide, self.walk.steps * wide) if self.walk.batch_first else (self.walk.batch * wide, wide)
 
     def absent(self) -> dict[str, Array]:
-        """What kernels read besides weights and operands."""
+        """The arrays that kernels read in place of operands that do not come with the run, and the walk."""
         zeros = np.zeros(self.walk.state_shape, _FLOAT)
         lengths = np.full(self.walk.batch, self.walk.steps, np.int32)
         held = {"walk*": self.table, "initial_h*": zeros, "initial_c*": zeros, "lengths*": lengths}
@@ -221,10 +221,10 @@ class Walked(Operation):
 
 
 class Recurrent(Walked):
-    """A walk whose cells take products of float32.
+    """A recurrent operation with products of float32.
 
-    recurrent: float32 [directions, gates * units, units]. added: float32 [directions, units], what the product of the
-    gate h begins with in the cell ``linear``. memo: the weights as the kernel reads them, for other shapes.
+    recurrent: float32 [directions, gates * units, units]. added: float32 [directions, units], the start value of the
+    product of gate h in the cell ``linear``. memo: keeps the packed weights, for other shapes.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Recurrent(Walked):
         self.recurrent, self.added, self.memo = recurrent, added, memo or Memo()
 
     def _panels(self, width: int) -> Array:
-        """The word `weights` of emit/recurrent.py."""
+        """The array `weights` of emit/recurrent.py, in panels of this width."""
         units, together = self.walk.units, (2, 1) if self.cell.kind == "gru" else (self.gates,)
         firsts = [min(first, units - width) for first in range(0, units, width)]
         columns = np.add.outer(firsts, range(width))
@@ -255,14 +255,14 @@ class Recurrent(Walked):
     @cached_property
     def share(self) -> Share:
         """Sequences do not depend on each other. In each step, every unit depends on all units of the step before; in a
-        GRU that resets its state also on what all units make earlier in the same step."""
+        GRU that resets its state, also on results of all units from earlier in the same step."""
         walk, (rows, parts) = self.walk, self._parts
         units = self.units_of(parts, self._strip[1] * self.at_once)
         return Share(rows, units, units < walk.units)
 
     @property
     def _parts(self) -> tuple[int, int]:
-        """Sequences of a tile, and of how many parts the units are."""
+        """Sequences of a tile, and the number of parts into which the units are cut."""
         walk, threads = self.walk, self.engine.threads
         most = max(1, -(-threads // walk.directions))
         blocks = max(count for count in range(1, min(most, walk.batch) + 1) if walk.batch % count == 0)
@@ -272,8 +272,8 @@ class Recurrent(Walked):
 
     @cached_property
     def _strip(self) -> tuple[int, int]:
-        """Rows by vectors of a strip, for each gate: few rows have several vectors, so that a multiply-add need not
-        wait for the one before it; but few units are made twice."""
+        """Rows and vectors of a strip, for each gate. Few rows get several vectors, so that a multiply-add need not
+        wait for the one before it, as long as few units are computed twice."""
         rows, parts = self._parts
         vectors, high = max(self.engine.isa.real_rows.items())
         gru, units = self.cell.kind == "gru", -(-self.walk.units // parts)
@@ -309,8 +309,8 @@ class Recurrent(Walked):
 
 @frozen
 class CodedState:
-    """What H is multiplied with: codes int8 or uint8 [directions, units, gates * units], scales float32 and zero points
-    that broadcast to [directions, gates * units]."""
+    """The quantized matrix that H is multiplied with: codes int8 or uint8 [directions, units, gates * units], scales
+    float32 and zero points that broadcast to [directions, gates * units]."""
 
     codes: Array
     scales: Array
@@ -318,10 +318,10 @@ class CodedState:
 
 
 class QuantizedRecurrent(Walked):
-    """A walk whose cells take products of codes. All sequences are of full length, as they are quantized together.
+    """A recurrent operation with products of codes. All sequences have full length, since they are quantized together.
 
-    Raises Declined for weights that leave int8 without their zero points, and scales that are no positive numbers.
-    """
+    Raises Declined if weights minus zero points leave int8, if a scale is not a positive number, and if sums may leave
+    int32."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class QuantizedRecurrent(Walked):
 
     @cached_property
     def share(self) -> Share:
-        """H is quantized over all sequences: so each step needs all of the step before."""
+        """H is quantized over all sequences, so each step needs all results of the step before."""
         walk, parts = self.walk, self.engine.threads // self.walk.directions
         rows, units = walk.batch, walk.units
         if parts > 1 and rows * self.gates * units * units >= _CODES_LONG:
@@ -354,12 +354,12 @@ class QuantizedRecurrent(Walked):
 
     @property
     def beside(self) -> int:
-        """Sums of the gates."""
+        """The elements of the gates' sums."""
         return self.walk.directions * self.gates * self.walk.batch * self.sum_units
 
     @property
     def sum_units(self) -> int:
-        """Units of a sequence's sums: whole vectors, which cost less to store than parts of them."""
+        """Units of a sequence's sums, rounded up to whole vectors, which are cheaper to store than parts."""
         return -(-self.walk.units // self.engine.isa.lanes) * self.engine.isa.lanes
 
     def _packed(self, coded: CodedState) -> dict[str, Array]:
@@ -402,8 +402,8 @@ class QuantizedRecurrent(Walked):
 
 
 def _coded_kind(isa: Isa, rows: int) -> tuple[str, int]:
-    """The kind of kernel for up to so many rows at a time, and bytes of four codes of H. Where products are those of 16
-    bits, weights that are widened once serve all of several rows; of one row, to widen them takes most of the time."""
+    """The kind of kernel for up to `rows` rows at a time, and the bytes of four codes of H. With products of 16 bits,
+    several rows share weights that are widened once; for a single row, widening would take most of the time."""
     if not isa.widens:
         return "quantized_recurrent", 4
     return "nibble_recurrent" if rows == 1 and isa.dots_of_nibbles else "wide_recurrent", 8

@@ -1,5 +1,5 @@
-"""Planned reductions of rows to one number each, of float32, and of integers or bool; running sums and products;
-ArgMax, ArgMin and TopK: the places of the greatest or least elements; the elements at such places; and OneHot."""
+"""Plans reductions of rows to one number each, of float32, integers or bool; running sums and products; the places of
+the greatest or least elements (ArgMax, ArgMin, TopK), and the elements at such places; and OneHot."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ARG_KINDS = ("float32", "int32", "int64", "uint8", "int8")
 
 
 class Reduction(FloatRows):
-    """What a row of `length` elements comes to, of shape y_shape.
+    """A reduction of each row of `length` float32 elements; results have the shape y_shape.
 
-    kind: of FLOAT_KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the
-          root of that), ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum),
+    kind: one of FLOAT_KINDS: ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (its
+          square root), ``log_sum`` (the sum's logarithm), ``log_sum_exp`` (the logarithm of the exponentials' sum),
           ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
     """
 
@@ -47,12 +47,12 @@ _FORMS = ("sum", "product", "sum_abs", "sum_square", "mean", "greatest", "least"
 
 
 class IntegerReduction(Operation):
-    """What a row of `length` elements comes to, one or more of them, of shape y_shape.
+    """A reduction of each row of `length` >= 1 integers; results have the shape y_shape.
 
-    kind: ``sum``, ``product``, ``sum_abs`` (of magnitudes) or ``sum_square`` (of squares), which wrap; ``mean`` (the
-          exact one, toward zero; of up to 32 bits); ``greatest`` or ``least``, of bool too.
+    kind: ``sum``, ``product``, ``sum_abs`` (of magnitudes) or ``sum_square`` (of squares), which wrap; ``mean`` (exact,
+          then truncated toward zero; for up to 32 bits); ``greatest`` or ``least``, also of bool.
 
-    Raises Declined for other kinds, and types that they do not take.
+    Raises Declined for other kinds, and for types that they do not take.
     """
 
     def __init__(
@@ -83,12 +83,11 @@ _RUNNING = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
 class Accumulated(Operation):
-    """y[i] = x[0] joined with ... x[i] along an axis of a shape with elements;
-    float32 in float64, each result rounded once.
+    """Running sums or products: y[i] = x[0] + ... + x[i], or x[0] * ... * x[i], along an axis of a shape that is not
+    empty. float32 is accumulated in float64, and each result rounded once.
 
     what: ``sum`` or ``product``; integers wrap. exclusive: up to x[i - 1], so that y[0] is 0 or 1. reverse: from the
-    end. Raises Declined for other types.
-    """
+    end. Raises Declined for other types."""
 
     def __init__(self, engine: Engine, x: Operand, axis: int, what: str, exclusive: bool, reverse: bool) -> None:
         if x.dtype.name not in _RUNNING:
@@ -121,11 +120,10 @@ class Accumulated(Operation):
 
 
 class Arg(Operation):
-    """int64: where along an axis, which stays with a length of 1, the greatest or least element is;
-    a NaN counts as both.
+    """The place of the greatest or least element along an axis, as int64. The axis stays, with a length of 1. A NaN is
+    both the greatest and the least.
 
-    what: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one. x: of ARG_KINDS.
-    """
+    what: ``max`` or ``min``, with ``_last`` for the last of equals, else the first. x: of ARG_KINDS."""
 
     narrows = True
 
@@ -173,11 +171,10 @@ _PLACES = np.dtype(np.int64)
 
 
 class TopPlaces(Operation):
-    """int64 [..., count]: where in each row, along the last axis of x, the best elements are, the best first.
+    """The places of the best elements in each row, along the last axis of x, as int64 [..., count]; the best first.
 
-    what: ``max``, or ``min`` for the least. Of equals the first is the best;
-    NaN is greater than all numbers, and -0 is 0.
-    """
+    what: ``max``, or ``min`` for the least. Of equal elements the first is the best. NaN is greater than all numbers,
+    and -0 equals 0."""
 
     narrows = True
 
@@ -199,7 +196,7 @@ class TopPlaces(Operation):
 
 
 class Along(Operation):
-    """x [..., length] at places [..., count] of each row, which must be 0 to length - 1."""
+    """The elements of x [..., length] at places [..., count] of each row. Places must be 0 to length - 1."""
 
     narrows = True
 
@@ -217,7 +214,7 @@ class Along(Operation):
 
 
 def _words(engine: Engine, shape: Sequence[int], count: int, row_bytes: int) -> dict[str, int]:
-    """Of rows along the last axis."""
+    """The words of kernels whose rows are along the last axis."""
     return row_tiles(size(shape[:-1]), row_bytes, engine.threads) | {"length": shape[-1], "count": count}
 
 
@@ -225,11 +222,10 @@ ONE_HOT_KINDS = ("int32", "int64", "uint8", "int8")
 
 
 class OneHot(Operation):
-    """values[1] where the place along a new axis of x's shape is the index, else values[0].
+    """values[1] where the place along a new axis equals the index in x, else values[0].
 
-    x: indices, of ONE_HOT_KINDS. depth: of the new axis. least: the least index that exists;
-    those below 0 count from the end.
-    """
+    x: indices, of ONE_HOT_KINDS. depth: length of the new axis. least: the least valid index; negative ones count from
+    the end."""
 
     def __init__(self, engine: Engine, x: Operand, axis: int, depth: int, values: Array, least: int) -> None:
         if x.dtype.name not in ONE_HOT_KINDS or values.dtype.itemsize not in SIZES or values.dtype.hasobject:

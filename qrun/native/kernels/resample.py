@@ -1,4 +1,4 @@
-"""Planned interpolation along one axis, or two that follow each other."""
+"""Plans interpolation along one axis, or along two neighbouring axes."""
 
 from __future__ import annotations
 
@@ -19,48 +19,47 @@ _TYPES = ("float32", "float64", "uint8", "int8")
 _NEAR = 1 << 16
 """Bytes of a row of sums that stay in a near cache."""
 _FAR = 1 << 23
-"""Bytes of the longest row of sums."""
+"""The most bytes of a row of sums."""
 _TAPS = 8
 _OUTER = 2
 
 
 @frozen
 class WeighedTaps:
-    """What an axis is interpolated of: indices and float64 weights, both [out, taps]. Each tap has a weight other
-    than 0 somewhere."""
+    """The elements from which each result along an axis is interpolated: indices and float64 weights, both [out, taps].
+    Each tap has a weight other than 0 somewhere."""
 
     index: Ints
     weights: Array
 
     @classmethod
     def of(cls, index: Ints, weights: Array) -> WeighedTaps:
-        """Without taps whose weights are all 0. Raises Declined if none is left, or too many."""
+        """The taps whose weights are not all 0. Raises Declined if there are none, or more than eight."""
         used = weights.any(axis=0)
         if not 0 < np.count_nonzero(used) <= _TAPS:
             raise Declined("no weights, or more than eight, for an element")
         return cls(index[:, used], weights[:, used])
 
     def table(self, step: int) -> Ints:
-        """[taps][out], the indices times so many bytes."""
+        """int64 [taps][out]: the indices times `step` bytes."""
         return np.ascontiguousarray(self.index.T * step)
 
     def weighed(self) -> Array:
-        """float64 [taps][out]."""
+        """The weights as float64 [taps][out]."""
         return np.ascontiguousarray(self.weights.T, np.float64)
 
 
 _WHOLE = WeighedTaps(np.zeros((1, 1), np.int64), np.ones((1, 1)))
-"""Of an axis of one element, which stays."""
+"""The taps of an axis of one element that does not change."""
 
 
 class Resample(Operation):
-    """y = sum of x at the indices of taps times their weights along an axis, then along the next one, all in float64:
-    each sum in order from 0 on, rounded once, to dtype. Integers are rounded to even, or cut off with `cut`,
-    and saturate.
+    """y = sum of x at the taps' indices times their weights along an axis, then along the next one. All sums are in
+    float64, in order from 0 on; the result is rounded once, to dtype. Integers are rounded to even, or truncated with
+    `cut`, and saturate.
 
-    taps: by axis, one or two that follow each other. x: float32, float64, uint8 or int8.
-    lies: how both lie; ``any`` where the last axis is interpolated, of three or more, and neither of the first two is.
-    """
+    taps: by axis, one or two neighbouring axes. x: float32, float64, uint8 or int8. lies: the memory order of both;
+    ``any`` if the last of three or more axes is interpolated, and neither of the first two is."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Resample(Operation):
         columns: int,
         places: tuple[OperandStrides, OperandStrides],
     ) -> KernelCall:
-        """The call for an axis and the next one, either of which may be missing; columns: elements inside of both."""
+        """The call for an axis and the next one, either of which may be None. columns: elements inside of both axes."""
         if len(outer) > _OUTER:
             raise Declined("axes that do not follow each other")
         x, y = places

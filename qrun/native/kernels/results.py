@@ -1,4 +1,4 @@
-"""How sums become results: which form each panel of channels takes, and its packed constants."""
+"""How int32 sums become results: the form of requantization for each panel of channels, and its packed constants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qrun.native.proof.search import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
 _TOGETHER = 64
-"""Channels that are alike are counted in such steps: as many as the widest panel has, and a multiple of all others."""
+"""Counts of equal channels are rounded up to this: the channels of the widest panel, a multiple of all others."""
 PanelRun = tuple[int, int, int, str]
 """Neighbouring panels of a group that share a kernel: first channel, vectors of a panel, panels, form."""
 
@@ -27,8 +27,8 @@ PanelRun = tuple[int, int, int, str]
 class Results:
     """A requantization target and its proofs, or neither: then the int32 sums themselves are stored.
 
-    alike: of so many channels, or fewer, which all take the cheapest form with the same constants; 0 of others.
-    memo: runs of panels, and packed constants by form and channels.
+    alike: if not 0, all channels take the cheapest form with the same constants, and there are at most this many.
+    memo: keeps runs of panels, and packed constants by form and channels.
     """
 
     target: Target | None
@@ -38,7 +38,8 @@ class Results:
 
     @classmethod
     def of(cls, target: Target | None, bounds: Callable[[], tuple[Ints, Ints]], engine: Engine) -> Results:
-        """bounds: returns the least and the greatest sum of each channel, if they are needed."""
+        """The results of a target, with proofs if its arithmetic needs them. bounds: called then; it returns the least
+        and the greatest sum of each channel."""
         if target is None or target.arith == "ort":
             return cls(target, None)
         low, high = bounds()
@@ -58,7 +59,7 @@ class Results:
 
     @memoize
     def part(self, first: int, end: int) -> Results:
-        """The results of some channels."""
+        """The results of channels first..end-1."""
         if self.target is None:
             return Results(None, None)
         scales = self.target.w_scale
@@ -67,9 +68,9 @@ class Results:
 
     @memoize
     def panels(self, lanes: int, most: int, channels: int, groups: int) -> list[PanelRun]:
-        """Runs of panels of so many channels in each group, each with a kernel of its own.
+        """The panels of groups of `channels` channels each, as runs that have a kernel of their own.
 
-        lanes: of a vector. most: vectors of a panel.
+        lanes: of a vector. most: the most vectors of a panel.
         """
         runs: list[PanelRun] = []
         left, first = -(-channels // lanes), 0
@@ -87,7 +88,7 @@ class Results:
         return runs
 
     def form(self, channels: slice | Ints) -> str:
-        """The cheapest form that serves all these channels."""
+        """The cheapest form that is proven for all these channels."""
         if self.target is None:
             return "i32"
         if self.proven is None:
@@ -95,8 +96,8 @@ class Results:
         return next((form for form in _PROVEN_FORMS if getattr(self.proven, form)[channels].all()), "table")
 
     def why(self, form: str, channels: Ints) -> str:
-        """Why these channels take `form` and none that is cheaper:
-        "" for the cheapest one, and where there is no choice."""
+        """The reason why these channels take `form` and not a cheaper one; "" for the cheapest form, and if there is no
+        choice."""
         forms = (*_PROVEN_FORMS, "table")
         if self.proven is None or form not in forms[1:]:
             return ""
@@ -110,7 +111,7 @@ class Results:
         return reason + missed + (f" ({count} of {total} channels)" if count < total else "")
 
     def constants(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
-        """Panels of constants as kernels read them; pick [panels, lanes] are channels, -1 where there is none."""
+        """The constants in the order in which kernels read them. pick: the channels [panels, lanes], -1 for none."""
         values = self._constants(form, np.maximum(pick, 0), pick < 0)
         return aligned_copy(values)
 
@@ -130,7 +131,7 @@ class Results:
         return np.concatenate([a, b] + [np.float32(-MAGIC) * a] * (form == "y32"), axis=1)
 
     def _table(self, lane: Ints) -> list[np.ndarray[Any, Any]]:
-        """table_rows by panel and lane."""
+        """The result of `table_rows`, by panel and lane."""
         assert self.target is not None
         channels, pick = np.unique(lane, return_inverse=True)
         scales, lowest = self.target.w_scale, LIMITS[self.target.out][0]
@@ -142,11 +143,11 @@ class Results:
 def requantization(
     engine: Engine, target: Target, channels: int, low: int, high: int, memo: Memo | None = None
 ) -> Results:
-    """The requantization of sums that lie within low..high, with one scale for all channels; with its proofs, if any.
+    """The requantization of sums within low..high, with one scale for all channels, and its proofs, if any.
 
-    memo: of the target. Bounds are widened to a power of two, so that one search serves many callers: what serves wider
-    bounds serves these. Only where the cheapest form does not serve the wider ones, the exact bounds are searched.
-    Numbers of channels that are nearly the same share the results.
+    memo: of the target. Bounds are first widened to a power of two, so that one search serves many callers: a form that
+    is proven for wider bounds holds for narrower ones. Only if the cheapest form fails there, the exact bounds are
+    searched. Similar numbers of channels share one result.
     """
     if target.arith != "ort" and target.w_scale.size == 1:
         end = 1 << max(-low, high).bit_length()

@@ -1,4 +1,4 @@
-"""Where elementwise kernels work: images of rows of byte columns, in each operand with strides of its own."""
+"""The grids that elementwise kernels of bytes walk: images of rows of columns, with strides for each operand."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from qrun.native.emit.spec import PIECE, masks, widest
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
 
 SINGLE = ("table", "tables")
-"""The forms that look up one element after the other: in one table, and in a table for each column."""
+"""The forms that look up one element after the other: in one table, and in one table per column."""
 _TABLES = 128
-"""Columns of a tile whose tables stay in a cache of the first level."""
+"""Columns of a tile whose tables stay in the first-level cache."""
 
 
 @frozen
 class RowGrid:
-    """What one kernel call walks.
+    """The grid that one kernel call walks.
 
-    image_steps, row_steps: bytes from one image, or row, to the next, for each operand; 0 where it is the same one.
-    starts: where each operand's columns begin.
+    image_steps, row_steps: bytes from one image, or row, to the next, for each operand; 0 if it repeats the same one.
+    starts: the byte at which each operand's columns begin.
     """
 
     images: int
@@ -50,25 +50,25 @@ class RowGrid:
         return self.images * self.rows * self.columns
 
     def part(self, first: int, columns: int) -> RowGrid:
-        """Some of the columns."""
+        """The grid of some of the columns."""
         return replace(self, columns=columns, starts=tuple(start + first for start in self.starts))
 
     def extents(self) -> tuple[int, ...]:
-        """For each operand, bytes from its start to the end of what is touched."""
+        """For each operand, bytes from its start to the last byte that is touched."""
         return tuple(
             start + (self.images - 1) * image + (self.rows - 1) * row + self.columns
             for start, image, row in zip(self.starts, self.image_steps, self.row_steps, strict=True)
         )
 
     def pieces(self, isa: Isa) -> int:
-        """Pieces of 16 bytes that kernels can handle at once; 0 if rows are shorter than the smallest vectors."""
+        """The pieces of 16 bytes that kernels can handle at once; 0 if rows are shorter than the smallest vector."""
         sizes = (widest(isa), 1)
         return next((pieces for pieces in sizes if masks(pieces) or self.columns >= PIECE * pieces), 0)
 
 
 @frozen
 class Kernel:
-    """A kernel of this module with its constants: words by name; arrays, those that words point to."""
+    """An elementwise kernel with its constants. words: numbers by name; arrays: the arrays to which words point."""
 
     kind: str
     form: str
@@ -83,8 +83,8 @@ class Kernel:
     ) -> KernelCall:
         """The call on a grid that is not empty.
 
-        places: the number of the operation's operand for each of the kernel's; count: how many the operation has.
-        shown: the first channel of the result that it computes, and how many.
+        places: for each operand of the kernel, its number among the operation's operands; count: how many those are.
+        shown: the first channel of the result that it computes, and the number of channels.
         """
         pieces = 0 if self.form in SINGLE else grid.pieces(engine.isa)
         spec = KernelSpec(self.kind, engine.isa.name, 1, pieces, 1, self.form, self.out, self.signed)
@@ -114,7 +114,7 @@ class Kernel:
 
 
 def _tiles(grid: RowGrid, width: int, threads: int, tables: bool) -> tuple[int, int]:
-    """Columns and rows of a tile; tables: each column has one."""
+    """Columns and rows of a tile. tables: each column has a table of its own."""
     if grid.rows == 1 and grid.images == 1:
         return share(-(-grid.columns // width), width, threads) * width, 1
     columns = min(grid.columns, _TABLES) if tables else grid.columns

@@ -1,5 +1,5 @@
-"""Planned work on float32 rows, one after the other: where they are read, or what they are made of; and normalization:
-of rows by mean and deviation, or by the root mean square, and of channels by constants or neighbours."""
+"""Plans operations on float32 rows, which are read in place or computed from operands; and normalizations: of rows by
+mean and deviation, or by the root mean square, and of channels by constants or neighbours."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from qrun.native.machine.memory import Array, aligned_copy
 
 _FLOAT = np.dtype(np.float32)
 _SHORT = 512
-"""Elements of a row, of which several are made together."""
+"""The most elements of rows that are processed together."""
 _FETCHED = 256
-"""Elements of a row from which on operands of later rows are fetched while rows are made of them: of shorter ones the
-processor does so by itself."""
+"""The fewest elements of a row for which the operands of later rows are prefetched; for shorter rows the processor
+does so by itself."""
 
 
 class FloatRows(Operation):
-    """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
+    """Base of operations that turn each row of `length` elements of x into another row, or into one number (y_shape).
+    Both are float32 in C order.
 
-    epsilon:  what is added below a root, in kinds that have one.
-    source:   what makes x of the operands, in the kernel; None if x is the operand.
-              reduces: whether rows become numbers.
-    together: rows that a kernel makes at once if they are short. words, arrays: of the struct, those of the kind alone.
+    epsilon:  the number added below a root, in kinds that have one.
+    source:   the expression that computes x from the operands, inside the kernel; None if x is the operand.
+    reduces:  whether rows become numbers.
+    together: rows that a kernel processes at once if they are short. words, arrays: the kind's own parts of the struct.
     """
 
     kind: str
@@ -66,8 +67,8 @@ class FloatRows(Operation):
         return made if made._loops() else None
 
     def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
-        """The loops of the source: OUTER loops over rows, and the one loop along a row. None without a source, if a row
-        is more than one loop, shorter than a vector or no whole axes, or if there are more than OUTER outer loops."""
+        """The loops of the source: OUTER loops over rows, and the one loop along a row. None without a source; if a row
+        is more than one loop, shorter than a vector, or not whole axes; or if there are more than OUTER outer loops."""
         source = self.source
         if source is None:
             return None
@@ -88,23 +89,23 @@ class FloatRows(Operation):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The words that point to what is read."""
+        """The words that point to the operands that are read."""
         return tuple(f"{name}*" for name in (operand_names(len(self.operands) - 1)[:-1] if self.source else ("x",)))
 
     def keeps(self, place: int, shape: tuple[int, ...]) -> bool:
-        """Whether rows of x are made of what is read as this place, of the same shape, row by row."""
+        """Whether operand number `place` has the shape of x, and rows of x are computed from it row by row."""
         if self.source is None:
             return self.operands[0].shape == shape
         return self.operands[place].shape == self.source.result.shape == shape and self._loops() is not None
 
     def row_steps(self, place: int) -> tuple[int, ...]:
-        """Bytes from one row of what is read as this place to the next, along each axis of x but the last."""
+        """Bytes from one row of operand number `place` to the next, along each axis of x but the last."""
         loops = self.source.axes() if self.source else ()
         return tuple(loop.steps[place] for loop in loops[:-1])
 
     def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
-        """The call for so many rows along the last axis but one, of operands that point to the first one. near: the
-        number of the operand that lies in the thread's memory, as the result does."""
+        """The call for `rows` rows along the last axis but one, with pointers to the first of them. near: the number of
+        the operand that is in the thread's memory, where the result is too."""
         found, padding = None, Loop(1, (0,) * len(self.operands))
         if self.source:
             *_, axis, inner = self.source.axes()
@@ -119,7 +120,7 @@ class FloatRows(Operation):
         found: tuple[tuple[Loop, ...], Loop] | None,
         pointers: Mapping[str, int] | None,
     ) -> KernelCall:
-        """pointers: the number of each word's operand; None if words point to the operands in order."""
+        """The kernel call. pointers: by word, the number of its operand; None if words point to operands in order."""
         isa = engine.isa
         words = row_tiles(rows, 32 * self.length, engine.threads)
         words |= {"length": self.length, **self.words}
@@ -151,7 +152,7 @@ class FloatRows(Operation):
 
 
 def _split(shape: Sequence[int], length: int) -> int:
-    """How many axes there are before those that have so many elements."""
+    """The number of axes before those that together have `length` elements."""
     axis = len(shape)
     while length > 1 and axis:
         axis -= 1
@@ -160,7 +161,7 @@ def _split(shape: Sequence[int], length: int) -> int:
 
 
 class _Means(FloatRows):
-    """epsilon is added to the mean of a row's squares."""
+    """Base of operations in which epsilon is added to the mean of a row's squares."""
 
     weights: Mapping[str, Array] = {}
     """float32 [length], by word."""
@@ -189,8 +190,8 @@ class LayerNorm(_Means):
 
 
 class ChannelNorm(_Means):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...],
-    in rows of a group of channels each. scale, bias: float64 [C]."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...], where a row is a group of channels.
+    scale, bias: float64 [C]."""
 
     kind = "standardize_channels"
 
@@ -215,16 +216,16 @@ class RmsNorm(_Means):
 
 
 class InverseRms(_Means):
-    """1 / sqrt(mean of the squares + epsilon), of shape y_shape."""
+    """1 / sqrt(mean of the squares + epsilon); results have the shape y_shape."""
 
     kind, reduces = "inverse_rms", True
 
 
 class _Pixels(Operation):
-    """One kernel over the pixels of float32 [N, C, spatial...], the channels of each made together.
+    """Base of operations of one kernel over the pixels of float32 [N, C, spatial...], all channels of a pixel together.
 
-    block: channels at once. unit_bytes: of work, a channel. arrays, words: what is in the struct for this kernel alone.
-    scratch: bytes that a calling thread brings.
+    block: channels at once. unit_bytes: bytes of work per channel. arrays, words: the kernel's own parts of the struct.
+    scratch: bytes of memory per thread.
     """
 
     order: Order = "channels"

@@ -1,4 +1,4 @@
-"""Planned softmax, of 8-bit codes and of float32, and the logarithm of that."""
+"""Plans softmax of 8-bit codes and of float32, and log-softmax of float32."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from qrun.native.machine.engine import (
 from qrun.native.machine.memory import aligned_copy
 
 _LONG = 128
-"""Codes of a row from which on a table of all distances pays."""
+"""The fewest codes of a row for which a table of all distances pays."""
 _PLANES = 4096
-"""The longest row whose sum of integers is near enough to that of its weights for most results."""
+"""The longest row for which the integer sum is near enough to the sum of weights, for most results."""
 _EPS = float(np.finfo(np.float64).eps)
 _REACH = 1024.0
-"""Greater quotients give the greatest code, whatever the zero point."""
+"""Greater quotients give the greatest code, for any zero point."""
 
 
 class Softmax(Operation):
@@ -37,10 +37,10 @@ class Softmax(Operation):
 
     shape:  of x and y, uint8 or int8 as zero_point, in C order, rows of `length` one after another.
     scale, y_scale: positive and finite.
-    memo:   what is made of the scales, for other shapes.
+    memo:   keeps the tables of the scales, for other shapes.
 
-    float64 decides where its quotient is surely on one side of a tie: its relative error is below
-    (length + 32) * 2**-52, a sum of `length` terms and a few roundings. Otherwise a run ends with Undecided.
+    float64 decides a result if its quotient is surely on one side of a tie: the relative error is below
+    (length + 32) * 2**-52, for a sum of `length` terms and a few roundings. Otherwise the run ends undecided.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Softmax(Operation):
 
 
 def _tables(scale: float, y_scale: float) -> dict[str, Array]:
-    """Of each distance from a row's greatest code: its weight, that over y_scale, and both as the forms need them that
-    begin in float32.
+    """The tables of the kernel, for each distance from a row's greatest code: its weight, the weight over y_scale, and
+    both in the form needed by the forms that begin in float32.
 
     A quotient there has three roundings, of level, inverse and product, and the error of the sum: each of `length`
-    weights is off by at most 1 / (2 * WEIGHT), and the greatest of them is 1.
+    weights is off by at most 1 / (2 * WEIGHT), and the greatest weight is 1.
     """
     weights = np.exp(-scale * np.arange(255.0, -1, -1))
     levels, whole = weights / y_scale, np.rint(weights * WEIGHT).astype("<u4")
@@ -119,6 +119,6 @@ class SoftmaxF32(FloatRows):
 
 
 class LogSoftmaxF32(FloatRows):
-    """x - log(sum exp(x)), with the greatest element taken from each x first."""
+    """x - log(sum exp(x)), where the greatest element is subtracted from each x first."""
 
     kind, together = "log_shares", 4

@@ -1,7 +1,7 @@
-"""Planned products of two operands that are both known at run time only: stacks of matrices, packed in each run.
+"""Plans int8 products of two operands of the run: stacks of matrices whose right operand is packed in each run.
 
-Which matrices meet, and where packed ones lie, is a Stack's, for known shapes; `pack`, `row_terms` and `dense` kernels
-do it. How the zero points come into the sums stands in emit/prepare.py."""
+For known shapes, a Stack says which matrices are multiplied, and where packed ones lie. The kernels `pack`, `row_terms`
+and `dense` do the work. emit/prepare.py explains how zero points enter the sums."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from qrun.native.proof.fold import wrapped
 from qrun.shapes import broadcast_shapes
 
 _CALLS = 1 << 10
-"""Pairings of matrices, each a group of the call."""
+"""The most runs of products (`Meeting`); each has a call of its own."""
 Requantized = Callable[[int, int], Results | None]
-"""(K, N) to what becomes of the sums; None where that is to be found out anew."""
+"""Maps (K, N) to the results of sums; None if these must be planned anew."""
 Zero = Operand | int
 """A zero point: an 8-bit operand of one element, or its value."""
 _INT32 = np.dtype(np.int32)
 _FLIP = 0x80808080
-"""Turns four int8 into uint8 that are 128 higher, and back."""
+"""xor with this turns four int8 into uint8 that are 128 higher, and back."""
 
 
 @frozen
 class PanelRun:
-    """Columns that share a kernel: the first one, vectors of a panel, panels, form; and in the bytes of what is packed,
-    where their weights and their start values begin, each matrix after the other."""
+    """Columns that share a kernel: the first column, vectors of a panel, panels, form; and the offsets in the packed
+    buffer, in bytes, of their weights and their start values, each matrix after the other."""
 
     first: int
     vectors: int
@@ -50,8 +50,8 @@ class PanelRun:
 
 @frozen
 class Meeting:
-    """`count` products in a row: the left, the right and the resulting matrix of the first,
-    and steps of the first two."""
+    """A run of `count` products: the numbers of the first one's left, right and resulting matrix, and the steps of left
+    and right from one product to the next."""
 
     count: int
     left: int
@@ -64,10 +64,10 @@ class Meeting:
 class Stack:
     """The products a [..., M, K] x b [..., K, N] of 8-bit codes, whose leading axes broadcast, K at least 1.
 
-    results: what becomes of the sums: of one channel per column, or one per column of every right matrix.
-    requantized: the results of other sizes, where these are known.
+    results: how sums become results, with one channel per column, or one per column of every right matrix.
+    requantized: returns the results for other sizes, where these are known.
 
-    Raises Declined for more than a thousand different pairings.
+    Raises Declined for operands that are not 8-bit, empty products, and more than 1024 runs of products.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Stack:
         self.shift = 128 if b.dtype == np.uint8 else 0
 
     def sized_as(self, other: Stack) -> Stack | None:
-        """The products of another one's sizes, with results of its own;
-        None if these are not known, or made otherwise."""
+        """A stack with the sizes of `other` and the results of this one; None if these are not known, or need another
+        packing."""
         own = (self.a.dtype, self.b.dtype, self.results.out, self.matrices)
         if own != (other.a.dtype, other.b.dtype, other.results.out, 1) or self.requantized is None:
             return None
@@ -113,7 +113,7 @@ class Stack:
         return made if (made.panels, made.packed) == (other.panels, other.packed) else None
 
     def _meet(self, left: Sequence[int], right: Sequence[int]) -> Iterator[Meeting]:
-        """Which matrices meet; products with one right matrix for all are one product of more rows."""
+        """The runs of products. If all share one right matrix, they are a single product with more rows."""
         if self.count == 1:
             self.m *= size(self.lead)
             yield Meeting(1, 0, 0, 0, 0, 0)
@@ -130,7 +130,7 @@ class Stack:
             first = end
 
     def _panels(self) -> tuple[tuple[PanelRun, ...], int]:
-        """The panels, and how many bytes all packed matrices take."""
+        """The runs of panels, and the bytes that all packed matrices take."""
         lanes, at = self.engine.isa.lanes, 0
         shared = self.results.alike and self.matrices == 1
         columns = -(-self.n // lanes) * lanes if shared else self.n
@@ -149,17 +149,17 @@ class Stack:
 
 
 def _zero(zero: Zero, name: str) -> tuple[str, int, tuple[Operand, ...]]:
-    """`name` if the zero point is an operand; its value if not; the operand."""
+    """(`name`, 0, the operand) if the zero point is an operand; else ("", its value, no operand)."""
     return ("", zero, ()) if isinstance(zero, int) else (name, 0, (zero,))
 
 
 def _zero_like(own: Zero, other: Zero) -> Zero:
-    """`own` if it is a value; else `other`, the same operand in the plan of other sizes."""
+    """`own` if it is a value; else `other`, the same operand in the plan for other sizes."""
     return own if isinstance(own, int) else other
 
 
 def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) -> Stack | None:
-    """The stack of `own` with the sizes of `other`, made once for all operations of a kernel; None if there is none."""
+    """The stack of `own` with the sizes of `other`, computed once for all operations of a kernel; or None."""
     if type(other) is not type(own) or not isinstance(other, (Pack, RowTerms, StackProduct)):
         return None
     sizes = other.stack
@@ -167,7 +167,7 @@ def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) ->
 
 
 class Pack(Operation):
-    """b, and perhaps the zero point of a, to what a StackProduct reads. addend: int32 [N], added to all sums."""
+    """Packs b, and folds in the zero point of a, for a StackProduct. addend: int32 [N], added to all sums."""
 
     def __init__(self, stack: Stack, zero: Zero, addend: Array | None = None) -> None:
         self.stack, self.zero, self.addend = stack, zero, addend
@@ -180,7 +180,7 @@ class Pack(Operation):
         return other if self.zero == other.zero else Pack(stack, _zero_like(self.zero, other.zero))._like(other)
 
     def _like(self, other: Pack) -> Self:
-        """This operation with the calls of `other`, in which only the known zero point of a is replaced."""
+        """Give this operation the calls of `other`, with its own known zero point of a. Returns the operation."""
         factor = {"factor!": _zero(self.zero, "")[1] + self.stack.engine.isa.shift(bool(self.stack.a.dtype == np.int8))}
         self._made[(0,) * len(self.operands)] = tuple([call.changed(factor, {}) for call in other.tight])
         return self
@@ -189,7 +189,7 @@ class Pack(Operation):
         return tuple(self._call(panels) for panels in self.stack.panels)
 
     def _first(self, panels: PanelRun) -> Array:
-        """What the start values of these panels begin with."""
+        """The start values of these panels before zero points are added."""
         width = panels.panels * panels.vectors * self.stack.engine.isa.lanes
         made = np.zeros(width, np.int64)
         if self.addend is not None:
@@ -225,7 +225,7 @@ class Pack(Operation):
 
 
 class RowTerms(Operation):
-    """What the rows of a add to the sums, for zero points of which some are known: int32 [rows of a]."""
+    """The terms that rows of a add to the sums, int32 [rows of a]. Zero points are operands or known values."""
 
     def __init__(self, stack: Stack, a_zero: Zero, b_zero: Zero) -> None:
         self.engine, self.stack, self.zeros = stack.engine, stack, (a_zero, b_zero)
@@ -240,7 +240,7 @@ class RowTerms(Operation):
         return other if self.zeros == other.zeros else RowTerms(stack, zeros[0], zeros[1])._like(other)
 
     def _like(self, other: RowTerms) -> Self:
-        """This operation with the calls of `other`, in which only the known zero points are replaced."""
+        """Give this operation the calls of `other`, with its own known zero points. Returns the operation."""
         values = {f"{name}_value!": _zero(zero, "")[1] for name, zero in zip("ab", self.zeros, strict=True)}
         self._made[(0,) * len(self.operands)] = tuple([call.changed(values, {}) for call in other.tight])
         return self
@@ -257,7 +257,7 @@ class RowTerms(Operation):
 
 
 class StackProduct(Operation):
-    """a, what Pack made of b, and perhaps RowTerms to the stack's results."""
+    """The stack's results, from a, the packed b, and the result of RowTerms if `terms`."""
 
     def __init__(self, stack: Stack, terms: bool, y_shape: Sequence[int] | None = None) -> None:
         self.stack, self.terms = stack, terms
@@ -289,7 +289,7 @@ class StackProduct(Operation):
         return tuple(call for panels in self.stack.panels for call in self._calls(panels))
 
     def _calls(self, panels: PanelRun) -> Iterator[KernelCall]:
-        """One for each run of products, of this run of panels."""
+        """One call for each run of products, for this run of panels."""
         stack, isa, kernels = self.stack, self.stack.engine.isa, self.stack.engine.kernels
         rows = min(TABLE_ROWS if panels.form == "table" else isa.rows[panels.vectors], stack.m)
         out, signed = stack.results.out, bool(stack.a.dtype == np.int8)
@@ -323,7 +323,8 @@ class StackProduct(Operation):
             yield replace(made, keep=(*made.keep, constants))
 
     def _constants(self, panels: PanelRun, width: int) -> Array:
-        """Constants of the panels' channels, as kernels read them; for each right matrix in turn if they differ."""
+        """The constants of the panels' channels, in the order in which kernels read them; for each right matrix in turn
+        if they differ."""
         stack, results, count = self.stack, self.stack.results, panels.panels * width
         shared = results.alike if stack.matrices == 1 else 0
         n = shared or stack.n
@@ -335,7 +336,7 @@ class StackProduct(Operation):
         return results.memo.once(("constants", panels.first, count, width), make) if shared else make()
 
     def _words(self, panels: PanelRun, meeting: Meeting, width: int, rows: int) -> Mapping[str, int]:
-        """Where the operands of these products lie, and how they are cut into tiles."""
+        """The words for the addresses of these products' operands, and for their cut into tiles."""
         stack, engine = self.stack, self.stack.engine
         itemsize, walks = stack.results.size, meeting.count * panels.panels
         blocks = -(-stack.m // rows)
@@ -366,7 +367,7 @@ class StackProduct(Operation):
     def _extents(self, meeting: Meeting, panels: PanelRun, channels: int) -> tuple[int, ...]:
         stack = self.stack
         last = meeting.left + (meeting.count - 1) * max(meeting.left_step, 0)
-        # Rows are read in whole quads, the last one beyond its end.
+        # Rows are read in whole quads, so that the last row is read beyond its end.
         read = (last + 1) * stack.m * stack.k - stack.k + 4 * stack.quads
         end = (meeting.result + meeting.count) * stack.m * stack.n - stack.n + panels.first + channels
         rows = [4 * stack.rows] if self.terms else []

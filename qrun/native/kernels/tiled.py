@@ -1,4 +1,4 @@
-"""A planned integer product on AMX tiles: where each tile of rows starts, and what is copied first."""
+"""Plans integer products on AMX tiles: the start of each tile of rows, and the activations that are copied first."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from qrun.native.proof.fold import Int8s
 
 Mode = Literal["in place", "pixels", "lines"]
 _RUN = 24
-"""k-steps of a run: its weights for 16 channels, a kilobyte a step, stay in the first-level cache."""
+"""k-steps of a run: its weights for 16 channels, 1 KB per step, stay in the first-level cache."""
 _COPY = 512 << 10
 """Bytes of copied activations that stay in the second-level cache."""
 _WORTH = 1.2
-"""What tiles in place may cost more than copied ones, for which copying pays."""
+"""Copying pays if tiles in place cost more than this many times the tiles of a copy."""
 _WASTE = 6
-"""Tiles may do so many times the products that count; beyond, dense kernels take over."""
+"""Tiles may compute up to this many times the products that are needed; beyond that, dense kernels are used."""
 _SCRATCH = 1 << 20
-"""Bytes of a thread's memory."""
+"""The most bytes of a thread's memory."""
 _SHARED_WEIGHTS = 512 << 10
-"""Bytes of weights beyond which threads take channels, each its own, and not rows."""
+"""With more bytes of weights than this, threads share out channels instead of rows."""
 _UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 22
-"""Units that even out how long threads take; and products of one, beside which taking it costs little."""
+"""Units per thread, so that threads finish together; and products of a unit, so that taking it costs little."""
 _GROUPS, _INPUTS = 8, 32
-"""Up to so many groups, of at least so many inputs each, run group by group."""
+"""At most this many groups, with at least this many inputs each, run group by group."""
 
 
 @frozen
 class TileGrid:
-    """Rows on a grid: row (y, x) is read y * down + x * across bytes after the first one; in ascending order."""
+    """Rows on a grid, in ascending order: row (y, x) is read y * down + x * across bytes after the first one."""
 
     height: int
     width: int
@@ -51,7 +51,7 @@ class TileGrid:
 
     @classmethod
     def of(cls, height: int, width: int, down: int, across: int) -> TileGrid:
-        """The grid; one of a single line if all its rows are equally far apart."""
+        """The grid; it has a single line if all its rows are equally far apart."""
         if width == 1:
             height, width, across = 1, height, down if height > 1 else across
         if height == 1 or down == width * across:
@@ -64,15 +64,15 @@ class TileGrid:
         return (self.height - 1) * self.down + (self.width - 1) * self.across
 
     def numbers(self, places: Ints) -> Ints:
-        """The number of the row that is read at each place, in bytes from the first row; -1 where none is."""
+        """The number of the row that is read at each place, -1 for none. places: bytes from the first row."""
         y, rest = np.divmod(places, self.down)
         x, off = np.divmod(rest, self.across)
         return np.where((off == 0) & (x < self.width) & (y < self.height), y * self.width + x, -1)
 
     def tiles(self) -> tuple[int, Ints]:
-        """(rows per tile, the place of each tile's first row): as few tiles as can be, and those as short as can be.
+        """(rows per tile, the place of each tile's first row): as few tiles as possible, as short as possible.
 
-        Rows of a tile that lie between two lines are nobody's.
+        Rows of a tile that lie between two lines are discarded.
         """
         rows, starts = TILE, self._cover(TILE)
         while rows > 1 and len(shorter := self._cover(rows - 1)) == len(starts):
@@ -86,7 +86,7 @@ class TileGrid:
             starts = self._cover(rows)
 
     def _cover(self, rows: int) -> Ints:
-        """Places of first rows: each tile begins at the first row that those before it leave out."""
+        """The places of tiles' first rows: each tile begins at the first row that earlier tiles do not cover."""
         period, off = divmod(self.down, self.across)
         if off or period >= self.width + rows:
             lines = np.arange(self.height, dtype=np.int64) * self.down
@@ -102,12 +102,12 @@ class TileGrid:
 
 @frozen
 class Tiling:
-    """Output rows by where they are read, to be covered by tiles of rows at equal distance.
+    """The places at which output rows are read, to be covered by tiles of equidistant rows.
 
-    taps:    int64 [taps]: where each tap of the first row lies.
-    depth:   bytes read per tap that count; more are read, up to a multiple of 64, with zero weights.
-    sources: int64 of what is copied, in bytes from the image's start, -1 for padding; None to read in place.
-    pitch:   bytes from one copied piece to the next; `piece` bytes are copied.
+    taps:    int64 [taps]: the place of each tap of the first row.
+    depth:   bytes of a tap; more are read, up to a multiple of 64, with zero weights.
+    sources: int64: the pieces that are copied, in bytes from the image's start, -1 for padding; None to read in place.
+    pitch:   bytes from one copied piece to the next; `piece` bytes of each are copied.
     """
 
     grid: TileGrid
@@ -126,7 +126,7 @@ class Tiling:
         return len(self.grid.tiles()[1]) * len(self.taps) * self.steps
 
     def runs(self) -> tuple[Ints, int]:
-        """Taps and steps of the kernel: a single long tap in several runs."""
+        """The kernel's taps and steps. A single long tap is cut into several runs."""
         if len(self.taps) > 1:
             return self.taps, self.steps
         parts = -(-self.steps // _RUN)
@@ -138,7 +138,7 @@ class Tiling:
 class Tables:
     """Arguments of one kernel: see ARGUMENTS of emit/amx.py.
 
-    taps, steps: runs of k, and steps in each. copy: bytes of scratch for what is copied.
+    taps, steps: runs of k, and steps in each. copy: bytes of scratch memory for the copy.
     read: bytes of an image that are touched.
     """
 
@@ -158,16 +158,17 @@ class Tables:
 
 
 def tiling(window: Window, pixel: int, depth: int, mode: Mode, stored: bool) -> Tiling | None:
-    """Where the rows of a window lie, `pixel` bytes to a pixel, of which `depth` are read, or of a line if `stored`.
+    """The tiling of a window's rows; None if they cannot be read in place as `mode` asks.
 
-    mode:   whether pixels are read in place or copied, and then whether a tap is a whole kernel row (dilation 1).
+    pixel, depth: bytes from pixel to pixel, and bytes read of each pixel, or of each line if `stored`.
+    mode:   whether pixels are read in place or copied; "lines": copied, and a tap is a whole kernel row (dilation 1).
     stored: padding is stored around the image, and a tap is a whole kernel row.
     """
     return _in_place(window, pixel, depth, stored) if mode == "in place" else _copy_tiling(window, pixel, depth, mode)
 
 
 def _in_place(window: Window, pixel: int, depth: int, stored: bool) -> Tiling | None:
-    """Tiles in the image itself, if nothing is padding."""
+    """Tiles in the image itself; None if a row reads padding that is not stored."""
     top, left, bottom, right = window.pads
     line = (window.image[1] + (left + right if stored else 0)) * pixel
     kernel_y, kernel_x = (np.arange(k) * d for k, d in zip(window.kernel, window.dilations, strict=True))
@@ -182,9 +183,9 @@ def _in_place(window: Window, pixel: int, depth: int, stored: bool) -> Tiling | 
 
 
 def _copy_tiling(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
-    """Tiles in a copy of the padded image, `depth` bytes of every pixel.
+    """Tiles in a copy of the padded image, with `depth` bytes of every pixel.
 
-    Unless a tap is a whole kernel row, pixels of the same phase of the strides lie together.
+    Unless a tap is a whole kernel row, the copy groups pixels by their phase modulo the strides.
     """
     (height, width), (down, across) = window.image, window.strides
     top, left, bottom, right = window.pads
@@ -211,7 +212,7 @@ def _copy_tiling(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
 
 @lru_cache(1024)
 def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, int]:
-    """The cheapest way to tile rows, and its k-steps."""
+    """The cheapest mode of tiling, and its k-steps."""
     place = tiling(window, pixel, depth, "in place", stored)
     best: tuple[Mode, int] | None = ("in place", place.cost()) if place else None
     rows = window.out[0] * window.out[1]
@@ -231,9 +232,8 @@ def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, 
 def tables(
     window: Window, depth: int, mode: Mode, stored: bool, taps: tuple[int, ...], chunks: int, pixel: int
 ) -> Tables:
-    """Tables for about `chunks` chunks of blocks or more; taps: which tap each one of the kernel reads.
-    pixel, depth, mode and
-    stored: as `tiling` takes them."""
+    """Tables for about `chunks` chunks of blocks, or more. taps: for each tap of the kernel, the window's tap that it
+    reads. pixel, depth, mode, stored: as for `tiling`."""
     made = tiling(window, pixel, depth, mode, stored)
     assert made
     grid, used = made.grid, Tiling(made.grid, made.taps[list(taps)], made.depth)
@@ -259,7 +259,8 @@ def tables(
 
 
 def _chunk(tiling: Tiling, places: Ints, rows: int, chunk: int) -> tuple[int, Ints, Ints, int]:
-    """(blocks per chunk, what each chunk copies, places in the copy, its bytes): copies not larger than a cache."""
+    """(blocks per chunk, the pieces that each chunk copies, places in the copy, bytes of a copy), chosen so that copies
+    stay in a cache."""
     assert tiling.sources is not None
     reach = (rows - 1) * tiling.grid.across + tiling.steps * STEP
     count, pitch = len(places), tiling.pitch
@@ -280,10 +281,10 @@ def _chunk(tiling: Tiling, places: Ints, rows: int, chunk: int) -> tuple[int, In
 
 @frozen
 class TiledPart:
-    """A kernel call, and what it takes to point it at operands that lie differently.
+    """A planned kernel call that can be placed on operands with different layouts.
 
-    tables: how rows are tiled whose pixels are so many bytes apart. itemsize: of results. x_start: the input channel
-            where its group begins.
+    tables: returns the tables for pixels this many bytes apart. itemsize: bytes of a result. x_start: the first input
+            channel of its group.
     """
 
     section: KernelCall
@@ -292,12 +293,12 @@ class TiledPart:
     x_start: int = 0
 
     def of_group(self, group: int, inputs: int, outputs: int) -> TiledPart:
-        """The same for the channels of a group, of which each has so many."""
+        """The same call for group number `group`. inputs, outputs: channels of a group."""
         section = replace(self.section, first=self.section.first + group * outputs)
         return replace(self, section=section, x_start=group * inputs)
 
     def placed(self, layout: Layout) -> KernelCall:
-        """The call on activations and results that lie as `layout` says; constants are shared."""
+        """The call on activations and results with this layout; constants are shared."""
         section, made = self.section, self.tables(layout.pixel)
         words = {"x*": self.x_start, "x_image": layout.x_image, "line": made.line}
         words |= {"y*": section.first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
@@ -308,8 +309,8 @@ class TiledPart:
 
 
 def tiled(product: Product) -> list[TiledPart]:
-    """Kernel calls group by group, or for all groups merged;
-    none if tiles would do too much that counts for nothing."""
+    """Kernel calls, group by group or for all groups merged; none if tiles would compute too many products that are not
+    needed."""
     if product.group == 1:
         return _tile_calls(product)
     if product.group <= _GROUPS and product.k >= _INPUTS:
@@ -321,7 +322,7 @@ def tiled(product: Product) -> list[TiledPart]:
 
 
 def _tile_calls(product: Product) -> list[TiledPart]:
-    """The calls for a product of one group."""
+    """The calls for a product with a single group."""
     layout, folded, window, stored = product.layout, product.folded, product.window, product.stored
     n, taps, k = folded.shape
     if not k:
@@ -339,7 +340,7 @@ def _tile_calls(product: Product) -> list[TiledPart]:
 
 
 def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
-    """(chunks, shares): about eight units of work per thread, of rows or, with many weights, of channels."""
+    """(chunks, shares): about eight units of work per thread, cut along rows or, with many weights, along channels."""
     if product.engine.threads == 1:
         return 1, 1
     units = min(_UNITS_PER_THREAD * product.engine.threads, macs * product.layout.images // _UNIT_MACS)
@@ -356,7 +357,7 @@ def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
 def _part(
     product: Product, run: PanelRun, weights: Reloadable, laid: Callable[[int], Tables], shares: int
 ) -> TiledPart:
-    """The call for one run of panels. laid: `tables` of a TiledPart."""
+    """The call for one run of panels. laid: the `tables` of the TiledPart."""
     first, vectors, panels, form = run
     results, n, made = product.results, weights.shape[0], laid(product.layout.pixel)
     pick = lanes_of(first, panels * vectors * TILE, n).reshape(panels, -1)
@@ -395,8 +396,8 @@ def _part(
 
 
 def _pack(engine: Engine, weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
-    """int8 [N, taps, k] as panels of groups of vectors:
-    [total / 4][channels of the group][4], zero where nothing is."""
+    """Pack weights, int8 [N, taps, k], into panels of groups of vectors: [total / 4][channels of the group][4], zero
+    where there are none."""
     depth = total // weights.shape[1]
     picks = [pick[:, group.start * TILE : group.stop * TILE] for group in groups(spec)]
     parts = [pack(engine, weights, own, depth).reshape(len(pick), -1) for own in picks]

@@ -166,18 +166,12 @@ LLVM, and would otherwise wait 5 ms for it each time."""
 class Awaited(Generic[T]):
     """A result that a thread will make, or that exists already.
 
-    size: an estimate of the work. after: called when it is made, or cannot be.
+    size: an estimate of the work.
     """
 
-    def __init__(
-        self,
-        made: T | None = None,
-        make: Callable[[], T] | None = None,
-        size: int = 0,
-        after: Callable[[Awaited[T]], None] | None = None,
-    ) -> None:
+    def __init__(self, made: T | None = None, make: Callable[[], T] | None = None, size: int = 0) -> None:
         self.size = size
-        self._made, self._make, self._after = made, make, after
+        self._made, self._make = made, make
         self._error: Exception | None = None
         self._begun, self._ended = threading.Lock(), threading.Lock()
 
@@ -202,10 +196,7 @@ class Awaited(Generic[T]):
                     self._made = self._make()
                 except Exception as error:
                     self._error = error
-                finally:
-                    if self._after is not None:
-                        self._after(self)
-                self._make = self._after = None
+                self._make = None
         except BaseException:
             self._begun.release()
             raise
@@ -224,19 +215,17 @@ class Builder:
         self._lock = threading.Lock()
         self._certain: list[Awaited[Any]] = []
         self._possible: list[Awaited[Any]] = []
-        self._counted: set[Awaited[Any]] = set()
         self._foreseeing = 0
+        self._ended = False
 
     def later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
         """The awaited result of `make`. likely: if False, the thread does not make it ahead inside `foreseeing`."""
-        found: Awaited[T] = Awaited(make=make, size=size, after=self._forget)
+        found: Awaited[T] = Awaited(make=make, size=size)
         with self._lock:
             if self._foreseeing and not likely:
                 return found
             (self._possible if self._foreseeing else self._certain).append(found)
-            self._counted.add(found)
-            _switching.begin()
-        self._helpers.submit(self._next)
+        self._wake()
         return found
 
     @contextmanager
@@ -250,9 +239,8 @@ class Builder:
         finally:
             with self._lock:
                 self._foreseeing -= 1
-                left, self._possible = ([], self._possible) if self._foreseeing else (self._possible, [])
-            for awaited in left:
-                self._forget(awaited)
+                if not self._foreseeing:
+                    self._possible = []
 
     def finish(self, wanted: Sequence[Awaited[Any]]) -> None:
         """Wait until all of these are made; this thread helps, most work first. Raises what making one raised."""
@@ -260,7 +248,7 @@ class Builder:
         with self._lock:
             self._certain[:0] = left
         for _ in left:
-            self._helpers.submit(self._next)
+            self._wake()
         for awaited in left:
             awaited.begin()
         for awaited in wanted:
@@ -268,31 +256,34 @@ class Builder:
 
     def end(self) -> None:
         """End the thread; a result that nobody has begun is made by the first caller of `get`."""
+        self._ended = True
         self._helpers.end()
+
+    def _wake(self) -> None:
+        """Let the thread make one more result, unless it has ended."""
+        if not self._ended:
+            _switching.begin()
+            self._helpers.submit(self._next)
 
     def _next(self) -> None:
         """Make the next result, if any is left."""
-        with self._lock:
-            self._certain = [awaited for awaited in self._certain if awaited.waits]
-            self._possible = [awaited for awaited in self._possible if awaited.waits]
-            if self._certain:
-                found = self._certain.pop(0)
-            elif self._possible:
-                found = min(self._possible, key=lambda awaited: awaited.size)
-            else:
-                return
-        found.begin()
-
-    def _forget(self, awaited: Awaited[Any]) -> None:
-        """Stop counting a result that is made, or that may never be needed."""
-        with self._lock:
-            if awaited in self._counted:
-                self._counted.remove(awaited)
-                _switching.end()
+        try:
+            with self._lock:
+                self._certain = [awaited for awaited in self._certain if awaited.waits]
+                self._possible = [awaited for awaited in self._possible if awaited.waits]
+                if self._certain:
+                    found = self._certain.pop(0)
+                elif self._possible:
+                    found = min(self._possible, key=lambda awaited: awaited.size)
+                else:
+                    return
+            found.begin()
+        finally:
+            _switching.end()
 
 
 class _Switching:
-    """Shortens Python's switch interval as long as a Builder has work, so that threads take turns often."""
+    """Shortens Python's switch interval while the thread of a Builder has work, so that threads take turns often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Native kernels that make copies of the elements of one input: moved as a whole, or taken by indices."""
+"""Native lowerings of operators that copy elements of one input: reshapes, slices, and gathers by constant indices."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation, Order
 
 INDICES = 1 << 16
-"""The most elements of indexed axes of a result, together: each has an index, or several indices and weights."""
+"""The most elements of all indexed axes of a result together: each has an index, or several indices and weights."""
 AXES = 5
-"""Every copy of up to so many axes is possible; whether one of more axes is, must be tried."""
+"""Copies of up to this many axes are always possible; copies of more axes must be tried."""
 Tried = TypeVar("Tried", bound="Copy | Indexed")
 
 
 def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
-    """The kernel of an operator that rearranges its first input as constants say. operation: (input, result) to it."""
+    """The kernel of an operator that rearranges its first input by constants. operation: (input, result) to a copy."""
     x = site.inputs[0]
     y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
@@ -38,7 +38,7 @@ def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Ope
 
 
 def by_reference(site: LoweringContext, stages: Sequence[Stage]) -> NativeKernel:
-    """The kernel of stages that only programs run; a run step by step calls the reference kernel."""
+    """The kernel of stages that only programs execute; execution step by step calls the reference kernel."""
     ctx = site.ctx
 
     def run(inputs: Inputs) -> Any:
@@ -48,7 +48,7 @@ def by_reference(site: LoweringContext, stages: Sequence[Stage]) -> NativeKernel
 
 
 def view_kernel(site: LoweringContext) -> NativeKernel:
-    """The kernel of an operator that gives its input another shape."""
+    """The kernel of an operator that only reshapes its first input."""
     from qrun.native.kernels.copy import view
 
     return moving_kernel(site, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
@@ -80,8 +80,8 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
 
 
 def tried(of: Callable[[Order], Tried]) -> Tried:
-    """The operation on operands in C or channels-last order, or in C order alone where not both are possible.
-    Raises Declined."""
+    """The operation for operands in either C or channels-last order; for C order alone if not both are possible.
+    Raises Declined if neither is."""
     made = of("any")
     try:
         _ = made.tight, made.lying("channels").tight

@@ -1,7 +1,7 @@
-"""Native lowerings of float32 arithmetic: elementwise functions, layer normalization and softmax.
+"""Native lowerings of float32 arithmetic: elementwise functions, normalizations, softmax and reductions.
 
-Their results are those of the reference kernels, bit for bit: where the native float64 does not decide how a result
-rounds, the reference kernel makes it.
+Their results equal those of the reference kernels, bit for bit: where native float64 does not decide how a result
+rounds, the reference kernel computes it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _CAST = (*map(np.dtype, _CAST_TYPES.split()), *NARROW)
 
 
 def function(name: str, *attributes: str) -> Lowering:
-    """The lowering of an operator that is a function of its first input; name: of native/emit/functions.py, whose
-    constants are these attributes."""
+    """The lowering of an operator that is a function of its first input. name: a function of native/emit/functions.py;
+    attributes: the operator's attributes that are the function's constants."""
     return lambda site: function_kernel(site, name, lambda: [single(site.attributes[a]) for a in attributes])
 
 
 def pointwise(name: str) -> Lowering:
-    """The lowering of such an operator on float32 and on 8-bit codes."""
+    """As `function`, without constants, for float32 and for 8-bit codes."""
     return lambda site: pointwise_kernel(site, name)
 
 
 def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Sequence[float]] = tuple) -> NativeKernel:
-    """The kernel of a function of the first input; the other inputs are parameters."""
+    """The kernel of a function of the first input; the other inputs must be constant parameters."""
     x = site.inputs[0]
     _call_reference(site, np.empty(0, x.dtype))
     site.require_constants()
@@ -62,7 +62,7 @@ def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Se
 def pointwise_kernel(
     site: LoweringContext, name: str, constants: Callable[[], Sequence[float]] = tuple
 ) -> NativeKernel:
-    """The kernel of such a function, of float32 or of 8-bit codes."""
+    """The kernel of a function of the first input, of float32 or of 8-bit codes."""
     x = site.inputs[0]
     if x is not None and x.dtype == FLOAT:
         return function_kernel(site, name, constants)
@@ -70,15 +70,15 @@ def pointwise_kernel(
 
 
 def elementwise(name: str, *inputs: str) -> Lowering:
-    """The lowering of an operator on inputs that broadcast. name: that of the function in native/emit/functions.py;
-    inputs: the operator's names of its inputs, A and B if there are none."""
+    """The lowering of an operator on inputs that broadcast. name: the function in native/emit/functions.py; inputs: the
+    operator's names of its inputs, by default A and B."""
     return OfShapes(lambda site: elementwise_kernel(site, name, inputs or ("A", "B")))
 
 
 def elementwise_kernel(
     site: LoweringContext, name: str, inputs: Sequence[str], constants: Sequence[float] = ()
 ) -> NativeKernel:
-    """The kernel of such an operator, whose first inputs have these names."""
+    """The kernel of an operator on inputs that broadcast. inputs: the names of its first inputs, the operands."""
     arrays = [x for x in site.inputs[: len(inputs)] if x is not None]
     broadcast(site.ctx, arrays, inputs)
     operation = elementwise_of(site, name, *arrays, constants=constants)
@@ -86,7 +86,7 @@ def elementwise_kernel(
 
 
 def standardize_kernel(site: LoweringContext, axis: int, weights: Sequence[Array], epsilon: float) -> NativeKernel:
-    """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant."""
+    """The kernel of a checked layer normalization over all axes from `axis` on. weights: constant scale and bias."""
     from qrun.native.kernels.rowwise import LayerNorm
 
     x = _rows(site)
@@ -100,9 +100,9 @@ def standardize_kernel(site: LoweringContext, axis: int, weights: Sequence[Array
 
 
 def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | None) -> NativeKernel:
-    """The kernel of a checked RMSNormalization over all axes from `axis` on, its scale constant.
+    """The kernel of a checked RMSNormalization over all axes from `axis` on, with a constant scale.
 
-    inverse_type: of the second result, where the operator has one.
+    inverse_type: the type of the second result, if the operator has one.
     """
     from qrun.native.kernels.rowwise import InverseRms, RmsNorm
 
@@ -128,7 +128,7 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
 
 
 def shares_kernel(site: LoweringContext, axis: int, logarithms: bool = False) -> NativeKernel:
-    """The kernel of a softmax over all axes from `axis` on, or of its logarithms."""
+    """The kernel of a softmax over all axes from `axis` on; with `logarithms`, of a log-softmax."""
     from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 
     x, kind = _rows(site), LogSoftmaxF32 if logarithms else SoftmaxF32
@@ -136,7 +136,7 @@ def shares_kernel(site: LoweringContext, axis: int, logarithms: bool = False) ->
 
 
 def reduction_kernel(site: LoweringContext, kind: str, axes: Sequence[int], y_shape: Sequence[int]) -> NativeKernel:
-    """The kernel of a reduction over `axes`, counted from the front. kind: as native/kernels/reduce.py has them."""
+    """The kernel of a reduction over `axes`, counted from the front. kind: a kind of native/kernels/reduce.py."""
     from qrun.native.kernels.reduce import FLOAT_KINDS, IntegerReduction, Reduction
 
     x = np.asarray(site.inputs[0])
@@ -165,7 +165,7 @@ def reduction_kernel(site: LoweringContext, kind: str, axes: Sequence[int], y_sh
 
 
 _OF_ONE = ("sum", "mean", "greatest", "least")
-"""Reductions that leave a single element as it is; sums of floats make 0 of -0."""
+"""Reductions that do not change a single element, except that sums of floats turn -0 into 0."""
 
 
 def _of_single_elements(site: LoweringContext, kind: str, x: Array, y_shape: Sequence[int]) -> NativeKernel:

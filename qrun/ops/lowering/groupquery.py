@@ -1,4 +1,4 @@
-"""The native lowering of GroupQueryAttention: steps of a decoder, and prompts of sequences that are as long."""
+"""The native lowering of GroupQueryAttention: decoder steps, and prompts whose sequences have the same length."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from qrun.native.kernels.decoder import Heads
 
 _QUERY, _PAST, _ENDS, _ANGLES, _BIAS = 0, 3, 5, (7, 8), 10
-"""Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin; what
-is added to scores."""
+"""Numbers of inputs: the first of query, key and value; the first of the two pasts; the ends of the sequences; cos and
+sin; attention_bias."""
 
 
 @frozen
 class GroupQuery:
-    """What is known of a node.
+    """The shapes and attributes of a node.
 
     groups: number of key (and of value) heads; each: query heads per key head; places: new places; size: elements of a
-    head; total: places with those of the cache; past: the cache's shape, None without a cache.
+    head; total: places including those of the cache; past: the cache's shape, None without a cache.
     packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden;
-    window: how many last places are seen, 0 for all. bias: the shape of what is added to scores, None for nothing.
-    angles: the shape of cos_cache, None where nothing turns; pairs: whether neighbours turn with each other.
-    cap: the softcap, 0 for none. sink: of each head, one more score that counts in the sums of Softmax.
+    window: how many last places are visible, 0 for all. bias: the shape of attention_bias, None for none.
+    angles: the shape of cos_cache, None without rotary embedding; pairs: whether neighbours are rotated together.
+    cap: the softcap, 0 for none. sink: for each head, one more score that counts in the sums of Softmax.
     """
 
     batch: int
@@ -62,12 +62,12 @@ class GroupQuery:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The least and the greatest number that the last place of a sequence may have, counted from 0."""
+        """The least and the greatest last place that a sequence may have, counted from 0."""
         return (self.places - 1 if self.ragged else self.total - 1), self.total - 1
 
     @property
     def room(self) -> int:
-        """Rows of the presents."""
+        """The rows of the present caches."""
         return max(self.total, self.past[2] if self.past else 0)
 
     @property
@@ -76,7 +76,7 @@ class GroupQuery:
         return (self.each,) if self.places == 1 else (self.each, self.places)
 
     def heads(self, part: int) -> Heads:
-        """Where the heads of the query (0), key (1) or value (2) lie."""
+        """The layout of the heads of the query (0), key (1) or value (2)."""
         from qrun.native.kernels.decoder import Heads
 
         counts = (self.groups * self.each, self.groups, self.groups)
@@ -86,8 +86,8 @@ class GroupQuery:
 
 def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
     """The kernel of a node whose shapes and attributes are checked. A run reads how many places each sequence has;
-    without a cache, or with one sequence, the run ends undecided where these are not `total`. Declined where the
-    numbers do not fit: the reference kernel tells why.
+    without a cache, or with one sequence, it ends undecided if these are not `total`. Raises Declined if the numbers do
+    not fit; the reference kernel then reports the error.
     """
     if 0 in (form.batch, form.places, form.size):
         raise declined("no elements")
@@ -102,7 +102,7 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
 
 
 def _cache_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
-    """``query`` and ``key`` turned; ``keys`` and ``values``, the presents."""
+    """The stages that make the rotated ``query`` and ``key``, and the present caches, ``keys`` and ``values``."""
     from qrun.native.kernels.decoder import Heads, Present, RaggedPresent, Rotary
 
     engine, ends, tables = site.engine, site.inputs[_ENDS].shape, _ANGLES if form.angles else ()
@@ -128,7 +128,7 @@ def _cache_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
 
 
 def _attention_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
-    """``mixed``: Softmax(capped(scale * query @ keys') + bias + mask) @ values."""
+    """The stages that make ``mixed``: Softmax(capped(scale * query @ keys') + bias + mask) @ values."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.kernels.fma_product import FloatMatmul
 
@@ -150,7 +150,7 @@ def _attention_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
 
 
 def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) -> list[Stage]:
-    """``shares``: Softmax of scores of this shape and name, beside the sink of each head, whose share is left out."""
+    """The stages that make ``shares``: Softmax of these scores and each head's sink, whose own share is left out."""
     from qrun.native.kernels.copy import sliced
     from qrun.native.kernels.decoder import Constant
     from qrun.native.kernels.rearrange import Concat
@@ -174,7 +174,7 @@ def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) ->
 
 
 def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
-    """Copies the filled rows of a present to one matrix per key head; turned: the rows become columns."""
+    """The copy of the filled rows of a present cache to one matrix per key head. turned: rows become columns."""
     from qrun.native.kernels.copy import Copy, Move
     from qrun.native.machine.operation import Operand
 
@@ -216,7 +216,7 @@ def _score_steps(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str,
 
 
 def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
-    """What hides later places, and those before the window: [places, total]; None where there are none."""
+    """The mask [places, total] that hides later places, and those before the window; None if none are hidden."""
     if not form.window and (not form.causal or form.places == 1):
         return None
     site.afford(4 * form.places * form.total)
@@ -231,7 +231,7 @@ def _reference(op_type: str) -> Callable[[Array], Array]:
 
 
 def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
-    """The node's outputs: ``mixed``, the heads of a place beside each other, and the presents that are asked for."""
+    """The stages of the outputs: ``mixed`` with the heads of a place side by side, and the caches that are wanted."""
     from qrun.native.kernels.copy import Copy, Move, view
     from qrun.native.machine.operation import Operand
 

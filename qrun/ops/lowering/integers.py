@@ -1,5 +1,5 @@
-"""Native lowerings of integer convolutions and products: what their sums become, zero points or right operands that
-are known at run time only, results that are float32, and quantizations whose parameters come with each run."""
+"""Native lowerings of integer convolutions and matrix products: the requantization of sums, zero points or right
+operands that are known only in the run, float32 results, and dynamic quantization."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def planned_conv(
     target: Target | None = None,
     **options: Any,
 ) -> Conv:
-    """A checked convolution as the engine plans it. options: kinds and stores, as Conv has them."""
+    """The engine's plan of a checked convolution. options: `kinds` and `stores` of Conv."""
     from qrun.native.kernels.conv import Conv, planning_bytes
 
     group, channels = int(site.attributes["group"]), w.shape[0]
@@ -77,7 +77,7 @@ def planned_conv(
 def conv_kernel(
     site: LoweringContext, conv: Conv, target: Target | None = None, *, channels_last: bool = False
 ) -> NativeKernel:
-    """The kernel of a planned convolution of site.inputs[0], whose channels may be its last axis."""
+    """The kernel of a planned convolution of site.inputs[0]. channels_last: the channels are its last axis."""
     from qrun.native.kernels.conv import ChannelsLast
 
     return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
@@ -112,7 +112,8 @@ def gemm_kernel(
 
 
 def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
-    """The requantization of checked parameters: all scalars, but w_scale may have one value per channel."""
+    """The requantization of checked parameters: scalars, except that w_scale may have one value per channel. Raises
+    Declined for result types, arithmetic and scales that kernels do not support."""
     from qrun.native.emit.spec import CODES
     from qrun.native.proof.epilogue import Target
 
@@ -132,7 +133,7 @@ def _number(scale: Array) -> np.float32:
 
 
 def completeness(may_wrap: bool, target: Target | None) -> Complete:
-    """Conservative: where sums may wrap, or a multiplier gives NaN, no result is complete."""
+    """A conservative check of results: if sums may wrap, or a multiplier may give NaN, no result is complete."""
     if may_wrap or not (target is None or _is_finite(target)):
         return NEVER
     if target is None:
@@ -148,12 +149,12 @@ def _is_finite(target: Target) -> bool:
 
 
 LIMIT = 2**31
-"""The first sum that int32 does not hold."""
+"""The least positive sum that int32 does not hold."""
 
 
 @frozen
 class Given:
-    """A value that comes with the run: the node's input of this number, or what a stage makes under this name."""
+    """A value that comes with the run: the node's input of this number, or a stage's result of this name."""
 
     value: int | str
     operand: Operand
@@ -169,8 +170,8 @@ class Given:
 class DynamicProduct:
     """The product of a checked node's operands, as stages of a program.
 
-    a, b:    the operands, transposed where they are `turned` first.
-    places:  of A, B, A's zero point and B's zero point among the inputs; A and its zero point may come from stages.
+    a, b:    the operands, after those that are `turned` are transposed.
+    places:  the inputs that are A, B, A's zero point and B's zero point; A and its zero point may come from stages.
     addend:  int32 [N], which is added to the sums.
     """
 
@@ -206,7 +207,7 @@ class DynamicProduct:
         return None if zero is None else zero.reshape(-1)
 
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest value that a sum can have before it wraps."""
+        """The least and the greatest possible sum, without wrapping."""
         if self.weighted:
             from qrun.native.kernels.conv import reach
 
@@ -232,7 +233,7 @@ class DynamicProduct:
 
     @property
     def wraps(self) -> bool:
-        """Whether some sum may leave int32; few products of 8 bits cannot."""
+        """Whether some sum may leave int32. If K is small, no sum can."""
         most = 255 * 255 * self.k
         if self.addend is not None:
             most += max(-int(self.addend.min()), int(self.addend.max()))
@@ -241,9 +242,9 @@ class DynamicProduct:
     def stages(
         self, target: Target | None = None, matrices: int = 1, output: int | str = 0
     ) -> tuple[list[Stage], Operation]:
-        """The stages that make the sums, requantized if there is a `target`; and the operation that multiplies.
+        """The stages that compute the sums, requantized if there is a `target`; and the operation that multiplies.
 
-        matrices: how many matrices of B have scales of their own.
+        matrices: the number of matrices of B that have scales of their own.
         """
         left, right = self.places[:2]
         before = []
@@ -262,7 +263,7 @@ class DynamicProduct:
         return [*before, *made], shown
 
     def _zero(self, place: int | Given) -> int | Given:
-        """A zero point of one value: a number, or what comes with the run."""
+        """A zero point of one value: a number, or a value of the run. Raises Declined for several values."""
         if isinstance(place, Given):
             return place
         zero = self.site.inputs[place]
@@ -275,7 +276,7 @@ class DynamicProduct:
         return Given.input(self.site, place)
 
     def _with_weights(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
-        """With constant weights, which are packed once."""
+        """As `stages`, for constant weights, which are packed once."""
         from qrun.native.kernels.conv import KINDS, SUM_KINDS, Gemm, dynamic_sums
         from qrun.native.kernels.copy import view
 
@@ -303,7 +304,7 @@ class DynamicProduct:
     def _stack_matrices(
         self, left: int | str, right: int | str, target: Target | None, matrices: int, output: int | str
     ) -> tuple[list[Stage], Operation]:
-        """With matrices that are packed in each run; both zero points have one value."""
+        """As `stages`, for matrices that are packed in each run; both zero points have one value."""
         from qrun.native.kernels.results import Results, requantization
         from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
         from qrun.native.machine.operation import Operand
@@ -353,8 +354,8 @@ def float_kernel(
 ) -> NativeKernel:
     """The kernel of product * a_scale * b_scale * slope + bias as float32.
 
-    scales, bias: their places among the inputs. plain: whether a run's parameters leave the reference kernel nothing to
-    observe.
+    scales, bias: their places among the inputs. plain: tests whether the reference kernel would observe nothing in a
+    run's parameters.
     """
     stages, shown = scaled_stages(product, _parameter(product, scales[0]), scales[1], bias, slope)
     return staged_kernel(product.site, stages, shown, Settled(not product.wraps), plain)
@@ -363,8 +364,8 @@ def float_kernel(
 def scaled_stages(
     product: DynamicProduct, left: Array | Given, scale: int, bias: int | None, slope: Array | None = None
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
-    """The stages that make output 0, float32; and the operations among them that multiply matrices,
-    and their sums by scales."""
+    """The stages that compute output 0, float32; and two operations of them: the one that multiplies matrices, and the
+    one that multiplies sums by scales."""
     from qrun.native.kernels.quantize import Factors, Scaled, Scaling
 
     site = product.site
@@ -391,7 +392,7 @@ def scaled_stages(
 
 
 def _parameter(product: DynamicProduct, place: int) -> Array | Given:
-    """A float32 parameter of one element, or of one for each column."""
+    """The float32 parameter at this place, of one element or one per column."""
     site = product.site
     array = site.inputs[place]
     if array.size not in (1, product.n):
@@ -400,7 +401,8 @@ def _parameter(product: DynamicProduct, place: int) -> Array | Given:
 
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
-    """The stages that make codes, scale and zero point of input 0, which is x, float32."""
+    """The stages that quantize input 0 dynamically. x: that input, float32. outputs: where codes, scale and zero point
+    go. Raises Declined for an empty tensor."""
     from qrun.native.kernels.quantize import Parameters, Quantized, Range
 
     if not x.size:
@@ -416,7 +418,7 @@ def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, in
 
 
 def plain_scales(site: LoweringContext, *places: int) -> Callable[[Inputs], bool]:
-    """A check of a run's inputs: whether the reference kernel observes nothing in the scales at these places."""
+    """A test of a run's inputs: whether the reference kernel would observe nothing in the scales at these places."""
 
     names = site.names
 

@@ -1,8 +1,8 @@
-"""Native lowerings: what they are given, the kernels they return, and how a kernel is made of operations.
+"""The interface of native lowerings: their argument, the kernel they return, and helpers that make kernels of
+operations.
 
-A lowering runs at the node's first execution with new shapes. It makes the reference kernel's own checks, then
-returns a NativeKernel or raises Declined with the reason.
-"""
+A lowering runs when a node first meets new shapes. It makes the reference kernel's own checks, then returns a
+NativeKernel or raises Declined with the reason."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Inputs = Sequence[Any]
 
 @frozen
 class NativeSection:
-    """Output channels that share a machine-code kernel, the form in which it requantizes, and why that is not a cheaper
-    one ("" if it is the cheapest, or the only one)."""
+    """Output channels that share a machine-code kernel; the form of its requantization; and the reason why that form is
+    not a cheaper one ("" if it is the cheapest, or the only one)."""
 
     kernel: str
     form: str
@@ -49,7 +49,7 @@ class NativeSection:
 
 @frozen
 class Stage:
-    """An operation of a kernel: it reads and makes the node's inputs and outputs by number, or other values by name."""
+    """An operation of a kernel. inputs, output: inputs and outputs of the node by number, other values by name."""
 
     operation: Operation
     inputs: tuple[int | str, ...]
@@ -60,12 +60,13 @@ class Stage:
 class NativeKernel:
     """A node's native kernel for fixed input shapes.
 
-    run:       all inputs of the node to its output, or to a tuple of its outputs.
-    complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
-    stages:    what `run` does, for programs that place operands themselves; none if `run` does more than that.
-    plain:     whether inputs that may change leave the reference kernel nothing to observe; None if all of them do.
-    room:      as `run`, but the elements of the outputs, of the same shape, type and order, are not computed; None:
-               `run` is as cheap.
+    run:       maps all inputs of the node to its output, or to a tuple of its outputs.
+    complete:  tests whether the reference kernel would observe nothing in a result (wrap-around, NaN, saturation).
+    shown:     the operations, or sections, that a profile names.
+    stages:    the operations of `run`, for programs that place operands themselves; none if `run` does more than that.
+    plain:     tests whether the reference kernel would observe nothing in changing inputs; None if that holds for all.
+    room:      as `run`, with outputs of the same shape, type and order whose elements are not computed; None if `run`
+               is as cheap.
     """
 
     run: Callable[[Inputs], Any]
@@ -76,7 +77,7 @@ class NativeKernel:
     room: Callable[[Inputs], Any] | None = None
 
     def read(self, inputs: Sequence[Part | None]) -> Inputs:
-        """The inputs as `run` takes them: what was packed, so that no stage reads it, stays in its file."""
+        """Read the inputs for `run`. Constants that no stage reads, since they were packed, stay in their file."""
         if not any(isinstance(part, StoredArray) for part in inputs):
             return inputs
         places = {value for stage in self.stages for value in stage.inputs}
@@ -85,23 +86,22 @@ class NativeKernel:
 
     @property
     def sections(self) -> tuple[NativeSection, ...]:
-        """What a profile says of it."""
+        """The sections that a profile shows of the kernel."""
         told = ((part,) if isinstance(part, NativeSection) else _sections(part) for part in self.shown)
         return tuple([section for sections in told for section in sections])
 
 
 @frozen
 class LoweringContext:
-    """A node whose inputs are known.
+    """The argument of a lowering: a node with known inputs.
 
     inputs:     an array for each of the operator's parameters, None where omitted; fixed: those that never change.
     names:      the parameters' names.
-    attributes: all of them, with their defaults.
-    reference:  (inputs, context) to what the reference kernel makes, with these attributes.
-    memo:       what earlier kernels of this node made of the same constants, for other shapes.
+    attributes: all attributes, with their defaults.
+    reference:  calls the reference kernel with (inputs, context) and these attributes.
+    memo:       keeps results for the same constants and other shapes, from earlier kernels of this node.
     narrow:     float16 or bfloat16, the node's type, if its inputs of that type are given as float32; else None.
-    results:    the types of the outputs, as far as the operator's declaration states them.
-    """
+    results:    the types of the outputs, as far as the operator's declaration states them."""
 
     engine: Engine
     inputs: tuple[Any, ...]
@@ -115,21 +115,21 @@ class LoweringContext:
     results: tuple[np.dtype[Any] | None, ...] = ()
 
     def given(self, kind: type[T]) -> T:
-        """The inputs as the operator's record of them."""
+        """The inputs as an instance of `kind`, the operator's record of them."""
         return kind(*self.inputs)
 
     def require_constants(self) -> None:
-        """Declined if an input but the first is not constant."""
+        """Raise Declined unless all inputs but the first are constant."""
         for place in range(1, len(self.fixed)):
             self.require_constant(place)
 
     def require_constant(self, place: int) -> None:
-        """Declined if input number `place` is not constant."""
+        """Raise Declined unless input number `place` is constant."""
         if not self.fixed[place]:
             raise declined(f"{self.names[place]} is not constant")
 
     def afford(self, nbytes: int) -> None:
-        """Declined if the run may not take so much memory."""
+        """Raise Declined if the run must not take this much memory."""
         try:
             self.ctx.claim((nbytes,), 1, "native kernel")
         except MemoryLimitError:
@@ -145,13 +145,12 @@ class _Lowering:
 
 
 class OfShapes(_Lowering):
-    """A lowering that looks at shapes and types of inputs, never at values:
-    nodes with other constants share its kernel."""
+    """A lowering that depends on shapes and types of inputs, never on values, so that nodes with other constants share
+    its kernel."""
 
 
 class EveryType(_Lowering):
-    """A lowering that takes float16 and bfloat16 itself. Other lowerings are given the same numbers as float32
-    (narrow.py)."""
+    """A lowering that takes float16 and bfloat16 itself. Others get the same numbers as float32 (narrow.py)."""
 
 
 def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Complete) -> NativeKernel:
@@ -170,12 +169,12 @@ def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[in
 
 
 _NOT_MADE = np.empty(0, np.float32)
-"""An output before the last one that nobody asked for."""
+"""Stands for an output that is not wanted, if a later one is."""
 
 
 @frozen
 class StagesRun:
-    """What runs stages one after the other: all inputs of a node to its output, or to a tuple of its outputs."""
+    """Runs stages one after the other: maps all inputs of a node to its output, or to a tuple of its outputs."""
 
     engine: Engine
     stages: tuple[Stage, ...]
@@ -188,7 +187,7 @@ class StagesRun:
         return self._outputs(made)
 
     def room(self, inputs: Inputs) -> Any:
-        """The outputs as a run makes them, but their elements are not computed."""
+        """The outputs of a run, with elements that are not computed."""
         shown = [stage for stage in self.stages if isinstance(stage.output, int)]
         return self._outputs({stage.output: self.engine.room(stage.operation)[1] for stage in shown})
 
@@ -198,8 +197,8 @@ class StagesRun:
 
 
 def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
-    """The kernel `own` for operands of the sizes that `other` has, a kernel that differs in sizes and constants only;
-    None if the node must be lowered anew."""
+    """The kernel `own` with the sizes of `other`, a kernel that differs only in sizes and constants; None if the node
+    must be lowered anew."""
     if not isinstance(own.run, StagesRun) or not isinstance(other.run, StagesRun) or own.plain or other.plain:
         return None
     if len(own.stages) != len(other.stages):
@@ -223,7 +222,7 @@ def _must_reach(operation: Operation) -> None:
 
 
 def _sections(shown: Operation) -> Iterator[NativeSection]:
-    """What a profile says of the kernel calls of an operation."""
+    """The sections that a profile shows of an operation: one for each kernel call."""
     for call in shown.tight:
         yield NativeSection(call.spec.key(), call.spec.shown_form, call.first, call.channels, call.why)
 
@@ -247,14 +246,14 @@ def staged_kernel(
 
 
 def operand(x: Array) -> Operand:
-    """An array as the engine's operations take it: its shape and type."""
+    """The engine's description of an array: its shape and type."""
     from qrun.native.machine.operation import Operand
 
     return Operand(x.shape, x.dtype)
 
 
 def elementwise_of(site: LoweringContext, name: str, *arrays: Array, constants: Sequence[float] = ()) -> Elementwise:
-    """A function of native/emit/functions.py of the elements of these arrays."""
+    """The operation that applies a function of native/emit/functions.py to the elements of these arrays."""
     from qrun.native.kernels.elementwise import Elementwise
 
     return Elementwise(site.engine, name, [operand(x) for x in arrays], constants)
@@ -265,41 +264,41 @@ def declined(reason: str) -> Exception:
 
 
 def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") -> None:
-    """Declined unless the type fits. what: what there is no native one of, as in ``pools of {}``;
-    {} stands for the type."""
+    """Raise Declined unless `fits`. what: completes the reason "no native ...", as in ``pools of {}``, where {} stands
+    for the type."""
     if not fits:
         raise declined(f"no native {what.format(type_name(dtype))}")
 
 
 def require_copied(dtype: np.dtype[Any]) -> None:
-    """Declined for elements of a size that copies do not take, and for strings."""
+    """Raise Declined for elements of a size that copies do not support, and for strings."""
     from qrun.native.kernels.copy import SIZES
 
     require_type(dtype.itemsize in SIZES and not dtype.hasobject, dtype, "copies of {}")
 
 
 def require_shape(made: Sequence[int], expected: Sequence[int]) -> None:
-    """Declined where the engine makes a result of another shape than the reference kernel."""
+    """Raise Declined if the engine's result has another shape than the reference kernel's."""
     if tuple(made) != tuple(expected):
         raise declined("its output shape is an unusual one")
 
 
 def quiet(site: LoweringContext) -> Context:
-    """A context for checks of parameters that may be others in the next run: it observes nothing."""
+    """A context that observes nothing, for checks of parameters that may change in the next run."""
     return replace(site.ctx, observing=False)
 
 
 def turned_kernel(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
 ) -> NativeKernel:
-    """The one-stage kernel, reading these operands; `turns` has the permutations of those to transpose first."""
+    """The one-stage kernel on these operands, some of which are transposed first. turns: their permutations."""
     return preceded(site, kernel, operands, {place: turning(site, place, perm) for place, perm in turns.items()})
 
 
 def preceded(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], before: Mapping[int, Stage]
 ) -> NativeKernel:
-    """The one-stage kernel, reading these operands; `before` has, by place, the stages that make some of them."""
+    """The one-stage kernel on these operands, some of which come from stages. before: these stages, by place."""
     names: dict[int, int | str] = {place: stage.output for place, stage in before.items()}
     last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
     return staged_kernel(site, [*before.values(), last], [last.operation], kernel.complete)

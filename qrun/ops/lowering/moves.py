@@ -1,4 +1,4 @@
-"""Native lowerings of operators that cut, repeat, choose from or rearrange one tensor."""
+"""Native lowerings of operators that split, repeat, gather from, scatter into or rearrange one tensor."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation, Order
 
 _PARTS = 1024
-"""Parts of a tensor: each has a call of its own."""
+"""The most parts of a tensor: each has a call of its own."""
 _NUMBERED = 1 << 22
-"""Elements of a tensor and of what is taken from it: numbering them takes some eight bytes for each, a few times."""
+"""The most elements of a tensor and of the result taken from it: numbering them takes a few times eight bytes each."""
 
 
 def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
-    """The kernel of an operator that cuts its first input along `axis`, 0 or more, into its outputs by constants."""
+    """The kernel of an operator that splits its first input along `axis`, 0 or more, into its outputs, by constants."""
 
     x = site.inputs[0]
     parts: tuple[Array, ...] = site.reference(site.inputs, site.ctx)
@@ -82,7 +82,7 @@ def repeat_kernel(site: LoweringContext) -> NativeKernel:
 
 
 def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: bool) -> NativeKernel:
-    """The kernel that makes blocks of pixels of channels, or (`gathered`) channels of blocks; mode: DCR or CRD."""
+    """The kernel of DepthToSpace or (`gathered`) SpaceToDepth, with blocks of `block` by `block`. mode: DCR or CRD."""
 
     def operation(x: Array, y: Array) -> Operation:
         deep = (y if gathered else x).shape
@@ -96,7 +96,7 @@ def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: boo
 def taken_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input at places that follow from constants.
 
-    The reference kernel finds these places: it is run on the numbers of the elements in place of the elements.
+    The reference kernel finds these places: it runs on the numbers of the elements instead of the elements.
     """
 
     site.require_constants()
@@ -116,8 +116,8 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 
 
 def named_elements(site: LoweringContext) -> NamedRows:
-    """Which elements of the first input the indices in the second one name along ``axis``.
-    Declined where the indices are fewer than the elements along another axis."""
+    """How the indices in the second input name elements of the first one along ``axis``. Raises Declined if there are
+    fewer indices than elements along another axis."""
 
     data, indices = site.inputs[:2]
     place = axis_in(site.attributes["axis"], data.ndim)
@@ -128,8 +128,8 @@ def named_elements(site: LoweringContext) -> NamedRows:
 
 
 def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
-    """The kernel of an operator that takes elements of its first input where its second one says,
-    which is checked in the run."""
+    """The kernel of an operator that gathers elements of its first input at the indices in its second one. The run
+    checks the indices."""
 
     data, indices = site.inputs[:2]
     if site.fixed[0] and site.fixed[1]:
@@ -140,10 +140,10 @@ def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[
 
 
 def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> NativeKernel:
-    """The kernel of an operator that joins elements of its first input, at the indices in the second, with those of the
-    third.
+    """The kernel of an operator that updates elements of its first input, at the indices in the second, with elements
+    of the third.
 
-    Sums and products of float32 are made in float64, and rounded once.
+    Sums and products of float32 are computed in float64, and rounded once.
     """
 
     data, indices, updates = (Operand(x.shape, x.dtype) for x in site.inputs)
@@ -161,6 +161,6 @@ def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> Nati
 
 
 def _possible(of: Callable[[Order], Copy]) -> Copy:
-    """As `tried`, but a copy of at most AXES loops is not tried, as it is always possible."""
+    """As `tried`, but without trying copies of at most AXES loops, which are always possible."""
     made = of("any")
     return made if made.loops <= AXES else tried(of)

@@ -1,9 +1,9 @@
-"""Native lowerings of float16 and bfloat16: those of float32, on the same numbers, with results rounded to the type.
+"""Native lowerings of float16 and bfloat16: they use the float32 lowerings on the same numbers, and round results to
+the type.
 
-A node's kernel widens its operands, works on float32 whose numbers are of the type, and narrows its results, unless
-they are float32 by the operator's declaration. Between two such nodes of a program both steps fall away
-(native/plan/chains.py).
-"""
+A node's kernel converts its operands to float32, computes in float32, and converts its results back, unless the
+operator declares them as float32. Between two such nodes of a program both conversions are dropped
+(native/plan/chains.py)."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def narrow_type(inputs: Sequence[Array | None]) -> np.dtype[Any] | None:
-    """The type, if some of the inputs are of one of those that kernels keep as float32."""
+    """The first type among the inputs that kernels keep as float32 (NARROW); None if there is none."""
     return next((x.dtype for x in inputs if x is not None and x.dtype in NARROW), None)
 
 
 def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
-    """The kernel of a node that has inputs of this type. Raises Declined, and what the lowering raises.
+    """The kernel of a node that has inputs of this type. Raises Declined, and whatever the lowering raises.
 
-    Results that the operator declares as float32 stay float32. Where float32 does not serve, the lowering gets the node
-    as it is: it declines with a reason, or has a kernel.
+    Results that the operator declares as float32 stay float32. If the float32 lowering does not apply, the lowering
+    gets the node unchanged: it declines with a reason, or has a kernel.
     """
     given = {x.dtype for x in site.inputs if x is not None}
     results = set(site.results).intersection((*NARROW, FLOAT)) or {dtype}
@@ -69,7 +69,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
 
 
 def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
-    """The kernel of a Cast to this type."""
+    """The kernel of a Cast to float16 or bfloat16. Raises Declined for types that it does not convert."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
@@ -84,7 +84,7 @@ def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKerne
 
 
 def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: bool) -> LoweringContext:
-    """The node as one of float32: constants of the same numbers, and zeros for what differs from run to run.
+    """The node as a float32 node: constants have the same numbers, and inputs of the run are zeros.
     rounds: its results are rounded to the type."""
 
     def wide(place: int, x: Any) -> Any:
@@ -106,8 +106,8 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: boo
 
 
 def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage], rounds: bool) -> list[Stage]:
-    """The stages, between stages that widen the inputs that they read and, if `rounds`, stages that narrow their
-    outputs."""
+    """The stages, preceded by stages that convert their inputs to float32, and followed, if `rounds`, by stages that
+    convert their outputs back."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 

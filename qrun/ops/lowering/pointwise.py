@@ -1,6 +1,6 @@
-"""Native lowerings of elementwise operators on 8-bit tensors: through tables that the reference kernels make.
+"""Native lowerings of elementwise operators on 8-bit tensors, by tables that the reference kernels fill.
 
-The reference kernel runs once on all codes, or on all pairs of codes; what it observes there tells what it may observe
+The reference kernel runs once on all codes, or on all pairs of codes. Its observations there bound what it may observe
 in the tensors themselves.
 """
 
@@ -50,7 +50,7 @@ def table_kernel(
     place: int = 0,
     likely: Expected | None = None,
 ) -> NativeKernel:
-    """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`.
+    """The kernel of y = table[x], or with a table for each index of `axis`. x is the node's input number `place`.
 
     likely: an estimate of each table as a line (native/proof/fits.py), which is tried first.
     """
@@ -61,8 +61,8 @@ def table_kernel(
 
 
 def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel:
-    """The kernel of an operator on one 8-bit tensor, its other inputs parameters; zero: the input that is the result's
-    zero point."""
+    """The kernel of an operator on one 8-bit tensor, whose other inputs are parameters. zero: the number of the input
+    that is the result's zero point."""
     x = site.inputs[0]
     if x is None or x.dtype not in EIGHT:
         raise declined(f"no native kernel for {type_name(x.dtype) if x is not None else 'nothing'}")
@@ -81,14 +81,14 @@ def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel
 
 
 def note(site: LoweringContext, seen: Context) -> None:
-    """Observe what the reference kernel observed in the parameters, which holds for every run."""
+    """Record the observations that the reference kernel made in the parameters, which hold for every run."""
     site.ctx.observations.extend(o for o in seen.observations if o.kind not in _IN_RESULTS)
 
 
 def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param: str = "") -> Complete:
-    """The check whether a result leaves the reference nothing to observe. seen: what it observed in all possible ones.
+    """The check whether the reference would observe nothing in a result. seen: its observations in all possible ones.
 
-    param: count only what is observed under this name, that of one of several results; "": count all.
+    param: count only observations under this name, that of one of several results; "": count all.
     """
     kinds = {o.kind for o in seen.observations if param in ("", o.param)}
     if "nan-quantized" in kinds:
@@ -102,10 +102,10 @@ def binary_kernel(
     near: Near,
     scalar_side: Callable[[Shape, Shape], str],
 ) -> NativeKernel:
-    """The kernel of a com.microsoft operator on A and B with their parameters and those of C.
+    """The kernel of a com.microsoft operator on A and B, with parameters of A, B and C.
 
-    near:        (scales of A, B, C, zero points of A, B, C, of unsigned codes) to an estimate of the function.
-    scalar_side: which operand the reference treats as scalar ("a" or "b"), which may change its rounding.
+    near:        makes an estimate of the function from the scales of A, B, C and their zero points for unsigned codes.
+    scalar_side: the operand that the reference treats as scalar ("a" or "b"), which may change its rounding.
     """
     a, b = site.inputs[0], site.inputs[3]
     shape = common_shape(op_type, A=a, B=b)
@@ -132,12 +132,12 @@ def binary_kernel(
 
 
 def _lines(by_moving: Array, constant: Array) -> Array:
-    """A table of the moving operand's 256 codes for each element of the constant one."""
+    """For each element of the constant operand: a table for the moving operand's 256 codes."""
     return np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
 
 
 def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> Expected:
-    """Estimates of the result as a line in the first operand's codes, one for each element of the constant second."""
+    """For each element of the constant second operand: an estimate of the result as a line in the first one's codes."""
     from qrun.native.proof.fits import expected
 
     constant = site.inputs[operands[1]]
@@ -162,7 +162,7 @@ def _shift(x: Array) -> int:
 
 
 def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
-    """The operator's results for all pairs of codes [256 of A, 256 of B], and what the reference observes in them."""
+    """The operator's results for all pairs of codes [256 of A, 256 of B], and the reference's observations in them."""
     a = site.inputs[0]
     codes = all_codes(a.dtype)
     column, row = codes[:, None], codes[None, :]
@@ -174,7 +174,7 @@ def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
 
 
 def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Complete, swap: bool) -> NativeKernel:
-    """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
+    """The kernel of table[a, b]. swap: exchange a and b, as the reference treats A as the scalar: it adds A first."""
     from qrun.native.kernels.copy import repeated
     from qrun.native.kernels.point import PairLookup, row_shapes
 
@@ -210,7 +210,7 @@ def concat_kernel(
     tables: Sequence[Array | None],
     complete: Sequence[Complete] = (),
 ) -> NativeKernel:
-    """The kernel that joins the inputs of these numbers, each through its table; complete: of each one's part."""
+    """The kernel that concatenates the inputs of these numbers, each through its table. complete: each part's check."""
     from qrun.native.kernels.rearrange import Concat
 
     tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
@@ -226,7 +226,7 @@ def concat_kernel(
 
 
 _SIXTEEN = {np.dtype(np.uint16): "quantize_u16", np.dtype(np.int16): "quantize_i16"}
-"""What native/emit/functions.py calls their quantization."""
+"""The functions of native/emit/functions.py that quantize to 16 bits, by type."""
 
 
 def quantize_kernel(
@@ -280,7 +280,7 @@ def _parameters(scale: Array, zero: Array | None, dtype: np.dtype[Any], form: Gr
 
 
 def _complete(scale: Array, zero: Array) -> Complete:
-    """Conservative: the least and the largest code may stand for NaN or infinity."""
+    """A conservative check of results: the least and the greatest code may come from NaN or infinity."""
     info = np.iinfo(zero.dtype)
     with np.errstate(invalid="ignore"):
         plain = bool((np.isfinite(scale) & (scale > 0)).all())
@@ -288,7 +288,7 @@ def _complete(scale: Array, zero: Array) -> Complete:
 
 
 def _single(value: Array) -> Array:
-    """The one number of all elements."""
+    """The scalar parameter of 16-bit codes. Raises Declined for parameters per axis."""
     if value.ndim:
         raise declined("16-bit codes with a scale per axis")
     return value

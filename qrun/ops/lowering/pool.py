@@ -1,5 +1,5 @@
-"""Native lowerings of pools: windows as tables, and means as functions of sums that the reference rounds; and of TopK,
-ArgMax and ArgMin."""
+"""Native lowerings of pools, TopK, ArgMax and ArgMin. Windows become tables, and means become functions of sums, whose
+rounding is the reference's."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _ENTRIES = 1 << 26
 Rounding = Callable[[Array, Array], Array]
-"""Sums of x - x_zero_point, float64, and their divisor to rounded quotients."""
+"""Maps sums of x - x_zero_point, float64, and their divisors to rounded quotients."""
 
 
 def taps_of(site: LoweringContext, size: Sequence[int], win: SlidingWindow) -> Taps:
-    """What the windows read of an image of this size."""
+    """The taps of the windows over an image of this size."""
     from qrun.native.kernels.layout import Taps
 
     entries = math.prod(win.out) * math.prod(win.kernel)
@@ -68,7 +68,7 @@ def mean_kernel(
     rounding: Rounding | None,
     order: Order,
 ) -> NativeKernel:
-    """The kernel of means that are functions of sums; None: of means in onnxruntime's float32 arithmetic.
+    """The kernel of means. rounding: makes them functions of sums; None: they use onnxruntime's float32 arithmetic.
 
     divisors: one for each output pixel.
     """
@@ -108,7 +108,7 @@ def mean_kernel(
 
 
 def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> NativeKernel:
-    """The kernel of the `count` greatest or least elements along an axis, counted from the front, and their places."""
+    """The kernel of the `count` greatest or least elements along an axis, and their places. axis: 0 or more."""
     from qrun.native.kernels.copy import transposed, view
     from qrun.native.kernels.reduce import TOP_KINDS, Along, TopPlaces
     from qrun.native.machine.operation import Operand
@@ -140,7 +140,7 @@ def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> N
 
 
 def arg_kernel(site: LoweringContext, what: str, axis: int) -> NativeKernel:
-    """The kernel of places along an axis, counted from the front, that has elements. what: ``max`` or ``min``."""
+    """The kernel of ArgMax or ArgMin along an axis that is not empty. what: ``max`` or ``min``. axis: 0 or more."""
     from qrun.native.kernels.copy import view
     from qrun.native.kernels.reduce import ARG_KINDS, Arg
     from qrun.native.machine.operation import Operand

@@ -1,4 +1,4 @@
-"""Native lowerings of products and convolutions of float32."""
+"""Native lowerings of float32 matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from qrun.ops.lowering.kernel import (
 
 
 def require_order(order: SumOrder, k: int) -> None:
-    """Decline sums of k products whose order gives other bits than that of the kernels."""
+    """Raise Declined if the order of a sum of k products gives other bits than the kernels' order."""
     if not order.is_default(k):
         raise declined(f"no native kernel adds in {order.text}")
 
@@ -43,8 +43,8 @@ def matmul_kernel(
     beta: float = 1.0,
     turned: tuple[bool, bool] = (False, False),
 ) -> NativeKernel:
-    """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
-    transposed before."""
+    """The kernel of a checked alpha * a @ b + beta * c of the node's first three inputs. turned: which of a and b are
+    transposed first."""
     from qrun.native.kernels.fma_product import FloatMatmul
 
     require_type(a.dtype == FLOAT, a.dtype, "{} products")
@@ -81,7 +81,7 @@ def matmul_kernel(
 
 
 def _spread_column(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage]:
-    """What repeats a C that comes with the run and has one value per row; nothing if it has one per column."""
+    """By input, the stage that repeats a C of the run that has one value per row; empty if it has one per column."""
     from qrun.native.kernels.copy import repeated
 
     if c.shape[-1:] == (columns,):
@@ -90,7 +90,7 @@ def _spread_column(site: LoweringContext, c: Array, columns: int) -> dict[int, S
 
 
 def _spread(c: Array, rows: int, columns: int) -> Array:
-    """C with as many columns as the result, and one row or as many."""
+    """C broadcast to all columns of the result, with one row or all rows."""
     shape = (rows, columns) if c.ndim == 2 and c.shape[0] != 1 else (columns,)
     return np.broadcast_to(c.reshape(c.shape[-1:]) if len(shape) == 1 and c.ndim else c, shape)
 
@@ -119,7 +119,7 @@ def float_conv_kernel(
 
 
 def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, win: SlidingWindow) -> NativeKernel:
-    """The kernel of a convolution whose weights, or whose bias, come with the run."""
+    """The kernel of a convolution whose weights or bias come with the run."""
     from qrun.native.kernels.float_conv import FloatConvOfRun
 
     if not x.size or not w.size:
@@ -146,7 +146,7 @@ def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, 
 def float_conv_transpose_kernel(
     site: LoweringContext, x: Array, w: Array, bias: Array | None, y_shape: Sequence[int], **geometry: Any
 ) -> NativeKernel:
-    """The kernel of a checked transposed convolution; geometry: of FloatConvTranspose."""
+    """The kernel of a checked transposed convolution. geometry: further arguments of FloatConvTranspose."""
     from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
 
     require_type(x.dtype == FLOAT, x.dtype, "{} convolutions")

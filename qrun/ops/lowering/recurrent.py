@@ -1,4 +1,4 @@
-"""Native lowerings of LSTM, GRU and RNN: the product of all inputs, then the walk along the sequences."""
+"""Native lowerings of LSTM, GRU and RNN: one product of all inputs, then the walk along the sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTHS = 4
 
 
 def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gates: Gates) -> NativeKernel:
-    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/recurrent.py)."""
+    """The kernel of a checked LSTM, GRU or RNN. kind: the kind of its cells (native/emit/recurrent.py)."""
     site.require_constant(1)
     site.require_constant(2)
     site.require_constant(3)
@@ -58,7 +58,7 @@ def _form(kind: str, gates: Gates) -> CellForm:
 
 
 def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
-    """The stage that multiplies all inputs with the weights W of all directions, and adds the bias."""
+    """The stage that multiplies all inputs by the weights W of all directions, and adds the bias."""
     from qrun.native.kernels.fma_product import FloatMatmul
 
     w, memo = site.inputs[1], site.memo.once("inputs", Memo)
@@ -102,7 +102,7 @@ def _walk(sequences: Sequences) -> Walk:
 
 
 def _given(site: LoweringContext, kind: str) -> list[int]:
-    """The places of the initial states and of the lengths, of those that there are."""
+    """The input numbers of the initial states and the lengths that the node has."""
     places = (5, 6, LENGTHS) if kind == "lstm" else (5, LENGTHS)
     return [place for place in places if site.inputs[place] is not None]
 
@@ -149,8 +149,8 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
 
 
 def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringContext:
-    """The product of the inputs with the weights of all directions side by side, as a node:
-    X, W, scale, zero point, bias."""
+    """A node for the product of the inputs and the weights of all directions side by side. Its inputs are X, W, scale,
+    zero point, bias."""
 
     def joined() -> tuple[Array, ...]:
         right = np.ascontiguousarray(w.transpose(1, 0, 2).reshape(w.shape[1], -1))
@@ -172,7 +172,7 @@ def _by_column(parameter: Array, shape: Sequence[int]) -> Array:
 
 
 def plain_lstm(peepholes: Array | None, input_forget: int) -> None:
-    """Decline peepholes and input_forget."""
+    """Raise Declined for peepholes and input_forget."""
     for given, what in ((peepholes is not None, "peepholes"), (input_forget, "input_forget")):
         if given:
             raise declined(f"no native cells with {what}")

@@ -1,6 +1,6 @@
 """Native lowerings of resampling: copies of the nearest elements, and sums of elements times weights.
 
-Indices and weights are those of _resample.py, which tests compare with fractions; the sums are the kernel's own.
+_resample.py computes indices and weights, which tests compare with fractions; the kernel computes the sums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUMMED = (np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int8))
 def resize_kernel(
     site: LoweringContext, options: ResizeAttributes, axes: Callable[[], Sequence[ResampledAxis] | None]
 ) -> NativeKernel:
-    """The kernel that resamples the first input along the axes; they are None for no axes at all."""
+    """The kernel that resamples the first input along some axes. axes: returns them; None if there are none."""
     x, found = site.inputs[0], axes() or ()
     shape = resampled_shape(x, found, options, site.ctx)
     site.require_constants()
@@ -50,8 +50,8 @@ def resize_kernel(
 
 
 def _sum_kernel(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarray | None]]) -> NativeKernel:
-    """The kernel of sums along these axes, in their order:
-    one operation for each but the last two if they are neighbours."""
+    """The kernel of sums along these axes, in order, with one operation per axis, or one for the last two if they are
+    neighbours."""
 
     x = site.inputs[0]
     require_type(x.dtype in _SUMMED, x.dtype, "sums of {}")
