@@ -233,19 +233,26 @@ def test_a_first_run_makes_all_kernels_before_it_waits_for_one(kind: str, monkey
     assert all(np.array_equal(made.outputs[name], array) for name, array in wanted.items())
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_results_that_nobody_wants_any_more_leave_the_interval_as_before(ends: bool, usual: float) -> None:
+def test_results_that_nobody_wants_any_more_leave_the_interval_as_before(usual: float) -> None:
     builder = Builder()
     begun, gate = busy(builder)
     begun.wait(60)
     left = [builder.later(lambda: 7) for _ in range(3)]
     with builder.foreseeing():
         left.append(builder.later(lambda: 7))
-    if ends:
-        builder.end()
-        left.append(builder.later(lambda: 7))
-    else:
-        del builder
+    del builder
     gate.set()
     assert settled_interval() == usual
-    assert [awaited.get() for awaited in left] == [7] * len(left)
+    assert [awaited.get() for awaited in left] == [7] * 4
+
+
+def test_requests_of_a_builder_that_has_ended_leave_the_interval_as_before(usual: float) -> None:
+    builder = Builder()
+    assert builder.later(lambda: 7).get() == 7
+    builder.end()
+    (thread,) = builder._helpers._threads
+    thread.join(60)
+    left = builder.later(lambda: 8)
+    assert settled_interval() == usual
+    assert left.get() == 8
+    assert settled_interval() == usual
