@@ -60,8 +60,7 @@ def facts(finding: Finding) -> Iterable[tuple[str, str]]:
 
 
 def fingerprints(report: Report) -> list[str]:
-    """16 hexadecimal digits per finding, from rule, path, node and tensor; repeated ones are numbered before
-    hashing."""
+    """16 hex digits per finding, from rule, path, node and tensor; repeated ones are numbered before hashing."""
 
     seen: dict[tuple[str, ...], int] = {}
     made = []
