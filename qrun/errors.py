@@ -67,7 +67,7 @@ class QrunError(Exception):
     why:         the rule, in one sentence, where it helps.
     fixes:       what to type, at most two; ``qrun explain CODE`` if nothing closer is known.
     calls:       the same for a program that uses qrun; ``str`` shows them in place of `fixes`;
-    () if `fixes` fit a program too.
+                 () if `fixes` fit a program too.
     """
 
     exit_code: ClassVar[int] = 70

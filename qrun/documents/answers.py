@@ -92,7 +92,7 @@ class ProfileNode(RanNode):
     """A node of a profile, with statistics of its times.
 
     inserted:   onnxruntime inserted it; it corresponds to no node of the model.
-    ran_by: the kernel, or onnxruntime's operator.
+                ran_by: the kernel, or onnxruntime's operator.
     sd_ms:      sample deviation; None for a single run.
     share:      of the sum of all nodes' medians.
     gmacs:      10^9 multiply-adds per second; bytes: of inputs (weights included) and outputs.

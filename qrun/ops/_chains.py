@@ -135,7 +135,7 @@ class SumOrder:
     chains: blocks of `block` fused multiply-adds each, see `chained_products`.
     fours:  t = ((a0*b0 + a1*b1) + a2*b2) + a3*b3 of four products, y = y + t; then of two, then of one.
     lanes:  eight partial sums by k modulo 8, added in one tree. columns: whether columns of the right operand are taken
-    four at a time, else rows of the left one.
+            four at a time, else rows of the left one.
     """
 
     kind: Literal["chains", "fours", "lanes"] = "chains"

@@ -73,7 +73,7 @@ class Context:
     bodies:    the graphs inside the node, by attribute.
     memo:      a cache, shared by the node's runs, of values that follow from the attributes alone.
     lost:      the errors of an emulated kernel in sums of products: maps codes [..., M, K] and [..., K, N] to int64
-    [..., M, N], or broadcasting to it; None for exact sums.
+               [..., M, N], or broadcasting to it; None for exact sums.
     fixed:     which inputs the model stores, by place; onnxruntime packs them, and adds in another order.
     sums:      how float32 products were added, as text: the kernel notes it.
     """

@@ -71,7 +71,7 @@ class OpDef:
 
     domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. A zero
-    point that is not named has the type of its tensor (input or output); a scale not named is float32.
+           point that is not named has the type of its tensor (input or output); a scale not named is float32.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form (ops/_signature.py).
     compounds: see Compounds.

@@ -24,7 +24,7 @@ Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """The elements of its inputs on which an output element depends.
 
 pointwise: on the one at its place in the first input. The other inputs are parameters: each is one number, or has one
-for each place along the attribute `axis`, or along axis 1 if there is no such attribute.
+           for each place along the attribute `axis`, or along axis 1 if there is no such attribute.
 broadcast: on those at its place in all inputs, which broadcast as in numpy.
 moves:     it is an element of the first input; the others, and the attributes, say which.
 shape:     on none, only on the inputs' shapes.
@@ -61,7 +61,7 @@ class Whole:
     """The value of an input such as a sequence length or mask at which all elements of other inputs count.
 
     of:   inputs whose elements are counted, each with the axis, or with the attribute that has its number (0 if left
-    out). They add up; inputs that are left out count 0.
+          out). They add up; inputs that are left out count 0.
     less: a number to subtract.
     mask: with two axes or more it is a mask, 1 for each element that counts, instead of a count.
     """

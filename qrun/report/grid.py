@@ -26,7 +26,7 @@ class Column:
     below:    it moves below its row, across the table, instead of going over three lines or more.
     optional: it is left out, also if a cell would go over more than TALL lines; the higher number first. 0: never.
     shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first, and among
-    columns with the same number the widest. 0: never.
+              columns with the same number the widest. 0: never.
 
     right: numbers are aligned right. cell: makes a row's text; the row may be any record, see `Grid.of`.
     """

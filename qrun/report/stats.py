@@ -28,7 +28,7 @@ class Stats:
 
     argmax: index of the first maximum, without axes of size 1.
     rows:   for arrays that are [N,C] without axes of size 1, the index of each row's first maximum,
-    None for a row of NaN.
+            None for a row of NaN.
     """
 
     low: float | int | None = None

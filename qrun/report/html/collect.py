@@ -113,8 +113,8 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     """Collects everything that a page shows.
 
     documents: reports of one model; a later one replaces an earlier one of the same kind. Kinds in addition to KINDS:
-    ``quantization``, with one record a tensor under ``tensors``, ``outputs``,
-    and ``graph`` with its ``edges``.
+               ``quantization``, with one record a tensor under ``tensors``, ``outputs``,
+               and ``graph`` with its ``edges``.
     command:   the command that makes the page again; date: the page's date, as it is shown.
     Raises CallError if a value is of another kind than its schema says, or the reports are of different models.
     """
