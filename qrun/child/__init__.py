@@ -3,7 +3,7 @@
 `process` is qrun's side, `serve` the child's, with the messages between them. One child serves all requests of a
 process, one after the other; after a crash the next request starts another.
 
-Everything above may import it. It knows nothing of qrun but its errors, so that a child starts fast.
+May be imported by everything above. It knows nothing of qrun but its errors, so that a child starts fast.
 """
 
 from qrun.child.process import Child, Crash, Failed, RemoteObject, Slow, alone, running, start

@@ -1,8 +1,7 @@
 """The operator registry. Modules of this package declare operators with @op and are imported when one is needed.
 
 A declaration has the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one
-operator. `passes` and everything above it may import this package. It knows no graph: a kernel sees the values of one
-node.
+operator. May be imported by `passes` and everything above it. It knows no graph: a kernel sees the values of one node.
 """
 
 from qrun.ir.schema import standard_operators

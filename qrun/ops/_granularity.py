@@ -106,8 +106,8 @@ def grain(
 ) -> Grain:
     """The granularity that the shape of `scale` selects; refuses what does not fit x.
 
-    axis:  used from version 13 of ai.onnx on, and in com.microsoft. names: of the scale and the zero point. Source:
-    ONNX operators, QuantizeLinear-21 (granularity, axis, block_size).
+    axis:  used from version 13 of ai.onnx on, and in com.microsoft. names: of the scale and the zero point.
+    Source: ONNX operators, QuantizeLinear-21 (granularity, axis, block_size).
     """
     op = f"{op_type}-{min(version, OPSETS[-1])}"
     if _PER_TENSOR[0] <= version < _PER_TENSOR[1]:

@@ -251,7 +251,7 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
 def attributes_given(
     node: Node, specs: Mapping[str, AttributeSpec], graphs: Sequence[str], known: Schema | None
 ) -> dict[str, Any]:
-    """The node's attributes but for its graphs; refuses those that its version does not have, and a missing one."""
+    """The node's attributes except its graphs; refuses attributes that its version does not have, and missing ones."""
     for name in graphs:
         if not isinstance(node.attributes.get(name), Model):
             got = str(node.attributes.get(name))

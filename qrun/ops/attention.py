@@ -1,4 +1,4 @@
-"""Attention of ai.onnx."""
+"""The operator Attention of ai.onnx."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
 
 
 def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
-    """The mask as numbers of the type that broadcast to `shape`."""
+    """The mask as numbers of type `dtype` that broadcast to `shape`."""
     if mask.ndim and mask.shape[-1] < shape[-1] and (ctx.version >= _PADDED or mask.shape[-1] != 1):
         gap = shape[-1] - mask.shape[-1]
         ctx.claim((*mask.shape[:-1], shape[-1]), mask.itemsize, "mask")
@@ -193,7 +193,7 @@ def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
 def _visible_keys(
     shape: Shape, offset: Any, is_causal: bool, window: tuple[int, int], lengths: Array | None
 ) -> Array | None:
-    """Which keys each row may see by its place, bool [S,T] or [B,1,S,T]; None for all."""
+    """The keys that each row may see by its position, bool [S,T] or [B,1,S,T]; None for all."""
     rows, columns = shape[2:]
     found: list[Array] = []
     left, right = window

@@ -1,5 +1,5 @@
-"""Elements that stay or move: Reshape, Flatten, Squeeze, Unsqueeze, Transpose and Identity are another view of the
-same; Expand and Tile repeat them; CenterCropPad, Col2Im, ReverseSequence, TensorScatter, BitCast."""
+"""Views of the same elements: Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Identity. Repeated elements: Expand,
+Tile. Others: CenterCropPad, Col2Im, ReverseSequence, TensorScatter, BitCast, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
 
 
 def _bits(kind: np.dtype[Any] | None) -> int:
-    """The bits of an element; 0 for strings, and for what is no type."""
+    """The bits of an element; 0 for strings and for None."""
     return 0 if kind is None or kind.kind == "O" else PACKED_BITS.get(NUMBERS[kind], 8 * kind.itemsize)
 
 

@@ -1,4 +1,4 @@
-"""Elements between those of images: Resize, Upsample, GridSample, AffineGrid and RoiAlign."""
+"""Operators that interpolate between elements of images: Resize, Upsample, GridSample, AffineGrid and RoiAlign."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_m
 
 
 def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
-    """For each spatial axis the places in units of elements, float64 [N,out...]."""
+    """For each spatial axis, the positions in units of elements, float64 [N,out...]."""
     wide = widen(grid)
     if not np.isfinite(wide).all():
         raise refuse("grid has a place that is no number", "grid", "finite numbers", "NaN or infinity")
@@ -315,7 +315,7 @@ def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool,
 
 
 def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
-    """The places, with those beyond the elements moved among these as the padding says."""
+    """The positions; those beyond the elements are moved inside as the padding mode says."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
         if span > 0:
@@ -329,7 +329,7 @@ def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
 
 
 def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
-    """The elements [N,C,out...] at whole places, float64 [N,out...]."""
+    """The elements [N,C,out...] at integer positions, float64 [N,out...]."""
     size = x.shape[2:]
     kept = np.ones(at[0].shape, bool)
     index = []
@@ -428,7 +428,7 @@ def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes:
 def _samples(
     start: float, extent: float, bins: int, size: int, ratio: int, least: bool, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
-    """Along one axis: elements before and after each sample, int64 [bins,samples], and their shares."""
+    """Along one axis: the elements before and after each sample, int64 [bins,samples], and their weights."""
     extent = max(extent, 1.0) if least else extent
     count = ratio or max(math.ceil(extent / bins), 0)
     ctx.claim((bins, count), 64, "samples")

@@ -1,4 +1,4 @@
-"""Attention, QAttention and MultiHeadAttention of com.microsoft."""
+"""The operators Attention, QAttention and MultiHeadAttention of com.microsoft."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib
 from qrun.ops._signature import FLOATS, Whole
 
 _FILTER = -10000.0
-"""What is added to the scores of keys that a mask hides, unless an attribute says else."""
+"""The number added to the scores of masked keys, unless an attribute gives another one."""
 _NAME = "QAttention"
 _WHOLE = {"mask_index": Whole((("input", 1), ("past", 3)), mask=True)}
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    """Of the projection, and of both products; what is in a cache is not known here."""
+    """Multiply-adds of the projection, and of both products; those of a cache are unknown here."""
     (batch, rows, depth), y = inputs[0], outputs[0]
     return batch * rows * (depth * inputs[1][1] + 2 * rows * y[2])
 
@@ -246,7 +246,7 @@ def multi_head_attention(
 
 
 def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -> tuple[Array, Array, Array, bool]:
-    """Queries, keys and values by head, and whether keys and values are taken as they are."""
+    """Queries, keys and values by head, and whether key and value have that layout already."""
     if query.ndim == 5:
         if key is not None or value is not None or query.shape[2:4] != (heads, 3):
             raise bad_shape("query", f"[batch,length,{heads},3,size], and neither key nor value", query)

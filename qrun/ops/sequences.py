@@ -1,5 +1,5 @@
-"""Sequences of tensors, and optional values: SequenceConstruct, SequenceAt, ..., SequenceMap,
-Optional, OptionalGetElement."""
+"""Operators on sequences of tensors and on optional values: SequenceConstruct, SequenceAt, ..., SequenceMap, Optional,
+OptionalGetElement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qrun.ops._shape import claim, same_but
 
 _FLOAT = 1
 _VIEW = 256
-"""Bytes that an element of a sequence takes at least, besides what it holds."""
+"""The least bytes that an element of a sequence takes in addition to its data."""
 
 
 @op("SequenceConstruct", since=11, compounds="makes")
@@ -227,7 +227,7 @@ def _tensor(value: Array | None, param: str) -> Array:
 
 
 def _place(position: Array, low: int, high: int) -> int:
-    """A position as a number from 0 on."""
+    """A position, counted from 0."""
     if position.size != 1:
         raise misfit("position is not one number", "position", "a scalar", position)
     place = int(position.reshape(())[()])

@@ -1,7 +1,7 @@
 """Renders results for people and for programs: screens, JSON, CSV, Markdown, HTML, JUnit, SARIF and annotations.
 
-`cli` and `pytest_plugin` may import it. It reads the results of `running`, `comparing` and `checking` and computes none
-of them; it knows no command line and no runtime.
+May be imported by `cli` and `pytest_plugin`. It reads the results of `running`, `comparing` and `checking` and computes
+none of them; it knows no command line and no runtime.
 """
 
 import sys
