@@ -32,8 +32,8 @@ shape:     on none, only on the inputs' shapes.
 For nodes with one output, without training mode or blocks. An empty form promises nothing.
 """
 Compounds = Literal["", "passes", "makes"]
-"""What an operator does with values that are not tensors (qrun/ir/compound.py): "": it takes none; it passes on those
-that it is given; it makes or reads them."""
+"""How an operator handles values that are not tensors (qrun/ir/compound.py). "": it takes none. passes: it passes them
+on. makes: it makes or reads them."""
 Granularity = Literal["tensor", "channel", "row", "column", "gemm", "axis"]
 """How many scales a quantized tensor may have.
 

@@ -73,8 +73,8 @@ def attention(
 
     Q [B,N,S,H], K [B,M,L,H], V [B,M,L,Hv], M a divisor of N; or [B,S,N*H], [B,L,M*H], [B,L,M*Hv] with q_num_heads and
     kv_num_heads. past_key [B,M,P,H] and past_value go before K and V. attn_mask broadcasts to [B,N,S,P+L]: bool, True
-    where a key is seen, or numbers that are added; from version 24 on its last axis may be shorter, and what lacks is
-    not seen. nonpad_kv_seqlen int64 [B]: how many keys are seen.
+    where a key is seen, or numbers that are added; from version 24 on its last axis may be shorter: the keys beyond it
+    are not seen. nonpad_kv_seqlen int64 [B]: how many keys are seen.
     Floating point; results have Q's type, present_value V's.
 
     As the nodes of the operator's function body: Q and K times sqrt(scale), float32 rounded to the type, MatMul,

@@ -106,7 +106,7 @@ def split(
 ) -> tuple[Array, ...]:
     """Cut a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
 
-    The parts have ceil(size / num_outputs) elements, the last one what is left; refused where that is negative.
+    The parts have ceil(size / num_outputs) elements, the last one the rest; refused if that is negative.
     Exactly one of split and num_outputs is given.
     """
     if (split is None) == (num_outputs is None):

@@ -37,7 +37,7 @@ def constant(
 ) -> Array:
     """The one attribute given: a tensor, or a scalar or list of float32, int64 or strings.
 
-    A sparse_value is the dense tensor that it stands for. Refuses none and more than one.
+    A sparse_value becomes a dense tensor. Refuses none and more than one.
     """
     choices = (
         ("sparse_value", sparse_value, None),
@@ -190,7 +190,7 @@ def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:
 def multinomial(
     input: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None, ctx: Context
 ) -> Array:
-    """Classes drawn for each row of input [batch,classes], logarithms of what is proportional to their probabilities.
+    """Draws classes for each row of input [batch,classes], the logarithms of their unnormalized probabilities.
 
     int32 or int64 [batch,sample_size]: the first class whose sum of exp(input - the row's greatest) with all before it
     is above u times the sum of all, for u of [0, 1); in float64. u is numpy's MT19937 of `seed`.

@@ -52,7 +52,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     """Run body until it has run M times, or its condition is false; without both, for ever.
 
     M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and
-    the values that go around, v_initial at first; it makes the condition, those values, whose shapes may change, and
+    the loop-carried values, v_initial at first; it makes the condition, these values, whose shapes may change, and
     elements of scan outputs. The outputs are the values after the last iteration, then the scan outputs, stacked along
     a first axis. Without iterations these have the shapes that the body states, 0 for sizes that it does not.
     Raises OperatorError for elements whose shapes differ, and where the body does not fit.
@@ -164,7 +164,7 @@ def scan_8(
     """Scan-9 of each element of a batch, which is the first axis of all inputs and outputs;
     axis 1 of scan inputs is scanned.
 
-    sequence_lens: int64 [batch], how many elements of each are scanned; what scan outputs have beyond is 0.
+    sequence_lens: int64 [batch], how many elements of each are scanned; scan outputs are 0 beyond that.
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
     """
     inputs = _require_all(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")

@@ -315,7 +315,7 @@ def causal_conv_with_state(
     state_window: int = 0,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """A depthwise convolution of past_state and input, and what of these the next call takes for past_state.
+    """A depthwise convolution of past_state followed by input; and the present state, past_state of the next call.
 
     input [B,C,L]; weight [C,1,k]; bias [C]; past_state [B,C,(k-1)*dilation], zeros if left out. With channels_last
     input and states are [B,L,...], C elements each. As the nodes Concat, Conv, Slice, and Swish for silu and swish,

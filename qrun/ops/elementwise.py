@@ -185,8 +185,8 @@ def _choose(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
 def pow_(X: Array, Y: Array, *, ctx: Context) -> Array:
     """X ** Y in X's type, with numpy's broadcasting. Y may be of another type since version 12.
 
-    X floating point: in float64 and rounded once; where Y is one number but 0, 2 and 3, from exp(Y * log(|X|)), unless
-    X is float64, which stays float64. NaN for a fraction of a negative number.
+    X floating point: in float64 and rounded once; if Y is one number other than 0, 2 and 3, as exp(Y * log(|X|)),
+    unless X is float64, which stays float64. NaN for a negative number to a fractional power.
     Both integers: exact and wrapping; for a negative Y the fraction is truncated toward zero, and 0 ** Y, which the
     page leaves open, is 0 and observed. X integer, Y floating point: in float64, then as Cast does.
     Raises OperatorError for shapes that do not broadcast.

@@ -95,7 +95,7 @@ def group_query_attention(
     v_scale: one number (PER_TENSOR) or [1,M,1,H] (PER_CHANNEL).
 
     As nodes of ai.onnx: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add, Softmax, MatMul, each rounded to the type.
-    Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
+    Rows beyond the end of a sequence shorter than S are 0. Raises OperatorError for shapes, numbers and
     attributes that do not fit.
     """
     q, k, v = heads_of(given, attributes)
@@ -401,7 +401,7 @@ def linear_attention(
 
     query [B,T,Hq*dk], key [B,T,Hk*dk], value [B,T,Hk*dv], past_state as present_state, zeros if left out. H is the
     larger of Hq and Hk, which the smaller one divides: neighbouring heads share.
-    For each token, where update_rule names them:
+    For each token, with the lines that update_rule names:
 
         S = exp(decay) * S                      gated: decay [B,T,Hk] or [B,T,Hk*dk], one for each row of S
         v = beta * (value - S' key)             delta: beta [B,T,Hk] or [B,T,1]; else v = value

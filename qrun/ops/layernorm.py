@@ -252,7 +252,7 @@ def skip_simplified_layer_normalization(
 
     As SkipLayerNormalization, but RMSNormalization with scale gamma follows the additions: inv_std_var is
     1 / sqrt(mean of the squares + epsilon), float32, and there is no mean. Raises OperatorError for shapes that do not
-    fit, and where the mean is asked for.
+    fit, and if the mean is requested.
     """
     _check_skip(input, skip, gamma=gamma, bias=bias)
     if ctx.wants(1):

@@ -286,7 +286,7 @@ def matmul_bnb4(
     transB: int = 1,
     ctx: Context,
 ) -> Array:
-    """A @ W', where W [N,K] is B, codes of 4 bits (the first in the high bits) for numbers of a table, times absmax.
+    """A @ W'. W [N,K] comes from B, 4-bit codes (the first in the high bits) for numbers of a table, times absmax.
 
         W = table[code] * absmax                    float32, then of A's type
 

@@ -161,7 +161,7 @@ def zip_map(
 
 
 def _keys(numbers: Sequence[int] | None, words: Sequence[str] | None, names: tuple[str, str]) -> Array:
-    """Whichever of the two lists is given, as an array; refuses both, and none."""
+    """The one of the two lists that is given, as an array; refuses both, and neither."""
     if bool(numbers) == bool(words):
         got = "both" if numbers else "neither"
         raise refuse(f"{names[0]} and {names[1]}: {got} given", names[0], "one of them", got, code="QR204")
@@ -180,7 +180,7 @@ def dict_vectorizer(
     [1,n] of the values' type, as onnxruntime shapes it.
 
     0, or an empty text, where X has no such key; keys that the vocabulary lacks are left out.
-    Exactly one vocabulary is given, of the keys' type. Raises OperatorError where it is not.
+    Exactly one vocabulary is given, of the keys' type; else raises OperatorError.
     """
     keys, values = _map(X)
     names = "int64_vocabulary", "string_vocabulary"

@@ -312,7 +312,7 @@ def qmoe(
 
     The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
     divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them
-    2**(bits - 1); the like of fc2 and fc3. fc*_expert_weight_bits, if given, stand for expert_weight_bits.
+    2**(bits - 1); fc2 and fc3 likewise. fc*_expert_weight_bits, if given, override expert_weight_bits.
 
         w[n,k] = (code - zero_point) * scale              in float32 steps, as MatMulNBits
 
@@ -377,8 +377,8 @@ def _weights_of(
 
 
 def _projection(name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int]) -> BlockWeights:
-    """The weights of a projection, checked. parts: codes, scales, zero points.
-    form: experts, made, width, bits, block_size."""
+    """The weights of a projection, checked. parts: codes, scales, zero points. form: experts, output width, input
+    width, bits, block_size."""
     codes, scales, zeros = parts
     experts, made, depth, bits, block_size = form
     assert codes is not None

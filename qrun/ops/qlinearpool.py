@@ -54,7 +54,7 @@ def qlinear_average_pool(
         Y = saturate(RNE(x_scale * sum (X - x_zero_point) / (y_scale * n)) + y_zero_point)
 
     Exact: the sum is an integer, the quotient is rounded once, as a real number, and before the zero point is added.
-    Of no positions it is NaN.
+    Over no positions it is NaN.
     ``ort``: float32 sum, mean and quotient, the zero point added before rounding; count_include_pad divides by the
     whole kernel even where ceil_mode makes it reach past the padding. Padding is never negative (onnxruntime crops
     for SAME_UPPER with strides longer than the kernel). onnx.reference has no such operator: ``onnx-ref`` is exact.

@@ -417,8 +417,8 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
     Exact: each step is one float32 operation, as the page's function body says. Where y_scale comes out as 0, which
     the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows.
     NaN and -inf are refused; inf gives an infinite scale.
-    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
-    makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.
+    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: onnxruntime's
+    result depends on its place and on the CPU, as it hides the elements before it in its vector lane.
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
     """
     ctx.claim(x.shape)

@@ -91,10 +91,10 @@ def lstm(
     [batch], initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h
     and Y_c [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
 
-    Each line is a step of ai.onnx's operators, and rounded as they are: products with what is added to them are Gemm,
+    Each line is a step of ai.onnx's operators, and rounded as they are: products and the terms added to them are Gemm,
     whose sums have the order of docs/numerics.md, F1; * and +, 1 - i and the activations are rounded each. float16 and
     bfloat16 are computed in float32, and the results rounded.
-    clip bounds what is given to every activation; in ``ort`` not what is given to h. Beyond a sequence's length Y is 0;
+    clip bounds the input of every activation; in ``ort`` not the input of h. Beyond a sequence's length Y is 0;
     the last states are those at its end, the initial ones for length 0. Activations have alpha and beta in the order in
     which those that need one are named; Affine and ScaledTanh have no defaults.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
@@ -194,7 +194,7 @@ def rnn(
 
     X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM,
-    but an activation for a second direction that there is not is left out.
+    but an activation for a missing second direction is ignored.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
     sequences = _sequences(given, 1, attributes, layout, ctx)

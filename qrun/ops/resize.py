@@ -85,7 +85,7 @@ def resize(
 
     Output length: sizes as the policy adapts them, or floor(length * (end - start) * scale) in float32 as
     onnx.shape_inference computes it. roi: [starts ..., ends ...], for tf_crop_and_resize.
-    A scale that is the float32 nearest to output / input length stands for that quotient itself.
+    A scale that is the float32 nearest to output / input length means that quotient itself.
 
     Exact decisions: coordinates are computed in float64 (``--arith ort``: float32). Sums are float64, rounded once
     to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
@@ -258,7 +258,7 @@ def grid_sample(
     padding_mode: beyond X are zeros, the border's elements, or X reflected (at the
     border's centres with align_corners, else at its edges).
     In float64 and rounded once; integers toward 0; nearest moves elements of any type.
-    Raises OperatorError for shapes, modes and places that are no numbers.
+    Raises OperatorError for shapes and modes that do not fit, and for places that are not finite.
     """
     return _grid_sample(X, grid, align_corners, mode, padding_mode, ctx)
 

@@ -29,7 +29,7 @@ def top_k(
 ) -> tuple[Array, Array]:
     """The K largest or smallest elements along an axis, Values, and their places there, Indices (int64).
 
-    In descending or ascending order, also where sorted = 0 leaves it open; of equals the first comes first.
+    In descending or ascending order, even if sorted = 0 leaves the order open; equal elements keep their order.
     NaN counts as larger than every number. K: an int64 scalar, 0 to the axis' length. Exact.
     Raises OperatorError for another K and for an axis outside [-r, r-1].
     """
@@ -142,7 +142,7 @@ def non_max_suppression(
     center_point_box: int = 0,
     ctx: Context,
 ) -> Array:
-    """Of each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
+    """For each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
 
     boxes [batches,n,4] float32: [y1,x1,y2,x2], any two opposite corners, or with center_point_box = 1
     [x_center,y_center,width,height]. scores [batches,classes,n] float32. Scalars: max_output_boxes_per_class (int64; 0,

@@ -23,9 +23,9 @@ def string_normalizer(
     stopwords: tuple[str, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" where none is left.
+    """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" if none is left.
 
-    Unless is_case_sensitive, stopwords of any case go. Cases are those of Unicode, whatever the locale.
+    Unless is_case_sensitive, stopwords are removed in any case. Cases are those of Unicode, whatever the locale.
     Raises OperatorError for other shapes and actions.
     """
     one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))

@@ -199,8 +199,8 @@ def _known(ns: float | None) -> str:
 
 
 def roof_text(machine: Machine) -> str:
-    """``roof: share of
-    83.5 GMAC/s (vpmaddwd ymm, 1 thread) or of 24 to 201 GB/s (memory to cache), whichever bounds``."""
+    """``roof: share of 84 GMAC/s (vpmaddwd ymm, 1 thread; float32 42) or of 24 GB/s (memory) to 201 GB/s (cache),
+    whichever bounds``."""
     threads = plural(machine.threads, "thread")
     slow, fast = machine.memory[-1][1] / 1e9, machine.memory[0][1] / 1e9
     return (
