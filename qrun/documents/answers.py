@@ -260,9 +260,9 @@ class FedInput:
 class RunOutput:
     """An output of a run.
 
-    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows; argmax_rows_left:
-    the number of rows left out. values: nested lists; None for large arrays. None also marks what a saved run does not
-    contain.
+    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows;
+    argmax_rows_left: the number of rows left out. values: nested lists; None for large arrays. None also marks what a
+    saved run does not contain.
     """
 
     name: str

@@ -33,8 +33,8 @@ def output_types(op_type: str, ctx: Context) -> tuple[int, frozenset[np.dtype[An
 
 
 def type_of(number: int, op_type: str, param: str, message: str, ctx: Context) -> np.dtype[Any]:
-    """The element type with this ONNX number; refuses a type that this version of the operator cannot output. message:
-    the error's text, in which {} is replaced by the version."""
+    """The element type with this ONNX number; refuses a type that this version of the operator cannot output.
+    message: the error's text, in which {} is replaced by the version."""
     version, types = output_types(op_type, ctx)
     allowed, dtype = types or frozenset(DTYPES.values()), DTYPES.get(number)
     if dtype is None or dtype not in allowed:

@@ -283,10 +283,10 @@ def op(
 
     Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional, ``*xs``: variadic),
     keyword-only parameters are the attributes with their defaults; a record of `Attributes` declares several. ``ctx``
-    receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`. like:
-    a declaration whose inputs and attributes this one takes over: ``*inputs`` and ``**attributes`` then mean those, and
-    keyword-only parameters are added. graphs: attributes that are graphs; the kernel finds them in the Context's
-    bodies. draws: whether it has a seed and draws random numbers.
+    receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
+    like: a declaration whose inputs and attributes this one takes over: ``*inputs`` and ``**attributes`` then mean
+    those, and keyword-only parameters are added. graphs: attributes that are graphs; the kernel finds them in the
+    Context's bodies. draws: whether it has a seed and draws random numbers.
     """
 
     def register(reference: Kernel) -> OpDef:

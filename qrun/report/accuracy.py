@@ -72,8 +72,8 @@ def _how(found: Accuracy) -> str:
 
 
 def accuracy_tables(found: Item, top: int | None, causes: bool = False) -> list[Block]:
-    """The tables of a comparison of two models. found: its JSON document, or the parts of it that hold tables. causes:
-    add a column with the kind of reason why each node costs accuracy."""
+    """The tables of a comparison of two models. found: its JSON document, or the parts of it that hold tables.
+    causes: add a column with the kind of reason why each node costs accuracy."""
     outputs, costs, tensors = (list(found[key]) for key in ("outputs", "costs", "tensors"))
     parts = [part for output in outputs for part in _list(output, "parts")]
     tables = [Block("Outputs", Grid.of(_OUTPUTS, [*outputs, *parts]))] if outputs else []

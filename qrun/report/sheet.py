@@ -28,8 +28,8 @@ NONE: Sources = MappingProxyType({})
 class Block:
     """A heading, then labelled facts, a table, lines about the table, and a line about what was left out.
 
-    legends: lines about columns, by header; each is printed once, below the first table that shows its column. folds:
-    the table's names are names of nodes.
+    legends: lines about columns, by header; each is printed once, below the first table that shows its column.
+    folds: the table's names are names of nodes.
     """
 
     title: str

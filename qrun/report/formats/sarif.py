@@ -73,8 +73,8 @@ def _rule(found: CatalogEntry) -> dict[str, Any]:
 def result(
     rule: tuple[str, int], level: str, text: str, places: Mapping[str, Any], prints: Mapping[str, str], more: Any
 ) -> dict[str, Any]:
-    """rule: its id and its index among the rules; places: the file, and logical locations; prints: fingerprints; more:
-    properties."""
+    """rule: its id and its index among the rules; places: the file, and logical locations; prints: fingerprints;
+    more: properties."""
     return {
         "ruleId": rule[0],
         "ruleIndex": rule[1],

@@ -77,8 +77,8 @@ def table(
     The look of a column is stated once, by a class: ``n3`` says that the third column has numbers, ``k`` names, ``m``
     other long cells, ``w`` sentences.
 
-    legends: tooltips of headers. box: ``side`` for a first column that stays in place while the others scroll. sorted:
-    the column in whose descending order the rows are. ids: of rows, for links to them.
+    legends: tooltips of headers. box: ``side`` for a first column that stays in place while the others scroll.
+    sorted: the column in whose descending order the rows are. ids: of rows, for links to them.
     """
     longest = max((column.shrink for column in grid.columns), default=0)
     kinds = [_kind(column, longest) for column in grid.columns]
