@@ -33,8 +33,8 @@ STREAM_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EIO, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug, 130
-    Ctrl-C."""
+    """Runs one command and returns its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug,
+    130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     call = Call(
         argv=arguments,
