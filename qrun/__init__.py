@@ -11,15 +11,15 @@ import os
 import sys
 
 _COLLECT_EVERY = 500_000
-"""Objects after which Python looks for circles among the new ones, in a process of the command. A model, and what is
-imported to run it, are many objects without circles: Python's own 700 would cost a quarter of a run;
-one search among 200,000 takes 50 ms."""
+"""New objects after which Python collects cycles, in a process of the command. A model, and the modules that run it,
+are many objects without cycles: with Python's own 700, collecting would take a quarter of a run; one collection of
+200,000 objects takes 50 ms."""
 _held: list[int] = []
-"""Ctrl-C that came while the command was being imported; see qrun.cli._main."""
+"""The Ctrl-C that came while the command was being imported; see qrun.cli._main."""
 
 
 def _hold(number: int, frame: object) -> None:
-    """Keep the first Ctrl-C for the code that can tell of it; end at once with the second."""
+    """Keeps the first Ctrl-C until the command can report it; ends the process at once with the second."""
     if _held:
         os.write(2, b"interrupted\n")
         os._exit(130)
@@ -27,7 +27,7 @@ def _hold(number: int, frame: object) -> None:
 
 
 def _is_command() -> bool:
-    """Is qrun imported by its command: a script that wants qrun.cli of it, or ``python -m qrun``?"""
+    """Whether qrun is imported by its command: a script that imports qrun.cli, or ``python -m qrun``."""
     frame, wanted = sys._getframe(2), ""
     while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
         wanted = frame.f_locals.get("name", wanted)
@@ -130,7 +130,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use, so that ``qrun --help`` starts without numpy and onnx."""
+    """Imports on first use, so that ``qrun --help`` starts without numpy and onnx."""
     if name in _HOME or name == "report":
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Every failure that reaches a user: what is wrong, where, expected and got, and what to type next."""
+"""The errors that users see: what is wrong, where, expected and got, and what to type next."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NAMES = {
     "QR504": "extra-file",
     "QR505": "not-replayed",
 }
-"""The name of each code that is no rule's, or that errors share with a rule: its own name then."""
+"""The name of each code that no rule has, or that errors share with a rule (then the rule's own name)."""
 
 
 class QrunError(Exception):
@@ -66,8 +66,8 @@ class QrunError(Exception):
     facts:       (label, value) pairs, at most about four.
     why:         the rule, in one sentence, where it helps.
     fixes:       what to type, at most two; ``qrun explain CODE`` if nothing closer is known.
-    calls:       the same for a program that uses qrun, which ``str`` shows in their place;
-                 () where they help it as they are.
+    calls:       the same for a program that uses qrun; ``str`` shows them in place of `fixes`;
+                 () if `fixes` fit a program too.
     """
 
     exit_code: ClassVar[int] = 70
@@ -95,7 +95,7 @@ class QrunError(Exception):
         self.calls = tuple(calls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors cross process borders whole."""
+        """Keeps all attributes when the error is pickled to another process."""
         return _restore, (type(self), self.message, self.__dict__.copy())
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class MemoryLimitError(LimitError):
 
 
 def used_up(error: BaseException) -> MemoryLimitError:
-    """The error of a machine, or a limit of the process, that has no memory left. error: what said so."""
+    """The error for a machine, or a limit of the process, without memory left. error: the exception that said so."""
     return MemoryLimitError(
         "QR010",
         "the machine has no memory left for this run",
@@ -159,10 +159,10 @@ def used_up(error: BaseException) -> MemoryLimitError:
 
 
 class TimeLimitError(LimitError):
-    """The run takes longer than it may."""
+    """The run takes longer than allowed."""
 
     def in_turn(self, number: int) -> None:
-        """Add which run of a graph inside a node it came to, counted from 1; the innermost one first."""
+        """Adds the iteration, counted from 1, that a graph inside a node had reached; the innermost one first."""
         turns = dict(self.facts).get("turn", "")
         others = [fact for fact in self.facts if fact[0] != "turn"]
         self.facts = (("turn", f"{turns}, in turn {number} of the one around it" if turns else f"{number}"), *others)
@@ -191,13 +191,12 @@ class OperatorError(RunError):
 
 
 def some(names: Sequence[str], most: int = 4) -> str:
-    """The first of these names, and how many more there are."""
+    """The first `most` of these names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def absent(path: str) -> tuple[str, str]:
-    """Why nothing can be read at a path, "" if something is there;
-    and what to do, "" if simply nothing has that name."""
+    """Why a path cannot be read, "" if something is there; and what to do, "" if simply nothing has that name."""
     try:
         os.stat(path)
     except (OSError, ValueError) as error:
@@ -208,7 +207,7 @@ def absent(path: str) -> tuple[str, str]:
 
 
 def choose(what: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a value that is none of those allowed."""
+    """Raises CallError if the value is not one of those allowed."""
     if value not in allowed:
         near = meant(value, allowed)
         fixes = [f"did you mean {near!r}?"] if near else []
@@ -217,11 +216,11 @@ def choose(what: str, value: str, allowed: Sequence[str]) -> None:
 
 
 FULL_NAMES = {"onnxruntime": "ort", "onnx.reference": "onnx-ref", "onnx": "onnx-ref"}
-"""What people call the runtimes that qrun has short names for."""
+"""Common names of the runtimes for which qrun has short names."""
 
 
 def meant(value: str, allowed: Iterable[str]) -> str:
-    """Which of the allowed values was probably meant; "" if none is near."""
+    """The allowed value that was probably meant; "" if none is similar."""
     known = list(allowed)
     full = FULL_NAMES.get(value.lower(), "")
     return full if full in known else next(iter(close_matches(value, known)), "")

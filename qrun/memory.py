@@ -1,4 +1,4 @@
-"""The guard of memory and time: how much a run may use, and the account of what it uses."""
+"""Limits on memory and time: what a run may use, and the account of what it uses."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", 1)
     for unit, base in ((f"{prefix}b", 1000), (prefix, 1024), (f"{prefix}ib", 1024))
 }
-"""Bytes of what a size may end with, in lower case."""
+"""Bytes by unit of a size, in lower case."""
 
 ADDRESSABLE = 2**47
 """Bytes that a process can address."""
 SMALL = 2**24
-"""Up to so many bytes are taken without asking the system what is free, which takes longer than many nodes."""
+"""Up to this many bytes are taken without asking the system what is free, which takes longer than many nodes."""
 LARGE = 2**28
-"""A run that holds more looks ahead, once, whether later nodes will need too much: taking it would take seconds."""
+"""A run that holds more checks once whether later nodes will need too much, because taking it takes seconds."""
 _COUNTED = 2**70
-"""Of more bytes only the size is told."""
+"""Above this many bytes, only the power of two is shown."""
 
 
 def human(nbytes: int) -> str:
-    """A count of bytes in memory for people: ``20.3 GiB``; shapes that were never meant may ask for ``2**1240 B``."""
+    """Formats bytes in memory: ``20.3 GiB``; shapes that were never meant may ask for ``2**1240 B``."""
     if nbytes >= _COUNTED:
         return f"2**{nbytes.bit_length() - 1} B"
     value = float(nbytes)
@@ -41,7 +41,7 @@ def human(nbytes: int) -> str:
 
 
 def file_size(nbytes: int) -> str:
-    """A length of a file for people, as file managers show it: ``3.6 MB``."""
+    """Formats the length of a file as file managers show it: ``3.6 MB``."""
     value = float(nbytes)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.5 or unit == "GB":
@@ -51,14 +51,14 @@ def file_size(nbytes: int) -> str:
 
 
 class ResourceLimits(TypedDict, total=False):
-    """What a run may take: max_memory bytes, None for 80 % of what is free; max_time seconds, None for any."""
+    """Limits of a run: max_memory in bytes, None for 80 % of what is free; max_time in seconds, None for no limit."""
 
     max_memory: int | None
     max_time: float | None
 
 
 def parse_size(text: str) -> int:
-    """``8GiB``, ``500 MB``, ``1e9`` or ``4096`` in bytes; ValueError if it is none of these."""
+    """Converts ``8GiB``, ``500 MB``, ``1e9`` or ``4096`` to bytes. Raises ValueError if the text is none of these."""
     text = text.strip().lower()
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(number) :].strip()
@@ -69,7 +69,7 @@ def parse_size(text: str) -> int:
 
 
 def available() -> int | None:
-    """Bytes of memory that this process can still take (half of all memory where only that is known), or None."""
+    """Bytes of memory that this process can still take (half of all memory if only that is known); None if unknown."""
     found: list[int] = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -91,20 +91,20 @@ def available() -> int | None:
 
 
 def default_limit() -> int:
-    """80 % of what is free; 4 GiB where the system does not tell."""
+    """80 % of what is free; 4 GiB if the system does not tell."""
     free = available()
     return 4 * 2**30 if free is None else free * 4 // 5
 
 
 def _owner(array: Any) -> Any:
-    """The array that owns the memory which `array` views."""
+    """The array that owns the memory of which `array` is a view."""
     while isinstance(array.base, type(array)):
         array = array.base
     return array
 
 
 def _rounded_up(nbytes: int) -> str:
-    """A size of at least so many bytes, as `parse_size` reads it: ``21GiB``."""
+    """A size of at least this many bytes, in the form that `parse_size` reads: ``21GiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= 4 * size or unit == "KiB":
             return f"{-(-nbytes // size)}{unit}"
@@ -112,9 +112,9 @@ def _rounded_up(nbytes: int) -> str:
 
 
 class Deadline:
-    """When a run must be over: so many seconds after this is made.
+    """The time by which a run must be over: `seconds` after this is made.
 
-    It is looked at between nodes, and between turns of a graph inside a node: what is at work is not cut off.
+    It is checked between nodes, and between iterations of a graph inside a node; a running kernel is not interrupted.
     """
 
     __slots__ = ("_end", "seconds")
@@ -128,13 +128,13 @@ class Deadline:
         return perf_counter_ns() >= self._end
 
     def check(self) -> None:
-        """Raise TimeLimitError if the time is over."""
+        """Raises TimeLimitError if the time is over."""
         if self.passed:
             raise out_of_time(self.seconds)
 
 
 def out_of_time(seconds: float) -> TimeLimitError:
-    """The error of a run that takes longer than so many seconds."""
+    """The error of a run that takes longer than this many seconds."""
     enough = max(2 * seconds, 1)
     return TimeLimitError(
         "QR016",
@@ -146,15 +146,14 @@ def out_of_time(seconds: float) -> TimeLimitError:
 
 
 class Budget:
-    """What a run may hold at once, in bytes, and what it holds now; and how long it may take.
+    """The account of a run: the bytes it may hold at once and holds now, and how long it may take.
 
-    limit: None means no limit; a function is asked when the account first passes SMALL, and what it says is then
-    allowed beyond what is held at that time. deadline: None means no limit of time.
+    limit: None means no limit; a function is called when the account first passes SMALL, and its result is then allowed
+    in addition to what is held at that time. deadline: None means no limit of time.
 
-    A tensor counts from `hold` to `release`, and once, however many arrays view it, also as an element of sequences
-    (`elements` of what is held); the model's own weights, which are
-    there before the run and after it, do not count. `claim` is called before a tensor is made, so that a small hostile
-    model cannot take the machine down. Both raise MemoryLimitError.
+    A tensor counts from `hold` to `release`, and once, however many arrays view it; so do the `elements` of a sequence.
+    The model's own weights, which exist before and after the run, do not count. `claim` is called before a tensor is
+    made, so that a small hostile model cannot take the machine down. Both raise MemoryLimitError.
     """
 
     __slots__ = ("_ahead", "_ceiling", "_limit", "_views", "deadline", "live", "peak")
@@ -169,39 +168,39 @@ class Budget:
 
     @property
     def limit(self) -> int | None:
-        """Found out when first asked for, if a function was given."""
+        """The limit; if a function was given, it is called on first access."""
         if callable(self._limit):
             self._limit = self.live + self._limit()
         return self._limit
 
     def aside(self) -> Budget:
-        """Another account that stands as this one does, for what is only tried, or is given back at the end."""
+        """Another account with the same contents, for a trial, or for memory that is given back at the end."""
         made = Budget(self._limit, self.deadline)
         made.live, made._ceiling = self.live, self._ceiling
         return made
 
     def anew(self) -> Budget:
-        """An account of nothing yet, for another try of the same run."""
+        """An empty account with the same limits, for another try of the same run."""
         return Budget(self._limit, self.deadline)
 
     def in_time(self) -> None:
-        """Raise TimeLimitError if the run takes longer than it may."""
+        """Raises TimeLimitError if the run takes longer than allowed."""
         if self.deadline is not None:
             self.deadline.check()
 
     def look_ahead(self, look: Callable[[int], None]) -> None:
-        """Call `look` with the limit, once, when the account first passes LARGE: it may raise MemoryLimitError for what
-        the run will need later."""
+        """Makes the account call `look` with the limit, once, when it first passes LARGE. `look` may raise
+        MemoryLimitError for what the run will need later."""
         self._ahead = look
         self._ceiling = min(self._ceiling, LARGE)
 
     def hold(self, array: Any, what: str = "output") -> None:
-        """Count an array that is there, and with it whatever views it; what: its name."""
+        """Counts an existing array, once with all views of it; what: its name."""
         owner = array if array.base is None else _owner(array)
         self._hold(id(owner), owner.nbytes, array, what)
 
     def hold_fed(self, array: Any, what: str) -> None:
-        """Count what the caller handed over: of a view no more than it shows, as the rest is not the run's."""
+        """Counts an array from the caller: a view counts no more than it shows, because the rest is not the run's."""
         nbytes, owner = array.nbytes, array
         if array.base is not None:
             owner = _owner(array)
@@ -211,7 +210,7 @@ class Budget:
             self.hold_fed(element, what)
 
     def hold_made(self, array: Any, what: str) -> None:
-        """Count what a kernel made, unless it is a view of a weight, which nobody can write to."""
+        """Counts a kernel's result, unless it is a view of a weight, which is never writable."""
         owner = array if array.base is None else _owner(array)
         if owner.flags.writeable or id(owner) in self._views:
             self._hold(id(owner), owner.nbytes, array, what)
@@ -226,7 +225,7 @@ class Budget:
         self._views[key] = held[0] + 1, held[1]
 
     def release(self, array: Any) -> None:
-        """Undo one `hold` of this array, or of another one in the same memory."""
+        """Undoes one `hold` of this array, or of another one in the same memory."""
         key = id(array if array.base is None else _owner(array))
         views, counted = self._views.pop(key, (0, 0))
         if views > 1:
@@ -237,8 +236,8 @@ class Budget:
             self.release(element)
 
     def reserve(self, nbytes: int, what: str, shape: Sequence[int] = (), *, there: bool = False) -> None:
-        """Count memory for the rest of the run. there: it was taken before,
-        so a limit by what is free has left it out."""
+        """Counts memory for the rest of the run. there: it was taken before, so a limit based on free memory has left
+        it out."""
         live = self.live + nbytes
         if live > self._ceiling and not (there and callable(self._limit)):
             self._pass(live, nbytes, shape or (nbytes,), what)
@@ -247,7 +246,7 @@ class Budget:
             self.peak = live
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
-        """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
+        """Raises MemoryLimitError if a tensor of this shape would pass the limit, or if numpy cannot index it."""
         nbytes = math.prod(shape) * itemsize
         if not nbytes:
             extent = math.prod(max(int(n), 1) for n in shape) * itemsize
@@ -258,7 +257,7 @@ class Budget:
         self.peak = max(self.peak, needed)
 
     def _pass(self, needed: int, nbytes: int, shape: Sequence[int], what: str) -> None:
-        """Let the account grow beyond what was known to be allowed, or raise."""
+        """Raises the ceiling up to the limit, or raises an error if the limit is passed."""
         limit = self.limit
         allowed = ADDRESSABLE if limit is None else limit
         if needed > allowed:
@@ -274,7 +273,7 @@ class Budget:
 def over_limit(
     what: str, shape: Sequence[int], nbytes: int, needed: int, allowed: int, *, least: int = 0
 ) -> MemoryLimitError:
-    """The error of a tensor of so many bytes, with which a run needs more than is allowed.
+    """The error for a tensor of `nbytes` bytes, with which a run needs more than is allowed.
 
     least: what the run will need in all, if that was looked ahead.
     """

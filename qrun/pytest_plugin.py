@@ -34,7 +34,7 @@ def check_path(
     backend: str = "reference",
     arith: str = "exact",
 ) -> Report:
-    """Check models as ``qrun check`` does, and fail the test with the findings' text.
+    """Checks models as ``qrun check`` does, and fails the test with the findings' text.
 
     path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; ():
     none. The other parameters are the options of ``qrun check`` (select_ is --select).

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MOST_AXES = 64
-"""Of a numpy array."""
+"""The most axes of a numpy array."""
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """What shapes broadcast to, as numpy.broadcast_shapes says, which knows 32 axes only,
-    of the 64 that arrays may have.
-
-    Raises ValueError if they do not broadcast.
-    """
+    """The shape that these shapes broadcast to. numpy.broadcast_shapes says the same, but for at most 32 axes, while
+    arrays may have 64. Raises ValueError if they do not broadcast."""
     rank = max(map(len, shapes), default=0)
     made = [1] * rank
     for shape in shapes:
@@ -26,6 +23,6 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcasts_to(shape: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether what has this shape broadcasts to the whole one, which stays as it is."""
+    """Whether an array of this shape broadcasts to the whole shape without changing that."""
     lead = len(whole) - len(shape)
     return lead >= 0 and all(n in (1, m) for n, m in zip(shape, whole[lead:], strict=True))

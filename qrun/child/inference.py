@@ -1,4 +1,4 @@
-"""onnx's inference of shapes and types: C++ that hostile and half-known models have made read at address 0."""
+"""onnx's inference of shapes and types, for the child: it is C++, which some models have made read at address 0."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from onnx import helper
 
 Expansion = tuple[str, Sequence[tuple[int, int | None]], int | None]
 Expand = Callable[[str, str, int], Expansion | None]
-"""Takes a domain, an operator and its number of inputs; gives what it computes between DequantizeLinear and
-QuantizeLinear.
+"""Maps a domain, an operator and its number of inputs to what it computes between DequantizeLinear and QuantizeLinear.
 
 That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the
-output's scale, which its zero point follows (None: the output is not quantized).
-None for operators that ONNX infers itself.
+output's scale, which its zero point follows (None: the output is not quantized). None for operators that ONNX infers
+itself.
 """
 
 
 def inferred(model: bytes) -> list[bytes]:
-    """A ValueInfoProto for each tensor of the main graph whose type follows."""
+    """A ValueInfoProto for each tensor of the main graph whose type can be inferred."""
     proto = onnx.load_model_from_string(model)
     made = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
     return [value.SerializeToString() for value in (*made.value_info, *made.output)]
@@ -29,9 +28,9 @@ def inferred(model: bytes) -> list[bytes]:
 def shapes_made(
     model: bytes, expansions: Mapping[tuple[str, str, int], Expansion]
 ) -> dict[str, tuple[int | None, ...]]:
-    """The shape of each tensor that nodes of the main graph make, as far as it follows without what the file states.
+    """The shape of each tensor that nodes of the main graph make, if it follows without the shapes stated in the file.
 
-    expansions: what an Expand gives, by its arguments.
+    expansions: the results of an Expand, by its arguments.
     """
     proto = onnx.load_model_from_string(model)
     if expansions:
@@ -55,7 +54,7 @@ def node_outputs(
 ) -> dict[str, bytes]:
     """The TypeProto of each output of a NodeProto whose operator has this version.
 
-    types: a TypeProto for each input. values: a TensorProto for each that is known.
+    types: a TypeProto for each input. values: a TensorProto for each input whose value is known.
     """
     proto = onnx.NodeProto.FromString(node)
     made = onnx.shape_inference.infer_node_outputs(
@@ -69,7 +68,7 @@ def node_outputs(
 
 
 def plain_nodes(node: onnx.NodeProto, expand: Expand) -> Sequence[onnx.NodeProto]:
-    """The node, or the standard nodes that make tensors of the same types and shapes."""
+    """The node itself, or standard nodes that make tensors of the same types and shapes."""
     try:
         return list(_standard(node, expand))
     except IndexError:
@@ -77,7 +76,7 @@ def plain_nodes(node: onnx.NodeProto, expand: Expand) -> Sequence[onnx.NodeProto
 
 
 def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
-    """Raises IndexError where an input or output is missing."""
+    """Yields these nodes. Raises IndexError if an input or output is missing."""
     computes = expand(node.domain, node.op_type, len(node.input))
     attributes = {a.name: a for a in node.attribute}
     turned = attributes.pop("channels_last", None)

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU."""
+"""The child's adapter of onnxruntime, on the CPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ort.set_default_logger_severity(4)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Fed = Mapping[str, tuple[Array, int]]
-"""Feeds: an array and 0, or the bits of one and the number of its element type, where numpy does not have that."""
+"""Feeds: an array and 0; for element types that numpy lacks, the bits in an array and the number of the ONNX type."""
 
 
 class OrtSession:
-    """A model that is loaded.
+    """A loaded model.
 
-    optimize: let onnxruntime rewrite the graph. threads: 0 for as many as it likes. settings: entries of the session's
-    configuration. profile: prefix of the files of its profiler. optimized: where it writes the model that it runs.
+    optimize: let onnxruntime rewrite the graph. threads: 0 to let it choose. settings: entries of the session's
+    configuration. profile: prefix of the profiler's files. optimized: file for the model that it actually runs.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class OrtSession:
         self.told = {"ns": perf_counter_ns() - start, "outputs": outputs}
 
     def run(self, feeds: Fed, names: Sequence[str] | None = None, plain: bool = True) -> tuple[list[Any], int]:
-        """The outputs asked for, each with the number of its element type, 0 for that of the array; and the time, ns.
+        """The requested outputs, each with the number of its element type (0: that of the array); and the time, ns.
 
-        plain: all of them have types of numpy's own. None in place of an output: Python cannot read it.
+        plain: all of them have numpy's own types. An output that Python cannot read is None.
         """
         call, start = self.call(feeds, names, plain), perf_counter_ns()
         made, duration = call(), perf_counter_ns() - start
@@ -63,14 +63,14 @@ class OrtSession:
         return [(_numpy(value), value.element_type()) for value in made], duration
 
     def call(self, feeds: Fed, names: Sequence[str] | None = None, plain: bool = True) -> Callable[[], Any]:
-        """The call of onnxruntime that `run` makes: it returns arrays if all types are numpy's own, else OrtValues."""
+        """The call of onnxruntime that `run` times: it returns arrays if all types are numpy's own, else OrtValues."""
         if _as_arrays(feeds, plain):
             return partial(self._session.run, names, {name: array for name, (array, _) in feeds.items()})
         values = {name: _value(*given) for name, given in feeds.items()}
         return partial(self._session.run_with_ort_values, names, values)
 
     def finish(self) -> str:
-        """End profiling; the path of the profile."""
+        """Ends profiling and returns the path of the profile."""
         return str(self._session.end_profiling())
 
 

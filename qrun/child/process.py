@@ -1,4 +1,4 @@
-"""qrun's side: the one child process, requests to it, and how it ended if it did."""
+"""qrun's side of the child process: starts it, sends requests, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from typing import IO, Any
 from qrun.child.serve import out_of_memory, read, write
 
 SERVER = "import sys; sys.path[:] = sys.argv[1:]; from qrun.child.serve import main; main()"
-"""What the child executes; it finds modules where this process does."""
+"""The code that the child executes; it finds modules where this process does."""
 _ENDING = 10.0
-"""Seconds for a child that has closed its pipe to be gone."""
+"""Seconds to wait for a child that has closed its pipe to end."""
 _NUMBERS = count()
 
 
 class Failed(Exception):
-    """The runtime refused: an exception of its own, as ``Type: text``."""
+    """The runtime raised an exception of its own, as ``Type: text``."""
 
     @property
     def memory(self) -> bool:
-        """Had it no memory left?"""
+        """Whether it ran out of memory."""
         return out_of_memory(str(self))
 
 
 class Crash(Exception):
     """The child ended before it answered.
 
-    how: in a word, such as ``crashed``. sign: ``SIGSEGV``, ``exit code 3``. last: its last line on stderr, or "".
+    how: a word, such as ``crashed``. sign: ``SIGSEGV``, ``exit code 3``. last: its last line on stderr, or "".
     """
 
     def __init__(self, how: str, sign: str, last: str = "") -> None:
@@ -48,7 +48,7 @@ class Crash(Exception):
 
     @property
     def memory(self) -> bool:
-        """Had it no memory left?"""
+        """Whether it ran out of memory."""
         return out_of_memory(self.last)
 
 
@@ -57,8 +57,8 @@ class Slow(Exception):
 
 
 class Child:
-    """A process that runs other runtimes. It ends when this one does, however that ends.
-    Raises Crash if it cannot start."""
+    """A process that runs other runtimes. It ends when this process does, however that ends. Raises Crash if it cannot
+    start."""
 
     def __init__(self) -> None:
         self._log = _log()
@@ -87,10 +87,10 @@ class Child:
         return self._process.poll() is None
 
     def ask(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """The answer to a request. Raises Failed with the runtime's words, Crash if the child ended before it answered,
-        Slow if there is none after so many seconds.
+        """Sends a request and returns the answer. Raises Failed with the runtime's words, Crash if the child ends
+        before it answers, Slow if it takes longer than `seconds`.
 
-        Ctrl-C while it waits leaves the child at work; that answer is then passed over.
+        Ctrl-C during the wait leaves the child at work; its answer is then ignored.
         """
         with self._lock:
             number = self._send(name, arguments)
@@ -109,14 +109,14 @@ class Child:
         return answer[2]
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """A request whose answer nobody waits for."""
+        """Sends a request without waiting for the answer."""
         with self._lock, suppress(Crash):
             self._send(name, arguments)
 
     def drop(self, handle: int) -> None:
-        """Let the child forget what it keeps under this number: now, or with the next request if one is under way.
+        """Makes the child forget an object: now, or with the next request if one is under way.
 
-        Threads of a session that nobody needs would go on spinning. Called by the garbage collector, anywhere.
+        Else threads of an unused session would go on spinning. The garbage collector calls this, anywhere.
         """
         self._dropped.append(handle)
         if self in _children and self._lock.acquire(blocking=False):
@@ -127,7 +127,7 @@ class Child:
                 self._lock.release()
 
     def close(self) -> None:
-        """End the process, now."""
+        """Ends the process, now."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._log):
@@ -136,8 +136,8 @@ class Child:
                     stream.close()
 
     def leave(self) -> None:
-        """In a forked process: give up the parent's child. What this process still has to write to that child's pipe
-        goes nowhere."""
+        """Gives up the parent's child in a forked process. Data that this process still has to write to that child's
+        pipe goes nowhere."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._process.stdin.fileno())
@@ -167,8 +167,8 @@ class Child:
 class RemoteObject:
     """An object that the child keeps under a number for later requests: a loaded model, or feeds.
 
-    A request makes it. If the child has ended since, the request is sent again to the new child, with arguments
-    that are asked for anew. answer: the answer to the request. Raises Failed and Crash.
+    A request makes it. If the child has ended since, the request is sent again to the new child, with arguments that
+    `arguments` makes anew. answer: the answer to the request. Raises Failed and Crash.
     """
 
     def __init__(self, name: str, arguments: Callable[[], tuple[Any, ...]]) -> None:
@@ -186,7 +186,7 @@ class RemoteObject:
             return self._handle
 
     def forget(self) -> None:
-        """Let the child drop the object, which the next request then makes anew."""
+        """Makes the child drop the object; the next request makes it anew."""
         self._finalizer()
         self._child = None
 
@@ -199,18 +199,18 @@ class RemoteObject:
 
 
 _children: list[Child] = []
-"""The child of this process, if it has one."""
+"""The child of this process, if any."""
 _turn = RLock()
 
 
 def alone() -> RLock:
-    """The lock for requests that need the same child: while a thread holds it,
-    no other thread can start another child or learn that this one has ended."""
+    """The lock for requests that need the same child: while a thread holds it, no other thread can start another child
+    or learn that this one has ended."""
     return _turn
 
 
 def running() -> Child:
-    """The child of this process; another one if it has ended."""
+    """The child of this process; starts another one if it has ended."""
     with alone():
         if _children and not _children[0].alive:
             _children.pop().close()
@@ -220,7 +220,7 @@ def running() -> Child:
 
 
 def start(runtime: str) -> None:
-    """Let the child import a runtime meanwhile, if it is not at work yet."""
+    """Makes the child import a runtime in the background, if no child exists yet."""
     if not _children:
         with suppress(Crash):
             running().tell("version", runtime)
@@ -232,7 +232,7 @@ def _end() -> None:
 
 
 def _reset_after_fork() -> None:
-    """In a forked process: it gets a child of its own, and does not hold the pipe of the other one open."""
+    """Runs in a forked process: it gets a child of its own, and does not keep the pipe of the parent's child open."""
     global _turn
     _turn = RLock()
     while _children:
@@ -245,7 +245,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _listen(stream: Any, answers: SimpleQueue[tuple[int, bool, Any] | None]) -> None:
-    """Put every message of the child into `answers`; runs in a thread, so that Ctrl-C never cuts a message in two."""
+    """Puts every message of the child into `answers`; runs in a thread, so that Ctrl-C never cuts a message in two."""
     with stream, suppress(OSError, EOFError):
         while True:
             answers.put(read(stream))
@@ -253,7 +253,7 @@ def _listen(stream: Any, answers: SimpleQueue[tuple[int, bool, Any] | None]) -> 
 
 
 def _log() -> IO[bytes] | None:
-    """A file without a name for what the child's libraries print."""
+    """An unnamed file for the output of the child's libraries."""
     try:
         return tempfile.TemporaryFile()
     except OSError:
@@ -269,7 +269,7 @@ def _last_line(log: IO[bytes] | None) -> str:
 
 
 def _how(code: int | None) -> tuple[str, str]:
-    """An exit code in words: of POSIX, where those of signals are negative, or of Windows."""
+    """Describes an exit code: of POSIX, where those of signals are negative, or of Windows."""
     if code is None:
         return "was stopped", "it closed its pipe"
     if code < 0:

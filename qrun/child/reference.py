@@ -1,4 +1,4 @@
-"""onnx.reference."""
+"""The child's adapter of onnx.reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = onnx.__version__
 
 
 class ReferenceSession:
-    """A model that is loaded. folder: where its external data are, "" if it has none."""
+    """A loaded model. folder: of its external data, "" if it has none."""
 
     def __init__(self, data: bytes, folder: str = "") -> None:
         start = perf_counter_ns()
@@ -25,13 +25,13 @@ class ReferenceSession:
         self.told = {"ns": perf_counter_ns() - start}
 
     def run(self, feeds: Mapping[str, Any], names: Sequence[str]) -> tuple[list[Any], int]:
-        """The outputs asked for, and the time, ns."""
+        """The requested outputs, and the time, ns."""
         call, start = self.call(feeds, names), perf_counter_ns()
         made, duration = call(), perf_counter_ns() - start
         return [_plain(value) for value in made], duration
 
     def call(self, feeds: Mapping[str, Any], names: Sequence[str]) -> Callable[[], list[Any]]:
-        """The call of onnx.reference that `run` makes."""
+        """The call of onnx.reference that `run` times."""
 
         def call() -> list[Any]:
             with np.errstate(all="ignore"):
@@ -42,7 +42,7 @@ class ReferenceSession:
 
 
 def _plain(value: Any) -> Any:
-    """An array, with text as objects; a list of arrays; a value of another kind as it is."""
+    """An array, with texts as objects; a list of arrays; a value of another kind unchanged."""
     if value is None or isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
         return value
     if isinstance(value, list):

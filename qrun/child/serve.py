@@ -1,6 +1,6 @@
-"""The other side: requests come in on stdin, answers go out on what was stdout; nothing else ever does.
+"""The child's side: reads requests from stdin and writes answers to what was stdout; nothing else ever goes there.
 
-A message is how many parts, their lengths, then the parts: a pickle and the arrays' bytes, which it refers to.
+A message is the number of its parts, their lengths, then the parts: a pickle and the arrays' bytes, which it refers to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qrun.declare.calls import Calls, timed_calls
 
 
 def write(stream: BinaryIO, message: object) -> None:
-    """Send a message of plain data and arrays. What cannot be pickled raises before anything is sent."""
+    """Sends a message of plain data and arrays. If it cannot be pickled, raises before anything is sent."""
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(message, 5, buffer_callback=buffers.append)
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
@@ -34,7 +34,7 @@ def write(stream: BinaryIO, message: object) -> None:
 
 
 def read(stream: BinaryIO) -> Any:
-    """The next message; its arrays can be written to. EOFError if the other side has closed the pipe."""
+    """The next message; its arrays are writable. Raises EOFError if the other side has closed the pipe."""
     (count,) = struct.unpack("<Q", _exactly(stream, 8))
     lengths = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
     body, *buffers = [_exactly(stream, length) for length in lengths]
@@ -59,7 +59,7 @@ _WORDS = re.compile(
 
 @contextmanager
 def limited(nbytes: int | None) -> Iterator[None]:
-    """Let this process take no more than `nbytes` on top of what it has; None: as much as there is."""
+    """Limits this process to `nbytes` in addition to what it has; None: no limit."""
     if nbytes is None or sys.platform != "linux":
         yield
         return
@@ -77,22 +77,22 @@ def limited(nbytes: int | None) -> Iterator[None]:
 
 
 def out_of_memory(words: str) -> bool:
-    """Do these words say that there was no memory left?"""
+    """Whether these words say that there was no memory left."""
     return bool(_WORDS.search(words))
 
 
 RUNTIMES = {"ort": ("qrun.child.ort", "OrtSession"), "onnx-ref": ("qrun.child.reference", "ReferenceSession")}
-"""The module of each runtime, which knows its VERSION, and the class in it that loads a model."""
+"""The module of each runtime, which has a VERSION, and its class that loads a model."""
 
 
 class Server:
-    """What the child keeps, by number, and what it is asked to do."""
+    """The objects that the child keeps, by number, and the requests it serves."""
 
     def __init__(self) -> None:
         self._held: dict[int, Any] = {}
 
     def drop(self, *handles: int) -> None:
-        """Forget what is kept under these numbers."""
+        """Forgets the objects with these numbers."""
         for handle in handles:
             self._held.pop(handle, None)
 
@@ -102,7 +102,7 @@ class Server:
     def load(
         self, handle: int, runtime: str, limit: int | None, data: bytes, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Load a model; what is told of it: version of the runtime, ns, and more that is the runtime's."""
+        """Loads a model and returns facts: the runtime's version, ns, and more from the runtime."""
         name, loaded = RUNTIMES[runtime]
         module = import_module(name)
         with limited(limit):
@@ -110,33 +110,33 @@ class Server:
         return {"version": module.VERSION, **session.told}
 
     def hold(self, handle: int, feeds: Any) -> None:
-        """Keep feeds for many runs."""
+        """Keeps feeds for many runs."""
         self._held[handle] = feeds
 
     def run(self, handle: int, limit: int | None, feeds: Any, fetch: bool, *how: Any) -> tuple[Any, int]:
-        """Run once: the outputs, None unless `fetch`, and how long it took, ns. feeds: perhaps the number of such."""
+        """Runs once: the outputs (None unless `fetch`) and the time, ns. feeds: these, or the number of held ones."""
         with limited(limit):
             outputs, duration = self._held[handle].run(self._held[feeds] if isinstance(feeds, int) else feeds, *how)
         return (outputs if fetch else None), duration
 
     def repeat(self, handle: int, limit: int | None, feeds: int, times: int, *how: Any) -> Calls:
-        """Run `times` times in a row, as a user's program does, on feeds that are held under a number. Gives how long
-        each run took, and how long the thread was on a processor, ns."""
+        """Runs `times` times in a row, as a user's program does, on the held feeds of that number. Returns each run's
+        duration and the time that the thread was on a processor, ns."""
         with limited(limit):
             return timed_calls(self._held[handle].call(self._held[feeds], *how), times)
 
     def infer(self, what: str, *arguments: Any) -> Any:
-        """What the function of this name in qrun.child.inference returns."""
+        """Calls the function of this name in qrun.child.inference."""
         return getattr(import_module("qrun.child.inference"), what)(*arguments)
 
     def finish(self, handle: int) -> str:
-        """End a runtime's own profiling: the path of what it wrote."""
+        """Ends a runtime's own profiling; returns the path of its file."""
         return str(self._held[handle].finish())
 
 
 def pipes() -> tuple[BinaryIO, BinaryIO]:
-    """stdin and stdout for messages alone: what is printed goes to stderr. Ctrl-C is the other process' to heed, and a
-    crash leaves no file behind."""
+    """Reserves stdin and stdout for messages: anything printed goes to stderr. The child ignores Ctrl-C, which the
+    other process handles, and a crash leaves no core file."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError):
         import resource
@@ -149,7 +149,7 @@ def pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def main() -> None:
-    """Serve until the pipe is closed, as it is when the other process ends; then end at once, whatever is going on."""
+    """Serves until the other process closes the pipe, or ends; then ends at once, whatever is going on."""
     incoming, outgoing = pipes()
     requests: SimpleQueue[tuple[int, list[int], str, tuple[Any, ...]]] = SimpleQueue()
     Thread(target=_listen, args=(incoming, requests), daemon=True).start()

@@ -1,6 +1,6 @@
-"""The command line: options in, one call into the packages below, one exit code out.
+"""The command line: parses options, makes one call into the packages below, and returns one exit code.
 
-Imported by `__main__` and the installed commands only. Knows no operator, no kernel and no layout of a screen or a
+Imported by `__main__` and the installed commands only. It knows no operator, no kernel and no layout of a screen or a
 document: `report` has these.
 """
 

@@ -1,7 +1,7 @@
-"""What every command is made of: grouped help with the examples first, shared options, and the two streams.
+"""The building blocks of every command: grouped help with the examples first, shared options, and the two streams.
 
-A command module defines ``command`` with `define` and the option decorators of this module; the function receives
-``out``, an `Out`, besides its own parameters, and returns an exit code or None.
+A command module defines ``command`` with `define` and the option decorators of this module. The function receives its
+own parameters and ``out``, an `Out`; it returns an exit code or None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 Function = Callable[..., Any]
 Heading = Callable[..., Callable[[Function], Function]]
-"""Declares options under a heading of the help, see `option`."""
+"""Declares options under one heading of the help, see `option`."""
 WIDTH = 80
 COMMANDS = {
     "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
@@ -41,14 +41,14 @@ COMMANDS = {
     "ops": ("qrun.cli.lookup:ops", "List supported operators, versions and types."),
     "explain": ("qrun.cli.lookup:explain", "Explain a rule, an operator or a topic, offline."),
 }
-"""The commands by name: where each is declared, and its line of the help."""
+"""The commands by name: the place of each declaration, and its line in the help."""
 
 
 @changeable
 class Call:
-    """One call of the program, shared between a command and `main`, which prints what went wrong.
+    """One call of the program, shared between a command and `main`, which prints errors.
 
-    assumed: free axes of random inputs, for which qrun chose sizes. fits: whether the model takes them.
+    assumed: free axes of random inputs, for which qrun chose sizes. fits: whether the model accepts these sizes.
     """
 
     argv: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Call:
 
 
 class _Limited:
-    """A number whose limits are told in words where a value is none, or is outside."""
+    """A number type whose error message states its limits, for values that are no numbers or are out of range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         kind: Any = self
@@ -88,7 +88,7 @@ class RealNumber(_Limited, click.FloatRange):
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
-    """One of some words; of another word that is near to one, that is suggested."""
+    """One of several words; for an unknown word, the error suggests a similar one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -99,7 +99,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]
 
 
 class Option(click.Option):
-    """An option that says under which heading of the help it stands.
+    """An option with the heading of the help under which it is listed.
 
     sets: the parameter that gets the value of this flag, if not its own.
     """
@@ -124,7 +124,7 @@ class Argument(click.Argument):
 
 
 def _as_inputs(given: Sequence[str] | None, rest: Sequence[str]) -> str:
-    """Words that are too many as values of -i: of files, or of one that has spaces around its =."""
+    """Suggests surplus words as values of -i: as files, or as one value with spaces around its =."""
     last = given[-1] if given else ""
     if last and (last.endswith("=") or rest[0].startswith("=")):
         return f"-i {last}{''.join(rest[: 2 if rest[0] == '=' else 1])}"
@@ -132,7 +132,7 @@ def _as_inputs(given: Sequence[str] | None, rest: Sequence[str]) -> str:
 
 
 class Command(click.Command):
-    """Help in the order: usage, one sentence, examples, arguments, options by heading."""
+    """A command whose help has this order: usage, one sentence, examples, arguments, options by heading."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), notes: str = "", **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {})
@@ -142,7 +142,7 @@ class Command(click.Command):
         self.notes = notes
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an argument too many of a command that takes inputs may be one."""
+        """Parses like click; for surplus arguments, the error suggests -i or a call of its own."""
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
@@ -196,7 +196,7 @@ def help_width() -> int:
 def define(
     name: str, *, examples: Sequence[str] = (), notes: str = "", **options: Any
 ) -> Callable[[Function], Command]:
-    """Make a Command of a function; its docstring's first line is the short help."""
+    """Makes a Command of a function; its docstring's first line is the short help."""
 
     def decorate(function: Function) -> Command:
         made = click.command(name, cls=Command, examples=examples, notes=notes, **options)(function)
@@ -207,11 +207,11 @@ def define(
 
 
 PLACES = {"FILE": "file", "[FORMAT=]FILE": "file", "PATH": "file", "DIR": "dir"}
-"""What the Tab key completes for a metavar."""
+"""What the Tab key completes, by metavar."""
 
 
 def places(kind: str) -> Complete:
-    """Let the shell complete names of files ("file", folders too) or folders ("dir")."""
+    """Returns a completer for names of files ("file", folders too) or folders ("dir")."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -227,12 +227,11 @@ def heading(group: str) -> Heading:
 
 
 def option(group: str, shown: str, help: str, *, into: str = "", **kwargs: Any) -> Callable[[Function], Function]:
-    """``click.option`` under a heading of the help, which shows its default;
-    the Tab key completes what its metavar says.
+    """``click.option`` under a heading of the help, which shows its default; the metavar decides what the Tab key
+    completes.
 
-    shown: as the help shows it: ``-j, --jobs N``. into: the parameter that gets the value,
-    where the name is another one.
-    type:  of click, or the words to choose from; without one, and without a metavar, it is a flag.
+    shown: as the help shows it: ``-j, --jobs N``. into: the parameter that gets the value, if its name differs.
+    type:  a type of click, or the words to choose from; without one, and without a metavar, it is a flag.
     """
     shown, _, metavar = shown.replace(", ", ",").partition(" ")
     if not metavar and kwargs.keys().isdisjoint(("type", "count", "flag_value")):
@@ -248,12 +247,12 @@ def option(group: str, shown: str, help: str, *, into: str = "", **kwargs: Any) 
 
 
 def argument(*names: str, about: str, **kwargs: Any) -> Callable[[Function], Function]:
-    """``click.argument`` with a line of help; a file, for the Tab key, unless it says otherwise."""
+    """``click.argument`` with a line of help; the Tab key completes files unless another completer is given."""
     return click.argument(*names, cls=Argument, about=about, **{"shell_complete": places("file"), **kwargs})
 
 
 def stacked(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several decorators as one; the help shows them in this order."""
+    """Joins several decorators into one; the help shows their options in this order."""
 
     def decorate(function: Function) -> Function:
         for decorator in reversed(decorators):
@@ -267,7 +266,7 @@ model_argument = argument("model", about="An .onnx file, or - for stdin.")
 
 
 def format_options(*formats: str) -> Callable[[Function], Function]:
-    """``--format`` with these choices, the first being the default, and ``--json``. Parameter: ``format``."""
+    """``--format`` with these choices, the first one as default, and ``--json``. Parameter: ``format``."""
     output, early = heading("Output"), {"is_eager": True, "expose_value": False}
     return stacked(
         output("--format", "What to print.", type=formats, default=formats[0], callback=_format),
@@ -281,7 +280,7 @@ def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> None
 
 
 def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """The format, or json if ``--json`` is given. Raises CallError if both are, and contradict each other."""
+    """The format; json if ``--json`` is given. Raises CallError if both are given and contradict each other."""
     if "qrun.json" not in ctx.meta:
         return value
     if value != "json" and given(ctx, "format") and not ctx.resilient_parsing:
@@ -290,7 +289,7 @@ def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 
 def print_json(out: Out, fields: Mapping[str, Any], code: int) -> None:
-    """Write the JSON document of this call, which ends with this exit code."""
+    """Writes the JSON document of this call. code: the exit code of the call."""
     from qrun.report.json import document
 
     call = click.get_current_context().ensure_object(Call)
@@ -298,10 +297,10 @@ def print_json(out: Out, fields: Mapping[str, Any], code: int) -> None:
 
 
 def given(ctx: click.Context, name: str) -> bool:
-    """Is this parameter on the command line?"""
+    """Whether this parameter is on the command line."""
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def contradiction(message: str, given: Sequence[str]) -> CallError:
-    """Options that do not go together, as they were given."""
+    """The error for options that exclude each other. given: the options as they were typed."""
     return CallError("QR005", message, facts=[("got", " ".join(given))], fixes=[f"leave out {' or '.join(given)}"])

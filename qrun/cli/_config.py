@@ -19,9 +19,9 @@ FORBIDDEN = {
     ),
     **dict.fromkeys(("metric", "dask"), "what runs code of others is named on the command line only."),
 }
-"""Options that a project file, which may be a stranger's, must not choose, and why."""
+"""Options that a project file must not set, since a stranger may have written it; and why."""
 PER_FILE = ("select", "ignore", "lsb", "rtol", "atol")
-"""Options of a command with ``per-file`` that can be set for some models."""
+"""Options of a command with ``per-file`` that can be set for some models only."""
 
 
 def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -85,7 +85,7 @@ def _table(path: Path, required: bool) -> dict[str, Any]:
 
 
 def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The keys of the table that are options of this command; CallError for a key that is none of any command."""
+    """The table's settings for options of this command. Raises CallError for a key that is an option of no command."""
 
     own = _options(ctx)
     command = ctx.info_name or ""
@@ -111,7 +111,7 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
 
 
 def _per_file(ctx: click.Context, own: dict[str, Option], table: Any, path: Path) -> dict[str, dict[str, Any]]:
-    """Patterns of paths and the parameters that hold for models that fit, converted as on the command line."""
+    """The parameters for models that match a pattern of paths, by pattern; converted as on the command line."""
     found: dict[str, dict[str, Any]] = {}
     for pattern, settings in (table if isinstance(table, dict) else {"": table}).items():
         if not isinstance(settings, dict):
@@ -137,8 +137,8 @@ def _options(ctx: click.Context) -> dict[str, Option]:
 
 
 def _value(ctx: click.Context, option: Option, key: str, value: Any, path: Path) -> Any:
-    """A TOML value as click takes it from a file; CallError if its kind, or the value itself,
-    does not fit the option."""
+    """A TOML value in the form that click takes from a file. Raises CallError if its kind, or the value itself, does
+    not fit the option."""
     if option.multiple:
         items = value if isinstance(value, list) else [value]
         if all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items):

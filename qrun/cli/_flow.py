@@ -1,4 +1,4 @@
-"""What run and profile do before they run: read the model, its inputs, and make the backend ready."""
+"""The steps of run and profile before the run: read the model and its inputs, and prepare the backend."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 KEEPING = (None, "native")
 OWN = (*KEEPING, "reference")
 TRIALS = 4.0
-"""Seconds in which sizes of random inputs are tried. Sizes that are not refused by then are taken."""
+"""Seconds for trying sizes of random inputs. Sizes that are not refused by then are used."""
 
 
 @frozen
 class Ready:
-    """A model, its feeds and the backend that will run it. load_ns: reading the file; plan_ns: preparing the backend.
+    """A model, its feeds and the backend that will run it. load_ns: to read the file; plan_ns: to prepare the backend.
 
     data: the bytes of a model that came from stdin.
     """
@@ -49,7 +49,7 @@ class Ready:
 
 
 def prepare(options: Mapping[str, Any], out: Out) -> Ready:
-    """Model, feeds and backend from the options; notes go to stderr."""
+    """Makes model, feeds and backend from the options; notes go to stderr."""
     kept = options["backend"] in KEEPING and not options["no_cache"]
     if kept and options["model"] != "-":
         from qrun.ir.wire import read_ahead
@@ -83,7 +83,7 @@ def read_feeds(
     specs: Sequence[str] | None = None,
     session: Session | Peer | None = None,
 ) -> Feeds:
-    """The inputs; notes go to stderr. specs: in place of all that were given with -i. session: made for this model."""
+    """Reads the inputs; notes go to stderr. specs: replaces the values of -i. session: one for this model."""
     from qrun.io.inputs import read_inputs
 
     feeds = read_inputs(
@@ -103,7 +103,7 @@ def read_feeds(
 
 
 def _refuses(model: Model, session: Session | Peer | None) -> Callable[[Mapping[str, Array]], bool]:
-    """Whether a trial shows within TRIALS seconds that the model cannot run with some feeds."""
+    """Returns a function: whether a trial shows within TRIALS seconds that the model cannot run with some feeds."""
 
     @cache
     def own() -> tuple[Session | None, Deadline]:
@@ -133,8 +133,8 @@ def _load(model: str | bytes, source: str, kept: bool) -> Model:
 
 
 def _tensors_to_watch(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The tensors that --tensor names. Raises CallError if --output or --trace cannot be written,
-    before anything is run."""
+    """The tensors that --tensor names. Raises CallError, before anything is run, if --output or --trace cannot be
+    written."""
     if not (options.get("tensor") or options.get("output") or options["trace"]):
         return ()
     from qrun.io.inputs import files_read
@@ -151,9 +151,9 @@ def _tensors_to_watch(model: Model, options: Mapping[str, Any]) -> tuple[str, ..
 
 
 def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    """``--trace``: the timeline of one run, and a note if it has no nodes in it.
+    """Writes ``--trace``, the timeline of one run, and notes if it has no nodes.
 
-    Of onnxruntime it is one more run, with its profiler.
+    For onnxruntime this takes one more run, with its profiler.
     """
     from qrun.io.files import replacing
     from qrun.report.trace import trace
@@ -174,7 +174,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
 
 
 def start_other(name: str | None) -> None:
-    """If a backend, or a side of a comparison, is another runtime, let it be imported meanwhile."""
+    """Starts importing another runtime in the background if a backend, or a side of a comparison, is one."""
     runtime = (name or "").removesuffix("-optimized")
     if runtime in OTHERS:
         from qrun.child import start

@@ -1,4 +1,4 @@
-"""``qrun``: commands by name, loaded when used; a first word that cannot be a command is a model to run."""
+"""The ``qrun`` command: loads commands by name when used; a first word that cannot be a command is a model."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ ENVIRONMENT = (
     ("QRUN_CACHE_SIZE", "How much is kept there, such as 2GB."),
     ("QRUN_ISA", "A lower instruction set for native kernels."),
 )
-"""The variables of its own that qrun reads; ``qrun explain environment`` tells more."""
+"""qrun's own environment variables; ``qrun explain environment`` lists more."""
 CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|environment|json for the formats, qrun explain completion for the Tab key."
 
 
 def is_model(word: str) -> bool:
-    """Can this first word not be a command? It has a dot or a slash, is ``-``, or is an option of ``run``."""
+    """Whether this first word cannot be a command: it has a dot or a slash, is ``-``, or is an option of ``run``."""
     if word.startswith("-"):
         return word not in ("-h", "--help", "-V", "--version")
     return any(sign in word for sign in "./\\")
 
 
 def _general(word: str) -> str:
-    """``--version`` or ``--help`` where a word alone is nearly that; "" for other words, and options of ``run``."""
+    """``--version`` or ``--help`` if the word nearly is that; "" for other words and for options of ``run``."""
     if not word.startswith("--"):
         return ""
     near = close_matches(word, ("--version", "--help", "--verbose"), 1, 0.8)
@@ -58,7 +58,7 @@ def _general(word: str) -> str:
 
 
 class CommandGroup(click.Group):
-    """Commands from COMMANDS; the default one by the shape of the first word."""
+    """The commands of COMMANDS; the form of the first word selects the default one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -83,7 +83,7 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, or a model; files come first, as bash drops what came before them."""
+        """The commands, or a model; files come first, because bash drops the candidates before them."""
         return [*places("file")(ctx, self.params[0], incomplete), *super().shell_complete(ctx, incomplete)]
 
     def resolve_command(
@@ -119,7 +119,7 @@ class CommandGroup(click.Group):
 
 
 def versions() -> str:
-    """qrun, Python and the packages it stands on, one a line."""
+    """The versions of qrun, Python and the packages that qrun uses, one per line."""
     from importlib.metadata import PackageNotFoundError, version
 
     from qrun import __version__
@@ -134,7 +134,7 @@ def versions() -> str:
 
 
 def _why_unusable() -> str:
-    """Why onnxruntime, which is installed, cannot be used; "" if it can. Of the packages, it alone can be missing."""
+    """Why the installed onnxruntime cannot be used; "" if it can. Of these packages, only it may be missing."""
     from qrun.child import Crash, Failed, running
 
     try:

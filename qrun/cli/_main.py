@@ -1,8 +1,8 @@
-"""The entry point: run the command, print what went wrong in one style, and give every kind of end its own exit code.
+"""The entry point: runs the command, prints errors in one style, and gives every kind of end its own exit code.
 
-Ctrl-C of the command, from its first line to its last: `qrun` itself holds it until `heed`, after `finish` it ends the
-process at once. Only in a process of the command is anything changed; whoever calls `main` keeps their handler. `main`
-may be called again.
+Ctrl-C in a command's process: `qrun` itself holds the signal back until `heed`; after `finish` it ends the process at
+once. Handlers change only in a process of the command; another caller of `main` keeps its own. `main` may be called
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STREAM_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EIO, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug,
+    """Runs one command and returns its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug,
     130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     call = Call(
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command=arguments[0] if arguments and arguments[0] in COMMANDS else "run",
     )
     limit_blas_threads(arguments)
-    atexit.register(gc.freeze)  # else Python looks for circles once more when it ends, which took a sixth of a process
+    atexit.register(gc.freeze)  # else Python collects cycles once more at its end: a sixth of a process's time
     try:
         code = _run(call)
         finish()
@@ -56,9 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """What the installed commands run: `main`, then the end of the process without Python's own.
+    """The entry point of the installed commands: calls `main`, then ends the process without Python's own shutdown.
 
-    That takes apart every module and object, for a twentieth of the time of a short run.
+    The shutdown would take apart every module and object, for a twentieth of the time of a short run.
     """
     code = main()
     for thread in threading.enumerate():
@@ -71,9 +71,9 @@ def command() -> NoReturn:
 
 
 def limit_blas_threads(arguments: Sequence[str]) -> None:
-    """Give BLAS as many threads as ``--threads`` says, one without it, before numpy starts it.
+    """Sets the number of BLAS threads to ``--threads``, or to one without it, before numpy starts BLAS.
 
-    Threads of BLAS spin while they wait: two of them on a busy machine cost several times what they gain.
+    Waiting threads of BLAS spin: two of them on a busy machine cost several times what they gain.
     """
     given = ""
     for place, argument in enumerate(arguments):
@@ -89,7 +89,7 @@ def limit_blas_threads(arguments: Sequence[str]) -> None:
 
 
 def heed() -> None:
-    """From here on Ctrl-C raises KeyboardInterrupt; now, if it came before."""
+    """From now on Ctrl-C raises KeyboardInterrupt; if it came earlier, raises it now."""
     if signal.getsignal(signal.SIGINT) in (qrun._hold, _end):
         signal.signal(signal.SIGINT, _raise)
         if qrun._held:
@@ -98,7 +98,7 @@ def heed() -> None:
 
 
 def finish() -> None:
-    """From here on Ctrl-C ends the process at once: all that is left is printing."""
+    """From now on Ctrl-C ends the process at once: only printing is left."""
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.signal(signal.SIGINT, _end)
 
@@ -152,7 +152,7 @@ def _run(call: Call) -> int:
 
 
 def _other_sizes(assumed: Sequence[str], fits: bool) -> str:
-    """What to type where a node refuses random inputs. fits: the sizes that qrun chose seemed to fit."""
+    """Suggests options if a node refuses random inputs. fits: the sizes that qrun chose seemed to fit."""
     from shlex import quote
 
     options = " ".join(f"--shape {quote(f'{name}=SIZE')}" for name in assumed[: 3 if fits else None])
@@ -160,7 +160,7 @@ def _other_sizes(assumed: Sequence[str], fits: bool) -> str:
 
 
 def _complete_shell(group: click.Group) -> None:
-    """Answer the shell's request for completions, which it makes through the environment, and end."""
+    """Answers a request for completions, which the shell makes through the environment, and ends."""
     instruction = os.environ.get("_QRUN_COMPLETE")
     if instruction:
         from click.exceptions import Exit
@@ -170,7 +170,7 @@ def _complete_shell(group: click.Group) -> None:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Is JSON asked for, however wrong the rest of the call may be?"""
+    """Whether JSON is requested, however wrong the rest of the call may be."""
     words = list(arguments)
     if "--" in words:
         words = words[: words.index("--")]
@@ -192,7 +192,7 @@ def _fail(call: Call, error: QrunError) -> int:
 
 
 def usage_error(call: Call, error: click.ClickException) -> CallError:
-    """What click says of a command line, in the form of every other error."""
+    """Converts click's error about a command line to the form of every other error."""
     context: click.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else f"qrun {call.command}"
     message, _, meant = " ".join(error.format_message().split()).partition("Did you mean ")
@@ -203,7 +203,7 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
 
 
 def _commands_with(context: click.Context | None, option: str) -> list[str]:
-    """Which commands have an option that this one has not."""
+    """Suggests the commands that have an option which this one lacks."""
     import click
 
     root = context.find_root() if context else None
@@ -255,8 +255,8 @@ def _bug(call: Call, error: Exception) -> int:
 
 
 def write_report(argv: Sequence[str], error: BaseException) -> str:
-    """Write ``qrun-crash-XXXX.txt``: what was called, with which versions, and the traceback. The file is in the
-    temporary folder, or the current one; its path, "" if neither takes it."""
+    """Writes ``qrun-crash-XXXX.txt`` with the call, the versions and the traceback, in the temporary folder or else the
+    current one. Returns its path; "" if it cannot be written to either."""
     import secrets
     import shlex
     import tempfile
@@ -279,7 +279,7 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """``qrun/ops/slice.py:88``: the innermost line of qrun in the traceback."""
+    """``qrun/ops/slice.py:88``: the innermost line of qrun's code in the traceback."""
     import traceback
     from pathlib import Path
 
@@ -308,7 +308,7 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def _as_stderr_allows() -> Iterator[None]:
-    """Messages that stderr does not take are lost, the exit code is not."""
+    """Drops messages that stderr does not accept, and keeps the exit code."""
     try:
         yield
     except BrokenPipeError:
@@ -324,7 +324,7 @@ def _flush() -> None:
 
 
 def _stdout_failed(error: OSError) -> int:
-    """stdout took no more: a full disk, or a descriptor that is not open for writing."""
+    """Reports that stdout cannot be written: a full disk, or a descriptor that is not open for writing."""
     from qrun.io.files import REMEDIES
 
     _silence(sys.stdout)
@@ -334,6 +334,6 @@ def _stdout_failed(error: OSError) -> int:
 
 
 def _silence(stream: TextIO) -> None:
-    """Nothing more to this stream, so that Python's own flush at the end does not complain."""
+    """Redirects this stream to nowhere, so that Python's own flush at the end does not complain."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Options that commands share: those of every command, those of commands that run a model, and reports in files."""
+"""Options that commands share: those of every command, those of commands that run a model, and reports to files."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 class Distance(RealNumber):
-    """A number of 0 or more, and no NaN, with which nothing compares."""
+    """A number of 0 or more; NaN is refused, because it compares with nothing."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -133,7 +133,7 @@ input_options = stacked(
 
 
 def own_backends(function: Function) -> Function:
-    """Refuse options of qrun's own backends beside ``--backend`` of another runtime, which does not heed them.
+    """Refuses options of qrun's own backends if ``--backend`` is another runtime, which ignores them.
 
     The function's parameters: backend, and arith, fuse or both.
     """
@@ -172,13 +172,13 @@ def time_option(under: Heading, help: str = "Stop a run that takes longer, e.g. 
 
 
 def limits(options: Mapping[str, Any]) -> ResourceLimits:
-    """What `memory_option` and `time_option` ask for."""
+    """The values of `memory_option` and `time_option`."""
     return {"max_memory": options["max_memory"], "max_time": options["max_time"]}
 
 
 def tolerance_options(under: Heading, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
-    """``--lsb``, ``--rtol`` and ``--atol``. what: may differ;
-    rtol, atol: how the defaults of these are given, or shown."""
+    """``--lsb``, ``--rtol`` and ``--atol``. what: the things that may differ; rtol, atol: keywords that give or show
+    the default of each."""
     about = f"tolerance of floating-point {what}."
     return stacked(
         under("--lsb N", f"Steps by which integer {what} may differ.", type=WholeNumber(0), default=0),
@@ -216,7 +216,7 @@ trace_option = output("--trace FILE", "Save a timeline (Chrome trace, ONNX Runti
 
 
 def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
-    """What ``qrun.load`` takes: the path, or the bytes of stdin for ``-``. CallError if stdin cannot serve."""
+    """The argument for ``qrun.load``: the path, or the bytes of stdin for ``-``. CallError if stdin is unusable."""
 
     if model != "-":
         return os.fspath(model)
@@ -229,13 +229,13 @@ def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
 
 
 Target = tuple[str, str]
-"""Format and file."""
+"""A format and a file."""
 
 
 def targets(specs: Sequence[str], suffixes: Mapping[str, str], read: Mapping[str, str]) -> list[Target]:
-    """What the options name. suffixes: of each format; read: files of the call that are no targets, and what they are.
+    """Parses the targets of -o. suffixes: by format; read: other files of the call, and what they are.
 
-    Raises CallError, before the work, for a format that is not known, and for a report that cannot go where it should.
+    Raises CallError, before the work, for an unknown format, and for a report that cannot be written to its file.
     """
     from qrun.io.outputs import check_trace
     from qrun.report.formats import target
@@ -250,7 +250,7 @@ def targets(specs: Sequence[str], suffixes: Mapping[str, str], read: Mapping[str
 
 
 def write_reports(found: Sequence[Target], text: Callable[[str], str]) -> None:
-    """text: of a report in this format."""
+    """Writes each report to its file. text: makes the report in a given format."""
     from qrun.io.files import replacing
 
     for format, file in found:

@@ -1,4 +1,4 @@
-"""``qrun check``: models against the specifications, and their recorded vectors."""
+"""``qrun check``: checks models against the specifications, and replays their recorded vectors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
 
 
 def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
-    """From the options, and for some models from [tool.qrun.check.per-file]."""
+    """Makes the settings from the options, and for some models from [tool.qrun.check.per-file]."""
     from qrun.checking.check import Settings
     from qrun.checking.vectors import vector_folders
     from qrun.comparing.differences import Tolerance
@@ -142,7 +142,7 @@ def _check_models(
 
 
 def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str], out: Out) -> None:
-    """A note about chosen rules that need a run, where nothing was run. Raises CallError if there are no others: then
+    """Notes which selected rules need a run if nothing was run. Raises CallError if no other rule is selected: then
     nothing was checked."""
     from shlex import quote
 
@@ -173,7 +173,7 @@ def _backend(options: Mapping[str, Any]) -> tuple[str, str, int | None, float | 
 
 
 def _append_summary(text: str, out: Out) -> None:
-    """Add the Markdown report to the summary of a job of GitHub Actions."""
+    """Adds the Markdown report to the summary of a job of GitHub Actions."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         try:

@@ -1,5 +1,5 @@
-"""``qrun compare``: two runtimes, two models, two saved results, or a run and its record. Each comparison is a function
-from the options to what is shown."""
+"""``qrun compare``: compares two runtimes, two models, two saved results, or a run and its record. Each kind of
+comparison is a function from the options to `Shown`."""
 
 from __future__ import annotations
 
@@ -37,15 +37,13 @@ if TYPE_CHECKING:
 
 
 OWN = ("reference", "native", "fused", "literal")
-"""Sides of --against that are qrun."""
+"""Values of --against that are qrun's own backends."""
 
 
 @frozen
 class Shown:
-    """What was compared: the report, of so many rows (None for all), and the body of the JSON document.
-
-    passed: is it good enough by another measure than equality? None: equality counts.
-    """
+    """The result of a comparison. sheet: makes the report with some number of rows (None: all); fields: makes the body
+    of the JSON. passed: whether it is good enough by another measure than equality; None: equality counts."""
 
     equal: bool
     sheet: Callable[[int | None], Sheet]
@@ -66,7 +64,7 @@ def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:
 
 
 def _sets(model: Model, options: Mapping[str, Any], out: Out) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    """The arrays of each set of inputs, and where they came from."""
+    """The arrays of each set of inputs, and the source of each input."""
     from qrun.io.sets import input_sets
 
     sets = input_sets(model, options["inputs"])
@@ -143,7 +141,7 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
 
 
 def _candidates(options: Mapping[str, Any], out: Out) -> Shown:
-    """Several models that were made of the first one."""
+    """Compares several models with the first one, of which they were made."""
     from qrun.ir.load import load
     from qrun.report import accuracy as report
 
@@ -188,7 +186,7 @@ def _compare_saved(options: Mapping[str, Any], out: Out) -> Shown:
 
 
 def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
-    """The run that is recorded, or compared with a record: qrun's, or the one that --against or --arith name."""
+    """The run to record, or to compare with a record: qrun's, or the one that --against or --arith names."""
     from qrun.comparing.choices import sides
 
     against: str | None = options["against"]
@@ -203,7 +201,7 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
 
 
 def _tensors(side: Side, feeds: Feeds) -> dict[str, Any]:
-    """What is recorded: of a graph that is rewritten for each CPU, the outputs only."""
+    """The tensors to record; only the outputs if the graph is rewritten for each CPU (ort-optimized)."""
     kept = {v.name for v in side.model.outputs} if side.name == "ort-optimized" else None
     made = side.run(feeds.arrays)
     return {name: array for name, array in made.items() if array is not None and (kept is None or name in kept)}
@@ -345,7 +343,7 @@ def command(out: Out, **options: Any) -> int:
 
 
 def kind_of(options: Mapping[str, Any]) -> str:
-    """What A and B are. Raises CallError where they do not go together."""
+    """The kind of comparison that the arguments call for. Raises CallError if they do not go together."""
     a, b = options["a"], options["b"]
     _refuse_inputs([a, *options["others"]], options["inputs"])
     if options["others"][1:]:
@@ -383,7 +381,7 @@ def kind_of(options: Mapping[str, Any]) -> str:
 
 
 def _refuse_inputs(paths: Sequence[str], inputs: Sequence[str]) -> None:
-    """Refuse arrays beside models: they are inputs, which stand behind -i."""
+    """Raises CallError for arrays given beside models: they are inputs, which belong behind -i."""
     models = [path for path in paths if _suffix(path) not in (".npy", ".npz", ".json")]
     arrays = [path for path in paths if _suffix(path) in (".npy", ".npz")]
     if models and arrays:

@@ -1,4 +1,4 @@
-"""``qrun conform``: a runtime judged by the conformance suite."""
+"""``qrun conform``: judges a runtime by the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``qrun eval``: models over a data set."""
+"""``qrun eval``: judges models over a data set."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _contradictions(options: dict[str, Any]) -> None:
 
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
-    """What the options ask of the models; of a reference nothing is asked. Raises CallError for what none answers."""
+    """The scores that the options require of the models, not of a reference. CallError if no model has such a score."""
     from qrun.report.evaluation import Gate
 
     made: list[Gate] = []

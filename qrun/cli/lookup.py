@@ -1,5 +1,5 @@
-"""The commands that look something up, without running a model: ``qrun inspect``, ``qrun ops``, ``qrun explain`` and
-``qrun cache``."""
+"""The commands that look things up without running a model: ``qrun inspect``, ``qrun ops``, ``qrun explain`` and ``qrun
+cache``."""
 
 from __future__ import annotations
 

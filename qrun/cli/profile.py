@@ -1,4 +1,4 @@
-"""``qrun profile``: many runs of a model."""
+"""``qrun profile``: measures many runs of a model."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def command(out: Out, **options: Any) -> int:
 
 
 def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
-    """The profile that the options ask for, with all that a report of it shows; says if it was interrupted."""
+    """The requested profile, with everything that its report shows; prints a line if it was interrupted."""
     from qrun.report.profilerows import ProfileReport, judged_by
 
     profile, against = _measure(ready, options, out)
@@ -107,7 +107,7 @@ def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileRepor
 
 
 def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profile, Profile | None]:
-    """The profile asked for, and with --against that of the other runtime."""
+    """The requested profile, and with --against the other runtime's."""
     from qrun.report.progress import Progress
 
     feeds, runs, warmup = ready.feeds.arrays, options["runs"], options["warmup"]
@@ -129,7 +129,7 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
 
 
 def _count_macs(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
-    """Multiply-adds by node, from a run of qrun; none if it cannot run the model, or only slowly."""
+    """Multiply-adds by node, from a run of qrun; {} if it cannot run the model natively."""
     from qrun.peers.ortprofile import multiply_adds
     from qrun.running.session import Session
 
@@ -141,12 +141,12 @@ def _count_macs(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
 
 
 def _threads(options: Mapping[str, Any]) -> int | None:
-    """Threads that the backend was given; None if it chose."""
+    """The number of threads given to the backend; None if it chose itself."""
     return options["threads"] or (usable_cpus() if options["backend"] in (None, "native") else None)
 
 
 def _other(options: Mapping[str, Any]) -> str:
-    """The runtime measured beside qrun."""
+    """The runtime measured in addition to qrun."""
     if not options["against"]:
         return ""
     from qrun.peers import runtime_label

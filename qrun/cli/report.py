@@ -1,4 +1,4 @@
-"""``qrun report``: one self-contained HTML page of a model, or of saved results."""
+"""``qrun report``: writes one self-contained HTML page of models, or of saved results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     if saved:
         groups = by_model(_read(sources, options))
         files = [", ".join(dict.fromkeys(item.source for _, item in group)) for group in groups]
-    for source in () if saved else sources[1:]:  # before the first is measured, which takes long
+    for source in () if saved else sources[1:]:  # errors show before the first model is measured, which takes long
         if source != "-":
             load(source)
     for source in () if saved else sources:
@@ -84,7 +84,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
 
 
 def _is_saved(source: str) -> bool:
-    """Is this a JSON file? By its first sign, or its name if it cannot be read."""
+    """Whether this is a JSON file: judged by its first character, or by its name if it cannot be read."""
     try:
         with open(source, "rb") as stream:
             start = stream.read(64).lstrip()
@@ -104,7 +104,7 @@ def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
 
 
 def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int]:
-    """Reports of a model, made now: the checks, what the codes of its tensors show, a profile; and the exit code."""
+    """The documents on a model, measured now: checks, quantized values, a profile; and the exit code."""
     from qrun.io.inputs import files_read
     from qrun.io.outputs import check_trace
 
@@ -166,7 +166,7 @@ def _compare(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -
 
 
 def _step(told: Screen, name: str, text: str) -> None:
-    """What a step of the measuring found."""
+    """Prints the result of one step of the measurement."""
     told.wrapped(f"{name:9}", " " * 9, text)
 
 

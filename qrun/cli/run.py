@@ -1,4 +1,4 @@
-"""``qrun run``: one run of a model."""
+"""``qrun run``: runs a model once and prints its outputs, times and checks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def command(out: Out, **options: Any) -> int:
 
 
 def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
-    """Showing tensors must not change what is computed without a word."""
+    """Notes that nodes ran as written because their tensors are shown, since this can change the outputs."""
     from qrun.report.text import plural
 
     split = sorted(session.as_written(names).keys() - session.as_written().keys())
@@ -98,7 +98,7 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
 
 
 def _profile(ready: Ready, first: RunResult) -> Profile | None:
-    """A short one of the runs after the first; None where these take long, or more than they may."""
+    """A short profile of the runs after the first; None if these take long, or would exceed a limit."""
     from qrun.running.profiling import brief
 
     try:
@@ -108,7 +108,7 @@ def _profile(ready: Ready, first: RunResult) -> Profile | None:
 
 
 def _check(ready: Ready, result: RunResult, counted: bool) -> list[Finding]:
-    """counted: also what takes another run to count, such as sums that leave int16. Random inputs prove nothing."""
+    """counted: include checks that take another run, such as sums beyond int16. Random inputs prove nothing."""
     from qrun.checking.rules import check
 
     given = not any(source.startswith("random") for source in ready.feeds.sources.values())

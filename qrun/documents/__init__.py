@@ -1,6 +1,5 @@
-"""What commands answer, as records: their fields are the keys of the JSON documents,
-and what is read back from saved ones.
+"""The results of commands as records: their fields are the keys of the JSON documents that qrun writes and reads back.
 
-May be imported by everything above `running`. Knows how a record becomes JSON and how JSON that nobody vouches for
-becomes a record; knows no command, no screen and no file but those of JSON.
+May be imported by everything above `running`. It knows how a record becomes JSON and how untrusted JSON becomes a
+record; it knows no command, no screen and no file but JSON files.
 """

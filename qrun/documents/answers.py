@@ -1,5 +1,5 @@
-"""The records of JSON documents: those that more than one report, or a report and its reader, knows, and those of
-``qrun inspect``."""
+"""Records of JSON documents: those that several reports, or a report and its reader, share, and those of ``qrun
+inspect``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qrun.ir.types import shape_text
 from qrun.ops.lowering.kernel import NativeSection
 
 SHORT = 12
-"""Digits of a hash that are shown."""
+"""The number of digits of a hash that are shown."""
 
 
 @frozen
@@ -35,9 +35,9 @@ class RanNode:
     """A node that ran, or several of the model's that ran as one.
 
     index:   its place in the model, the # of every table.
-    backend: what ran it; why: the reason why it did not run natively, "" if it did, or was not to.
+    backend: what ran it; why: the reason why it did not run natively, "" if it did, or was not meant to.
     kernels: the parts of a native kernel, by channels.
-    group:   the model's nodes that it stands for, if they are several; runs_as: the operator that ran in their place.
+    group:   the model's nodes that it replaces, if they are several; runs_as: the operator that ran in their place.
     """
 
     index: int
@@ -52,7 +52,7 @@ class RanNode:
 
     @property
     def label(self) -> str:
-        """Its name; of one without, ``MaxPool_4``, as everywhere."""
+        """Its name; without one, ``MaxPool_4``, as everywhere."""
         return self.name or f"{self.op}_{self.index}"
 
     @property
@@ -62,12 +62,12 @@ class RanNode:
 
     @property
     def kernel(self) -> str:
-        """What ran it, without a reason why not natively: ``native y32``, ``reference``."""
+        """The kernel, without a reason why it is not native: ``native y32``, ``reference``."""
         return self.kernel_text if self.backend == "native" else self.backend
 
     @property
     def kernel_text(self) -> str:
-        """What ran it: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
+        """The kernel: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
         if self.backend != "native":
             return f"{self.backend}: {self.why}" if self.why else self.backend
         alike: dict[tuple[str, str], list[str]] = {}
@@ -91,13 +91,13 @@ class RunNode(RanNode):
 class ProfileNode(RanNode):
     """A node of a profile, with statistics of its times.
 
-    inserted:   it stands for no node of the model: onnxruntime inserted it.
+    inserted:   onnxruntime inserted it; it corresponds to no node of the model.
                 ran_by: the kernel, or onnxruntime's operator.
     sd_ms:      sample deviation; None for a single run.
     share:      of the sum of all nodes' medians.
-    gmacs:      10^9 multiply-adds per second; bytes: of inputs, weights among them, and outputs.
-    roof_share: share of what the machine can do at most, None if that is not known; bound: what bounds it.
-    roof_ns:    the time that it would take then.
+    gmacs:      10^9 multiply-adds per second; bytes: of inputs (weights included) and outputs.
+    roof_share: share of the machine's maximum, None if unknown; bound: the resource that bounds it.
+    roof_ns:    the time that it would take at the maximum.
     step:       the model's nodes that ran as one step with this one, whose time covers all of them.
     arithmetic: "integer" if onnxruntime's node computes on quantized values, else "float"; "" for conversions.
     """
@@ -130,9 +130,9 @@ class ProfileNode(RanNode):
 
 @frozen
 class InsideTimes:
-    """A node of a graph inside another node, in all of its runs in one run of the model.
+    """A node of a graph inside another node: all its runs within one run of the model.
 
-    path: ``If_3/then_branch/Conv_7``; time_ms: of all its runs; why: as of a RanNode.
+    path: ``If_3/then_branch/Conv_7``; time_ms: of all its runs; why: see RanNode.
     """
 
     path: str
@@ -159,11 +159,11 @@ class OperatorTimes:
 
 @frozen
 class GroupTimes:
-    """Nodes of the model that two runtimes ran as a whole, named after the heaviest, with both medians (None:
-    nothing ran).
+    """Nodes of the model that two runtimes ran as a whole, named after the heaviest, with both medians (None: nothing
+    ran).
 
-    folded: neither ran anything for it. ratio: `other_ms` by `median_ms`.
-    events, other_events: places in the nodes of both.
+    folded: neither runtime ran anything for it. ratio: `other_ms` / `median_ms`. events, other_events: places in the
+    nodes of both.
     """
 
     nodes: tuple[int, ...]
@@ -182,8 +182,8 @@ class GroupTimes:
 
 @frozen
 class PairedTimes:
-    """The groups whose heaviest node is of one operator: how many, their nodes, and both medians.
-    ratio: as of a group."""
+    """The groups whose heaviest node has one operator: their number, their nodes, and both medians. ratio: see
+    GroupTimes."""
 
     op: str
     groups: int
@@ -197,12 +197,12 @@ class PairedTimes:
 
 @frozen
 class TensorCodes:
-    """The codes of a quantized tensor.
+    """Statistics of the values of a quantized tensor.
 
     index, node: of the node that makes it or reads it first. kind: activation, weight or bias.
     scale, zero_point: the smallest and the largest. limits: of the type; used: of the values.
-    at_low, at_high: elements at the limits. bins: the other elements in parts of the range;
-    bin_codes: codes of each part.
+    at_low, at_high: elements at the limits. bins: counts of the other elements in parts of the range;
+    bin_codes: the number of codes in each part.
     """
 
     name: str
@@ -224,7 +224,7 @@ class TensorCodes:
 
 @frozen
 class ModelFile:
-    """A model as a document names it; "" and None for what it does not tell. bytes, form: of pages."""
+    """A model as a document names it; "" and None for unknown facts. bytes, form: only in pages."""
 
     path: str | None = None
     sha256: str | None = ""
@@ -239,7 +239,7 @@ class ModelFile:
         return f"{self.path or 'a model without a path'}{f', sha256 {self.sha256[:SHORT]}' if self.sha256 else ''}"
 
     def is_the(self, other: ModelFile) -> bool:
-        """The same SHA-256, or where one has none, the same path, as far as that is known."""
+        """Whether both have the same SHA-256; if one has none, whether both have the same path, or one has no path."""
         if self.sha256 and other.sha256:
             return self.sha256 == other.sha256
         return self.path == other.path or not self.path or not other.path
@@ -247,7 +247,7 @@ class ModelFile:
 
 @frozen
 class FedInput:
-    """An input of a run, where it came from, and the hash of its bytes."""
+    """An input of a run, its source, and the hash of its bytes."""
 
     name: str
     type: str
@@ -260,9 +260,9 @@ class FedInput:
 class RunOutput:
     """An output of a run.
 
-    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: for the first rows;
-    argmax_rows_left: how many rows are left out. values: nested lists; None for large arrays. None also stands for what
-    a saved run does not contain.
+    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows;
+    argmax_rows_left: the number of rows left out. values: nested lists; None for large arrays. None also marks what a
+    saved run does not contain.
     """
 
     name: str
@@ -313,7 +313,7 @@ class Samples:
 
 @frozen
 class OperatorFacts:
-    """One operator of a model: how often, which versions, input types, bytes of stored inputs, and support.
+    """One operator of a model: number of nodes, versions, input types, bytes of stored inputs, and support.
 
     support: ``yes``, or why not.
     """
@@ -334,7 +334,7 @@ class OperatorFacts:
 
 @frozen
 class DeclaredValue:
-    """An input or output as the model declares it; None for what it does not. optional: may an input be left out?"""
+    """An input or output as the model declares it; None for what it omits. optional: may an input be left out?"""
 
     name: str
     kind: str
@@ -345,7 +345,7 @@ class DeclaredValue:
 
 @frozen
 class NodeTensor:
-    """A tensor that a node reads or makes, as far as it is known without running."""
+    """A tensor that a node reads or makes; type and shape as far as they are known without a run."""
 
     name: str
     type: str | None
@@ -372,8 +372,8 @@ class NodeFacts:
 
 @frozen
 class StoredTensor:
-    """A tensor in the file. min, max, nan, inf: see `qrun.report.stats.Stats`;
-    values: nested lists, None of large ones."""
+    """A tensor in the file. min, max, nan, inf: see `qrun.report.stats.Stats`; values: nested lists, None for large
+    tensors."""
 
     name: str
     type: str
@@ -396,8 +396,8 @@ class Quantization:
 
 @frozen
 class Inspection:
-    """The JSON of ``qrun inspect``. macs: None, with the reason in `macs_unknown`, where they are not known; `assumed`:
-    sizes that they are counted with. obstacle: why qrun does not run the model."""
+    """The JSON of ``qrun inspect``. macs: None if unknown, then `macs_unknown` has the reason; `assumed`: the sizes for
+    which they are counted. obstacle: why qrun does not run the model."""
 
     model: Mapping[str, Any]
     parameters: int

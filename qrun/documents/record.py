@@ -1,4 +1,4 @@
-"""Records as JSON and back: each field of a frozen record is a key of its object, in order.
+"""Converts records to JSON and back: each field of a frozen record is a key of its object, in order.
 
 JSON files that qrun wrote are read without trusting them: every value is fetched with the kind it must have.
 """
@@ -21,14 +21,14 @@ from qrun.memory import Budget, default_limit
 
 T = TypeVar("T")
 EXPANSION = 16
-"""Bytes in memory for each byte of a JSON text, at most about."""
+"""Bytes in memory per byte of JSON text, at most about."""
 MAJOR = 1
 _ODD = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 @frozen
 class Item:
-    """A value in a document; place: where, such as ``nodes[3].op``. Each accessor raises CallError for another kind."""
+    """A value in a document; place: its path, such as ``nodes[3].op``. Accessors raise CallError for another kind."""
 
     value: Any
     source: str
@@ -86,7 +86,7 @@ class Item:
 
     @property
     def number(self) -> int | float:
-        """A number; an integer of up to 64 bits as it is."""
+        """A number; an integer of up to 64 bits stays an integer."""
         real = self.real
         return self.value if isinstance(self.value, int) and abs(real) <= 2**64 else real
 
@@ -104,7 +104,7 @@ class Item:
 
 
 def kind(value: Any) -> str:
-    """What a JSON value is: ``a string``."""
+    """The kind of a JSON value: ``a string``."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
@@ -117,9 +117,8 @@ def damaged(source: str, expected: str, got: str, fix: str = "write the file aga
 def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, Item]:
     """The kind of a document (the NAME of its schema ``qrun/NAME/1.x``) and its content.
 
-    kinds: those that are allowed; fix: how such a file is made.
-    Raises CallError if the file cannot be read, is not JSON, is of another kind or a later major version, or tells of a
-    failure; MemoryLimitError if it is too large.
+    kinds: the allowed kinds; fix: how to make such a file. Raises CallError if the file cannot be read, is not JSON, is
+    of another kind or a later major version, or reports a failure; MemoryLimitError if it is too large.
     """
     item = Item(_parse(path, fix), str(path))
     expected = " or ".join(f"qrun/{name}/{MAJOR}.x" for name in kinds)
@@ -173,24 +172,24 @@ def _parse(path: Path, fix: str) -> Any:
 
 
 Signed = NewType("Signed", int)
-"""An integer that may be below 0: other integers of documents may not."""
+"""An integer that may be negative; other integers of documents may not."""
 
 
 def omitted(default: Any, key: str = "") -> Any:
-    """A field that is left out of the JSON where it has this value. key: what it is called there, if not its name."""
+    """A field that is left out of the JSON if it has this value. key: its JSON key, if not its name."""
     return field(default=default, metadata={"omitted": True, "key": key})
 
 
 def unwritten(default: Any) -> Any:
-    """A field that is no key: what is known beside the document while it is made."""
+    """A field without a JSON key: known only while the document is made."""
     return field(default=default, metadata={"unwritten": True})
 
 
 def encode(value: Any) -> Any:
-    """A record, or anything that holds records, as what ``json.dumps`` takes; NaN and infinities as nan, inf, -inf.
+    """Converts a record, or anything that holds records, for ``json.dumps``; NaN and infinities become nan, inf, -inf.
 
-    A class with ``KEYS`` (`qrun.declare.frozen.keys`) has these keys, each an attribute, a property, or one of a part,
-    such as ``node.index``, which is null where the node is None. Paths are texts.
+    A class with ``KEYS`` (`qrun.declare.frozen.keys`) has these keys: each is an attribute, a property, or an attribute
+    of a part, such as ``node.index``, which is null if the node is None. Paths become texts.
     """
     if is_dataclass(value):
         names: Mapping[str, str] | None = getattr(type(value), "KEYS", None)
@@ -214,15 +213,15 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def key_of(field: Field[Any]) -> str:
-    """What a field of a record is called in its JSON."""
+    """The JSON key of a record's field."""
     return field.metadata.get("key") or field.name
 
 
 def decode(made: type[T], item: Item, finite: bool = False, **known: Any) -> T:
-    """The record of a JSON object; a key that is missing or null has the field's default. known: fields by name.
+    """Makes a record from a JSON object; a missing or null key gets the field's default. known: fields by name.
 
-    finite: numbers that are not finite count as missing, as do lists of too few or too many values.
-    Raises CallError for a value of another kind than the field's type, and for a missing key without a default.
+    finite: numbers that are not finite count as missing, as do lists of too few or too many values. Raises CallError
+    for a value of another kind than the field's type, and for a missing key without a default.
     """
     given = dict(known)
     hints = _hints(made)  # type: ignore[arg-type]

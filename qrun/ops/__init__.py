@@ -1,8 +1,7 @@
-"""The operator registry: modules of this package declare operators with @op,
-and are imported when one of these is wanted.
+"""The operator registry. Modules of this package declare operators with @op and are imported when one is needed.
 
-A declaration is the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one operator.
-May be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
+A declaration has the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one
+operator. May be imported by `passes` and everything above it. It knows no graph: a kernel sees the values of one node.
 """
 
 from qrun.errors import close_matches
@@ -35,11 +34,11 @@ __all__ += ["operands", "parameter_axis", "quantized_operators", "quantizers", "
 
 
 def operators() -> list[tuple[str, str]]:
-    """Domain and name of all that runs, ai.onnx first."""
+    """Domain and name of all operators that run, ai.onnx first."""
     return sorted({*REGISTRY, *(key for key in standard_operators() if runs(*key))})
 
 
 def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
-    """Up to three operators with names like this one, whatever its case and domain."""
+    """Up to three operators with similar names, whatever their case and domain."""
     names = {known.lower(): known for _, known in operators()}
     return [names[name] for name in close_matches(op_type.lower(), names, 3, cutoff)]

@@ -1,5 +1,5 @@
-"""What to do about a node that its operator refuses, or that has no operator here: the words that an error of a run
-and a finding of check share."""
+"""Fixes for nodes that their operator refuses, or that have no operator here: texts that errors of a run and findings
+of check share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PER_AXIS = "export one scale per channel of the quantized axis, or a single scal
 
 
 def type_fix(node: Node, place: int, dtype: np.dtype[Any]) -> str:
-    """For an input whose element type the operator does not take."""
+    """The fix for an input whose element type the operator does not accept."""
     for opset in range(node.version + 1, OPSETS[-1] + 1) if node.domain in DOMAINS else ():
         known = schema(node.domain, node.op_type, opset)
         if known is None or place >= len(known.inputs):
@@ -34,7 +34,7 @@ def type_fix(node: Node, place: int, dtype: np.dtype[Any]) -> str:
 
 
 def axis_fix(shape: Sequence[int | str | None], count: int, axis: int) -> str:
-    """For `count` scales along an axis of another length."""
+    """The fix for `count` scales along an axis of another length."""
     fitting = [str(place) for place, size in enumerate(shape) if size == count]
     if not fitting:
         return PER_AXIS
@@ -43,7 +43,7 @@ def axis_fix(shape: Sequence[int | str | None], count: int, axis: int) -> str:
 
 
 def zero_point_fix(zero: Array | None, dtype: np.dtype[Any] | None, scale: Sequence[int]) -> str:
-    """For a zero point in another shape than its scale. zero: its value, if it is stored; dtype: its type."""
+    """The fix for a zero point whose shape is not its scale's. zero: its value, if it is stored; dtype: its type."""
     if zero is not None and zero.size and (zero == zero.reshape(-1)[0]).all():
         home = "ml_dtypes" if is_extension(zero.dtype) else "np"
         value = zero.reshape(-1)[0]
@@ -59,7 +59,7 @@ def zero_point_fix(zero: Array | None, dtype: np.dtype[Any] | None, scale: Seque
 
 
 def attribute_fix(node: Node, name: str) -> str:
-    """For an attribute that this version of the operator does not have."""
+    """The fix for an attribute that this version of the operator does not have."""
     versions = [] if node.domain else list(OPSETS)
     having = [v for v in versions if (known := schema("", node.op_type, v)) and name in known.attributes]
     now = schema(node.domain, node.op_type, node.version)
@@ -76,7 +76,7 @@ def attribute_fix(node: Node, name: str) -> str:
 
 
 def instead(node: Node) -> str:
-    """What to do where a model has this node, or "" where nothing is known."""
+    """What to use in place of this node, or "" if nothing is known."""
     foreign = foreign_domain(node.domain)
     return "" if foreign is None else foreign.instead
 
@@ -92,6 +92,6 @@ def why_without(node: Node) -> str:
 
 
 def runs_in_ort(node: Node) -> bool:
-    """Whether onnxruntime itself has the operators of a domain that is not of ONNX."""
+    """Whether onnxruntime itself has the operators of a domain that is not part of ONNX."""
     foreign = foreign_domain(node.domain)
     return foreign is not None and foreign.with_ort

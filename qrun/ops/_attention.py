@@ -1,5 +1,5 @@
-"""Shared by the operators of attention: heads, caches, masks as numbers that are added, and the steps from scores to
-output; of decoders the places of sequences and of their caches, and how heads turn with places."""
+"""Code that the attention operators share: heads, caches, masks as numbers that are added, and the steps from scores to
+output; for decoders, the positions of sequences and their caches, and rotary embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit
 
 
 def positive(name: str, value: int, divides: int | None = None) -> int:
-    """The attribute, a number of heads; refuses one below 1, or that does not divide a width."""
+    """Returns the attribute, a number of heads; refuses one below 1, or one that does not divide `divides`."""
     if value < 1 or (divides is not None and divides % value):
         expected = "1 or more" if divides is None else f"a divisor of {divides}"
         raise bad_attribute(name, expected, value)
@@ -38,13 +38,13 @@ def merged_heads(x: Array, ctx: Context) -> Array:
 
 
 def appended(past: Array | None, new: Array, ctx: Context) -> Array:
-    """[B,N,P+L,H]: what is in the cache, then what is new."""
+    """Joins the cache and the new keys or values: [B,N,P+L,H]."""
     ctx.claim((*new.shape[:2], new.shape[2] + (0 if past is None else past.shape[2]), new.shape[3]), new.itemsize)
     return np.array(new, order="C") if past is None else np.concatenate([past, new], axis=2)
 
 
 def check_past(past: Array | None, new: Shape, name: str) -> None:
-    """Refuse a cache [B,N,P,H] that does not fit what is new [B,N,L,H]."""
+    """Refuse a cache [B,N,P,H] that does not fit the new keys or values [B,N,L,H]."""
     if past is not None and (past.ndim != 4 or past.shape[:2] != new[:2] or past.shape[3] != new[3]):
         raise bad_shape(name, f"[{new[0]},{new[1]},past,{new[3]}]", past)
 
@@ -58,8 +58,8 @@ def check_bias(bias: Array | None, shape: Shape) -> None:
 
 @frozen
 class Attended:
-    """What `attend` makes. y: [B,N,S,Hv]. products: of Q and K. capped, biased: after those steps.
-    shares: after Softmax.
+    """The results of `attend`. y: [B,N,S,Hv]. products: of Q and K. capped, biased: after those steps. shares: after
+    Softmax.
 
     The last four are [B,N,S,T].
     """
@@ -84,13 +84,12 @@ def attend(
     sink: Array | None = None,
     empty_rows: Array | None = None,
 ) -> Attended:
-    """Softmax(scale * q @ k' + biases) @ v, as these nodes of ai.onnx, each rounded to q's type:
+    """Softmax(scale * q @ k' + biases) @ v, as these nodes of ai.onnx, each rounded to q's type: MatMul, Mul (unless
+    scale is 1), Div, Tanh and Mul (if there is a softcap), Add of each bias, Softmax, MatMul.
 
-    MatMul, Mul (unless scale is 1), Div, Tanh and Mul (where there is a softcap), Add of each bias, Softmax, MatMul.
-
-    q [B,N,S,H]; k [B,M,T,H] and v [B,M,T,Hv], of which each serves N / M heads of q; biases broadcast to [B,N,S,T].
-    sink: [N] scores that count in the sums of Softmax, and are nothing else. empty_rows: where shares are 0, whatever
-    the scores are.
+    q [B,N,S,H]; k [B,M,T,H] and v [B,M,T,Hv], where each head serves N / M heads of q; biases broadcast to [B,N,S,T].
+    sink: [N] scores that count only in the sums of Softmax. empty_rows: rows whose shares are 0, whatever the scores
+    are.
     """
     products = _grouped_product(q, np.swapaxes(k, -1, -2), ctx)
     if scale != 1.0:
@@ -111,7 +110,7 @@ def attend(
 
 
 def _softmax_beside(scores: Array, sink: Array, ctx: Context) -> Array:
-    """Softmax of rows with one more score each, whose share is left out of the result."""
+    """Softmax of rows extended by one score each, whose share is left out of the result."""
     ctx.claim((*scores.shape[:3], scores.shape[3] + 1), 8)
     beside = np.broadcast_to(sink.astype(scores.dtype)[:, None, None], (*scores.shape[:3], 1))
     return np.ascontiguousarray(node("Softmax", [np.concatenate([scores, beside], axis=3)], ctx)[..., :-1])
@@ -128,7 +127,7 @@ def _grouped_product(a: Array, b: Array, ctx: Context) -> Array:
 
 
 def _product(a: Array, b: Array, ctx: Context) -> Array:
-    """MatMul; of two types, in float64, rounded to the first."""
+    """MatMul; operands of two types are multiplied in float64, and rounded to the first type."""
     if a.dtype == b.dtype:
         return np.asarray(node("MatMul", [a, b], ctx))
     wide = node("MatMul", [a.astype(np.float64), b.astype(np.float64)], ctx)
@@ -143,20 +142,20 @@ def causal(rows: int, columns: int, offset: Array | int) -> Array:
 
 
 def hidden(seen: Array, value: float, dtype: Any, ctx: Context) -> Array:
-    """0 where an element is seen, else `value`: what is added to scores."""
+    """The mask to add to scores: 0 where an element is seen, else `value`."""
     ctx.claim(seen.shape, np.dtype(dtype).itemsize, "mask")
     return np.where(seen, np.zeros((), dtype), np.asarray(value, dtype))
 
 
 def default_scale(scale: float | None, head_size: int) -> float:
-    """The attribute; where it is left out or 0, 1 / sqrt(head size), a float32 number each."""
+    """The attribute; if it is missing or 0, 1 / sqrt(head size). Each is a float32 number."""
     if scale:
         return single(scale)
     return float(np.float32(1) / np.float32(math.sqrt(head_size))) if head_size else 1.0
 
 
 class Cache:
-    """Keys or values of earlier places. shared: the array has room for more than the `filled` ones."""
+    """Keys or values of earlier positions. shared: the array has room for more than the `filled` ones."""
 
     def __init__(self, past: Array | None, shared: bool = False, filled: Array | None = None) -> None:
         self.past = past
@@ -167,7 +166,7 @@ class Cache:
         return Cache(None if self.past is None else self.past[number], self.shared, self.filled)
 
     def extended(self, new: Array, name: str, ctx: Context) -> tuple[Array, Array, int]:
-        """All keys [B,N,P+L,H], the present, and P. Refuses a cache that does not fit what is new [B,N,L,H]."""
+        """All keys [B,N,P+L,H], the present, and P. Refuses a cache that does not fit the new keys [B,N,L,H]."""
         past = self.past
         if past is None:
             made = appended(None, new, ctx)
@@ -198,7 +197,7 @@ def biases_of(
     dtype: Any,
     ctx: Context,
 ) -> list[Array | None]:
-    """What is added to scores [B,N,S,T]: the bias, the mask, what hides later places."""
+    """The terms to add to scores [B,N,S,T]: the bias, the mask, and the mask of later positions."""
     rows, columns = shape[2:]
     check_bias(bias, shape)
     seen = None if mask is None else seen_by_mask(mask, name, shape, past)
@@ -230,7 +229,7 @@ def seen_by_mask(mask: Array, name: str, shape: Shape, past: int) -> Array | Non
 
 
 def rotary_width(head_size: int, asked: int) -> int:
-    """How many elements of a head turn."""
+    """The number of elements of a head that are rotated."""
     width = asked or head_size
     if width < 0 or width > head_size or width % 2:
         expected = f"an even number up to {head_size}, the size of a head"
@@ -252,7 +251,7 @@ def angles(cos_cache: Array, sin_cache: Array, positions: Array, width: int, ctx
 
 
 def rotate(x: Array, cos: Array, sin: Array, width: int, interleaved: bool, ctx: Context) -> Array:
-    """[B,N,S,H] with the first `width` elements of each head turned. cos and sin [B,1,S,width/2]."""
+    """Rotates the first `width` elements of each head of [B,N,S,H]. cos and sin [B,1,S,width/2]."""
     half = width // 2
     first = x[..., 0:width:2] if interleaved else x[..., :half]
     second = x[..., 1:width:2] if interleaved else x[..., half:width]
@@ -271,9 +270,9 @@ def rotate(x: Array, cos: Array, sin: Array, width: int, interleaved: bool, ctx:
 
 @frozen
 class Places:
-    """Where the places of one sequence are. total: all of them; new: those given now, the last ones.
+    """The positions of one sequence. total: all of them; new: those given now, the last ones.
 
-    kept: how many rows of its cache are filled, the last ones before the new.
+    kept: the number of filled rows of its cache; they hold the last positions before the new ones.
     """
 
     total: int
@@ -282,7 +281,7 @@ class Places:
 
     @property
     def first(self) -> int:
-        """The place of the first new one."""
+        """The first new position."""
         return self.total - self.new
 
 
@@ -293,7 +292,7 @@ def number(total: Array) -> int:
 
 
 def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: int) -> list[Places]:
-    """The places of each sequence, checked. window: of a cache that keeps the last places only, else 0."""
+    """The positions of each sequence, checked. window: of a cache that keeps only the last positions, else 0."""
     if ends.shape not in ((batch,), (batch, 1)):
         raise bad_shape("seqlens_k", f"[{batch}]", ends)
     prompt = total == new
@@ -316,7 +315,7 @@ def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: 
 
 
 def _resident(total: int, room: int, window: int) -> int:
-    """How many of `total` places, always the last ones, a sliding cache of `room` rows holds."""
+    """The number of rows that a sliding cache of `room` rows holds of `total` positions, always the last ones."""
     if total <= room:
         return total
     apart = room - window + 1
@@ -330,7 +329,7 @@ def keep(present: Array, rows: Array, step: Places, window: int) -> None:
 
 
 def seen_places(step: Places, rows: int, columns: int, causal: bool, window: int) -> Array:
-    """Which keys each of `rows` new places sees, keys being the last `columns` places: bool [rows,columns]."""
+    """Which keys each of `rows` new positions sees; the keys are the last `columns` positions. bool [rows,columns]."""
     keys = np.arange(step.total - columns, step.total)
     own = step.first + np.arange(rows)[:, None]
     seen = keys <= own if causal else np.ones((rows, columns), bool)

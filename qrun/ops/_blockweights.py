@@ -1,4 +1,4 @@
-"""Weights of 2, 4 or 8 bits with a scale for each block along a row, and products with them."""
+"""Weights of 2, 4 or 8 bits with one scale per block along a row, and products with them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qrun.ops._op import Array, Context
 _INT8 = 4
 """The accuracy_level that lets a runtime quantize A."""
 _BLOCKS_OF_2_BITS = (32, 64, 128)
-"""Where onnxruntime quantizes A for 2-bit weights."""
+"""The block sizes for which onnxruntime quantizes A with 2-bit weights."""
 _CHUNK = 1 << 22
-"""Weights that are dequantized at once."""
+"""The number of weights that are dequantized at a time."""
 
 
 @frozen
 class BlockWeights:
-    """The weights of a MatMulNBits, as its docstring has them; scales and zero points have two axes.
+    """The weights of a MatMulNBits, as its docstring describes them; scales and zero points have two axes.
 
     groups: g_idx, the block of each row k of the weights; None: row k is in block k // `block`.
     """
@@ -36,7 +36,7 @@ class BlockWeights:
 
     @property
     def at_once(self) -> int:
-        """Columns of the product that are made together, so that few weights are dequantized at a time."""
+        """Columns of the product that are computed together, so that few weights are dequantized at a time."""
         return max(1, _CHUNK // max(1, self.depth))
 
     def part(self, columns: slice | Array | int) -> BlockWeights:

@@ -1,4 +1,4 @@
-"""Operators that stand for some nodes of ai.onnx: those nodes, one after the other, in both backends."""
+"""Operators that are defined as a sequence of ai.onnx nodes: both backends run those nodes one after the other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InnerNode:
 
 
 def run_nodes(nodes: Sequence[InnerNode], inputs: Inputs, ctx: Context) -> dict[str, Any]:
-    """What the nodes make, by name: an array, or a tuple of arrays where the operator has several results."""
+    """Runs the nodes and returns their results by name: an array, or a tuple if the operator has several results."""
     made: dict[str, Any] = {}
     for node in nodes:
         made[node.output] = node.run([_value(value, inputs, made) for value in node.inputs], ctx)
@@ -50,7 +50,7 @@ def run_nodes(nodes: Sequence[InnerNode], inputs: Inputs, ctx: Context) -> dict[
 
 
 def node(op_type: str, inputs: Sequence[Array | None], ctx: Context, version: int = 24, **attributes: Any) -> Any:
-    """What one node of ai.onnx makes of these arrays in the reference kernel."""
+    """Runs one node of ai.onnx on these arrays in the reference kernel, and returns its result."""
     return InnerNode(op_type, (), attributes, version=version).run(inputs, ctx)
 
 
@@ -61,7 +61,7 @@ def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
 
 
 def dequantized(codes: Array, scale: Array, zero_point: Array, ctx: Context) -> Array:
-    """What the codes of a tensor with one scale mean, as DequantizeLinear-13 makes it."""
+    """The real values of the codes of a tensor with one scale, as DequantizeLinear-13 computes them."""
     return np.asarray(node("DequantizeLinear", [codes, scale, zero_point], ctx, version=13))
 
 
@@ -70,7 +70,7 @@ def nodes_kernel(
 ) -> NativeKernel:
     """One kernel that runs the native kernels of the nodes in order. Raises Declined if a node has none.
 
-    outputs: for outputs of the larger operator besides output 0: a node's result, by name, to the output's number.
+    outputs: for outputs of the larger operator except output 0: the output's number, by the name of a node's result.
     """
     from qrun.native.kernels.copy import view
 

@@ -27,14 +27,14 @@ _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.ASCII
 
 
 def output_types(op_type: str, ctx: Context) -> tuple[int, frozenset[np.dtype[Any]] | None]:
-    """The version of an operator of ai.onnx that a node has, and the element types that its output may have there."""
+    """The version of an ai.onnx operator that a node has, and the element types its output may have in that."""
     known = schema("", op_type, min(ctx.version, OPSETS[-1]))
     return (known.version, known.outputs[0].types) if known else (ctx.version, None)
 
 
 def type_of(number: int, op_type: str, param: str, message: str, ctx: Context) -> np.dtype[Any]:
     """The element type with this ONNX number; refuses a type that this version of the operator cannot output.
-    message: the error's text, in which {} stands for the version."""
+    message: the error's text, in which {} is replaced by the version."""
     version, types = output_types(op_type, ctx)
     allowed, dtype = types or frozenset(DTYPES.values()), DTYPES.get(number)
     if dtype is None or dtype not in allowed:
@@ -45,7 +45,7 @@ def type_of(number: int, op_type: str, param: str, message: str, ctx: Context) -
 
 
 def convert(x: Array, dtype: np.dtype[Any], saturate: bool, round_mode: str, ctx: Context) -> Array:
-    """x as `dtype`; the rules are those of Cast."""
+    """x converted to `dtype` by the rules of Cast."""
     if x.dtype == dtype:
         return x
     ctx.claim(x.shape, dtype.itemsize)
@@ -121,7 +121,7 @@ def _to_integer(x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
 
 
 def _to_signed(whole: Array, dtype: np.dtype[Any]) -> Array:
-    """int32 or int64; its smallest value where `whole` does not fit."""
+    """Converts to int32 or int64; a value that does not fit becomes the type's smallest value."""
     half = 2.0 ** (8 * dtype.itemsize - 1)
     return np.where((whole >= -half) & (whole < half), whole, -half).astype(dtype)
 

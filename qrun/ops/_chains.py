@@ -1,9 +1,9 @@
 """Float32 sums of products, defined by their order (docs/numerics.md, F1).
 
 k is cut into blocks of BLOCK. A block is a chain of fused multiply-adds, k ascending, each rounded once to float32;
-blocks are added in order. float64 stands in for the fused multiply-add that numpy lacks: a product of float32 numbers
-is exact there, and rounding its sum with a third number to float64 and then to float32 is one rounding, but where
-float64 stops exactly in the middle between two float32 numbers. Those few are made again with what float64 lost.
+blocks are added in order. float64 replaces the fused multiply-add that numpy lacks: a product of float32 numbers is
+exact there, and rounding its sum with a third number to float64 and then to float32 equals one rounding, unless the
+float64 is exactly in the middle between two float32 numbers. Those few are computed again with the bits float64 lost.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from qrun.ops._window import SlidingWindow
 from qrun.shapes import broadcast_shapes
 
 BLOCK = 256
-"""Elements of k that are one chain."""
+"""Elements of k in one chain."""
 _FLOAT = np.dtype(np.float32)
 _ELEMENTS = 1 << 14
-"""Sums that are made together: they stay in the second-level cache."""
+"""Sums that are computed together: they stay in the second-level cache."""
 _FINITE = np.uint64(0x7FEFFFFFFFFFFFFF)
 """The bits of the greatest finite float64."""
 _LEAST = 2.0**-149
@@ -40,12 +40,12 @@ def chained_products(
     bias: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
-    """alpha * a @ b + first + bias as F1 orders it, rounded to `dtype`.
+    """alpha * a @ b + first + bias in the order of F1, rounded to `dtype`.
 
     a [...,M,K], b [...,K,N] as numpy.matmul takes them, of one type of up to 32 bits. alpha: a float32 number; each
-    block is added with one fused multiply-add, `fma(alpha, block, y)`. first: what y is before the first block; bias:
-    what is added after the last one; both float32, and both broadcast to the result of operands of two axes or more.
-    NaN has one bit pattern. With dtype float64, all of it is plain float64, and the order is numpy's.
+    block is added with one fused multiply-add, `fma(alpha, block, y)`. first: the value of y before the first block;
+    bias: added after the last one; both float32, and both broadcast to the result of operands of two axes or more. NaN
+    has one bit pattern. With dtype float64, everything is plain float64 in numpy's order.
     """
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -77,7 +77,7 @@ def _blocks(a: Array, b: Array, shape: tuple[int, ...], alpha: float, first: Arr
 
 
 def _chains(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
-    """One block of all results, float32. a, b: float64."""
+    """One block of k for all results, float32. a, b: float64."""
     made = np.zeros(shape, _FLOAT)
     if not made.size or not a.shape[-1]:
         return made
@@ -117,25 +117,25 @@ def _chain(a: Array, b: Array, exact: bool) -> Array:
 
 def _step(x: Array) -> float:
     """A power of two of which all numbers are multiples."""
-    sizes = np.abs(x).view(np.uint64) - np.uint64(1)  # 0 becomes the greatest
+    sizes = np.abs(x).view(np.uint64) - np.uint64(1)  # 0 wraps to the greatest
     least = np.uint64(sizes.min(initial=_FINITE)) + np.uint64(1)
     exponent = int(np.frexp(least.view(np.float64))[1])
     return float(np.ldexp(1.0, exponent - 24)) if least <= _FINITE else np.inf
 
 
 _STRIDE = 128
-"""Rows, and columns, of a right side that onnxruntime copies at a time."""
+"""Rows, and columns, of a right operand that onnxruntime copies at a time."""
 _LANES = 8
 
 
 @frozen
 class SumOrder:
-    """How sums are added.
+    """The order in which products are summed.
 
     chains: blocks of `block` fused multiply-adds each, see `chained_products`.
     fours:  t = ((a0*b0 + a1*b1) + a2*b2) + a3*b3 of four products, y = y + t; then of two, then of one.
-    lanes:  eight partial sums by k modulo 8, added in one tree. columns: whether they are the columns of the right
-            side that are taken four at a time, else the rows of the left one.
+    lanes:  eight partial sums by k modulo 8, added in one tree. columns: whether columns of the right operand are taken
+            four at a time, else rows of the left one.
     """
 
     kind: Literal["chains", "fours", "lanes"] = "chains"
@@ -154,7 +154,7 @@ class SumOrder:
 
 
 def block_of(n: int, k: int) -> int:
-    """The block of k for a right side of n columns that is not packed: one stride is halved while the other one is
+    """The block of k for an unpacked right operand of n columns: one stride is halved while the other one is
     doubled."""
     columns, block = _STRIDE, _STRIDE
     while n >= k and block // 2 >= max(k, 1):
@@ -166,10 +166,10 @@ def block_of(n: int, k: int) -> int:
 
 @frozen
 class ProductForm:
-    """How operands lie, as far as onnxruntime's choice of a kernel depends on it.
+    """The layout of operands, as far as onnxruntime's choice of a kernel depends on it.
 
-    packed: is the right side a constant matrix? turned: which of the two lie transposed. plain: is alpha 1, and beta 0
-    or 1? step: numbers from one row of the right side, as it lies, to the next; None if its rows are neighbours.
+    packed: is the right operand a constant matrix? turned: which of the two are transposed. plain: is alpha 1, and beta
+    0 or 1? step: numbers from one row of the right operand, in memory, to the next; None if its rows are neighbours.
     """
 
     packed: bool = False
@@ -194,7 +194,7 @@ def order_of(m: int, n: int, k: int, given: ProductForm = _PLAIN) -> SumOrder:
 
 
 def matmul_order(a: tuple[int, ...], b: tuple[int, ...], given: ProductForm = _PLAIN) -> tuple[SumOrder, bool]:
-    """The order of the sums of [...,M,K] times [...,K,N]; and whether the left side is taken as one matrix."""
+    """The order of the sums of [...,M,K] times [...,K,N]; and whether the left operand is taken as one matrix."""
     if len(a) == 1 or len(b) == 1:
         return order_of(1, b[-1] if len(b) > 1 else 1, a[-1], given), False
     whole = not given.turned[0] and given.step is None and len(a) >= len(b) and math.prod(b[:-2]) == 1
@@ -253,7 +253,7 @@ def _lanes(a: Array, b: Array, first: Array | None, columns: bool) -> Array:
 
 
 def _groups(count: int) -> Iterator[tuple[int, int]]:
-    """Where groups of four begin, then of two, then of one; and their sizes."""
+    """Yields the starts and sizes of groups of four, then of two, then of one."""
     yield from ((place, 4) for place in range(0, count - 3, 4))
     rest = count & -4
     if count & 2:
@@ -274,4 +274,4 @@ _TREES: dict[int, Callable[[Array], Array]] = {
     2: lambda s: ((s[0] + s[2]) + (s[4] + s[6])) + ((s[1] + s[3]) + (s[5] + s[7])),
     1: lambda s: ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])),
 }
-"""How eight partial sums are added, by the number of results that are made together."""
+"""How eight partial sums are added, by the number of results that are computed together."""

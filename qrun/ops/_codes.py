@@ -1,4 +1,4 @@
-"""Elementwise functions of 8-bit tensors with per-tensor parameters: through tables of their 256 or 65,536 values."""
+"""Elementwise functions of 8-bit tensors with per-tensor parameters, through tables of their 256 or 65,536 values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rounded = Array
 
 
 def scale_param(scale: Array, name: str, op_type: str, ctx: Context) -> Array:
-    """A per-tensor scale as float64 of rank 0; odd values are observed."""
+    """A per-tensor scale as float64 of rank 0; unusual values are observed."""
     checked = scalar(scale, name, op_type)
     note_scale(ctx, checked, name)
     return checked.astype(np.float64)

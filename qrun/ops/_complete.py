@@ -1,6 +1,6 @@
 """Whether a native kernel's result leaves the reference kernel nothing to observe: wrap-around, NaN, saturation.
 
-Records of plain values, so that they can be kept with a program that another process runs.
+The checks are records of plain values, so that they can be kept with a program that another process runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 
 ENDS_SHARE = 20
-"""A native kernel reports no saturation if at most one in so many results is an end of its type's range."""
+"""A native kernel reports no saturation if at most one in this many results is an end of its type's range."""
 FEW_SHARE = 4
 """Codes are few if they lie within this fraction (1 / FEW_SHARE) of an integer type's range."""
 Complete = Callable[[Any], bool]
@@ -40,7 +40,7 @@ class FewEnds:
     ends: tuple[int, ...]
 
     def __call__(self, y: Array) -> bool:
-        if not y.flags.c_contiguous:  # elements in the order in which they lie in memory are faster to walk
+        if not y.flags.c_contiguous:  # walking elements in memory order is faster
             y = y.transpose(sorted(range(y.ndim), key=lambda axis: -abs(y.strides[axis])))
         return sum(int(np.count_nonzero(y == end)) for end in self.ends) * ENDS_SHARE <= y.size
 
@@ -85,7 +85,7 @@ class Finite:
 
 @frozen
 class KnownScale:
-    """Of three results, codes, scale and zero point: the scale is positive and finite."""
+    """For three results (codes, scale and zero point): the scale is positive and finite."""
 
     def __call__(self, made: tuple[Array, Array, Array]) -> bool:
         return bool(0 < made[1] < np.inf)
@@ -95,8 +95,8 @@ _SAMPLED = 64
 
 
 def few_codes(made: Any) -> tuple[int, int] | None:
-    """The least and the greatest code of a tensor of 8 or 16 bits, the first result, if they lie so close together that
-    few codes are between them."""
+    """The least and the greatest code of a tensor of 8 or 16 bits, the first result, if they are so close that few
+    codes are between them; else None."""
     y = made[0] if isinstance(made, tuple) else made
     if y.dtype.kind not in "iu" or y.dtype.itemsize > 2 or not y.size:
         return None
@@ -126,7 +126,7 @@ def stored(check: Complete) -> tuple[Any, ...] | None:
 
 
 def restored(fields: tuple[Any, ...]) -> Complete:
-    """The check of which `stored` made these values."""
+    """The check from which `stored` made these values."""
     name, *values = fields
     if name == "EachPart":
         values[-1] = tuple(map(restored, values[-1]))

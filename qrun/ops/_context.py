@@ -1,8 +1,6 @@
-"""What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations.
-
-Also how it refuses inputs and attributes: the error, and the checks that many operators make,
-of scales and zero points too.
-"""
+"""The Context of a kernel: arithmetic, requested outputs, memory, and a place for observations. Also the errors by
+which kernels refuse inputs and attributes, and the checks that many operators make, including those of scales and zero
+points."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from qrun.memory import Budget
 Arith = Literal["exact", "ort", "onnx-ref"]
 Claim = tuple[tuple[int, ...], int, str]
 Given = TypeVar("Given", Array, Array | None)
-"""An input: None only where None was given."""
+"""An input: None only if None was given."""
 
 
 @frozen
@@ -31,7 +29,7 @@ class Observation:
 
     kind:  accumulator-wrap, nan-quantized, infinite-quantized, saturated, bad-scale, ...
     param: the operator's input or output it concerns, by the specification's name.
-    count, total: elements concerned, of how many.
+    count, total: the number of elements concerned, and of all.
     first: index of the first one, if it is worth naming.
     """
 
@@ -44,17 +42,17 @@ class Observation:
 
 
 Repeated = tuple[int, list[Array], list[Array]]
-"""How many runs of a graph there were, what goes around after the last one, and what is kept of each,
-along a first axis."""
+"""The number of iterations of a graph, the loop-carried values after the last one, and the scan outputs, each along a
+first axis."""
 
 
 @frozen
 class Body:
-    """A graph inside a node. run: from the values of its inputs to those of its outputs, both in order.
+    """A graph inside a node. run: maps the values of its inputs to those of its outputs, both in order.
 
-    repeat: runs that follow each other, each on what the one before made; None where they must be made one by one. It
-    takes the inputs of the first run and its number; scanned arrays in place of the last inputs, with an element for
-    each run along a first axis; how many runs at most; and the bytes that were kept of earlier ones.
+    repeat: makes iterations that follow each other, each on the results of the one before; None if they must be made
+    one by one. It takes the inputs of the first iteration and its number; scanned arrays in place of the last inputs,
+    with one element per iteration along a first axis; the most iterations; and the bytes kept from earlier ones.
     """
 
     inputs: tuple[TensorType, ...]
@@ -65,19 +63,19 @@ class Body:
 
 @changeable
 class Context:
-    """Handed to kernels that declare ``ctx``.
+    """The object given to kernels that declare ``ctx``.
 
     arith:     how quotients of scales are rounded (numerics: exact, or as onnxruntime or onnx.reference do).
     version:   the operator's schema version on this node.
-    outputs:   how many outputs the node names; `wants` tells whether one is used.
+    outputs:   the number of outputs that the node names; `wants` says whether one is used.
     observing: False while profiling: observations cost time.
-    claims:    the memory claims so far (shape, bytes per element, what for), or None if they are not recorded.
+    claims:    the memory claims so far (shape, bytes per element, purpose), or None if they are not recorded.
     bodies:    the graphs inside the node, by attribute.
-    memo:      a cache that the node's runs share, of values that follow from the attributes alone.
-    lost:      what kernels that are emulated lose of sums of products: codes [..., M, K] and [..., K, N] to int64
-               [..., M, N], or broadcast to it; None for exact sums.
+    memo:      a cache, shared by the node's runs, of values that follow from the attributes alone.
+    lost:      the errors of an emulated kernel in sums of products: maps codes [..., M, K] and [..., K, N] to int64
+               [..., M, N], or broadcasting to it; None for exact sums.
     fixed:     which inputs the model stores, by place; onnxruntime packs them, and adds in another order.
-    sums:      how float32 products were added, in words: the kernel notes it.
+    sums:      how float32 products were added, as text: the kernel notes it.
     """
 
     arith: Arith = "exact"
@@ -95,14 +93,14 @@ class Context:
     sums: list[str] = field(default_factory=list)
 
     def stores(self, place: int) -> bool:
-        """Is this input a constant of the model?"""
+        """Whether this input is a constant of the model."""
         return place < len(self.fixed) and self.fixed[place]
 
     def wants(self, place: int) -> bool:
         return place < len(self.wanted) and self.wanted[place]
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
-        """Call before making a tensor that the inputs' sizes do not bound. Raises MemoryLimitError."""
+        """Call before making a tensor whose size the inputs do not bound. Raises MemoryLimitError."""
         self.budget.claim(shape, itemsize, what)
         if self.claims is not None:
             self.claims.append((tuple(int(n) for n in shape), itemsize, what))
@@ -131,31 +129,31 @@ def bad_shape(param: str, expected: str, got: Array, why: str = "") -> OperatorE
 
 
 def with_shape(array: Given, name: str, *allowed: tuple[int, ...]) -> Given:
-    """The array, if it is given, which has one of these shapes; refuses another."""
+    """Returns the array, or None; refuses an array that has none of these shapes."""
     if array is not None and array.shape not in allowed:
         raise bad_shape(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
     return array
 
 
 def check_range(places: Array, count: int, name: str, what: str, code: str = "QR209", more: str = "") -> None:
-    """Refuse integers outside 0 to count - 1. what: what they number, as in "no row 7"; more: is said of the range."""
+    """Refuse integers outside 0 to count - 1. what: the noun for one, as in "no row 7"; more: text after the range."""
     if places.size and (places.min() < 0 or places.max() >= count):
         bad = int(places.max() if places.max() >= count else places.min())
         raise refuse(f"there is no {what} {bad}", name, f"0 to {count - 1}{more}", str(bad), code=code)
 
 
 def first_place(found: Array) -> tuple[int, ...]:
-    """The index of the first element that is true; of index 0 everywhere if none is."""
+    """The index of the first element that is true; index 0 on all axes if none is."""
     return tuple(int(place) for place in np.unravel_index(int(np.argmax(found)), found.shape))
 
 
 def bad_attribute(name: str, expected: str, got: Any) -> OperatorError:
-    """The error for an attribute whose value is none of those that it may have."""
+    """The error for an attribute whose value is not allowed."""
     return refuse(f"{name} is {got}", name, expected, got, code="QR204")
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Refuse an attribute whose value is none of these."""
+    """Refuse an attribute whose value is not one of these."""
     if value not in (known := tuple(allowed)):
         raise bad_attribute(name, ", ".join(map(str, known)), value)
 
@@ -173,7 +171,7 @@ def require_count(name: str, fits: bool, expected: str, count: int) -> None:
 
 
 def both_or_none(**given: Array | None) -> None:
-    """Refuse inputs of which only some are given."""
+    """Refuse inputs if only some of them are given."""
     missing = [name for name, array in given.items() if array is None]
     if missing and len(missing) < len(given):
         expected = f"all of {', '.join(given)}, or none"
@@ -213,14 +211,14 @@ def bad_parameter(name: str, expected: str, got: Array, **more: str) -> Operator
 
 
 def assumed_axis(axis: int | None, scale: Array, name: str, ctx: Context) -> int:
-    """The axis, or 1 where com.microsoft's operator has none, as in onnxruntime; observed where it matters."""
+    """The axis, or 1 if com.microsoft's operator has none, as in onnxruntime; observed if it makes a difference."""
     if axis is None and scale.size != 1:
         ctx.observe("axis-assumed", name, 1, 1, (), "axis is missing; 1 is assumed")
     return 1 if axis is None else axis
 
 
 def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor: str) -> None:
-    """The zero point must have the element type of the tensor it belongs to."""
+    """Refuse a zero point whose element type differs from its tensor's."""
     if zero_point is not None and zero_point.dtype != dtype:
         what = f"{name} is {type_name(zero_point.dtype)}, but {tensor} is {type_name(dtype)}"
         why = "a zero point has the type of its tensor."
@@ -228,7 +226,7 @@ def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor:
 
 
 def note_scale(ctx: Context, scale: Array, name: str, signed: bool = False) -> None:
-    """Observe scales that are not finite, nor positive unless they may be `signed`; they follow IEEE 754."""
+    """Observe scales that are not finite, or not positive unless `signed`; they follow IEEE 754."""
     if ctx.observing:
         with np.errstate(invalid="ignore"):
             bad = ~(np.isfinite(scale) & (signed | (scale > 0)))

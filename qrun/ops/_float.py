@@ -1,4 +1,4 @@
-"""Shared by the floating-point operators: wide arithmetic rounded once, broadcasting, axes, sliding windows."""
+"""Code that the floating-point operators share: wide arithmetic rounded once, broadcasting, axes, sliding windows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def single(value: float) -> float:
 
 
 def widen(x: Array) -> Array:
-    """x as float64; exact for every type of up to 32 bits. A float64 x is returned as it is if it is contiguous, and
+    """x as float64; exact for every type of up to 32 bits. A float64 x is returned unchanged if it is contiguous, and
     copied if not, because numpy's functions may round strided elements differently."""
     if x.dtype == np.float64 and not x.flags.forc:
         return x.copy()
@@ -90,7 +90,7 @@ def binary(
     names: Sequence[str] = ("A", "B"),
     itemsize: int = 0,
 ) -> Array:
-    """function(a, b) with numpy's broadcasting; itemsize: of the result, if not the inputs'."""
+    """function(a, b) with numpy's broadcasting; itemsize: of the result, if it differs from the inputs'."""
     broadcast(ctx, (a, b), names, itemsize)
     with np.errstate(all="ignore"):
         return np.asarray(function(a, b))
@@ -121,7 +121,7 @@ def slide(
     out: int,
     combine: Callable[[State, State], State],
 ) -> State:
-    """Combine `taps` elements along an axis, `dilation` apart, from each of `out` places `stride` apart.
+    """Combine `taps` elements along an axis, `dilation` apart, starting at each of `out` places `stride` apart.
 
     state:   arrays of one rank that belong together; the axis must be long enough.
     combine: associative; its first operand lies before the second. Called about log2(taps) times.
@@ -158,7 +158,7 @@ def product(a: Array, b: Array) -> Array:
         if reach >= 2**53:
             return matmul(a, b)
         return product(widen(a), widen(b)).astype(np.int64).astype(a.dtype)
-    # BLAS adds in another order where an operand lies transposed.
+    # BLAS adds in another order if an operand is transposed in memory.
     a, b = (np.asarray(widen(x), order="C") for x in (a, b))
     with np.errstate(all="ignore"):
         if b.ndim == 2 and a.ndim > 2 and a.size and b.size:

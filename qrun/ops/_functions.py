@@ -1,5 +1,5 @@
 """Functions of arrays: those of qrun/formulas, of float32 and of float64, as docs/numerics.md (F41) defines them;
-others in float64, or with as many digits as it takes."""
+others in float64, or with as many digits as needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _BLOCK = 1 << 14
-"""Elements that stay in the cache from step to step."""
+"""Elements per block: they stay in the cache from step to step."""
 _FLOAT = np.dtype(np.float32)
 
 
@@ -46,12 +46,12 @@ def _fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 
 def in_single(function: Callable[..., Any], x: Array, *constants: float) -> Array:
-    """A float32 function of every element, of float32."""
+    """Applies a float32 function to every element of a float32 array."""
     return _made(partial(function, fma=_fma), x, *_as_lanes(constants, _FLOAT))
 
 
 def rounded_single(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
-    """A float32 function of every element, rounded to x's type; `double` of float64."""
+    """Applies a float32 function to every element and rounds to x's type; a float64 x uses `double`."""
     if x.dtype == np.float64:
         return _plain(double, x)
     with np.errstate(all="ignore"):
@@ -59,7 +59,7 @@ def rounded_single(function: Callable[..., Any], double: Callable[[Array], Any],
 
 
 def rounded_double(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
-    """A float64 function of every element, rounded once to x's type; `double` of float64."""
+    """Applies a float64 function to every element and rounds once to x's type; a float64 x uses `double`."""
     if x.dtype == np.float64:
         return _plain(double, x)
     with np.errstate(all="ignore"):
@@ -67,7 +67,7 @@ def rounded_double(function: Callable[..., Any], double: Callable[[Array], Any],
 
 
 def in_lanes(function: Callable[..., Any], x: Array, *constants: float) -> Array:
-    """A float64 function of every element, of float64."""
+    """Applies a float64 function to every element of a float64 array."""
     return _made(function, x, *_as_lanes(constants, np.dtype(np.float64)))
 
 
@@ -103,7 +103,7 @@ _FAR = (
 
 
 def exponentials(x: Array) -> Array:
-    """exp(x) for x up to 0, as rows add them: of float32 0 below SHARE_LEAST."""
+    """exp(x) for x up to 0, as sums of rows use it: for float32, 0 below SHARE_LEAST."""
     if x.dtype == np.float64:
         return np.asarray(np.exp(x))
     return share(x)
@@ -171,14 +171,14 @@ def logistic(x: Array) -> Array:
 
 
 def swish(x: Array, alpha: float) -> Array:
-    """x / (1 + exp(-alpha * x)), alpha as float32 holds it."""
+    """x / (1 + exp(-alpha * x)), with alpha rounded to float32."""
     slope = attribute(alpha)
     return rounded_single(single.swish, lambda v: v / (1.0 + np.exp(-slope * v)), x, slope)
 
 
 def nearest_share(terms: Mapping[int, int], step: float, scale: float, estimate: float) -> int:
-    """1 / (scale * sum over k of terms[k] * exp(k * step)) rounded to nearest, ties to even.
-    estimate: of it, near a tie."""
+    """1 / (scale * sum over k of terms[k] * exp(k * step)) rounded to nearest, ties to even. estimate: an approximation
+    near a tie."""
     from fractions import Fraction
 
     below = round(estimate - 0.5)

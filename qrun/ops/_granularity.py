@@ -1,4 +1,4 @@
-"""Per-tensor, per-axis and blocked parameters: which one a scale is, and views of the tensor that it broadcasts to."""
+"""Per-tensor, per-axis and blocked parameters: which of these a scale is, and views of the tensor that it fits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qrun.ops._quantize import BLOCK
 from qrun.ops._quantized import PER_AXIS_SINCE
 
 _PER_TENSOR = (10, 13)
-"""The first version of ai.onnx, which has no axis, and the first that has one."""
+"""The first version in ai.onnx, which has no axis, and the first version that has one."""
 _PER_BLOCK = "export one scale per block of the axis, or without block_size"
 
 
 @frozen
 class Grain:
-    """How a scale covers a tensor of `shape`, seen as [outer, steps, block, inner].
+    """How a scale covers a tensor of `shape`, viewed as [outer, steps, block, inner].
 
     kind: ``per-tensor``, ``per-axis`` or ``blocked``; axis: non-negative, 0 per tensor; block: 1 unless blocked.
     """
@@ -36,7 +36,7 @@ class Grain:
     def views(self, x: Array, y: Array, scale: Array, zero: Array | None) -> Iterator[tuple[Array, ...]]:
         """Yield 4-D views (x, y, scale, zero) that broadcast together, each small enough to stay in cache.
 
-        x, y: C-contiguous, of the tensor's shape. zero: as scale; a missing one yields scale again in its place.
+        x, y: C-contiguous, of the tensor's shape. zero: shaped like scale; if missing, scale is yielded in its place.
         """
         if not x.size:
             return
@@ -104,9 +104,9 @@ def grain(
     version: int,
     names: tuple[str, str],
 ) -> Grain:
-    """Which granularity the shape of `scale` selects; refuses what does not fit x.
+    """The granularity that the shape of `scale` selects; refuses what does not fit x.
 
-    axis:  counts from version 13 of ai.onnx on, and in com.microsoft. names: of the scale and the zero point.
+    axis:  used from version 13 of ai.onnx on, and in com.microsoft. names: of the scale and the zero point.
     Source: ONNX operators, QuantizeLinear-21 (granularity, axis, block_size).
     """
     op = f"{op_type}-{min(version, OPSETS[-1])}"

@@ -1,4 +1,4 @@
-"""What GroupQueryAttention is given, and the checks that both of its kernels make."""
+"""The inputs and attributes of GroupQueryAttention, and the checks that both of its kernels make."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qrun.ops._signature import Attributes, InputRecord
 
 _NO_QUANTIZATION, _PER_TENSOR, _PER_CHANNEL = "NONE", "PER_TENSOR", "PER_CHANNEL"
 _VERSION = 24
-"""The version of QuantizeLinear and DequantizeLinear that codes are made and read with."""
+"""The version of QuantizeLinear and DequantizeLinear that writes and reads quantized caches."""
 _WIDTHS = {"uint8": 4, "int8": 8, "float8e4m3fn": 8}
-"""The types of caches of codes, with the value of kv_cache_bit_width that goes with each."""
+"""The types of quantized caches, with the value of kv_cache_bit_width for each."""
 
 
 @frozen
@@ -63,12 +63,12 @@ class GroupQueryAttributes(Attributes):
 
     @property
     def quantized(self) -> bool:
-        """Whether caches hold codes."""
+        """Whether caches are quantized."""
         return self.k_quant_type != _NO_QUANTIZATION
 
     @property
     def kept(self) -> int:
-        """How many last places a cache that slides has; 0: it does not slide."""
+        """The number of last positions that a sliding cache keeps; 0: it does not slide."""
         return self.local_window_size if self.sliding_window_cache else 0
 
 
@@ -95,7 +95,7 @@ def heads_of(given: GroupQueryInputs, attributes: GroupQueryAttributes) -> tuple
 
 
 def check_modes(attributes: GroupQueryAttributes) -> None:
-    """Refuse attributes that no inputs fit."""
+    """Refuse attributes that are invalid with any inputs."""
     window, shift = attributes.local_window_size, attributes.sliding_window_cache
     one_of("causal", attributes.causal, (0, 1))
     one_of("qk_output", attributes.qk_output, (0, 1, 2))
@@ -129,7 +129,7 @@ def check_pasts(k: Array, given: GroupQueryInputs, attributes: GroupQueryAttribu
 
 
 def cache_shape(k: Array, attributes: GroupQueryAttributes) -> Shape:
-    """The shape of new rows of the cache [B,M,L,W]: a code of 4 bits takes half an element."""
+    """The shape of new rows of the cache [B,M,L,W]: a 4-bit code takes half an element."""
     width = k.shape[3]
     if attributes.kv_cache_bit_width == 4 and width % 2:
         raise misfit(
@@ -139,7 +139,7 @@ def cache_shape(k: Array, attributes: GroupQueryAttributes) -> Shape:
 
 
 def _check_type(past: Array, name: str, dtype: np.dtype[Any], attributes: GroupQueryAttributes) -> None:
-    """Refuse a cache whose type is not the one that the attributes state."""
+    """Refuse a cache whose type contradicts the attributes."""
     bits = attributes.kv_cache_bit_width
     allowed = [kind for kind, width in _WIDTHS.items() if width == bits] if bits else [type_name(dtype)]
     if type_name(past.dtype) not in allowed:
@@ -151,7 +151,7 @@ def _check_type(past: Array, name: str, dtype: np.dtype[Any], attributes: GroupQ
 
 @frozen
 class CacheCodes:
-    """How keys, or values, become codes. scale: one number, or one for each element of all heads."""
+    """How keys, or values, are quantized. scale: one number, or one for each element of all heads."""
 
     dtype: np.dtype[Any]
     bits: int
@@ -167,7 +167,7 @@ class CacheCodes:
         return np.asarray(nibbles[..., ::2] | nibbles[..., 1::2] << 4)
 
     def read(self, codes: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
-        """[B,M,L,H]: what the codes [B,M,L,W] mean."""
+        """Dequantizes the codes [B,M,L,W]: [B,M,L,H]."""
         wide = unpack(codes, self.bits)
         ctx.claim(wide.shape, 4, "dequantized cache")
         zero = np.full_like(self.scale, 8 if self.bits == 4 else 0, wide.dtype)
@@ -182,7 +182,7 @@ class CacheCodes:
 
 
 def codes_of(given: GroupQueryInputs, attributes: GroupQueryAttributes, k: Array, ctx: Context) -> list[CacheCodes]:
-    """The codes of the keys and of the values; none where caches hold floats."""
+    """The quantization of the keys and of the values; [] if caches hold floats."""
     if not attributes.quantized:
         return []
     heads, size = k.shape[1], k.shape[3]

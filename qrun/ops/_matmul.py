@@ -1,6 +1,6 @@
-"""Integer matrix products of numpy.matmul's shapes, with the zero-point and scale forms of the quantized operators.
+"""Integer matrix products with numpy.matmul's shapes, and the quantized operators' forms of zero points and scales.
 
-They go through BLAS and are exact, because a bound on the real operands keeps every partial sum in range.
+They use BLAS and are exact, because a bound on the real operands keeps every partial sum in range.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from qrun.ops._signature import Attributes
 from qrun.shapes import broadcast_shapes
 
 EXACT32 = 2**24
-"""float32 holds every integer up to here, so sums bounded by it are exact in any order."""
+"""float32 holds every integer up to this, so sums bounded by it are exact in any order."""
 
 
 @frozen
 class GemmAttributes(Attributes):
-    """Of alpha * A' @ B' + beta * C."""
+    """The attributes of alpha * A' @ B' + beta * C."""
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -33,7 +33,7 @@ class GemmAttributes(Attributes):
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """numpy.matmul(a, b), both of one type. Empty operands give zeros at once: numpy loops over all other axes."""
+    """numpy.matmul(a, b), both of one type. Empty operands give zeros at once; numpy would loop over all other axes."""
     if a.size and b.size:
         return np.asarray(np.matmul(a, b))
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -114,7 +114,7 @@ def wrap32(
     ctx: Context,
     place: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
 ) -> Array:
-    """acc with sums outside int32 wrapped (two's complement), which is observed. place: index in acc to that in y."""
+    """acc with sums outside int32 wrapped (two's complement) and observed. place: maps an index in acc to that in y."""
     if bound < 2**31:
         return acc
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))
@@ -140,12 +140,12 @@ def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> Non
 
 
 def row_param(array: Given, name: str, a: Array, op_type: str) -> Given:
-    """A parameter of the left operand [...,M,K]: scalar, [M] if it is 2-D, or [...,M,1]; returned to broadcast."""
+    """A parameter of the left operand [...,M,K]: scalar, [M] if it is 2-D, or [...,M,1]; reshaped to broadcast."""
     return _param(array, name, a, -2, op_type)
 
 
 def column_param(array: Given, name: str, b: Array, op_type: str) -> Given:
-    """A parameter of the right operand [...,K,N]: scalar, [N] if it is 2-D, or [...,1,N]; returned to broadcast."""
+    """A parameter of the right operand [...,K,N]: scalar, [N] if it is 2-D, or [...,1,N]; reshaped to broadcast."""
     return _param(array, name, b, -1, op_type)
 
 
@@ -190,7 +190,7 @@ def integer_matmul(
 
 
 def claim_product(a: Array, b: Array, ctx: Context, itemsize: int = 8) -> tuple[Array, Array]:
-    """Claim the accumulator of a checked product; the operands, 1-D ones as a row and a column."""
+    """Claim the accumulator of a checked product; returns the operands, 1-D ones as a row and a column."""
     left = a[None, :] if a.ndim == 1 else a
     right = b[:, None] if b.ndim == 1 else b
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -199,7 +199,7 @@ def claim_product(a: Array, b: Array, ctx: Context, itemsize: int = 8) -> tuple[
 
 
 def matmul_shape(acc: Array, a: Array, b: Array) -> Array:
-    """Drop the axes that 1-D operands had been given."""
+    """Drop the axes that were added to 1-D operands."""
     if b.ndim == 1:
         acc = acc[..., 0]
     if a.ndim == 1:
@@ -212,7 +212,7 @@ def matmul_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: M
 
 
 def gemm_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    """Multiply-adds of a product of two matrices, the first of which may be transposed."""
+    """Multiply-adds of a product of two matrices; the first one may be transposed."""
     return int(np.prod(outputs[0], dtype=np.int64)) * inputs[0][0 if attributes.get("transA") else 1]
 
 
@@ -253,7 +253,7 @@ def check_product(
     op_type: str,
     ctx: Context,
 ) -> tuple[Array | None, Array]:
-    """Refuse what these pages forbid and observe the scales; b's zero point and scale, to broadcast."""
+    """Refuse what these pages forbid and observe the scales; returns b's zero point and scale, to broadcast."""
     check_matmul(a, b)
     same_type(b_zero_point, b.dtype, "b_zero_point", "B")
     bz = _column_of(b_zero_point, "b_zero_point", b, op_type)
@@ -269,9 +269,9 @@ def check_product(
 
 
 def _column_of(array: Given, name: str, b: Array, op_type: str) -> Given:
-    """A parameter of the right operand: scalar, [N] for any rank of it, or [...,1,N]; returned to broadcast.
+    """A parameter of the right operand: scalar, [N] for any rank of it, or [...,1,N]; reshaped to broadcast.
 
-    Of a stack of matrices [N] is [1,...,1,N]: these pages, unlike MatMulInteger's, allow 1-D for any rank of B.
+    For a stack of matrices, [N] becomes [1,...,1,N]: these pages, unlike MatMulInteger's, allow 1-D for any rank of B.
     """
     if array is not None and array.ndim == 1 and b.ndim > 2 and array.shape[0] == b.shape[-1]:
         array = array.reshape((1,) * (b.ndim - 1) + (-1,))

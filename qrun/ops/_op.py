@@ -58,12 +58,12 @@ Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 
 _ACCEPTED = 256
-"""Kinds of nodes of one operator, told apart by their attributes, that are remembered."""
+"""The number of different nodes of one operator, told apart by their attributes, for which `bind` is cached."""
 
 RUNNER = "onnx.reference"
-"""What runs operators of ONNX that nothing declares."""
+"""The name of the runner for operators of ONNX that qrun does not declare."""
 _SEEDS = 1 << 24
-"""Seeds of nodes without one are smaller: float32, which attributes are, has them all."""
+"""Bound of the seeds for nodes without one: float32, the type of seed attributes, holds all integers below it."""
 
 
 class OpDef:
@@ -75,12 +75,12 @@ class OpDef:
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form (ops/_signature.py).
     compounds: see Compounds.
-    computes: of a quantized operator: the operator that it computes with real numbers.
+    computes: for a quantized operator, the operator that it computes with real numbers.
     draws: whether it draws random numbers; a node without a seed then gets one from its label.
-    wholes: by name, the inputs that say how much of others counts; see Whole.
-    runner: ``reference``, or RUNNER where that runs the operator, as qrun has no kernel of its own.
-    stated: makes the signature, where that is what onnx.defs states.
-    like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
+    wholes: by name, the inputs that say how many elements of other inputs count; see Whole.
+    runner: ``reference``, or RUNNER if that runs the operator because qrun has no kernel of its own.
+    stated: makes the signature, if it comes from onnx.defs.
+    like:  the declaration whose inputs and attributes this one has, in addition to attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
 
@@ -124,7 +124,7 @@ class OpDef:
         return lowering
 
     def __call__(self, *args: Any, ctx: Context | None = None, **kwargs: Any) -> Any:
-        """What the reference kernel makes, in a new Context if none is given."""
+        """Runs the reference kernel, in a new Context if none is given."""
         given = self._gathered(kwargs) if self._records else kwargs
         if self._taken is not None:
             args = (self._taken(*args, **{name: given.pop(name) for name in declared(self._taken) if name in given}),)
@@ -133,9 +133,9 @@ class OpDef:
         return self.reference(*args, **given)
 
     def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
-        """What the reference kernel makes, with attributes as `bind` gives them.
+        """Runs the reference kernel with attributes from `bind`.
 
-        Memory as large as the first input is claimed here for pointwise operators, and for those that have no `ctx`
+        Memory as large as the first input is claimed here for pointwise operators, and for operators that have no `ctx`
         and no form and make no compounds. Other kernels with a `ctx` claim it once they know the output's shape.
         """
         if self._bounded and args and args[0] is not None:
@@ -143,7 +143,7 @@ class OpDef:
         return self(*args, **kwargs, ctx=ctx)
 
     def _gathered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Attributes as the kernel's parameters: those of a record of attributes in the record."""
+        """Attributes as the kernel's parameters; those that belong to a record are passed in that record."""
         own = {name: value for name, value in kwargs.items() if name not in self._inside}
         return {**{name: kind.of(kwargs) for name, kind in self._records.items()}, **own}
 
@@ -160,12 +160,12 @@ class OpDef:
 
     @cached_property
     def _inside(self) -> frozenset[str]:
-        """The attributes in records."""
+        """The attributes that are fields of records."""
         return frozenset(name for kind in self._records.values() for name in declared(kind))
 
     @cached_property
     def _taken(self) -> type[InputRecord] | None:
-        """The record of inputs that the kernel takes, if it takes one."""
+        """The record of inputs that the kernel takes, if any."""
         return next(iter(records_of(self._written, InputRecord).values()), None)
 
     @cached_property
@@ -178,7 +178,7 @@ class OpDef:
 
     @property
     def contrib(self) -> bool:
-        """Whether the declaration says the types, because onnx.defs does not have the operator."""
+        """Whether the declaration states the types, because onnx.defs does not have the operator."""
         return bool(self.types)
 
     @cached_property
@@ -215,8 +215,8 @@ class OpDef:
     def result_types(
         self, version: int, inputs: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
     ) -> tuple[np.dtype[Any] | None, ...]:
-        """The element types of the outputs that output_dtype, or onnx.defs with these types of the inputs, states;
-        None where neither does. Empty for an operator that onnx.defs lacks."""
+        """The element types of the outputs, from output_dtype, or from onnx.defs with these types of the inputs; None
+        if neither states one. Empty for an operator that onnx.defs lacks."""
         known: Schema | None = None if self.types else schema(self.domain, self.op_type, version)
         if known is None:
             return ()
@@ -225,7 +225,7 @@ class OpDef:
         return tuple(stated or bound.get(out.variable) for out in known.outputs)
 
     def bind(self, node: Node) -> dict[str, Any]:
-        """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
+        """The keyword arguments from the node's attributes. Raises OperatorError if they or the inputs do not fit."""
         attributes = node.attributes.items()
         if self.draws or not all(
             type(value) in (int, str) for _, value in attributes
@@ -241,7 +241,7 @@ class OpDef:
 
     @cached_property
     def _accepted(self) -> dict[Hashable, dict[str, Any]]:
-        """What `bind` gives for nodes with these inputs and attributes."""
+        """The results of `bind`, by inputs and attributes of the node."""
         return {}
 
     def _bind(self, node: Node) -> dict[str, Any]:
@@ -282,12 +282,11 @@ def op(
     """Declare an operator.
 
     Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional, ``*xs``: variadic),
-    keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
+    keyword-only parameters are the attributes with their defaults; a record of `Attributes` declares several. ``ctx``
     receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
-    like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
-    keyword-only parameters are added. graphs: attributes that are graphs,
-    which the kernel finds in the Context's bodies.
-    draws: whether it has a seed and draws random numbers.
+    like: a declaration whose inputs and attributes this one takes over: ``*inputs`` and ``**attributes`` then mean
+    those, and keyword-only parameters are added. graphs: attributes that are graphs; the kernel finds them in the
+    Context's bodies. draws: whether it has a seed and draws random numbers.
     """
 
     def register(reference: Kernel) -> OpDef:
@@ -310,7 +309,7 @@ contrib_op = partial(op, since=1, domain=MS)
 
 @lru_cache(4096)
 def find(domain: str, op_type: str, version: int) -> OpDef | None:
-    """The declaration that covers this operator version, or one made for onnx.reference to run it, or None."""
+    """The declaration for this operator version, or one made for onnx.reference to run it, or None."""
     best = None
     name = home(domain, op_type), op_type
     declared = (INTERNAL if domain == OWN else REGISTRY).get(name)
@@ -329,7 +328,7 @@ def runs(domain: str, op_type: str) -> bool:
 
 @cache
 def _of_standard(domain: str, op_type: str, known: Schema) -> OpDef:
-    """An operator of ONNX that nothing declares."""
+    """The definition of an ONNX operator that qrun does not declare."""
     from qrun.ops._standard import standard_kernel, standard_signature
 
     kernel = standard_kernel(domain, op_type, known)

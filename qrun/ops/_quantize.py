@@ -1,5 +1,5 @@
-"""From real values to quantized ones: round, add the zero point, saturate; and the scale and zero point that
-DynamicQuantizeLinear-11 derives from its input."""
+"""Quantizes real values: rounds, adds the zero point, saturates; and derives scale and zero point from the input as
+DynamicQuantizeLinear-11 does."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def requantize(
     ctx: Context,
     out: Array | None = None,
 ) -> Array:
-    """saturate(RNE(acc * factor * ... / y_scale) + zero_point), the type that of `zero_point`.
+    """saturate(RNE(acc * factor * ... / y_scale) + zero_point), of the type of `zero_point`.
 
     acc:     exact integers below 2**31 in magnitude, float32 or float64.
     factors: one to three scales that broadcast to acc; y_scale, zero_point: scalars.
-    out:     where to write, or None.
+    out:     the array to write, or None.
 
-    In exact arithmetic the result is the correctly rounded real value, whatever the scales; in ``ort`` it is that
-    of onnxruntime's float32 product (core/mlas/lib/quantize.cpp), in ``onnx-ref`` that of onnx.reference.
+    In exact arithmetic the result is the correctly rounded real value, whatever the scales; in ``ort`` it is that of
+    onnxruntime's float32 product (core/mlas/lib/quantize.cpp), in ``onnx-ref`` that of onnx.reference.
     """
     if out is None:
         out = np.empty(acc.shape, zero_point.dtype)
@@ -181,7 +181,7 @@ def narrow(values: Array, dtype: np.dtype[Any], saturate: bool = True) -> Array:
     """Round float32 or float64 to the nearest value of `dtype`, ties to even.
 
     float8, saturate:  out of range and infinite become the largest value of that sign, NaN stays.
-    float8, otherwise: what rounds past the largest value becomes NaN, in e5m2 infinity.
+    float8, otherwise: a value that rounds past the largest one becomes NaN, in e5m2 infinity.
     float4, float6:    always saturate; NaN, which they lack, becomes the largest value.
 
     Exact: the value is first cut to bfloat16 by rounding to odd, which keeps every later rounding to at most six
@@ -196,7 +196,7 @@ def narrow(values: Array, dtype: np.dtype[Any], saturate: bool = True) -> Array:
 
 @cache
 def _table(dtype: np.dtype[Any], saturate: bool) -> Array:
-    """`dtype` of every bfloat16 bit pattern."""
+    """The `dtype` value of every bfloat16 bit pattern."""
     codes = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)
     with np.errstate(all="ignore"):
         values = codes.astype(np.float32)
@@ -239,7 +239,7 @@ def dynamic_parameters(x: Array, arith: Arith = "exact", name: str = "x") -> tup
 
 
 def quantized(x: Array, arith: Arith = "exact", name: str = "x") -> tuple[Array, Array, Array]:
-    """What DynamicQuantizeLinear makes of x, float32: codes (uint8), scale and zero point, as above."""
+    """The results of DynamicQuantizeLinear for x, float32: codes (uint8), scale and zero point, as above."""
     scale, zero = dynamic_parameters(x, arith, name)
     codes = np.empty(x.shape, np.uint8)
     source, target = np.ascontiguousarray(x).reshape(-1), codes.reshape(-1)
@@ -264,7 +264,7 @@ def _refusal(name: str, value: str, why: str) -> OperatorError:
 
 
 def range_parameters(bottom: np.float32, top: np.float32, arith: Arith) -> tuple[Array, Array]:
-    """The same for values from bottom to top, which are numbers; top may be infinite, and in ``ort`` bottom too."""
+    """The same for values from bottom to top, which are not NaN; top may be infinite, and in ``ort`` bottom too."""
     with np.errstate(all="ignore"):
         bottom, top = min(_F32(0), bottom), max(_F32(0), top)
         scale = (top - bottom) / _F32(255)

@@ -1,8 +1,8 @@
-"""What the declaration of a quantized operator implies:
-its quantized tensors, its bias, and what it computes with them.
+"""Facts from a quantized operator's declaration: its quantized tensors, its bias, and the real operator it computes.
 
-Names tell which scale and zero point belong together: ``<tensor>_scale`` and ``<tensor>_zero_point`` are those of the
-input ``<tensor>``, in any case; those of no input are the output's. Inputs that repeat are tensor, scale, zero point.
+Names say which scale and zero point belong together: ``<tensor>_scale`` and ``<tensor>_zero_point`` are those of the
+input ``<tensor>``, in any case; without such an input they are the output's. Inputs that repeat are tensor, scale, zero
+point.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from qrun.ops._op import REGISTRY, OpDef, find
 from qrun.ops._signature import Granularity, Real
 
 _UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_scale reduced_zero_point"}
-"""Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
+"""Inputs of operators without a kernel, whose scales and zero points can still be checked."""
 PER_AXIS_SINCE = (
     "convert the model to opset 13: onnx.version_converter.convert_version(model, 13); or quantize with a single scale"
 )
-"""What to do about a scale per axis before that."""
+"""The fix for a scale per axis in an earlier opset."""
 _GROUP = ("tensor", "scale", "zero_point")
 _SUFFIXES = ("_scale", "_zero_point")
 _OWN_ATTRIBUTES = {"channels_last", "opset"}
-"""Of quantized operators; the real ones have none such."""
+"""Attributes of quantized operators that the real ones do not have."""
 _REMEMBERED = 1 << 14
-"""Nodes whose quantizers are remembered; every rule asks for them."""
+"""The number of nodes whose quantizers are cached, because every rule asks for them."""
 _INT32: frozenset[np.dtype[Any]] = frozenset([np.dtype(np.int32)])
 
 
@@ -47,7 +47,7 @@ class Slot:
 
 @frozen
 class Quantizer:
-    """Scale and zero point of one tensor of a node, those that are given. is_output: the tensor is an output."""
+    """Scale and zero point of one tensor of a node; None if not given. is_output: whether the tensor is an output."""
 
     tensor: Slot
     scale: Slot | None
@@ -58,7 +58,7 @@ class Quantizer:
 
 @frozen
 class Bias:
-    """The bias of a node, the weight it belongs to, and how many elements it has: the weight's size along `form`."""
+    """The bias of a node and the weight it belongs to; its length is the weight's size along `form`."""
 
     bias: Slot
     weight: Slot
@@ -72,7 +72,7 @@ class Facts:
 
     names:     of the inputs that do not repeat. repeats: groups of tensor, scale and zero point follow them.
     quantized: tensor, scale, zero point and granularity; the output, if it is quantized, is the last.
-    operands:  what the real operator takes, without its bias.
+    operands:  the inputs of the real operator, without its bias.
     bias:      its place, the place of its weight, and the granularity that both have.
     """
 
@@ -86,13 +86,13 @@ class Facts:
 
     @property
     def rounds(self) -> bool:
-        """Is the output quantized?"""
+        """Whether the output is quantized."""
         return any(row[0] < 0 for row in self.quantized)
 
 
 @cache
 def facts(domain: str, op_type: str) -> Facts | None:
-    """Of an operator's newest version; None if it has neither scales, zero points nor a bias."""
+    """The facts about an operator's newest version; None if it has neither scales, zero points nor a bias."""
     definition = find(domain, op_type, sys.maxsize)
     if definition is None:
         names = _UNRUN.get((domain, op_type), "").split()
@@ -124,14 +124,14 @@ def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[i
 
 
 def quantized_operators(*forms: Granularity) -> tuple[tuple[str, str], ...]:
-    """Domain and type of the operators with scales or zero points (of these granularities), by name;
-    imports none of them."""
+    """Domain and type of the operators with scales or zero points (of these granularities), by name; imports none of
+    them."""
     return tuple(key for key, own in _listed_operators().items() if not forms or own.intersection(forms))
 
 
 @cache
 def _listed_operators() -> Mapping[tuple[str, str], frozenset[str]]:
-    """What quantized.txt has: the granularities of each operator; `python scripts/make_quantized.py` writes it."""
+    """quantized.txt: the granularities of each operator; `python scripts/make_quantized.py` writes it."""
     found = {}
     for line in Path(__file__).with_name("quantized.txt").read_text("ascii").splitlines():
         name, *own = line.split()
@@ -146,7 +146,7 @@ def written(operators: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def quantized_index() -> str:
-    """What quantized.txt is to have: a line for each operator with scales or zero points, and their granularities."""
+    """The text of quantized.txt: a line for each operator with scales or zero points, and their granularities."""
     lines = []
     for domain, op_type in sorted({*REGISTRY, *_UNRUN}, key=lambda key: (key[1], key[0])):
         known = facts(domain, op_type)
@@ -160,8 +160,8 @@ def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[i
     """The real operator that an operator of com.microsoft computes; the place of each operand and of its scale (None:
     not quantized); and the place of the output's scale (None: not quantized).
 
-    Operators of QONNX, whose tensors are floats, are given as Sum of all their inputs, for its shape. None for an
-    operator that is not quantized, or that ONNX defines. inputs: how many inputs the node has.
+    Operators of QONNX, whose tensors are floats, are described as Sum of all their inputs, for its shape. None for an
+    operator that is not quantized, or that ONNX defines. inputs: the number of inputs of the node.
     """
     if home(domain, op_type) == QONNX:
         return ("Sum", [(place, None) for place in range(inputs)], None) if find(domain, op_type, 1) else None
@@ -200,18 +200,18 @@ def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tup
 
 
 def channel_axis(node: Node) -> int:
-    """The weights' axis of output channels of Conv, ConvTranspose, Gemm and MatMul; -1 for the last one of MatMul."""
+    """The weights' axis of output channels in Conv, ConvTranspose, Gemm and MatMul; -1 is the last axis, for MatMul."""
     return {"Conv": 0, "MatMul": -1}.get(node.op_type, 0 if node.attributes.get("transB") else 1)
 
 
 def unsigned(codes: Array) -> Array:
-    """int8 codes, or their zero point, as uint8."""
+    """int8 codes, or their zero point, shifted by 128 to uint8."""
     return (codes.astype(np.int16) + 128).astype(np.uint8)
 
 
 def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
-    """What the real operator takes, without its bias: tensors,
-    with their scales and zero points if they are quantized."""
+    """The inputs of the real operator, without its bias: tensors, with their scales and zero points if they are
+    quantized."""
     known = facts(node.domain, node.op_type)
     found = {q.tensor.place: q for q in quantizers(node) if not q.is_output}
     places = known.operands if known else ()

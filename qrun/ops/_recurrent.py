@@ -1,8 +1,8 @@
-"""What LSTM, GRU and RNN share: their inputs checked, activations by name, and the walk along sequences.
+"""Code that LSTM, GRU and RNN share: checked inputs, activations by name, and the walk along sequences.
 
-Every step of a cell is an operation of ai.onnx, rounded as that operator rounds: a product of matrices with what is
-added to it is Gemm, and Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in
-float32, and results are rounded at the end; float64 stays float64.
+Every step of a cell is an operation of ai.onnx, rounded as that operator rounds: a matrix product plus an addend is
+Gemm, and Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in float32, and results are
+rounded at the end; float64 stays float64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Activation = Callable[[Array], Array]
 
 @frozen
 class Gates:
-    """The activation functions of each direction. names: their names, in small letters.
+    """The activation functions of each direction. names: their names, in lower case.
 
     clip: inputs of the functions are clipped to [-clip, clip]; None: they are not clipped.
     """
@@ -57,8 +57,8 @@ _OPERATORS: dict[str, tuple[str, tuple[float | None, ...]]] = {
     "affine": ("", (None, None)),
     "scaledtanh": ("", (None, None)),
 }
-"""By name in small letters: the operator that it is, and defaults of its alpha and beta;
-None where it has no default."""
+"""By name in lower case: the operator that computes it, and the defaults of its alpha and beta; None if there is no
+default."""
 
 
 def activations(
@@ -69,7 +69,7 @@ def activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> Gates:
-    """The functions that the attributes name; alpha and beta are taken in order by those that have one."""
+    """The functions that the attributes name; functions with alpha or beta take these values in order."""
     wanted = len(defaults) * directions
     names = list(defaults) * directions if names is None else names
     if len(names) != wanted:
@@ -108,19 +108,19 @@ def _taken(name: str, kind: str, rest: list[float], default: float | None) -> fl
 
 
 Product = Callable[[Array, Array | None], Array]
-"""Rows [n, K], and what is added to their product with some weights, to the product [n, columns]."""
+"""Maps rows [n, K], and an addend, to their product with some weights plus the addend [n, columns]."""
 Share = Callable[[Array], Array]
-"""Inputs [n, input] to what they give to the gates [n, columns]."""
+"""Maps inputs [n, input] to their contribution to the gates [n, columns]."""
 Step = Callable[[Array, Sequence[Array]], Sequence[Array]]
-"""What a step's inputs give to the gates [n, columns], and the states before it, to those after it;
-the first one is h."""
+"""Maps the inputs' contribution to the gates [n, columns], and the states before a step, to the states after it; the
+first one is h."""
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-"""How many directions an attribute of this value means."""
+"""The number of directions for each value of the attribute."""
 
 
 @frozen
 class RecurrentAttributes(Attributes):
-    """What all recurrent operators have."""
+    """The attributes that all recurrent operators have."""
 
     activation_alpha: tuple[float, ...] | None = None
     activation_beta: tuple[float, ...] | None = None
@@ -129,19 +129,19 @@ class RecurrentAttributes(Attributes):
     hidden_size: int | None = None
 
     def gates(self, names: Sequence[str] | None, defaults: Sequence[str]) -> Gates:
-        """The functions of these names, or the defaults, for all directions;
-        refuses unknown names and what does not fit them."""
+        """The functions with these names, or the defaults, for all directions; refuses unknown names and attributes
+        that do not fit."""
         given = self.activation_alpha, self.activation_beta, self.clip
         return activations(names, defaults, DIRECTIONS[self.direction], *given)
 
 
 @frozen
 class Sequences:
-    """Checked inputs, batches not first.
+    """Checked inputs, with the sequence axis first.
 
     x: [seq, batch, input]. lengths: of each sequence. states: initial ones, each [directions, batch, hidden],
     of `dtype`.
-    backward: for each direction, whether it runs from the end. dtype: that of the steps; made: that of the results.
+    backward: for each direction, whether it runs from the end. dtype: of the steps; made: of the results.
     """
 
     x: Array
@@ -168,10 +168,10 @@ def checked(
     layout: int,
     ctx: Context,
 ) -> Sequences:
-    """Refuse what does not fit, and claim the results.
+    """Refuse inputs that do not fit, and claim the results.
 
     weights: name, tensor, and shape after the directions: -1 is hidden, -2 gates * hidden, -3 input, -4 two times -2,
-    -5 3 * hidden; the second is R. states: name and initial value. gates: of a cell. layout: 1 where batches are first.
+    -5 3 * hidden; the second is R. states: name and initial value. gates: of a cell. layout: 1 if batches are first.
     """
     direction = attributes.direction
     one_of("direction", direction, DIRECTIONS)
@@ -228,9 +228,9 @@ def _state(name: str, state: Array | None, shape: tuple[int, ...], layout: int, 
 
 
 def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> tuple[Array, ...]:
-    """Y, and the last states, in the operator's layout and type.
+    """Runs all steps: returns Y, and the last states, in the operator's layout and type.
 
-    step_of: for a direction, the function of all inputs [longest * batch, input] to their gates' share, and its step.
+    step_of: for a direction, the function from all inputs [longest * batch, input] to their gates' share, and its step.
     """
     seq, batch = sequences.x.shape[:2]
     longest = int(sequences.lengths.max(initial=0))
@@ -259,7 +259,7 @@ def plain(states: Array) -> Array:
 
 
 def _order(lengths: Array, seq: int, backward: bool) -> Array:
-    """Which element of each sequence a step takes, [seq, batch]."""
+    """The index of the element that each step takes from each sequence, [seq, batch]."""
     steps = np.broadcast_to(np.arange(seq)[:, None], (seq, len(lengths)))
     return np.where(steps < lengths, lengths - 1 - steps, steps) if backward else np.asarray(steps)
 
@@ -285,7 +285,7 @@ def recurrent_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes
 
 
 def share(product: Product, b: Array | None, number: int, columns: int, dtype: np.dtype[Any]) -> Share:
-    """What inputs give to the gates of a direction: their product with W, and both biases."""
+    """The contribution of inputs to the gates of a direction: their product with W, plus both biases."""
     wb, rb = biases(b, number, columns, dtype)
     bias = None if b is None else wb + rb
     return lambda rows: product(rows, bias)
@@ -299,7 +299,7 @@ def walk_lstm(
     coupled: bool,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """Y, Y_h and Y_c of an LSTM. products_of: of a direction, those with W and with R. tensors: B and P.
+    """Y, Y_h and Y_c of an LSTM. products_of: for a direction, the products with W and with R. tensors: B and P.
     coupled: f is 1 - i."""
     b, peepholes = tensors
 

@@ -1,5 +1,4 @@
-"""Sums, means and deviations from them in float64, and extremes, over axes: shared by reductions,
-pools and normalizations."""
+"""Sums, means and deviations in float64, and extremes, over axes: shared by reductions, pools and normalizations."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from qrun.ops._functions import exponentials, log
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
-    """The shape of the result, which may have elements even where data has none."""
+    """The shape of the result, which may have elements even if data has none."""
     return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
 
 
 PARTS = 16
-"""Partial sums of a row."""
+"""The number of partial sums of a row."""
 
 
 def row_sums(rows: Array) -> Array:
@@ -29,7 +28,7 @@ def row_sums(rows: Array) -> Array:
     count, length = rows.shape
     whole = length - length % PARTS
     with np.errstate(all="ignore"):
-        # numpy adds in order along an axis that is not the last one.
+        # Along an axis that is not the last one, numpy adds in order.
         parts = np.add.reduce(rows[:, :whole].reshape(count, whole // PARTS, PARTS), axis=1, dtype=np.float64)
         parts[:, : length - whole] += rows[:, whole:]
         while (half := parts.shape[1] // 2) > 0:
@@ -60,10 +59,10 @@ def _rows(data: Array, axes: tuple[int, ...]) -> Array:
 
 
 def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
-    """The greatest or least element over `axes`, by numpy.maximum or numpy.minimum; NaN if there is one;
-    -0 is less than +0.
+    """The greatest or least element over `axes`, by numpy.maximum or numpy.minimum; NaN if there is one; -0 is less
+    than +0.
 
-    empty: an infinity of the sign of what no elements give: for integers their type's limit.
+    empty: the result without elements, an infinity; for integers, the type's limit of the same sign.
     """
     if data.dtype == np.bool_:
         initial: Any = empty > 0
@@ -88,7 +87,7 @@ def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, 
 
 
 def mean_over(x: Array, axes: Sequence[int]) -> Array:
-    """The mean over axes, which stay, in float64."""
+    """The mean over axes, which are kept with length 1, in float64."""
     return np.asarray(sum_over(x, tuple(axes), True) / np.float64(math.prod(x.shape[a] for a in axes)))
 
 
@@ -108,7 +107,7 @@ def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
 
 
 def shares(x: Array, logarithms: bool = False) -> Array:
-    """Softmax of the rows of a matrix, or its logarithms, in its own type: float32 or float64. Sums are float64."""
+    """Softmax of the rows of a matrix, or its logarithms, in x's type: float32 or float64. Sums are float64."""
     with np.errstate(all="ignore"):
         apart = x - x.max(axis=-1, keepdims=True)
         made = exponentials(apart)

@@ -1,4 +1,4 @@
-"""Resampling axis by axis: where each output element looks, at what weight."""
+"""Resampling axis by axis: which input elements each output element reads, with which weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ResizeAttributes(Attributes):
 
 @frozen
 class ResampledAxis:
-    """One axis to resample: lengths, the scale (its exact value where it is a quotient), region of interest."""
+    """One axis to resample: lengths, the scale (and its exact value if it is a quotient), region of interest."""
 
     axis: int
     length: int
@@ -61,7 +61,7 @@ class ResampledAxis:
 
 
 def coordinates(axis: ResampledAxis, transform: str, real: type[np.floating]) -> Array:
-    """The place in the input, as a real number, of every output element; computed in `real`.
+    """The position of every output element in the input, as a real number; computed in `real`.
 
     Source: ONNX operators, Resize-19, coordinate_transformation_mode.
     """
@@ -105,7 +105,7 @@ def linear(t: Array, a: float) -> Array:
 
 
 def footprint(axis: ResampledAxis, reach: int, antialias: bool) -> int:
-    """How many input elements on each side an output element sees."""
+    """The number of input elements on each side that an output element reads."""
     shrink = min(1.0, axis.scale) if antialias else 1.0
     return math.ceil(reach / shrink)
 
@@ -119,7 +119,7 @@ def taps(
     antialias: bool,
     exclude: bool,
 ) -> tuple[Array, Array]:
-    """Indices and weights, both [out, 2 * each]; elements outside repeat the edge, or with `exclude` count nothing."""
+    """Indices and weights, both [out, 2 * each]; elements outside repeat the edge, or with `exclude` have weight 0."""
     base = np.floor(place)
     offsets = np.arange(1 - each, each + 1)
     index = base[:, None].astype(np.int64) + offsets
@@ -136,7 +136,7 @@ def taps(
 def resampled_shape(
     x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context
 ) -> tuple[int, ...]:
-    """The result's shape, claimed; refuses axes without elements to resample, and averages of what has none."""
+    """The result's shape, claimed; refuses axes without elements to resample, and averages of types that have none."""
     shape = list(x.shape)
     for axis in axes:
         shape[axis.axis] = axis.out
@@ -173,7 +173,7 @@ Table = tuple[Array, Array | None]
 
 
 def axis_table(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> Table | None:
-    """What each output element of an axis is made of; None where all elements stay as they are."""
+    """The indices and weights for each output element of an axis; None if all elements stay unchanged."""
     return _table(axis, _places(axis, options, ctx), options, ctx)
 
 

@@ -1,7 +1,7 @@
-"""Single roundings: of quotients, of real numbers known as an estimate plus an exact form, of sums kept as two float64.
+"""Correct rounding, once: of quotients, of real numbers with an estimate and an exact form, of sums of two float64.
 
-The real value q = num / den is rounded to the nearest integer, ties to even. A floating-point estimate decides
-wherever it is farther from a tie than its own error; the rest is decided by comparing num with (k + 1/2) * den
+The real value q = num / den is rounded to the nearest integer, ties to even. A floating-point estimate decides if it
+is farther from a tie than its own error; otherwise the comparison of num with (k + 1/2) * den decides, made
 exactly, each written as an unevaluated sum of two float64 (Dekker 1971, "A floating-point technique for extending
 the available precision"; Ogita, Rump & Oishi 2005, "Accurate sum and dot product").
 """
@@ -21,15 +21,15 @@ REACH = 257.0
 _EPS = float(np.finfo(np.float64).eps)
 _TOLERANCE = 16 * _EPS
 DROPPED, MIDDLE = np.int64(0x1FFFFFFF), np.int64(0x10000000)
-"""The bits of float64 that float32 lacks, and these bits of a number in the middle between two float32 numbers."""
+"""The bits of float64 that float32 lacks, and their pattern in a number in the middle between two float32 numbers."""
 LEAST_NORMAL = 2.0**-126
 Where = Array
-"""A mask of places, of the array's own shape."""
+"""A mask of positions, of the array's own shape."""
 
 
 class DoubleDouble(NamedTuple):
-    """A real number hi + lo with hi = float64(hi + lo): every real that fits has exactly one such form,
-    so pairs compare lexicographically."""
+    """A real number hi + lo with hi = float64(hi + lo). Every real that fits has exactly one such form, so pairs
+    compare lexicographically."""
 
     hi: Floats
     lo: Floats
@@ -79,12 +79,11 @@ def nearest(num: DoubleDouble, den: Floats) -> Floats:
 
 
 def decide(estimate: Array, exact: Callable[[Where], tuple[DoubleDouble, Any]]) -> Floats:
-    """The reals that `estimate` approximates with a relative error of at most _TOLERANCE, rounded to nearest,
-    ties to even.
+    """Rounds the reals that `estimate` approximates with a relative error of at most _TOLERANCE to nearest, ties to
+    even.
 
-    exact: numerator and denominator at the places it is given; asked only near ties.
-
-    Quotients beyond REACH, infinities and NaN stay as estimated.
+    exact: numerator and denominator at given positions; called only near ties. Quotients beyond REACH, infinities and
+    NaN stay as estimated.
     """
     with np.errstate(all="ignore"):
         rounded = np.rint(estimate)
@@ -122,10 +121,10 @@ def odd_single(values: Array) -> Array:
 
 
 def fma32(a: Any, b: Any, c: Any) -> Array:
-    """float32(a * b + c) with one rounding, of float32 operands.
+    """float32(a * b + c) with one rounding, for float32 operands.
 
-    float64 holds the product, and rounds the sum; rounding that to float32 is a second rounding only in the middle
-    between two float32 numbers, or below the normal ones. There what float64 lost decides.
+    float64 holds the product exactly, and rounds the sum; rounding that to float32 is a second rounding only in the
+    middle between two float32 numbers, or below the normal ones. There the bits that float64 lost decide.
     """
     with np.errstate(all="ignore"):
         product, addend = np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
@@ -142,8 +141,8 @@ def fma32(a: Any, b: Any, c: Any) -> Array:
 def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np.dtype[Any]) -> Array:
     """acc * factor * ... + bias, rounded once to `dtype` (float32 or float16).
 
-    acc: integers below 2**31 in magnitude. factors: two or three float32 numbers. bias: float32, or None.
-    A float64 estimate decides, but near the middle between two neighbours of `dtype`.
+    acc: integers below 2**31 in magnitude. factors: two or three float32 numbers. bias: float32, or None. A float64
+    estimate decides, except near the middle between two neighbours of `dtype`.
     """
     first, second, *third = (np.asarray(f, np.float64) for f in factors)
     with np.errstate(all="ignore"):
@@ -170,7 +169,7 @@ def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np
 
 
 def _near_middle(values: Floats, dtype: np.dtype[Any]) -> Array:
-    """Finite values within 32 units of float64 of where rounding to `dtype` turns, or subnormal in it."""
+    """Finite values within 32 units of float64 of a value where rounding to `dtype` changes, or subnormal in it."""
     info = np.finfo(dtype)
     half = 1 << (51 - info.nmant)
     low = values.view(np.int64) & (2 * half - 1)
@@ -182,7 +181,7 @@ def _near_middle(values: Floats, dtype: np.dtype[Any]) -> Array:
 
 
 def plus(number: DoubleDouble, addend: Floats) -> DoubleDouble:
-    """number + addend as float64 and a remainder of which only the sign counts."""
+    """number + addend as float64 and a remainder of which only the sign is meaningful."""
     s, e = two_sum(number.hi, addend)
     u, v = two_sum(e, number.lo)
     top, rest = two_sum(s, u)

@@ -1,4 +1,4 @@
-"""Shared by the shape operators: lists of integers from inputs, and shapes that numpy and the memory limit can hold."""
+"""Code that the shape operators share: lists of integers from inputs, and shapes that numpy and memory can hold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None
 
 
 def same_but(a: Shape, b: Shape, axis: int) -> bool:
-    """Whether two shapes are equal, but for their lengths along one axis."""
+    """Whether two shapes are equal except for their lengths along one axis."""
     return len(a) == len(b) and a[:axis] == b[:axis] and a[axis + 1 :] == b[axis + 1 :]
 
 
@@ -52,7 +52,7 @@ def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
 
 
 def claim(ctx: Context, shape: Sequence[int], dtype: np.dtype[Any], param: str) -> Shape:
-    """The shape, after asking the memory limit for an array of it."""
+    """The shape, after claiming memory for an array of it."""
     dims = tuple(int(n) for n in shape)
     ctx.claim(dims, dtype.itemsize)
     return checked(dims, dtype.itemsize, param)
@@ -80,9 +80,9 @@ def check_indices(indices: Array, data: Array, axis: int) -> None:
 
 
 def element_places(data: Array, indices: Array, axis: int) -> Array:
-    """Places in the flattened data of the elements that `indices` names along `axis`, int64 of indices' shape.
+    """Positions in the flattened data of the elements that `indices` selects along `axis`, int64 of indices' shape.
 
-    Along the other axes an element's own place counts. Refuses another rank, and indices beyond data's shape.
+    Along the other axes an element's own position counts. Refuses another rank, and indices beyond data's shape.
     """
     along = axis_in(axis, data.ndim)
     fits = indices.ndim == data.ndim and all(
@@ -103,7 +103,7 @@ def element_places(data: Array, indices: Array, axis: int) -> Array:
 
 
 def slice_places(data: Array, indices: Array, batch: Sequence[int] = ()) -> Array:
-    """Which slice data[batch..., i, j, ...] each tuple along the last axis of `indices` names, counted row-major.
+    """The row-major number of the slice data[batch..., i, j, ...] for each tuple along the last axis of `indices`.
 
     batch: the leading dimensions that data and indices share. int64 [batch size, tuples of one batch].
     """

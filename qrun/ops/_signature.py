@@ -1,5 +1,5 @@
-"""What a declaration says of an operator: a function's signature, read as its inputs, and its attributes with their
-types and defaults; how its results depend on its inputs; what it computes. And nodes held against it."""
+"""Reads an operator's declaration: the function's signature as inputs and as attributes with types and defaults; how
+results depend on inputs; the real operator of a quantized one. Also checks nodes against it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import refuse
 
 Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
-"""On which elements of its inputs an output element depends.
+"""The elements of its inputs on which an output element depends.
 
 pointwise: on the one at its place in the first input. The other inputs are parameters: each is one number, or has one
            for each place along the attribute `axis`, or along axis 1 if there is no such attribute.
 broadcast: on those at its place in all inputs, which broadcast as in numpy.
-moves:     it is an element of the first input; the others, and the attributes, tell which.
+moves:     it is an element of the first input; the others, and the attributes, say which.
 shape:     on none, only on the inputs' shapes.
 
 For nodes with one output, without training mode or blocks. An empty form promises nothing.
 """
 Compounds = Literal["", "passes", "makes"]
-"""What an operator has to do with values that are no tensors (qrun/ir/compound.py): it takes none; it passes on those
-that it is given; it makes or reads them."""
+"""How an operator handles values that are not tensors (qrun/ir/compound.py). "": it takes none. passes: it passes them
+on. makes: it makes or reads them."""
 Granularity = Literal["tensor", "channel", "row", "column", "gemm", "axis"]
 """How many scales a quantized tensor may have.
 
@@ -45,9 +45,9 @@ axis: by the node's axis and block_size.
 
 @frozen
 class Real:
-    """What a quantized operator computes with the numbers that its codes mean: an operator of ai.onnx.
+    """The operator of ai.onnx that a quantized operator computes with the real values of its codes.
 
-    per:  granularity of the tensors that may have more than one scale; those of the weight stand last.
+    per:  granularity of the tensors that may have more than one scale; the weight is last.
     bias: the input that is added, one number for each scale that the weight may have.
     """
 
@@ -58,12 +58,12 @@ class Real:
 
 @frozen
 class Whole:
-    """What an input that says how much of other inputs counts has where all of them counts.
+    """The value of an input such as a sequence length or mask at which all elements of other inputs count.
 
     of:   inputs whose elements are counted, each with the axis, or with the attribute that has its number (0 if left
-          out). They add up; inputs that are left out count nothing.
-    less: what is taken off.
-    mask: with two axes or more it is 1 for each element that counts, and no number of them.
+          out). They add up; inputs that are left out count 0.
+    less: a number to subtract.
+    mask: with two axes or more it is a mask, 1 for each element that counts, instead of a count.
     """
 
     of: tuple[tuple[str, int | str], ...] = ()
@@ -72,36 +72,36 @@ class Whole:
 
 
 MASK = Whole(mask=True)
-"""What is 1 for each element that counts, however many axes it has."""
+"""An input that is 1 for each element that counts, however many axes it has."""
 
 
 T = TypeVar("T")
 Types = Mapping[str, tuple[str, str]]
-"""Type variables, each with the ONNX types that it may stand for and the tensors that have it."""
+"""Type variables, each with the ONNX types that it allows and the tensors that have it."""
 FLOATS = "float float16 bfloat16"
 """The floating-point types of most operators of com.microsoft."""
 
 
 class InputRecord:
-    """Base of records of inputs that several functions share:
-    a parameter of such a type stands for the record's fields, which are inputs."""
+    """Base of records of inputs that several functions share: a parameter of such a type declares the record's fields
+    as inputs."""
 
     __slots__ = ()
 
 
 class Attributes:
-    """Base of records of attributes that several operators share:
-    a keyword-only parameter of such a type stands for the record's fields, which are attributes."""
+    """Base of records of attributes that several operators share: a keyword-only parameter of such a type declares the
+    record's fields as attributes."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Self:
-        """The record of a node's attributes, which may leave some out, and have others besides."""
+        """The record of a node's attributes; `attributes` may lack some, and may have others too."""
         return cls(**{name: attributes[name] for name in declared(cls) if name in attributes})
 
     def named(self) -> dict[str, Any]:
-        """All of them by name."""
+        """All attributes by name."""
         return {name: getattr(self, name) for name in declared(type(self))}
 
 
@@ -151,8 +151,8 @@ def inputs_of(signature: inspect.Signature) -> tuple[Param, ...]:
 
 
 def formals_of(inputs: Sequence[Param], types: Types) -> tuple[Formal, ...]:
-    """The types of inputs, as declared. A zero point that `types` does not name has the types of its tensor, which
-    may be the output; a scale that `types` does not name is float32."""
+    """The types of inputs, as declared. A zero point that `types` does not name has the types of its tensor, which may
+    be the output; a scale that `types` does not name is float32."""
     named = {name: (variable, allowed) for variable, (allowed, names) in types.items() for name in names.split()}
     lower = {name.lower(): known for name, known in named.items()}
     found = []
@@ -167,7 +167,7 @@ def formals_of(inputs: Sequence[Param], types: Types) -> tuple[Formal, ...]:
 
 
 def attributes_of(signature: inspect.Signature) -> Mapping[str, AttributeSpec]:
-    """The keyword-only parameters but for `ctx`, by the specification's names: `axis_` stands for ``axis``."""
+    """The keyword-only parameters except `ctx`, by the specification's names: `axis_` means ``axis``."""
     found = {}
     for p in signature.parameters.values():
         if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "ctx":
@@ -181,21 +181,21 @@ def attributes_of(signature: inspect.Signature) -> Mapping[str, AttributeSpec]:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """As inspect.signature with eval_str, but each distinct annotation is compiled only once, as there are few."""
+    """Like inspect.signature with eval_str, but each distinct annotation is compiled once, as there are few."""
     written = inspect.signature(function)
     parameters = [p.replace(annotation=_type(p.annotation, function.__globals__)) for p in written.parameters.values()]
     return written.replace(parameters=parameters)
 
 
 def records_of(signature: inspect.Signature, base: type[T]) -> Mapping[str, type[T]]:
-    """The parameters that are records of inputs, or of attributes."""
+    """The parameters that are records with this base."""
     found = {p.name: p.annotation for p in signature.parameters.values()}
     return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, base)}
 
 
 def flat(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the fields of records in place of the records;
-    if there are records of attributes, all attributes are sorted by name."""
+    """The signature with each record replaced by its fields; if there are records of attributes, all attributes are
+    sorted by name."""
     taken, records = records_of(signature, InputRecord), records_of(signature, Attributes)
     given = [p for p in signature.parameters.values() if p.name not in records]
     inputs: list[inspect.Parameter] = []
@@ -229,9 +229,9 @@ def _compile(annotation: str) -> CodeType:
 
 
 def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> None:
-    """Refuse inputs and outputs that the operator's version has not, and inputs that it lacks.
+    """Refuse surplus inputs and outputs for the operator's version, and missing inputs.
 
-    Of versions that share a declaration, an earlier one may lack its last inputs, or require optional ones.
+    Among versions that share a declaration, an earlier one may lack its last inputs, or require optional ones.
     """
     inputs = inputs if known is None else inputs[: len(known.inputs)]
     if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
@@ -251,7 +251,7 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
 def attributes_given(
     node: Node, specs: Mapping[str, AttributeSpec], graphs: Sequence[str], known: Schema | None
 ) -> dict[str, Any]:
-    """The node's attributes but for its graphs; refuses those that its version does not have, and a missing one."""
+    """The node's attributes except its graphs; refuses attributes that its version does not have, and missing ones."""
     for name in graphs:
         if not isinstance(node.attributes.get(name), Model):
             got = str(node.attributes.get(name))

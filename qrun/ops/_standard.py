@@ -1,4 +1,4 @@
-"""Operators of ONNX that qrun has no kernel for: onnx.reference, the standard's own code, runs their nodes."""
+"""Operators of ONNX without a kernel in qrun: onnx.reference, the standard's own code, runs their nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SINGLE = frozenset({np.dtype(np.float32)})
 
 
 def _number(args: Sequence[Any], place: int, otherwise: int = 0) -> int:
-    """The number that an input holds, which may be of any shape."""
+    """The number in an input, which may be of any shape."""
     given = args[place] if place < len(args) else None
     return otherwise if given is None else int(given.max(initial=0))
 
@@ -37,7 +37,7 @@ _SIZES: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], Sequence[int]]
     "DFT": lambda args, _: [_number(args, 1), 2],
     "STFT": lambda args, _: _frames(args),
 }
-"""Shapes of results whose size the inputs' sizes do not bound, of inputs and attributes."""
+"""Functions of inputs and attributes that give the shapes of results whose size the inputs' sizes do not bound."""
 
 
 def _ignores(attributes: Mapping[str, Any], args: Sequence[Any]) -> bool:
@@ -61,11 +61,11 @@ _WRONG: Mapping[str, tuple[Callable[[Mapping[str, Any], Sequence[Any]], bool], s
         "makes labels that are none of the classes where there are no support vectors",
     ),
 }
-"""Forms of operators that onnx.reference computes otherwise than their pages say, the attribute and what it does."""
+"""Forms of operators that onnx.reference computes unlike their pages: a test, the attribute, and what it does."""
 
 
 def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., Any]:
-    """A reference kernel that hands its node to onnx.reference."""
+    """A reference kernel that passes its node to onnx.reference."""
 
     def kernel(*args: Array | None, ctx: Context, **attributes: Any) -> tuple[Array, ...]:
         _check(op_type, args, attributes, ctx)
@@ -78,7 +78,7 @@ def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., A
         return tuple([_of_type(np.asarray(value), place, known, args) for place, value in enumerate(made)])
 
     def wide(array: Array) -> Array:
-        """An input; integers as float64 where results are float32: onnx.reference computes in the inputs' type."""
+        """The input; integers as float64 if results are float32: onnx.reference computes in the inputs' type."""
         return array.astype(np.float64) if narrows and array.dtype.kind in "iu" else array
 
     narrows = domain == ML and any(formal.types == _SINGLE for formal in known.outputs)
@@ -87,7 +87,7 @@ def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., A
 
 
 def standard_signature(domain: str, op_type: str, known: Schema) -> inspect.Signature:
-    """What onnx.defs states of inputs and attributes, as the signature of a kernel."""
+    """The inputs and attributes that onnx.defs states, as the signature of a kernel."""
     found = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY)]
     taken = {formal.name for formal in known.inputs}
     for name, (kind, default) in stated_attributes(domain, op_type, known.version).items():
@@ -104,7 +104,7 @@ def standard_signature(domain: str, op_type: str, known: Schema) -> inspect.Sign
 
 
 def _check(op_type: str, args: Sequence[Array | None], attributes: Mapping[str, Any], ctx: Context) -> None:
-    """Refuse what onnx.reference would take for something else, and claim a result that may be large."""
+    """Refuse nodes that onnx.reference would misinterpret, and claim a result that may be large."""
     seed = attributes.get("seed")
     if seed is not None and not np.isfinite(seed):
         raise bad_attribute("seed", "a finite number", seed)
@@ -121,7 +121,7 @@ def _check(op_type: str, args: Sequence[Array | None], attributes: Mapping[str, 
 
 
 def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
-    """What onnx.reference makes of a node. Raises OperatorError in its words where it refuses, or fails."""
+    """Runs a node in onnx.reference. Raises OperatorError with its words if it refuses or fails."""
     from qrun.child.reference import ReferenceSession
     from qrun.ir.infer import lone
 
@@ -140,7 +140,7 @@ def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
 
 
 def _of_type(value: Array, place: int, known: Schema, args: Sequence[Array | None]) -> Array:
-    """A result, of the type that onnx.defs states: floats are rounded to it. Raises OperatorError for anything else."""
+    """A result in the type that onnx.defs states; floats are rounded to it. OperatorError for other mismatches."""
     formal = known.outputs[min(place, len(known.outputs) - 1)]
     bound = [
         array.dtype

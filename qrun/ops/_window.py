@@ -1,5 +1,5 @@
 """Sliding windows of any rank: the geometry of convolutions and pools, and integer convolution as matrix products over
-image columns, block by block so that no large intermediate is made.
+image columns (im2col), block by block so that no large intermediate is made.
 
 Source: ONNX Conv, MaxPool and QLinearConv pages (auto_pad, pads, strides, dilations, ceil_mode).
 """
@@ -27,7 +27,7 @@ INT32_MAX = 2**31 - 1
 
 @frozen
 class PoolGeometry(Attributes):
-    """The attributes of a pool; a length of 0 stands for the default."""
+    """The attributes of a pool; a tuple of length 0 means the default."""
 
     kernel_shape: tuple[int, ...]
     auto_pad: str = "NOTSET"
@@ -58,12 +58,12 @@ class SlidingWindow:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     def geometry(self, group: int) -> dict[str, Any]:
-        """As the engine's convolutions are given it."""
+        """The keyword arguments of the engine's convolutions."""
         return {"group": group, "strides": self.strides, "dilations": self.dilations, "pads": (*self.begin, *self.end)}
 
 
 def check_rank(rank: int, param: str) -> None:
-    """Refuse more spatial axes than a view of all windows can have, which takes two axes for each of them."""
+    """Refuse too many spatial axes: a view of all windows takes two axes for each of them."""
     most = MOST_AXES // 2 - 1
     if rank > most:
         why = f"arrays have at most {MOST_AXES} axes, and sums over windows take two for each spatial one."
@@ -120,7 +120,7 @@ def window(
 
 
 def _places(n: int, extent: int, stride: int, begin: int, end: int, ceil_mode: bool) -> int:
-    """How many places a window has along an axis of n elements; with ceil_mode the last one may reach beyond the
+    """The number of positions of a window along an axis of n elements; with ceil_mode the last one may reach beyond the
     padding, but starts before it."""
     room = n + begin + end - extent
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
@@ -151,7 +151,7 @@ def _padding(
 
 
 def padded(x: Array, win: SlidingWindow, fill: Any, ctx: Context) -> Array:
-    """x [..., spatial] with `fill` around it, also as far as ceil_mode reaches past the end pads."""
+    """x [..., spatial] with `fill` around it, extended to where ceil_mode reaches past the end pads."""
     rank = len(win.kernel)
     lead, size = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
     reach = [(o - 1) * s + e if o else 0 for o, s, e in zip(win.out, win.strides, win.extent, strict=True)]
@@ -222,7 +222,7 @@ def window_sums(x: Array, axes: tuple[int, ...], where: Spans) -> Array:
 
 
 def counts(where: Spans, axes: tuple[int, ...], rank: int) -> Array:
-    """How many input positions lie under each window, float64, shaped to broadcast over the output."""
+    """The number of input positions under each window, float64, shaped to broadcast over the output."""
     result = np.ones((1,) * rank)
     for axis, (start, end) in zip(axes, where, strict=True):
         result = result * (end - start).astype(np.float64).reshape([-1 if a == axis else 1 for a in range(rank)])
@@ -242,7 +242,7 @@ COLUMN_ELEMENTS = 1 << 21
 
 @frozen
 class ConvGeometry(Attributes):
-    """The attributes of a convolution; a length of 0 stands for the default."""
+    """The attributes of a convolution; a tuple of length 0 means the default."""
 
     auto_pad: str = "NOTSET"
     dilations: tuple[int, ...] = ()
@@ -265,7 +265,7 @@ def conv_window(x: Array, w: Array, geometry: ConvGeometry, names: tuple[str, st
 def check_operands(
     x: Array, w: Array, group: int, kernel_shape: Sequence[int], names: tuple[str, str], transposed: bool = False
 ) -> None:
-    """What `conv_window` refuses; transposed: of a transposed convolution, whose w is [C,M/group,kernel]."""
+    """The checks of `conv_window`. transposed: for a transposed convolution, whose w is [C,M/group,kernel]."""
     xn, wn = names
     layout = "C,M/group" if transposed else "M,C/group"
     if x.ndim < 3 or w.ndim != x.ndim:

@@ -102,7 +102,7 @@ def _numbers(limits: Iterable[float]) -> list[float]:
 
 
 def _between(x: Array, low: Array, high: Array) -> Array:
-    """x as it is, with its sign, where it equals a limit; NaN everywhere if a limit is NaN."""
+    """x, unchanged and with its sign if it equals a limit; NaN everywhere if a limit is NaN."""
     if not is_integer(x.dtype) and (np.isnan(low) or np.isnan(high)):
         return np.full(x.shape, np.nan, x.dtype)
     with np.errstate(all="ignore"):
@@ -231,7 +231,7 @@ def sqrt(X: Array) -> Array:
 
 
 def _exact(op_type: str, compute: Callable[[Array], Any], says: str, *, since: int, native: Lowering) -> OpDef:
-    """Declare a function that numpy computes in the type of its operand, rounded right."""
+    """Declare a function that numpy computes in the type of its operand, correctly rounded."""
 
     def made(X: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -278,7 +278,7 @@ def erf(input: Array) -> Array:
 
 
 def _angle(op_type: str, double: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
-    """Declare a function of angles, or of those of hyperbolas. Of angles beyond WIDEST it is that of float64."""
+    """Declare a trigonometric or hyperbolic function. For angles beyond WIDEST it is numpy's float64 function."""
     name = op_type.lower()
 
     def made(input: Array) -> Array:
@@ -336,8 +336,8 @@ def _lower_bias_gelu(site: LoweringContext) -> NativeKernel:
 
 
 def _gelu_of_sum(site: LoweringContext, name: str, bias: str) -> NativeKernel:
-    """The kernel of Add, then a function; name: of native/emit/functions.py;
-    bias: how the operator names the second input."""
+    """The kernel of Add, then a function. name: of the function in native/emit/functions.py; bias: the operator's name
+    of the second input."""
     a, b = site.inputs
     _check_bias(a, b, bias, site.ctx)
     require_type(a.dtype == FLOAT, a.dtype)
@@ -370,7 +370,7 @@ def _add_bias(x: Array, bias: Array, name: str, ctx: Context) -> Array:
 
 
 def _check_bias(x: Array, bias: Array, name: str, ctx: Context) -> None:
-    """Refuse a bias that is not one number for each place along the last axis; claim the sum and the result."""
+    """Refuse a bias that is not one number for each index of the last axis; claim the sum and the result."""
     if bias.shape != x.shape[-1:] or not x.ndim:
         expected = f"[{x.shape[-1]}]" if x.ndim else "a first input of rank 1 or more"
         raise misfit(f"{name} does not fit the input", name, expected, bias)

@@ -1,4 +1,4 @@
-"""Attention of ai.onnx."""
+"""The operator Attention of ai.onnx."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def attention(
 
     Q [B,N,S,H], K [B,M,L,H], V [B,M,L,Hv], M a divisor of N; or [B,S,N*H], [B,L,M*H], [B,L,M*Hv] with q_num_heads and
     kv_num_heads. past_key [B,M,P,H] and past_value go before K and V. attn_mask broadcasts to [B,N,S,P+L]: bool, True
-    where a key is seen, or numbers that are added; from version 24 on its last axis may be shorter, and what lacks is
-    not seen. nonpad_kv_seqlen int64 [B]: how many keys are seen.
+    where a key is seen, or numbers that are added; from version 24 on its last axis may be shorter: the keys beyond it
+    are not seen. nonpad_kv_seqlen int64 [B]: how many keys are seen.
     Floating point; results have Q's type, present_value V's.
 
     As the nodes of the operator's function body: Q and K times sqrt(scale), float32 rounded to the type, MatMul,
@@ -172,7 +172,7 @@ def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
 
 
 def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
-    """The mask as numbers of the type that broadcast to `shape`."""
+    """The mask as numbers of type `dtype` that broadcast to `shape`."""
     if mask.ndim and mask.shape[-1] < shape[-1] and (ctx.version >= _PADDED or mask.shape[-1] != 1):
         gap = shape[-1] - mask.shape[-1]
         ctx.claim((*mask.shape[:-1], shape[-1]), mask.itemsize, "mask")
@@ -193,7 +193,7 @@ def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
 def _visible_keys(
     shape: Shape, offset: Any, is_causal: bool, window: tuple[int, int], lengths: Array | None
 ) -> Array | None:
-    """Which keys each row may see by its place, bool [S,T] or [B,1,S,T]; None for all."""
+    """The keys that each row may see by its position, bool [S,T] or [B,1,S,T]; None for all."""
     rows, columns = shape[2:]
     found: list[Array] = []
     left, right = window

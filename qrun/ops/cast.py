@@ -1,4 +1,4 @@
-"""Cast, CastLike."""
+"""The operators Cast and CastLike."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TYPES = tuple(map(np.dtype, _NAMES))
 
 
 def _lower(site: LoweringContext) -> NativeKernel:
-    """The kernel of a Cast whose attributes are not checked yet."""
+    """The kernel of a Cast whose attributes have not been checked yet."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
@@ -72,7 +72,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _completeness(source: np.dtype[Any], to: np.dtype[Any]) -> Complete:
-    """A number that does not fit becomes the least int32 or int64, and any number of another type."""
+    """A value that does not fit gives the least int32 or int64; in other integer types it can give any number."""
     if source.kind in "iub" or to.kind in "fb":
         return ALWAYS
     info = np.iinfo(to)

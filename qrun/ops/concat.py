@@ -1,4 +1,4 @@
-"""Parts joined and cut: Concat, and its inverse Split; Slice, and its inverse Pad."""
+"""Joining and cutting: Concat, and its inverse Split; Slice, and its inverse Pad."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def concat(*inputs: Array, axis: int, ctx: Context) -> Array:
 
 
 def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
-    """The axis, counted from the front; refuses inputs that do not fit each other."""
+    """The axis, counted from the front; refuses inputs that do not fit together."""
     if not inputs or any(x is None for x in inputs):
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     first = inputs[0]
@@ -106,7 +106,7 @@ def split(
 ) -> tuple[Array, ...]:
     """Cut a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
 
-    The parts have ceil(size / num_outputs) elements, the last one what is left; refused where that is negative.
+    The parts have ceil(size / num_outputs) elements, the last one the rest; refused if that is negative.
     Exactly one of split and num_outputs is given.
     """
     if (split is None) == (num_outputs is None):
@@ -279,7 +279,7 @@ def _pad(
 def _check_pads(
     data: Array, pads: Sequence[int], axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> list[tuple[int, int, int]]:
-    """The length of each axis, and how much is added before and after it; claims the result."""
+    """The length of each axis, and the numbers added before and after it; claims the result."""
     modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
     one_of("mode", mode, modes)
     begin, end = _amounts(data, pads, axes)
@@ -292,7 +292,7 @@ def _check_pads(
 
 
 def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tuple[list[int], list[int]]:
-    """What to add before and after each axis of data."""
+    """The numbers of elements to add before and after each axis of data."""
     places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
     same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
     begin, end = [0] * data.ndim, [0] * data.ndim
@@ -302,7 +302,7 @@ def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tu
 
 
 def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
-    """For each place of the padded axis, the place of the axis it copies."""
+    """For each position on the padded axis, the position that it copies."""
     first = max(0, -begin)
     length -= first + max(0, -end)
     if length < 0 or (not length and max(begin, end) > 0):

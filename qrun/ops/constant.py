@@ -1,5 +1,5 @@
 """Tensors made from a few numbers: Constant, ConstantOfShape, Shape, Size, Range, EyeLike, OneHot; and Multinomial,
-which onnx.reference has not; it runs the other operators that draw random numbers."""
+which onnx.reference lacks (it runs the other operators that draw random numbers)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def constant(
 ) -> Array:
     """The one attribute given: a tensor, or a scalar or list of float32, int64 or strings.
 
-    A sparse_value is the dense tensor that it stands for. Refuses none and more than one.
+    A sparse_value becomes a dense tensor. Refuses none and more than one.
     """
     choices = (
         ("sparse_value", sparse_value, None),
@@ -151,7 +151,7 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
 
 
 def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context) -> tuple[int, int, tuple[int, ...]]:
-    """The length of the new axis, its place, and the result's shape, which is claimed."""
+    """The length of the new axis, its position, and the result's shape, which is claimed."""
     if values.shape != (2,):
         raise misfit("values is not [off, on]", "values", "[2]", values)
     wide = scalar(depth, "depth")
@@ -179,7 +179,7 @@ def _lower_one_hot(site: LoweringContext) -> NativeKernel:
 
 
 def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:
-    """The indices counted from the front, int64, 0 for those that do not exist; and which exist."""
+    """The indices counted from the front, int64, 0 for those that do not exist; and a mask of those that exist."""
     whole: Any = indices if is_integer(indices.dtype) else np.trunc(widen(indices))
     exists = (whole >= least) & (whole < size)
     index = np.where(exists, whole, 0).astype(np.int64)
@@ -190,7 +190,7 @@ def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:
 def multinomial(
     input: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None, ctx: Context
 ) -> Array:
-    """Classes drawn for each row of input [batch,classes], logarithms of what is proportional to their probabilities.
+    """Draws classes for each row of input [batch,classes], the logarithms of their unnormalized probabilities.
 
     int32 or int64 [batch,sample_size]: the first class whose sum of exp(input - the row's greatest) with all before it
     is above u times the sum of all, for u of [0, 1); in float64. u is numpy's MT19937 of `seed`.
@@ -213,6 +213,6 @@ def multinomial(
             expected, got = "numbers with a finite greatest one", f"{float(greatest)!r} as the greatest"
             raise refuse(f"row {number} has no probabilities", "input", expected, got)
         sums = np.cumsum(np.exp(row - greatest))
-        last = np.searchsorted(sums, sums[-1], side="left")  # that has a probability
+        last = np.searchsorted(sums, sums[-1], side="left")  # the last class with a probability
         chosen[number] = np.minimum(np.searchsorted(sums, drawn[number] * sums[-1], side="right"), last)
     return chosen

@@ -1,4 +1,4 @@
-"""Operators with graphs inside: If, Loop and Scan."""
+"""Operators that contain graphs: If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORWARD, _REVERSE = 0, 1
 
 @op("If", since=1, graphs=("then_branch", "else_branch"))
 def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
-    """What then_branch makes where cond is true, else what else_branch makes. The other one is not run.
+    """Runs then_branch if cond is true, else else_branch, and returns its outputs. The other branch does not run.
 
     cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as
     many outputs as the node has. Raises OperatorError for a cond of more elements.
@@ -37,7 +37,7 @@ def _truth(value: Array, param: str, what: str) -> bool:
 
 
 def _body(ctx: Context, name: str, takes: int, makes: int) -> Body:
-    """A graph of the node, which must take so many inputs, and make so many outputs or more."""
+    """A graph of the node. It must take `takes` inputs and make at least `makes` outputs; refuses any other."""
     body = ctx.bodies[name]
     ins, outs = len(body.inputs), len(body.outputs)
     if ins != takes:
@@ -52,7 +52,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     """Run body until it has run M times, or its condition is false; without both, for ever.
 
     M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and
-    the values that go around, v_initial at first; it makes the condition, those values, whose shapes may change, and
+    the loop-carried values, v_initial at first; it makes the condition, these values, whose shapes may change, and
     elements of scan outputs. The outputs are the values after the last iteration, then the scan outputs, stacked along
     a first axis. Without iterations these have the shapes that the body states, 0 for sizes that it does not.
     Raises OperatorError for elements whose shapes differ, and where the body does not fit.
@@ -79,11 +79,9 @@ def _turns(
     stacks: Sequence[ScanOutput],
     ctx: Context,
 ) -> tuple[int, list[Array]]:
-    """How many turns are made of those that are left, and what goes around then. What is kept of them is added.
-
-    number: of the first one, from 0; args: what it reads; scanned: as in `Body`. Raises TimeLimitError, which tells the
-    turn.
-    """
+    """Runs one or more of the remaining iterations: returns their number, and the loop-carried values after them. Adds
+    their scan outputs to `stacks`. number: of the first one, from 0; args: its inputs; scanned: see `Body`. Raises
+    TimeLimitError with the iteration."""
     try:
         ctx.budget.in_time()
         kept = sum(stack.nbytes for stack in stacks)
@@ -99,20 +97,20 @@ def _turns(
 
 
 class ScanOutput:
-    """Elements of a scan output, in the order in which they are made."""
+    """Collects the elements of a scan output, in the order in which they are made."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx, self._blocks, self.nbytes = ctx, list[Array](), 0
 
     def add(self, element: Array) -> None:
-        """Add one element. Raises MemoryLimitError where all elements, and the array that joins them, are too large."""
+        """Adds one element. Raises MemoryLimitError if all elements, and the array that joins them, are too large."""
         if isinstance(element, Compound):
             got = type_name(element.dtype)
             raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
         self.add_all(element[None])
 
     def add_all(self, block: Array) -> None:
-        """Add elements, one or more, that lie along a first axis. Raises as `add`."""
+        """Adds one or more elements, stacked along a first axis. Raises as `add`."""
         first = self._blocks[0] if self._blocks else block
         if (block.shape[1:], block.dtype) != (first.shape[1:], first.dtype):
             raise misfit(
@@ -128,7 +126,7 @@ class ScanOutput:
     def whole(
         self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
     ) -> Array:
-        """All elements, along a new axis. stated, dtype: the shape and type of an element, used if there is none."""
+        """All elements, along a new axis. stated, dtype: shape and type of an element, used if there is none."""
         blocks = self._blocks
         if blocks:
             (_, *shape), count = blocks[0].shape, sum(map(len, blocks))
@@ -150,7 +148,7 @@ def _one(value: Array) -> int:
 
 
 def _as(body: Body, place: int, value: Array) -> Array:
-    """A scalar, or of shape [1] where the body's input states that."""
+    """A scalar; reshaped to [1] if the body's input states that shape."""
     stated = body.inputs[place].shape if place < len(body.inputs) else None
     return value.reshape(1) if stated is not None and len(stated) == 1 else value
 
@@ -166,7 +164,7 @@ def scan_8(
     """Scan-9 of each element of a batch, which is the first axis of all inputs and outputs;
     axis 1 of scan inputs is scanned.
 
-    sequence_lens: int64 [batch], how many elements of each are scanned; what scan outputs have beyond is 0.
+    sequence_lens: int64 [batch], how many elements of each are scanned; scan outputs are 0 beyond that.
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
     """
     inputs = _require_all(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
@@ -192,7 +190,7 @@ def scan_8(
 
 
 def _batch(inputs: Sequence[Array], states: int) -> tuple[int, int]:
-    """The size of the batch, and the longest sequence; the first of the inputs are states."""
+    """The batch size and the longest sequence. states: the number of inputs, the first ones, that are states."""
     name, shapes = "initial_state_and_scan_inputs", ", ".join(shape_text(x.shape) for x in inputs)
     if any(x.ndim < (1 if place < states else 2) for place, x in enumerate(inputs)):
         raise misfit("an input has no batch or no sequence", name, "[batch,...], [batch,seq,...]", shapes)
@@ -203,7 +201,7 @@ def _batch(inputs: Sequence[Array], states: int) -> tuple[int, int]:
 
 
 def _of_batch(parts: Sequence[Array]) -> Array:
-    """What the elements of a batch make, along a first axis."""
+    """Stacks the results of a batch's elements along a first axis."""
     first = parts[0]
     for number, part in enumerate(parts):
         if (part.shape, part.dtype) != (first.shape, first.dtype):
@@ -265,7 +263,7 @@ def _scan(
     length: int,
     ctx: Context,
 ) -> tuple[list[Array], list[ScanOutput]]:
-    """The last states and the scan outputs. how: the axis and the direction of each scan input."""
+    """Runs the body: the last states and the scan outputs. how: the axis and the direction of each scan input."""
     ordered = [np.moveaxis(x, axis, 0)[:: -1 if b else 1] for x, axis, b in zip(scanned, *how, strict=True)]
     stacks, number = [ScanOutput(ctx) for _ in body.outputs[len(states) :]], 0
     while number < length:
@@ -277,7 +275,7 @@ def _scan(
 
 
 def _require_all(values: Sequence[Array | None], name: str) -> list[Array]:
-    """Variadic inputs, none of them left out."""
+    """Returns variadic inputs; refuses if one of them is left out."""
     given = [value for value in values if value is not None]
     if len(given) < len(values):
         left_out = next(place for place, value in enumerate(values) if value is None)

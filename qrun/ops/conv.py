@@ -70,7 +70,7 @@ def _convolve(
     source = padded(x, win, 0, ctx)
     width = int(np.prod(win.out[1:], dtype=np.int64))
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(group * (k + m) * width, 1)))
-    rows = win.out[0] if order.kind == "lanes" else rows  # results are made four at a time
+    rows = win.out[0] if order.kind == "lanes" else rows  # these sums depend on groups of four results
     ctx.claim((group * (k + m), rows, width), 8, "convolution columns")
     for n in range(x.shape[0]):
         for first in range(0, win.out[0], rows):
@@ -127,7 +127,7 @@ def conv_integer(
 
 
 def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array | None, Array | None, SlidingWindow]:
-    """Refuse what the page forbids and claim the output; the zero points, of x rank 0, and the window."""
+    """Refuse what the page forbids and claim the output; returns the zero points, x's of rank 0, and the window."""
     x, w, x_zero_point, w_zero_point = inputs
     xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "ConvInteger-10")
     win = conv_window(x, w, geometry)
@@ -210,8 +210,8 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
 def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, ctx: Context) -> None:
     """Fill y [group,M,out...] from x [group,C,size...], w [group,C,M,kernel...] and bias [group,M,1].
 
-    Results whose places leave the same remainders of the strides meet the same taps of the kernel: they are one product
-    for each group, whose k runs over channels, then these taps.
+    Results whose positions leave the same remainders modulo the strides use the same taps of the kernel: they are one
+    product per group, whose k runs over channels, then these taps.
     """
     group, m, *out = y.shape
     rank = len(out)
@@ -235,15 +235,15 @@ def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, c
 
 
 def _find_taps(first: int, out: int, begin: int, kernel: int, stride: int, dilation: int) -> tuple[list[int], Array]:
-    """Along an axis: the taps that meet an input at the results `first`, first + stride, ...; and which inputs these
-    are, [taps, results], some of them beyond the image."""
+    """Along one axis: the taps that meet an input at the results `first`, first + stride, ...; and the positions of
+    these inputs, [taps, results], some of them beyond the image."""
     taps = [tap for tap in range(kernel) if (first + begin - tap * dilation) % stride == 0]
     begins = np.array([(first + begin - tap * dilation) // stride for tap in taps], np.int64)
     return taps, begins[:, None] + np.arange(-(-(out - first) // stride))
 
 
 def _take(x: Array, places: Array, axis: int) -> Array:
-    """The elements at these places of an axis, which is replaced by those of `places`; 0 beyond its ends."""
+    """The elements at these positions of an axis, which is replaced by the axes of `places`; 0 beyond its ends."""
     size = x.shape[axis]
     if not size:
         return np.zeros((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]), x.dtype)
@@ -278,7 +278,7 @@ def _place(
     output_padding: Sequence[int],
     output_shape: Sequence[int],
 ) -> _Placement:
-    """Where in the result products are added; refuses what the page forbids."""
+    """The position in the result where products are added; refuses what the page forbids."""
     check_operands(x, w, geometry.group, geometry.kernel_shape, ("X", "W"), transposed=True)
     check_bias(bias, w.shape[1] * geometry.group)
     size, auto_pad = x.shape[2:], geometry.auto_pad
@@ -315,7 +315,7 @@ def causal_conv_with_state(
     state_window: int = 0,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """A depthwise convolution of past_state and input, and what of these the next call takes for past_state.
+    """A depthwise convolution of past_state followed by input; and the present state, past_state of the next call.
 
     input [B,C,L]; weight [C,1,k]; bias [C]; past_state [B,C,(k-1)*dilation], zeros if left out. With channels_last
     input and states are [B,L,...], C elements each. As the nodes Concat, Conv, Slice, and Swish for silu and swish,
@@ -352,7 +352,7 @@ def _lower_causal_conv(site: LoweringContext) -> NativeKernel:
 
 
 def _causal_nodes(channels: int, kept: int, length: int, dilation: int, activation: str) -> list[InnerNode]:
-    """Of input, weight, bias and past_state, channels first; `kept` positions of all that there are remain."""
+    """The nodes on input, weight, bias and past_state, channels first. kept: the number of positions in the state."""
     ends = {"axes": (2,), "starts": (length,), "ends": (length + kept,)}
     conv = InnerNode("Conv", ("whole", 1, 2), {"group": channels, "dilations": (dilation,)}, "sums")
     nodes = [

@@ -1,4 +1,4 @@
-"""Elementwise operators of two or more tensors: arithmetic, comparisons and logic, also of bits; Shrink, Hardmax and
+"""Elementwise operators of two or more tensors: arithmetic, comparisons, logic, bitwise operations; Shrink, Hardmax and
 SwiGLU."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def binary_operator(
 ) -> OpDef:
     """Declare function(A, B) of tensors that broadcast.
 
-    says: what it is, for people. native: whether native/emit/functions.py has the function, under the operator's name.
-    compares: the result is bool.
+    says: the operator's description. native: whether native/emit/functions.py has the function, under the operator's
+    name. compares: the result is bool.
     """
 
     def made(A: Array, B: Array, *, ctx: Context) -> Array:
@@ -185,8 +185,8 @@ def _choose(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
 def pow_(X: Array, Y: Array, *, ctx: Context) -> Array:
     """X ** Y in X's type, with numpy's broadcasting. Y may be of another type since version 12.
 
-    X floating point: in float64 and rounded once; where Y is one number but 0, 2 and 3, from exp(Y * log(|X|)), unless
-    X is float64, which stays float64. NaN for a fraction of a negative number.
+    X floating point: in float64 and rounded once; if Y is one number other than 0, 2 and 3, as exp(Y * log(|X|)),
+    unless X is float64, which stays float64. NaN for a negative number to a fractional power.
     Both integers: exact and wrapping; for a negative Y the fraction is truncated toward zero, and 0 ** Y, which the
     page leaves open, is 0 and observed. X integer, Y floating point: in float64, then as Cast does.
     Raises OperatorError for shapes that do not broadcast.
@@ -227,7 +227,7 @@ def _power(x: Array, y: Array) -> Any:
     if y.size == 1 and y.ndim <= x.ndim:
         if y.reshape(()) == 2:
             return np.square(x)
-        if y.reshape(()) == 0.5:  # numpy takes the root, whose -0 and NaN of -infinity are not those of powers
+        if y.reshape(()) == 0.5:  # numpy takes the root, which differs from the power at -0 and -infinity
             return np.where(np.isneginf(x), np.inf, np.sqrt(x) + 0.0)
     return np.power(x, y)
 
@@ -243,7 +243,7 @@ def _narrow_power(x: Array, y: Array) -> Any:
 
 
 def _integer_power(x: Array, y: Array) -> Array:
-    """x ** y, which wraps: computed modulo 2**64, whose low bits are those of the narrower type."""
+    """x ** y, wrapping: computed modulo 2**64, whose low bits are those of the narrower type."""
     exponent = np.where(y < 0, np.array(0, y.dtype), y).astype(np.uint64)
     power = np.power(x.astype(np.uint64), exponent).astype(x.dtype)
     odd = (y & np.array(1, y.dtype)) != 0
@@ -349,7 +349,7 @@ def is_nan(X: Array) -> Array:
 
 @op("IsInf", since=10)
 def is_inf(X: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Whether X is an infinity of a sign that is asked for. Types without infinities: False."""
+    """Whether X is an infinity of a requested sign. Types without infinities: False."""
     infinite = np.asarray(np.isinf(X))
     if not detect_negative:
         infinite &= ~np.signbit(X)

@@ -1,4 +1,4 @@
-"""Chains of nodes that onnxruntime's optimizer makes one node of: FusedConv, FusedGemm, ScaledSiLU, GatedAdd and
+"""Operators by which onnxruntime's optimizer replaces chains of nodes: FusedConv, FusedGemm, ScaledSiLU, GatedAdd and
 GatedRMSNorm of com.microsoft."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_GEMM = (
     *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Celu", "Selu", "HardSigmoid", "Softplus", "Softsign"),
     "ThresholdedRelu",
 )
-"""Activations by name; those of alpha, beta and gamma that their operators have are given."""
+"""Activations by name; of alpha, beta and gamma, those that their operators have are passed on."""
 _NAMES = ("alpha", "beta", "gamma")
 _OF_CONV: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -32,7 +32,7 @@ _OF_CONV: dict[str, tuple[str, ...]] = {
     "HardSigmoid": ("alpha", "beta"),
     "Clip": ("min_", "max_"),
 }
-"""Activations by name, with the attributes of their operators that are given, in order."""
+"""Activations by name, with the attributes of their operators that the parameters give, in order."""
 
 
 @contrib_op("FusedGemm", types={"T": ("float16 float double uint32 uint64 int32 int64", "A B C")}, cost=gemm_macs)
@@ -60,7 +60,7 @@ def fused_gemm(
 
 
 def _gemm_nodes(product: GemmAttributes, name: str, values: Mapping[str, Any], a: Array) -> list[InnerNode]:
-    """Gemm and its activation; refuses an activation that there is not."""
+    """Gemm and its activation; refuses an unknown activation."""
     if name and (name not in _OF_GEMM or (is_integer(a.dtype) and name != "Relu")):
         expected = "Relu" if is_integer(a.dtype) else ", ".join(_OF_GEMM)
         raise refuse(f"there is no activation {name!r}", "activation", expected, name, code="QR204")
@@ -105,7 +105,7 @@ def fused_conv(
 def _conv_nodes(
     geometry: ConvGeometry, name: str, params: Sequence[float], given: tuple[Array, Array, Array | None]
 ) -> list[InnerNode]:
-    """Conv, Add if Z is there, and the activation; refuses another shape of Z, and an activation that there is not."""
+    """Conv, Add if Z is given, and the activation; refuses another shape of Z, and an unknown activation."""
     x, w, z = given
     shape = (*x.shape[:1], *w.shape[:1], *conv_window(x, w, geometry, ("X", "W")).out)
     if z is not None and z.shape != shape:

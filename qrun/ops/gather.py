@@ -1,4 +1,4 @@
-"""Elements chosen: Gather, GatherElements, GatherND, Where, NonZero, Compress, Trilu. Elements replaced:
+"""Choosing elements: Gather, GatherElements, GatherND, Where, NonZero, Compress, Trilu. Replacing elements:
 ScatterElements, its ancestor Scatter, and ScatterND."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _lower_gather(site: LoweringContext) -> NativeKernel:
     before, (length, *after) = data.shape[:place], data.shape[place:]
     shape = (*before, *indices.shape, *after)
     if len(shape) > MOST_AXES:
-        raise declined("its result has too many axes")  # where indices are out of range, that is said first
+        raise declined("its result has too many axes")  # the reference kernel reports bad indices first
     claim(site.ctx, shape, data.dtype, "indices")
     return gathered_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
 
@@ -102,7 +102,7 @@ def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
 
 
 def _check_gather(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
-    """The result's shape, after all checks but those of the indices themselves."""
+    """The result's shape, after all checks except those of the indices' values."""
     if not 0 <= lead < max(min(data.ndim, indices.ndim), 1):
         most = min(data.ndim, indices.ndim) - 1
         raise bad_attribute("batch_dims", f"0 to {most}, below the ranks of data and indices", lead)
@@ -170,7 +170,7 @@ def trilu(input: Array, k: Array | None = None, *, upper: int = 1) -> Array:
 
 
 def _diagonal(input: Array, k: Array | None) -> int:
-    """The diagonal, or the nearest one that matrices have, or the first one beside them."""
+    """The diagonal k, clamped to the first one outside the matrices on either side."""
     if input.ndim < 2:
         raise misfit("input has no matrices", "input", "[...,n,m]", input)
     rows, columns = input.shape[-2:]
@@ -273,8 +273,7 @@ def _lower_scatter_nd(site: LoweringContext) -> NativeKernel:
 
 
 def _native_reduction(site: LoweringContext, fits: bool) -> str:
-    """The reduction. Declined for what the reference kernel refuses,
-    which it does after having looked at the indices."""
+    """The reduction. Raises Declined for what the reference kernel refuses, because that checks the indices first."""
     how = str(site.attributes.get("reduction", "none"))
     if not fits or how not in _known_reductions(site.ctx):
         raise declined("its updates do not fit")

@@ -85,7 +85,7 @@ def group_query_attention(
     more: the places in order, then 0. With sliding_window_cache they have C rows of the last places, as the operator's
     page says. Queries and keys turn with do_rotary (RotaryEmbedding, cos_cache and sin_cache [places,dim/2]), by their
     place or position_ids int64 [B,S] (of a first prompt the first of them, from which on places count).
-    A query sees keys up to its own place, all with causal = 0, with local_window_size the last so many. attention_bias
+    A query sees keys up to its own place, all with causal = 0, only the last local_window_size if given. attention_bias
     [B or 1,N or 1,S,T]. head_sink [N], or 0 with smooth_softmax, counts in the sums of Softmax. q_norm_weight and
     k_norm_weight [H]: RMSNormalization before turning. output_qk [B,N,S,T]: scores before (1) or after (2) Softmax.
 
@@ -95,7 +95,7 @@ def group_query_attention(
     v_scale: one number (PER_TENSOR) or [1,M,1,H] (PER_CHANNEL).
 
     As nodes of ai.onnx: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add, Softmax, MatMul, each rounded to the type.
-    Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
+    Rows beyond the end of a sequence shorter than S are 0. Raises OperatorError for shapes, numbers and
     attributes that do not fit.
     """
     q, k, v = heads_of(given, attributes)
@@ -172,7 +172,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 def _decline_others(
     site: LoweringContext, given: GroupQueryInputs, attributes: GroupQueryAttributes, total: int
 ) -> None:
-    """Declined for forms of the operator that have no native kernel."""
+    """Raises Declined for forms of the operator that have no native kernel."""
     site.require_constant(_SINK)
     names = ("position_ids", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
     for name in names:
@@ -187,13 +187,13 @@ def _decline_others(
 
 
 def _sink_of(given: GroupQueryInputs, attributes: GroupQueryAttributes, dtype: np.dtype[Any]) -> Array | None:
-    """One more score for each head, checked; None for none."""
+    """One extra score per head, checked; None if there is none."""
     sink = with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
     return np.zeros(attributes.num_heads, dtype) if sink is None and attributes.smooth_softmax == 1 else sink
 
 
 def _bias_shape(given: GroupQueryInputs, shape: Shape) -> Shape | None:
-    """The shape of attention_bias, which fits scores of this one; else Declined."""
+    """The shape of attention_bias, if it fits scores of shape `shape`; else raises Declined."""
     if given.attention_bias is None:
         return None
     found = given.attention_bias.shape
@@ -203,7 +203,7 @@ def _bias_shape(given: GroupQueryInputs, shape: Shape) -> Shape | None:
 
 
 def _angles_of(given: GroupQueryInputs, size: int) -> Shape:
-    """The shape of cos_cache and sin_cache, which fit heads of this size; else Declined."""
+    """The shape of cos_cache and sin_cache, if they fit heads of this size; else raises Declined."""
     cos, sin = given.cos_cache, given.sin_cache
     if cos is None or sin is None or cos.shape != sin.shape or cos.ndim != 2 or not 0 < 2 * cos.shape[1] <= size:
         raise declined("its angles do not fit")
@@ -219,8 +219,8 @@ def _attend(
     attributes: GroupQueryAttributes,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """The results of one sequence with the keys and values `used`, and its scores or shares, as qk_output asks. Hidden
-    scores are 0."""
+    """The results of one sequence with the keys and values `used`, and its scores or shares, whichever qk_output
+    requests. Hidden scores are 0."""
     mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
     scale = default_scale(attributes.scale, q.shape[3])
     found = attend(q, used[0], used[1], [bias, mask], ctx, scale=scale, softcap=attributes.softcap, sink=sink)
@@ -266,14 +266,14 @@ def _rotate(
 
 
 def _extend_cache(past: Array | None, new: Array, own: slice, step: Places) -> Array:
-    """[1,M,kept+new,H]: the filled rows of the cache of one sequence, and the new ones."""
+    """[1,M,kept+new,H]: the filled rows of the cache of one sequence, then the new ones."""
     fresh = new[own, :, : step.new]
     return np.array(fresh) if past is None else np.concatenate([past[own, :, : step.kept], fresh], axis=2)
 
 
 def _longer(x: Given, count: int, axis: int) -> Given:
-    """x with zeros behind it along the axis, up to `count`: scores of all sequences then have one length, and their
-    sums are made in one order."""
+    """x with zeros appended along the axis, up to `count`: scores of all sequences then have one length, and their sums
+    one order."""
     if x is None or x.shape[axis] == count:
         return x
     behind = [(0, count - n if place == axis else 0) for place, n in enumerate(x.shape)]
@@ -397,11 +397,11 @@ def linear_attention(
     update_rule: str = "gated_delta",
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """What queries find in a state that each token changes: output [B,T,H*dv] and present_state [B,Hk,dk,dv].
+    """Queries read a state that each token updates: output [B,T,H*dv] and present_state [B,Hk,dk,dv].
 
     query [B,T,Hq*dk], key [B,T,Hk*dk], value [B,T,Hk*dv], past_state as present_state, zeros if left out. H is the
     larger of Hq and Hk, which the smaller one divides: neighbouring heads share.
-    For each token, where update_rule names them:
+    For each token, with the lines that update_rule names:
 
         S = exp(decay) * S                      gated: decay [B,T,Hk] or [B,T,Hk*dk], one for each row of S
         v = beta * (value - S' key)             delta: beta [B,T,Hk] or [B,T,1]; else v = value
@@ -434,17 +434,15 @@ def linear_attention(
 
 
 def _check_rule(name: str, given: Array | None, rule: str, *shapes: tuple[int, ...]) -> None:
-    """Refuse an input that is missing, or has none of these shapes, where a rule takes it;
-    rule: "" for one that does not."""
+    """Refuse an input that is missing or has none of these shapes, if a rule takes it. rule: "" if the rule does
+    not."""
     if rule and given is None:
         raise refuse(f"{name} is missing", name, f"{name}, for update_rule {rule}", "nothing", code="QR205")
     with_shape(given if rule else None, name, *shapes)
 
 
 def _attended_linear(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:
-    """Of each token [B,T,H,dv] what it finds in the state [B,Hk,dk,dv], which is changed in place;
-    all float64, heads apart.
-
+    """The output of each token [B,T,H,dv] from the state [B,Hk,dk,dv], updated in place; all float64, heads apart.
     fades: factors of the state's rows, [B,T,Hk,dk] or [B,T,Hk,1]; rates: beta."""
     heads, stored = max(q.shape[2], k.shape[2]), k.shape[2]
     made = np.empty((*v.shape[:2], heads, v.shape[3]))
@@ -467,7 +465,7 @@ def _linear_heads(x: Array, count: int) -> Array:
 
 
 def _check_tokens(query: Array, key: Array, value: Array, q_heads: int, kv_heads: int) -> tuple[int, Shape]:
-    """How many tokens there are, and the shape of the state; refuses what does not fit."""
+    """The number of tokens, and the shape of the state; refuses what does not fit."""
     most, least = max(q_heads, kv_heads), min(q_heads, kv_heads)
     require("q_num_heads", least > 0 and most % least == 0, f"a divisor or multiple of {kv_heads}", q_heads)
     if query.ndim != 3 or query.shape[2] % q_heads or not query.shape[2]:

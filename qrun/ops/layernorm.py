@@ -232,7 +232,7 @@ def _lower_skip(site: LoweringContext) -> NativeKernel:
 
 
 def _skip_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
-    """The kernel of a checked node that stands for these nodes; what they call ``sum`` is its last output."""
+    """The kernel of a checked operator that runs these nodes; the result named ``sum`` is its last output."""
     if site.ctx.wants(1) or site.ctx.wants(2):
         raise declined("its mean or deviation is asked for")
     return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
@@ -252,7 +252,7 @@ def skip_simplified_layer_normalization(
 
     As SkipLayerNormalization, but RMSNormalization with scale gamma follows the additions: inv_std_var is
     1 / sqrt(mean of the squares + epsilon), float32, and there is no mean. Raises OperatorError for shapes that do not
-    fit, and where the mean is asked for.
+    fit, and if the mean is requested.
     """
     _check_skip(input, skip, gamma=gamma, bias=bias)
     if ctx.wants(1):
@@ -273,16 +273,16 @@ def _lower_skip_simplified(site: LoweringContext) -> NativeKernel:
 def _skip_nodes(
     bias: Array | None, normalization: str, weights: Sequence[int], place: int, epsilon: float
 ) -> list[InnerNode]:
-    """The nodes for which the operator stands. weights: inputs of the normalization besides the sum;
-    place: of the bias."""
+    """The nodes that the operator runs. weights: numbers of the normalization's inputs other than the sum; place: of
+    the bias."""
     first = InnerNode("Add", (0, 1), {}, "sum" if bias is None else "skipped")
     then = [] if bias is None else [InnerNode("Add", ("skipped", place), {}, "sum")]
     return [first, *then, InnerNode(normalization, ("sum", *weights), {"epsilon": epsilon})]
 
 
 def _check_skip(x: Array, skip: Array, **weights: Array | None) -> None:
-    """Refuse a scalar x, a skip that does not broadcast to x,
-    and weights that are not one number for each element of a row."""
+    """Refuse a scalar x, a skip that does not broadcast to x, and weights without one number for each element of a
+    row."""
     if not x.ndim:
         raise misfit("the input is a scalar", "input", "rank 1 or more", x)
     if not broadcasts_to(skip.shape, x.shape):
@@ -388,7 +388,7 @@ def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILO
 
 
 def _table_numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
-    """What the codes of a table mean."""
+    """The real values of a table's codes."""
     codes = _TABLE_CODES[_TABLES.index(name)]
     code, scale, zero = (getattr(given, part) for part in (codes, f"{name}_scale", f"{name}_zero_point"))
     same_type(zero, code.dtype, f"{name}_zero_point", codes)
@@ -399,7 +399,7 @@ def _table_numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
 
 
 def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: Array) -> None:
-    """Refuse embeddings that are no matrices, or of several widths."""
+    """Refuse embeddings that are not matrices, or have different widths."""
     names = _TABLES[:3]
     if tables[0].ndim != 2:
         raise bad_shape(names[0], "[words,n]", tables[0])
@@ -437,7 +437,7 @@ def _embedding_rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
 
 
 def counted(mask: Array | None, ids: Array, mask_index_type: int | None) -> Array:
-    """How many elements of each line of the mask are 1: int32 [B]."""
+    """The number of elements of each line of the mask that are 1: int32 [B]."""
     if mask_index_type not in (None, 0, 1):
         raise bad_attribute("mask_index_type", "0, 1", mask_index_type)
     if mask is None:

@@ -1,4 +1,4 @@
-"""Products of matrices: MatMul, Gemm, Einsum; FusedMatMul and CDist of com.microsoft."""
+"""Matrix products: MatMul, Gemm, Einsum; FusedMatMul and CDist of com.microsoft."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
 
 
 def _order(a: Array, b: Array, ctx: Context, alpha: float = 1.0, **lie: Any) -> tuple[SumOrder, bool]:
-    """The order of the sums of a @ b, float32, and whether a is taken as one matrix. lie: as in ProductForm."""
+    """The order of the sums of a @ b, float32, and whether a is taken as one matrix. lie: fields of ProductForm."""
     if ctx.arith != "ort":
         return SumOrder(), False
     return matmul_order(a.shape, b.shape, ProductForm(ctx.stores(1) and b.ndim == 2, plain=alpha == 1, **lie))
 
 
 def _sums(left: Array, right: Array, order: SumOrder, ctx: Context, alpha: float, first: Array | None = None) -> Array:
-    """alpha * left @ right + first of float32 in this order."""
+    """alpha * left @ right + first of float32, summed in this order."""
     ctx.sums.append(order.text)
     return ordered_products(left, right, order, alpha, first)
 
@@ -100,7 +100,7 @@ def _gemm_order(left: Array, right: Array, c: Array | None, attributes: GemmAttr
 
 
 def _check(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:
-    """Refuse shapes that do not fit, and claim the result; A' and B'."""
+    """Refuse shapes that do not fit, and claim the result; returns A' and B'."""
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
             raise misfit(f"{name} is not a matrix", name, "rank 2", matrix)
@@ -172,7 +172,7 @@ def fused_matmul(
 
 
 def _lie(a: Array, b: Array, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """How the operands of a product lie, as in ProductForm."""
+    """The layout of a product's operands, as fields of ProductForm."""
     turned = tuple(bool(x.ndim > 1 and attributes.get(f"trans{name}")) for name, x in (("A", a), ("B", b)))
     apart = any(attributes.get(f"transBatch{name}") for name in "AB")
     beside = math.prod(b.shape[1:]) if attributes.get("transBatchB") else b.shape[-1]
@@ -180,7 +180,7 @@ def _lie(a: Array, b: Array, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _perm(rank: int, attributes: Mapping[str, Any], name: str) -> list[int]:
-    """Which axis of the operand each of A' or B' is."""
+    """For each axis of A' or B', the operand's axis."""
     axes = list(range(rank))
     if rank > 1 and attributes.get(f"transBatch{name}"):
         axes = [*axes[1:-1], 0, axes[-1]]
@@ -219,7 +219,7 @@ _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
 
 @frozen
 class _Operand:
-    """A tensor whose axes carry labels: a letter, or a number for an axis that the ellipsis stands for."""
+    """A tensor whose axes have labels: a letter, or a number for an axis covered by the ellipsis."""
 
     array: Array
     labels: tuple[str, ...]
@@ -320,7 +320,7 @@ def _operand(x: Array, labels: tuple[str, ...], sizes: dict[str, int]) -> _Opera
 
 
 def _reduce_labels(operand: _Operand, needed: set[str]) -> _Operand:
-    """Summed over the labels that nobody needs."""
+    """The operand summed over the labels that are not needed."""
     gone = tuple(place for place, label in enumerate(operand.labels) if label not in needed)
     if not gone:
         return operand
@@ -333,7 +333,7 @@ def _reduce_labels(operand: _Operand, needed: set[str]) -> _Operand:
 
 
 def _contract(a: _Operand, b: _Operand, needed: set[str], sizes: dict[str, int], ctx: Context) -> _Operand:
-    """a * b, summed over the labels that are not needed any more."""
+    """a * b, summed over the labels that are no longer needed."""
     a, b = _reduce_labels(a, needed | set(b.labels)), _reduce_labels(b, needed | set(a.labels))
     shared = [label for label in a.labels if label in b.labels]
     batch = [label for label in shared if label in needed]

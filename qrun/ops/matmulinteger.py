@@ -1,4 +1,4 @@
-"""Integer products of matrices: MatMulInteger, QLinearMatMul, and MatMulIntegerToFloat and DynamicQuantizeMatMul of
+"""Integer matrix products: MatMulInteger, QLinearMatMul, and MatMulIntegerToFloat and DynamicQuantizeMatMul of
 com.microsoft."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def matmul_integer(
 
 
 def _check(A: Array, B: Array, a_zero: Array | None, b_zero: Array | None) -> tuple[Array | None, Array | None]:
-    """Refuse what the page forbids; the zero points, to broadcast."""
+    """Refuse what the page forbids; returns the zero points, reshaped to broadcast."""
     check_matmul(A, B)
     same_type(a_zero, A.dtype, "a_zero_point", "A")
     same_type(b_zero, B.dtype, "b_zero_point", "B")
@@ -191,7 +191,7 @@ def _lower_dynamic(site: LoweringContext) -> NativeKernel:
 
 _QLINEAR = "QLinearMatMul"
 _CENTRED = 255
-"""The most that a code can differ from a zero point."""
+"""The largest difference between a code and a zero point."""
 
 
 @frozen
@@ -247,9 +247,9 @@ def _qlinear_product(given: QLinearMatMulInputs, c: _Checked, is_real: bool, ctx
     types={"T1": ("int8 uint8", "a"), "T2": ("int8 uint8", "b"), "T3": ("int8 uint8", "y")},
 )
 def wide_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
-    """What a MatMul of dequantized tensors becomes whose K is known at run time only: QLinearMatMul without its int32.
+    """QLinearMatMul without its int32: it replaces a MatMul of dequantized tensors whose K is known only at run time.
 
-    As that of ai.onnx, for 8-bit codes, where K is so small that no sum can leave int32; for a longer K the real value,
+    As that of ai.onnx, for 8-bit codes, if K is so small that no sum can leave int32; for a longer K the real value,
     rounded once in every arithmetic.
     """
     return _qlinear_product(given, _check_qlinear(given, ctx), not _fits_int32(given.a), ctx)
@@ -336,8 +336,8 @@ def _real_quotient(
 ) -> Array:
     """acc * a_scale * b_scale / y_scale rounded once to the type of zero_point, which is added if an integer.
 
-    The float32 nearest to the quotient is compared with it exactly and moved to its side, by less than what
-    separates it from any tie.
+    The float32 nearest to the quotient is compared with it exactly and moved towards it, by less than its distance from
+    any tie.
     """
     first, second, den = (np.asarray(s, np.float64) for s in (a_scale, b_scale, y_scale))
     with np.errstate(all="ignore"):

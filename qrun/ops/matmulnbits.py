@@ -1,4 +1,4 @@
-"""Weights of few bits in com.microsoft: MatMulNBits, MatMulBnb4, GatherBlockQuantized; and MatMulInteger16."""
+"""Weights of few bits: MatMulNBits, MatMulBnb4, GatherBlockQuantized and MatMulInteger16 of com.microsoft."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def matmul_n_bits(
     """
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     ctx.claim((*A.shape[:-1], N), 8)
-    note_scale(ctx, scales, "scales", signed=True)  # negative ones are what quantizers write, so that -8 is used too
+    note_scale(ctx, scales, "scales", signed=True)  # quantizers write negative scales, so that -8 is used too
     return dequantized_product(A.reshape(-1, K), weights, bias, accuracy_level, ctx).reshape(*A.shape[:-1], N)
 
 
@@ -92,8 +92,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: Array | None) -> NativeKernel:
-    """The kernel of a product with these constant weights, of A's type float32,
-    each with the scale of its own block."""
+    """The kernel of a product with these constant weights, which have A's type float32 and each the scale of its own
+    block."""
     from qrun.native.kernels.coded import CodedMatmul, CodedWeights
 
     site.afford(weights.codes.nbytes + 5 * weights.scales.size)
@@ -229,8 +229,8 @@ def gather_block_quantized(
 
 
 def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array) -> Array:
-    """A parameter of each block, for each code at these places of an axis;
-    rows: the block of each code along the other."""
+    """The parameter of each code at these positions of an axis, from the parameters of blocks; rows: each code's block
+    along the other axis."""
     if blocks_along == along:
         return np.take(x, rows[places], axis=along).astype(np.float32)
     x = x if x.shape[along] == 1 else np.take(x, places, axis=along)
@@ -238,7 +238,7 @@ def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array)
 
 
 def _unpack(x: Array, width: int) -> Array:
-    """The codes in bytes along the last axis, the first in the low bits; other types as they are."""
+    """The codes in bytes along the last axis, the first in the low bits; other types unchanged."""
     return unpack(x, width) if x.dtype == np.uint8 else x
 
 
@@ -286,7 +286,7 @@ def matmul_bnb4(
     transB: int = 1,
     ctx: Context,
 ) -> Array:
-    """A @ W', where W [N,K] is B, codes of 4 bits (the first in the high bits) for numbers of a table, times absmax.
+    """A @ W'. W [N,K] comes from B, 4-bit codes (the first in the high bits) for numbers of a table, times absmax.
 
         W = table[code] * absmax                    float32, then of A's type
 

@@ -1,6 +1,6 @@
-"""Operators of ai.onnx.ml: CategoryMapper, ZipMap and CastMap, which onnx.reference has not; LabelEncoder, whose keys
-it does not find where they are NaN; DictVectorizer, to whose result it gives another type where a key is missing;
-and Normalizer, whose MAX it takes for the greatest magnitude."""
+"""Operators of ai.onnx.ml that onnx.reference lacks or computes differently: it has no CategoryMapper, ZipMap and
+CastMap; it does not find LabelEncoder's keys that are NaN; it changes the type of DictVectorizer's result if a key is
+missing; and it takes Normalizer's MAX for the greatest magnitude."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def category_mapper(
     default_string: str = "_Unused",
     ctx: Context,
 ) -> Array:
-    """The number of cats_int64s for a text that stands in the same place of cats_strings, or the text for a number.
+    """Maps a text in cats_strings to the number at the same place of cats_int64s, or such a number to its text.
 
-    The default where there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
+    The default if there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
     """
     if len(cats_int64s) != len(cats_strings):
         got = f"{len(cats_int64s)} and {len(cats_strings)}"
@@ -59,7 +59,7 @@ def category_mapper(
 
 
 def _beside(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
-    """The number beside each text, or the text beside each number; a default where there is none."""
+    """The number paired with each text, or the text paired with each number; a default if it is not listed."""
     if x.dtype == _TEXT:
         return _found(x, texts, numbers, number, _WHOLE, ctx)
     return _found(x, numbers, texts, text, _TEXT, ctx)
@@ -117,7 +117,7 @@ def _choose_list(name: str, tensor: Array | None, *lists: Sequence[Any] | None) 
 def _found(
     x: Array, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: np.dtype[Any], ctx: Context
 ) -> Array:
-    """The value beside each element among the keys, of several the last, else the default."""
+    """The value for each element that is among the keys (of several, the last), else the default."""
     table, missing = ctx.memo.once(("table", x.dtype), lambda: _table(keys, values, default))
     made = np.empty(claim(ctx, x.shape, dtype, "X"), dtype)
     known = x.reshape(-1).tolist()
@@ -126,13 +126,13 @@ def _found(
 
 
 def _table(keys: Sequence[Any], values: Sequence[Any], default: Any) -> tuple[dict[Any, Any], Any]:
-    """Values by key, and that of NaN."""
+    """The values by key, and the value of NaN."""
     pairs = list(zip(keys, values, strict=True))
     return dict(pairs), next((value for key, value in reversed(pairs) if key != key), default)
 
 
 _LONGEST = 64
-"""Characters of a number that is written as text, at most, in bytes of a Python string."""
+"""Bytes that a number written as text takes in a Python string, at most."""
 
 
 @op("ZipMap", since=1, domain=ML, types={"T": ("float", "X")}, compounds="makes")
@@ -161,7 +161,7 @@ def zip_map(
 
 
 def _keys(numbers: Sequence[int] | None, words: Sequence[str] | None, names: tuple[str, str]) -> Array:
-    """Whichever of the two lists is given, as an array; refuses both, and none."""
+    """The one of the two lists that is given, as an array; refuses both, and neither."""
     if bool(numbers) == bool(words):
         got = "both" if numbers else "neither"
         raise refuse(f"{names[0]} and {names[1]}: {got} given", names[0], "one of them", got, code="QR204")
@@ -180,7 +180,7 @@ def dict_vectorizer(
     [1,n] of the values' type, as onnxruntime shapes it.
 
     0, or an empty text, where X has no such key; keys that the vocabulary lacks are left out.
-    Exactly one vocabulary is given, of the keys' type. Raises OperatorError where it is not.
+    Exactly one vocabulary is given, of the keys' type; else raises OperatorError.
     """
     keys, values = _map(X)
     names = "int64_vocabulary", "string_vocabulary"

@@ -1,4 +1,4 @@
-"""Mixtures of experts: MoE of com.microsoft, and QMoE, whose weights are codes of 2, 4 or 8 bits."""
+"""Mixtures of experts: MoE of com.microsoft, and QMoE, whose weights have 2, 4 or 8 bits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from qrun.ops._signature import FLOATS, Attributes, InputRecord
 
 _ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 _FUSED = "swiglu"
-"""The activation whose gate, and what it is multiplied by, one projection may make."""
+"""The activation for which one projection may compute both the gate and the linear part."""
 
 Project = Callable[[int, int, Array], Array]
-"""What projection 1, 2 or 3 of an expert makes of rows: (projection, expert, rows [count,width])."""
+"""Applies projection 1, 2 or 3 of an expert to rows: (projection, expert, rows [count,width])."""
 
 
 @frozen
@@ -43,8 +43,8 @@ class ExpertAttributes(Attributes):
 
 @frozen
 class Routes:
-    """The chosen experts of each token [tokens,k], and their shares [tokens,k], of the tokens' type;
-    an expert of share 0 is not run."""
+    """The chosen experts of each token [tokens,k], and their shares [tokens,k], of the tokens' type; an expert of share
+    0 does not run."""
 
     experts: Array
     shares: Array
@@ -81,7 +81,7 @@ def tokens_of(x: Array, router_probs: Array, experts: int, attributes: ExpertAtt
 
 
 def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
-    """Whether a third projection multiplies what is activated; refuses one that is missing, or one too many."""
+    """Whether a third projection multiplies the activated values; refuses a missing one, or a surplus one."""
     needed = attributes.activation_type == _FUSED and not attributes.swiglu_fusion
     if needed and not gate_given:
         expected = "fc3_experts_weights, or swiglu_fusion = 1 or 2"
@@ -93,8 +93,8 @@ def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
 
 
 def chosen(router_probs: Array, k: int) -> Array:
-    """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last,
-    NaN before all."""
+    """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last, NaN before
+    all."""
     tokens, experts = router_probs.shape
     turned = np.asarray(router_probs, np.float64)[:, ::-1]
     order = np.argsort(np.where(np.isnan(turned), -np.inf, -turned), axis=1, kind="stable")
@@ -103,7 +103,7 @@ def chosen(router_probs: Array, k: int) -> Array:
 
 
 def normalized(shares: Array, ctx: Context) -> Array:
-    """Shares divided by their sum, as ReduceSum and Div; those whose sum is 0 stay."""
+    """Shares divided by their sum, as ReduceSum and Div; shares whose sum is 0 are unchanged."""
     total = node("ReduceSum", [shares, np.array([1])], ctx)
     return np.asarray(np.where(total == 0, shares, node("Div", [shares, total], ctx)))
 
@@ -117,9 +117,9 @@ def routes_of(experts: Array, shares: Array, least: float, ctx: Context) -> Rout
 def mixture(
     rows: Array, routes: Routes, project: Project, attributes: ExpertAttributes, gate: bool, ctx: Context
 ) -> Array:
-    """[tokens,width]: a token's shares times what its experts make of it, as MatMul of [1,k] and [k,width].
+    """[tokens,width]: a token's shares times its experts' results, as MatMul of [1,k] and [k,width].
 
-    An expert is fc2 of the activation of fc1, times fc3 where there is a gate.
+    An expert is fc2 of the activation of fc1, times fc3 if there is a gate.
     """
     (tokens, k), width = routes.experts.shape, rows.shape[1]
     ctx.claim((tokens, k, width), rows.itemsize + 16, "what the experts make")
@@ -133,10 +133,8 @@ def mixture(
 
 
 def activated(first: Array, third: Array | None, attributes: ExpertAttributes, ctx: Context) -> Array:
-    """As nodes of ai.onnx, each rounded to the type: Relu, Gelu (tanh), Swish or none; then Mul where there is a third.
-
-    swiglu: Clip both to the limit (the first from above only), Swish with alpha, Add of beta, Mul.
-    """
+    """The activation as nodes of ai.onnx, each rounded to the type: Relu, Gelu (tanh), Swish or none; then Mul if
+    `third` is given. swiglu: Clip both to the limit (the first from above only), Swish with alpha, Add of beta, Mul."""
     kind = attributes.activation_type
     if kind == _FUSED:
         return _swiglu(*_halves(first, third, attributes.swiglu_fusion), attributes, ctx)
@@ -169,13 +167,13 @@ def _swiglu(gate: Array, linear: Array, attributes: ExpertAttributes, ctx: Conte
 
 
 def projected(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> Array:
-    """rows @ weights' as MatMul, then + bias. weights [made,width]."""
+    """rows @ weights' as MatMul, then + bias. weights [outputs,width]."""
     ctx.claim((len(rows), len(weights)), 32, "a projection")
     return chained_products(rows, weights.T, rows.dtype, bias=bias)
 
 
 def check_biases(biases: Sequence[Array | None], experts: int, widths: Sequence[int]) -> None:
-    """Refuse fc1_, fc2_ and fc3_experts_bias that are not [experts, width of what the projection makes]."""
+    """Refuse fc1_, fc2_ and fc3_experts_bias that are not [experts, output width of the projection]."""
     for number, (bias, width) in enumerate(zip(biases, widths, strict=True), 1):
         with_shape(bias, f"fc{number}_experts_bias", (experts, width))
 
@@ -204,7 +202,7 @@ def moe(
     attributes: ExpertAttributes,
     ctx: Context,
 ) -> Array:
-    """What k of E experts make of each token, in shares: input and output [tokens,H] or [batch,length,H].
+    """Mixes the results of k of E experts for each token by shares: input and output [tokens,H] or [batch,length,H].
 
     router_probs [tokens,E]: the k greatest choose the experts, of equal ones the last; shares are Softmax of all E, by
     their sum with normalize_routing_weights. fc1_experts_weights [E,I,H], or [E,2I,H] of swiglu with swiglu_fusion:
@@ -246,7 +244,7 @@ def moe(
 
 _BITS = (2, 4, 8)
 _NO_SHARE = 1e-8
-"""onnxruntime leaves out experts of shares up to this, in MoE those up to 0."""
+"""onnxruntime leaves out experts of shares up to this; in MoE, of shares up to 0."""
 _OF_OTHER_TYPES = (
     "fc1_global_scale",
     "fc2_global_scale",
@@ -314,7 +312,7 @@ def qmoe(
 
     The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
     divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them
-    2**(bits - 1); the like of fc2 and fc3. fc*_expert_weight_bits, if given, stand for expert_weight_bits.
+    2**(bits - 1); fc2 and fc3 likewise. fc*_expert_weight_bits, if given, override expert_weight_bits.
 
         w[n,k] = (code - zero_point) * scale              in float32 steps, as MatMulNBits
 
@@ -358,8 +356,7 @@ def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, c
 def _weights_of(
     given: CodedExperts, rows: Array, attributes: ExpertAttributes, bits: Sequence[int], block_size: int
 ) -> list[BlockWeights | None]:
-    """The projections of all experts, checked; None for fc3 where there is none.
-    Without block_size the width is one block."""
+    """The projections of all experts, checked; None for fc3 if it is missing. Without block_size a row is one block."""
     for number, width in enumerate(bits, 1):
         one_of(f"fc{number}_expert_weight_bits", width, _BITS)
     codes = given.fc2_experts_weights
@@ -380,8 +377,8 @@ def _weights_of(
 
 
 def _projection(name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int]) -> BlockWeights:
-    """The weights of a projection, checked. parts: codes, scales, zero points.
-    form: experts, made, width, bits, block_size."""
+    """The weights of a projection, checked. parts: codes, scales, zero points. form: experts, output width, input
+    width, bits, block_size."""
     codes, scales, zeros = parts
     experts, made, depth, bits, block_size = form
     assert codes is not None
@@ -404,7 +401,7 @@ def _projection(name: str, parts: Sequence[Array | None], form: tuple[int, int, 
 
 
 def _check_kind(given: CodedExperts, quant_type: str, weights_prepacked: int, block_size: int) -> None:
-    """Refuse what has no kernel on a CPU."""
+    """Refuse forms that have no kernel on a CPU."""
     one_of("quant_type", quant_type, ("int",))
     require(
         "weights_prepacked", weights_prepacked in (-1, 0), "-1 or 0: 1 is the layout of one device", weights_prepacked

@@ -79,7 +79,7 @@ def _normalize(
     ctx: Context,
     statistics: tuple[str, str] = ("input_mean", "input_var"),
 ) -> State:
-    """Y, running mean, running variance, mean and variance of the batch (those only in training mode)."""
+    """Y, running mean, running variance, mean and variance of the batch (all except Y only in training mode)."""
     features = _features(x, params, spatial, statistics)
     ctx.claim(x.shape, 8)
     shape = features if not spatial or x.ndim < 2 else (*features, *(1,) * (x.ndim - 2))
@@ -103,7 +103,7 @@ def _normalize(
 
 
 def _features(x: Array, params: Sequence[Array], spatial: bool, statistics: tuple[str, str]) -> tuple[int, ...]:
-    """The shape that parameters must have."""
+    """The shape that the parameters must have."""
     features = x.shape[1:] if not spatial else x.shape[1:2] if x.ndim > 1 else (1,)
     for name, value in zip(("scale", "B", *statistics), params, strict=True):
         if value.shape != features:
@@ -176,9 +176,9 @@ def dropout(
 
 
 _BLOCK = 1 << 17
-"""Elements in work at once, so that they stay in the cache."""
+"""Elements processed at once, so that they stay in the cache."""
 _FEW = 16
-"""Up to so many squares are added one after the other."""
+"""Up to this many squares are added one after the other."""
 
 
 @op("LRN", since=1)
@@ -225,7 +225,7 @@ def lrn(
 
 
 def _sides(size: int, channels: int) -> tuple[int, int]:
-    """How many channels before and after each one are summed, of those that may exist."""
+    """The numbers of channels before and after each one that are summed, at most as many as exist."""
     return min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
 
 

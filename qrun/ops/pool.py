@@ -148,7 +148,7 @@ def _lower_global_max_pool(site: LoweringContext) -> NativeKernel:
 
 
 def _lower_global(site: LoweringContext, kind: str, itemsize: int) -> NativeKernel:
-    """The kernel of a reduction over all spatial axes. itemsize: of what the reference kernel claims."""
+    """The kernel of a reduction over all spatial axes. itemsize: bytes per element that the reference kernel claims."""
     from qrun.ops.lowering.float32 import reduction_kernel
 
     x = site.inputs[0]
@@ -208,8 +208,8 @@ def _slide_all(state: State, win: SlidingWindow, combine: Callable[[State, State
 
 
 def _larger(a: State, b: State) -> State:
-    """The larger value, the first of zeros; numpy's choice among these differs from type to type,
-    and between processors."""
+    """The larger value, the first one for equal zeros; numpy's choice between zeros differs from type to type, and
+    between processors."""
     larger = np.maximum(a[0], b[0])
     if not _float.is_integer(larger.dtype):
         np.copyto(larger, a[0], where=a[0] == b[0])
@@ -217,7 +217,7 @@ def _larger(a: State, b: State) -> State:
 
 
 def _first_larger(a: State, b: State) -> State:
-    """The larger value with its place; the first of equals, but never padding (place -1) before an element."""
+    """The larger value with its position; the first of equals, but never padding (position -1) before an element."""
     better = (b[0] > a[0]) | ((b[0] != b[0]) & (a[0] == a[0])) | ((a[1] < 0) & (b[1] >= 0))
     return np.where(better, b[0], a[0]), np.where(better, b[1], a[1])
 
@@ -246,13 +246,13 @@ def _sums(source: Array, win: SlidingWindow) -> Array:
 
 
 def _divisors(x: Array, win: SlidingWindow, include_pad: bool) -> Array:
-    """What the sum of each window is divided by, [out...]."""
+    """The divisor of each window's sum, [out...]."""
     counts = [_counts(n, win, axis, include_pad) for axis, n in enumerate(x.shape[2:])]
     return np.asarray(np.maximum(reduce(np.multiply.outer, counts), 1), np.float64)
 
 
 def _counts(size: int, win: SlidingWindow, axis: int, include_pad: bool) -> Array:
-    """How many taps of each window along one axis lie inside the input, or inside the input and its pads."""
+    """The number of taps of each window along one axis that lie inside the input, or inside the input and its pads."""
     start = np.arange(win.out[axis], dtype=np.int64) * win.strides[axis] - win.begin[axis]
     low, high = (-win.begin[axis], size + win.end[axis]) if include_pad else (0, size)
     step, taps = win.dilations[axis], win.kernel[axis]
@@ -303,7 +303,7 @@ def _check(x: Array, p: int) -> None:
 
 
 def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:
-    """The p-norm over axes, of elements that are divided by the largest one first, so that no power overflows."""
+    """The p-norm over axes; elements are first divided by a power of two near the largest, against overflow."""
     with np.errstate(all="ignore"):
         size = np.abs(_float.widen(x))
         top = np.max(size, axis=axes, keepdims=True, initial=0.0)

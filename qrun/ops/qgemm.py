@@ -1,4 +1,4 @@
-"""QGemm of com.microsoft."""
+"""The operator QGemm of com.microsoft."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def qgemm(given: QGemmInputs, *, alpha: float = 1.0, transA: int = 0, transB: in
 
 @frozen
 class _Checked:
-    """Operands [M,K] and [K,N]; parameters of rank 0, b's perhaps to broadcast to [K,N]."""
+    """Operands [M,K] and [K,N]; parameters of rank 0, b's perhaps shaped to broadcast to [K,N]."""
 
     a: Array
     b: Array
@@ -153,12 +153,12 @@ def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
 
 
 def _row(bias: Array | None, columns: int) -> Array | None:
-    """C, which has one row, as int32 [N]."""
+    """C, which is one row, as int32 [N]."""
     return None if bias is None else np.broadcast_to(bias.reshape(-1), (columns,))
 
 
 def _slope(site: LoweringContext, scale: Array) -> Array:
-    """alpha * a_scale, if that is a float32 number."""
+    """alpha * a_scale, if that is a float32 number; else raises Declined."""
     with np.errstate(all="ignore"):
         slope = np.float32(site.attributes["alpha"])
         product = np.asarray(slope * scale)

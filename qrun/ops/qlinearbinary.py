@@ -1,6 +1,6 @@
-"""Operators of com.microsoft on each element of quantized tensors: QLinearAdd, QLinearMul, QLinearWhere,
-QLinearSigmoid, QLinearLeakyRelu and QLinearConcat; and Table of qrun's own domain, which a chain of elementwise
-operators on an 8-bit tensor becomes."""
+"""Elementwise operators of com.microsoft on quantized tensors: QLinearAdd, QLinearMul, QLinearWhere, QLinearSigmoid,
+QLinearLeakyRelu; and QLinearConcat. Also Table of qrun's own domain, which replaces a chain of elementwise operators on
+an 8-bit tensor."""
 
 from __future__ import annotations
 
@@ -410,7 +410,7 @@ def table_(x: Array, table: Array, *, axis: int = 1, input_dtype: int = 0, ctx: 
 
 
 def _check(x: Array, table: Array, axis: int, input_dtype: int, ctx: Context) -> int:
-    """Refuse what does not fit, and claim the output. The axis from 0 on, 0 for a single table."""
+    """Refuse what does not fit, and claim the output. Returns the axis counted from the front, 0 for a single table."""
     if input_dtype and DTYPES.get(input_dtype) != x.dtype:
         expected = type_name(DTYPES.get(input_dtype))
         raise refuse(f"x is {type_name(x.dtype)}, but the table is for {expected}", "x", expected, type_name(x.dtype))

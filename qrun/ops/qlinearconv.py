@@ -1,4 +1,4 @@
-"""QLinearConv of ai.onnx and com.microsoft."""
+"""The operator QLinearConv of ai.onnx and com.microsoft."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Operators of com.microsoft on many elements of quantized tensors: QLinearAveragePool, QLinearGlobalAveragePool and
-QLinearSoftmax."""
+"""Operators of com.microsoft that combine many elements of a quantized tensor: QLinearAveragePool,
+QLinearGlobalAveragePool and QLinearSoftmax."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qrun.ops.lowering.pool import mean_kernel, taps_of
 _AVERAGE = "QLinearAveragePool"
 _BLOCK = 1 << 20
 Pair = tuple[Array, Array]
-"""Of X and of Y."""
+"""A parameter of X and the same one of Y."""
 
 
 @frozen
@@ -54,7 +54,7 @@ def qlinear_average_pool(
         Y = saturate(RNE(x_scale * sum (X - x_zero_point) / (y_scale * n)) + y_zero_point)
 
     Exact: the sum is an integer, the quotient is rounded once, as a real number, and before the zero point is added.
-    Of no positions it is NaN.
+    Over no positions it is NaN.
     ``ort``: float32 sum, mean and quotient, the zero point added before rounding; count_include_pad divides by the
     whole kernel even where ceil_mode makes it reach past the padding. Padding is never negative (onnxruntime crops
     for SAME_UPPER with strides longer than the kernel). onnx.reference has no such operator: ``onnx-ref`` is exact.
@@ -79,7 +79,7 @@ def qlinear_average_pool(
 class _Checked:
     """Scales and zero points of X and Y, the spatial axes and the window over them.
 
-    Per output position: where it is, how many elements it covers, and their divisor.
+    For each output position: its span, the number of elements it covers, and their divisor.
     """
 
     scales: Pair
@@ -140,7 +140,7 @@ def _blocks(shape: tuple[int, ...], out: list[int], channels_last: bool) -> list
 
 
 def _pool_ort(x: Array, c: _Checked) -> Array:
-    """Sum in float32, in the order of the window's positions; then mean, quotient and zero point in float32."""
+    """Sums in float32, in the order of the window's positions; then mean, quotient and zero point in float32."""
     shape = list(x.shape)
     for axis, (start, _) in zip(c.axes, c.where, strict=True):
         shape[axis] = len(start)
@@ -153,7 +153,7 @@ def _pool_ort(x: Array, c: _Checked) -> Array:
 
 
 def _positions(value: Array, axes: tuple[int, ...], where: Spans) -> Iterator[Array]:
-    """The first element of every window, then the second, ..., last axis fastest; 0 where a window has no more."""
+    """Yields the first element of every window, then the second, ..., last axis fastest; 0 if a window has no more."""
     if not axes:
         yield value
         return
@@ -200,15 +200,15 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
 
 
 def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> tuple[Pair, Pair, tuple[int, ...], int]:
-    """Refuse what does not fit, and observe scales; scales and zero points,
-    the spatial axes and how many positions they have."""
+    """Refuse what does not fit, and observe scales; returns scales and zero points, the spatial axes and the number of
+    their positions."""
     axes = channel_layout(given.X, bool(channels_last), _GLOBAL)
     (xs, ys), (xz, yz) = parameters(_GLOBAL, given, ctx)
     return (xs, ys), (xz, yz), axes, math.prod(given.X.shape[a] for a in axes)
 
 
 def _round(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
-    """Sums to rounded quotients."""
+    """Divides the sums and rounds the quotients."""
     if arith != "ort":
         return pooled(acc, *scales, count)
     with np.errstate(all="ignore"):
@@ -289,7 +289,7 @@ def qlinear_softmax(
 
 @qlinear_softmax.native
 def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
-    """In float64; inputs with a result near a tie go to the reference."""
+    """The kernel computes in float64; the reference kernel computes inputs with a result near a tie."""
     from qrun.native.kernels.softmax import Softmax
 
     site.require_constants()

@@ -1,4 +1,4 @@
-"""Quantization that keeps floats, as QONNX has it: IntQuant (Quant in older files), BipolarQuant and Trunc."""
+"""QONNX operators, whose quantized tensors remain floats: IntQuant (Quant in older files), BipolarQuant and Trunc."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _round(values: Array, mode: str) -> Array:
 
 
 def _widths(bitwidth: Array, name: str) -> Array:
-    """Numbers of bits; those beyond what float32 can tell apart count as less."""
+    """The numbers of bits, limited to 1000, which is more than float32 can distinguish."""
     wide = bitwidth.astype(np.float64)
     bad = ~((wide >= 1) & (wide == np.rint(wide)))
     if bad.any():
@@ -49,7 +49,7 @@ def _widths(bitwidth: Array, name: str) -> Array:
 
 
 def _limits(bits: Array, signed: int, narrow: int) -> tuple[Array, Array]:
-    """The least and the greatest integer of so many bits, in float32."""
+    """The least and the greatest integer of this many bits, in float32."""
     count = np.ldexp(1.0, bits - bool(signed))
     low = bool(narrow) - count if signed else np.zeros(bits.shape)
     high = count - 1 - (bool(narrow) and not signed)
@@ -58,7 +58,7 @@ def _limits(bits: Array, signed: int, narrow: int) -> tuple[Array, Array]:
 
 
 def _clip(values: Array, low: Array, high: Array) -> None:
-    """In place; NaN and -0 stay."""
+    """Clips in place; NaN and -0 are unchanged."""
     np.copyto(values, high, where=values > high)
     np.copyto(values, low, where=values < low)
 
@@ -223,8 +223,8 @@ def trunc(
 
 
 def _nearest_power(ratio: Array) -> Array:
-    """2 to the nearest integer to log2(ratio), float32; no float32 number lies in the middle,
-    as the root of 1/2 is irrational."""
+    """2 to the nearest integer to log2(ratio), float32. No float32 number lies in the middle, because the root of 1/2
+    is irrational."""
     fraction, exponent = np.frexp(np.asarray(ratio, np.float64))
     power = np.ldexp(1.0, exponent - (fraction * fraction < 0.5))
     return np.where(ratio > 0, np.where(np.isfinite(ratio), power, ratio), np.where(ratio == 0, 0, np.nan)).astype(

@@ -120,7 +120,7 @@ def _quantize(
 def _check(
     x: Array, scale: Array, zero: Array | None, attributes: QuantizeAttributes, contrib: bool, ctx: Context
 ) -> tuple[np.dtype[Any], np.dtype[Any], Grain]:
-    """Refuse what does not fit, and observe scales: y's type, the division's, and how scales cover x."""
+    """Refuse what does not fit, and observe scales; returns y's type, the division's, and how scales cover x."""
     target = output_type(zero, attributes.output_dtype, ctx)
     division = _division(x.dtype, scale.dtype, attributes.precision, ctx, contrib)
     form = grain(x, scale, zero, attributes.axis, attributes.block_size, _QUANTIZE, ctx.version, _Y_NAMES)
@@ -165,7 +165,7 @@ def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype
 
 
 def _division(x: np.dtype[Any], scale: np.dtype[Any], precision: int, ctx: Context, contrib: bool) -> np.dtype[Any]:
-    """The type the quotient is rounded to; float64 stands for the real quotient, which it separates from every tie."""
+    """The type that the quotient is rounded to; float64 means the real quotient, which it separates from every tie."""
     if precision and (precision not in DTYPES or DTYPES[precision] not in _PRECISIONS):
         raise refuse(
             f"precision {precision} is not a type to divide in",
@@ -201,7 +201,7 @@ def divide(x: Array, scale: Array, division: np.dtype[Any], out: Array) -> None:
 
 
 def round_codes(q: Array, zero: Array | None, out: Array, counts: Counts) -> None:
-    """saturate(RNE(q) + zero) in place; NaN to the smallest value."""
+    """saturate(RNE(q) + zero) in place; NaN becomes the smallest value."""
     low, high = limits(out.dtype)
     with np.errstate(all="ignore"):
         np.rint(q, out=q)
@@ -224,7 +224,7 @@ def round_codes(q: Array, zero: Array | None, out: Array, counts: Counts) -> Non
 
 
 class Counts:
-    """Saturated elements, NaN and infinities, over the blocks of one tensor."""
+    """Counts saturated elements, NaN and infinities over the blocks of one tensor."""
 
     def __init__(self, observing: bool) -> None:
         self.observing = observing
@@ -257,7 +257,7 @@ class Counts:
 
 
 def _first(found: Array) -> tuple[int, ...]:
-    """The index of the first element, if there is one."""
+    """The index of the first element that is true; () if there is none."""
     return first_place(found) if found.any() else ()
 
 
@@ -339,7 +339,7 @@ def _dequantize(x: Array, scale: Array, zero: Array | None, attributes: Dequanti
 def _check_dequantize(
     x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context
 ) -> tuple[np.dtype[Any], Grain]:
-    """Refuse what does not fit, and observe scales: y's type, and how scales cover x."""
+    """Refuse what does not fit, and observe scales; returns y's type, and how scales cover x."""
     target = _output_type(scale.dtype, attributes.output_dtype, ctx)
     same_type(zero, x.dtype, "x_zero_point", "x")
     form = grain(
@@ -383,7 +383,7 @@ def _difference(x: Array, zero: Array | None) -> Array:
 
 @cache
 def _float_table(dtype: np.dtype[Any]) -> Array:
-    """float32 of every byte of an 8-bit or narrower type."""
+    """The float32 value of every byte of an 8-bit or narrower type."""
     return np.arange(256, dtype=np.uint8).view(dtype).astype(SINGLE)
 
 
@@ -417,8 +417,8 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
     Exact: each step is one float32 operation, as the page's function body says. Where y_scale comes out as 0, which
     the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows.
     NaN and -inf are refused; inf gives an infinite scale.
-    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
-    makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.
+    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: onnxruntime's
+    result depends on its place and on the CPU, as it hides the elements before it in its vector lane.
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
     """
     ctx.claim(x.shape)

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, and DynamicQuantizeLSTM of com.microsoft."""
+"""The operators LSTM, GRU and RNN, and DynamicQuantizeLSTM of com.microsoft."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LSTM = ("Sigmoid", "Tanh", "Tanh")
 _GRU = ("Sigmoid", "Tanh")
 _RNN = ("Tanh",)
 _WHOLE = {"sequence_lens": Whole((("X", "layout"),))}
-"""Activations unless others are given."""
+"""The default activations; and _WHOLE: sequences are complete at the length of X's axis `layout`."""
 
 
 @frozen
@@ -59,7 +59,7 @@ class LstmInputs(RecurrentInputs):
 def _sequences(
     given: RecurrentInputs, gates: int, attributes: RecurrentAttributes, layout: int, ctx: Context
 ) -> Sequences:
-    """Refuse what does not fit, and claim the results. gates: how many a cell has."""
+    """Refuse what does not fit, and claim the results. gates: the number of gates of a cell."""
     weights = [("W", given.W, (-2, -3)), ("R", given.R, (-2, -1)), ("B", given.B, (-4,))]
     states = [("initial_h", given.initial_h)]
     if isinstance(given, LstmInputs):
@@ -91,10 +91,10 @@ def lstm(
     [batch], initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h
     and Y_c [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
 
-    Each line is a step of ai.onnx's operators, and rounded as they are: products with what is added to them are Gemm,
+    Each line is a step of ai.onnx's operators, and rounded as they are: products and the terms added to them are Gemm,
     whose sums have the order of docs/numerics.md, F1; * and +, 1 - i and the activations are rounded each. float16 and
     bfloat16 are computed in float32, and the results rounded.
-    clip bounds what is given to every activation; in ``ort`` not what is given to h. Beyond a sequence's length Y is 0;
+    clip bounds the input of every activation; in ``ort`` not the input of h. Beyond a sequence's length Y is 0;
     the last states are those at its end, the initial ones for length 0. Activations have alpha and beta in the order in
     which those that need one are named; Affine and ScaledTanh have no defaults.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
@@ -194,7 +194,7 @@ def rnn(
 
     X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM,
-    but an activation for a second direction that there is not is left out.
+    but an activation for a missing second direction is ignored.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
     sequences = _sequences(given, 1, attributes, layout, ctx)
@@ -302,7 +302,7 @@ def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Con
     weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", given.B, (-4,)), ("P", given.P, (-5,))]
     states = [("initial_h", given.initial_h), ("initial_c", given.initial_c)]
     for of, tensor in (("W", w), ("R", r)):
-        for name in (f"{of}_scale", f"{of}_zero_point") if tensor.ndim == 3 else ():  # `checked` refuses other ranks
+        for name in (f"{of}_scale", f"{of}_zero_point") if tensor.ndim == 3 else ():  # `checked` refuses any other rank
             _check_parameter(name, getattr(given, name), tensor, of, ctx)
     return checked(given.X, weights, given.sequence_lens, states, 4, attributes, 0, ctx)
 
@@ -319,8 +319,8 @@ def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Conte
 
 
 def _product(name: str, weight: Array, scale: Array, zero: Array, ctx: Context) -> Product:
-    """A function (rows, added): rows, quantized together, times codes [K, columns], + added; rounded once.
-    name: of the rows."""
+    """A function (rows, added): quantizes rows together, multiplies them by codes [K, columns], adds `added`; rounded
+    once. name: of the rows."""
 
     def product(rows: Array, added: Array | None) -> Array:
         codes, row_scale, row_zero = quantized(rows, "ort" if ctx.arith == "ort" else "exact", name)

@@ -1,5 +1,5 @@
-"""Along axes: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin; Softmax and
-LogSoftmax; CumSum and CumProd."""
+"""Operators along axes: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin;
+Softmax and LogSoftmax; CumSum and CumProd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
 
 def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[[Reduction], Reduction]:
-    """Declares the operator that (data, axes counted from the front, keepdims) computes, in both its forms.
+    """Declares both forms of the operator that a function (data, axes counted from the front, keepdims) computes.
 
     native: the kind of its kernel, in native/kernels/reduce.py, if it has one.
 
@@ -230,7 +230,7 @@ def _sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _round(function: Callable[[Array], Any], data: Array) -> Array:
-    """The function in float64, rounded once; to integers toward zero."""
+    """Applies the function in float64 and rounds once; to integers toward zero."""
     with np.errstate(all="ignore"):
         made = np.asarray(function(widen(data)))
         return convert(made, data.dtype, True, "up", Context()) if is_integer(data.dtype) else narrow(made, data.dtype)
@@ -265,21 +265,21 @@ def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
     """Softmax of x along an axis, or its logarithms."""
     if not x.size:
         return x
-    rows = np.moveaxis(x, axis, -1)  # so that the order of additions does not depend on the axis
+    rows = np.moveaxis(x, axis, -1)  # makes the order of additions independent of the axis
     matrix = np.ascontiguousarray(rows).reshape(-1, rows.shape[-1])
     made = shares(matrix.astype(x.dtype if x.dtype == np.float64 else FLOAT), logarithms)
     return np.ascontiguousarray(np.moveaxis(rounded(made, x.dtype).reshape(rows.shape), -1, axis))
 
 
 def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:
-    """The same over all axes from `axis` on."""
+    """`_shares` over all axes from `axis` on."""
     first = axis_in(axis, x.ndim)
     matrix = x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))
     return _shares(matrix, 1, logarithms).reshape(x.shape)
 
 
 def _softmax_lowering(rest: bool, logarithms: bool = False) -> Lowering:
-    """The lowering of Softmax or LogSoftmax along an axis, or over the rest of the axes from it on."""
+    """The lowering of Softmax or LogSoftmax along an axis, or over all axes from it on (`rest`)."""
 
     def lower(site: LoweringContext) -> NativeKernel:
         x = site.inputs[0]

@@ -1,5 +1,5 @@
-"""Elements that stay or move: Reshape, Flatten, Squeeze, Unsqueeze, Transpose and Identity are another view of the
-same; Expand and Tile repeat them; CenterCropPad, Col2Im, ReverseSequence, TensorScatter, BitCast."""
+"""Views of the same elements: Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Identity. Repeated elements: Expand,
+Tile. Others: CenterCropPad, Col2Im, ReverseSequence, TensorScatter, BitCast, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ else:
 def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """The elements of `data` in row-major order with another shape; a view where possible.
 
-    shape: 1-D int64. -1, at most once: what is left. 0: data's dimension at that place, or really 0 if allowzero.
+    shape: 1-D int64. -1, at most once: the rest. 0: data's dimension at that place, or really 0 if allowzero.
     Refuses shapes of another size, and -1 where a zero-sized tensor leaves it open.
     """
     wanted = ints(shape, "shape")
@@ -202,7 +202,7 @@ def _lower_repeats(site: LoweringContext) -> NativeKernel:
 def center_crop_pad(input_data: Array, shape: Array, *, axes: tuple[int, ...] | None = None, ctx: Context) -> Array:
     """The middle of an axis that is longer than `shape` says, and zeros around one that is shorter; exact.
 
-    Of what is cut the smaller half goes before, of zeros as well. axes: those that `shape` has numbers for, else all.
+    The smaller half is cut, or added, before. axes: the axes for which `shape` has numbers; all if left out.
     Raises OperatorError for axes and numbers that do not fit.
     """
     chosen = tuple(range(input_data.ndim)) if axes is None else _float.axes_in(axes, input_data.ndim)
@@ -236,7 +236,7 @@ def col2im(
     strides: tuple[int, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """Columns of blocks added where they lie in an image: [N,C*block,L] to [N,C,image...].
+    """Adds columns of blocks at their places in an image: [N,C*block,L] to [N,C,image...].
 
     L counts the places of a block in the image with its pads. Numbers of floating point are added in float64 and
     rounded once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool.
@@ -362,7 +362,7 @@ def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
 
 
 def _bits(kind: np.dtype[Any] | None) -> int:
-    """The bits of an element; 0 for strings, and for what is no type."""
+    """The bits of an element; 0 for strings and for None."""
     return 0 if kind is None or kind.kind == "O" else PACKED_BITS.get(NUMBERS[kind], 8 * kind.itemsize)
 
 

@@ -1,4 +1,4 @@
-"""Elements between those of images: Resize, Upsample, GridSample, AffineGrid and RoiAlign."""
+"""Operators that interpolate between elements of images: Resize, Upsample, GridSample, AffineGrid and RoiAlign."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def resize(
 
     Output length: sizes as the policy adapts them, or floor(length * (end - start) * scale) in float32 as
     onnx.shape_inference computes it. roi: [starts ..., ends ...], for tf_crop_and_resize.
-    A scale that is the float32 nearest to output / input length stands for that quotient itself.
+    A scale that is the float32 nearest to output / input length means that quotient itself.
 
     Exact decisions: coordinates are computed in float64 (``--arith ort``: float32). Sums are float64, rounded once
     to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
@@ -258,7 +258,7 @@ def grid_sample(
     padding_mode: beyond X are zeros, the border's elements, or X reflected (at the
     border's centres with align_corners, else at its edges).
     In float64 and rounded once; integers toward 0; nearest moves elements of any type.
-    Raises OperatorError for shapes, modes and places that are no numbers.
+    Raises OperatorError for shapes and modes that do not fit, and for places that are not finite.
     """
     return _grid_sample(X, grid, align_corners, mode, padding_mode, ctx)
 
@@ -285,7 +285,7 @@ def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_m
 
 
 def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
-    """For each spatial axis the places in units of elements, float64 [N,out...]."""
+    """For each spatial axis, the positions in units of elements, float64 [N,out...]."""
     wide = widen(grid)
     if not np.isfinite(wide).all():
         raise refuse("grid has a place that is no number", "grid", "finite numbers", "NaN or infinity")
@@ -315,7 +315,7 @@ def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool,
 
 
 def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
-    """The places, with those beyond the elements moved among these as the padding says."""
+    """The positions; those beyond the elements are moved inside as the padding mode says."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
         if span > 0:
@@ -329,7 +329,7 @@ def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
 
 
 def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
-    """The elements [N,C,out...] at whole places, float64 [N,out...]."""
+    """The elements [N,C,out...] at integer positions, float64 [N,out...]."""
     size = x.shape[2:]
     kept = np.ones(at[0].shape, bool)
     index = []
@@ -428,7 +428,7 @@ def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes:
 def _samples(
     start: float, extent: float, bins: int, size: int, ratio: int, least: bool, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
-    """Along one axis: elements before and after each sample, int64 [bins,samples], and their shares."""
+    """Along one axis: the elements before and after each sample, int64 [bins,samples], and their weights."""
     extent = max(extent, 1.0) if least else extent
     count = ratio or max(math.ceil(extent / bins), 0)
     ctx.claim((bins, count), 64, "samples")

@@ -1,4 +1,4 @@
-"""Attention, QAttention and MultiHeadAttention of com.microsoft."""
+"""The operators Attention, QAttention and MultiHeadAttention of com.microsoft."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib
 from qrun.ops._signature import FLOATS, Whole
 
 _FILTER = -10000.0
-"""What is added to the scores of keys that a mask hides, unless an attribute says else."""
+"""The number added to the scores of masked keys, unless an attribute gives another one."""
 _NAME = "QAttention"
 _WHOLE = {"mask_index": Whole((("input", 1), ("past", 3)), mask=True)}
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    """Of the projection, and of both products; what is in a cache is not known here."""
+    """Multiply-adds of the projection, and of both products; those of a cache are unknown here."""
     (batch, rows, depth), y = inputs[0], outputs[0]
     return batch * rows * (depth * inputs[1][1] + 2 * rows * y[2])
 
@@ -59,9 +59,9 @@ def attention_1(
 
     input [B,S,Di], weights [Di,D+D+Dv] and bias of that width, each part of num_heads heads. mask_index int32: [B,T] or
     [B,S,T], 1 where a key is seen; [B,1,M,M] with such a line for each place; [B] the number of keys; [2*B] that, then
-    the first of them; [3*B+2], of which the first B count. attention_bias [B or 1,N or 1,S,T] is added. past
-    [2,B,N,P,H], with past_present_share_buffer [2,B,N,M,H], of which past_sequence_length [1] are filled. What is not
-    seen is lowered by mask_filter_value; places after the own one, where unidirectional, by the type's largest number.
+    the first key; [3*B+2], of which only the first B count. attention_bias [B or 1,N or 1,S,T] is added. past
+    [2,B,N,P,H]; with past_present_share_buffer [2,B,N,M,H], of which past_sequence_length [1] are filled. Unseen keys'
+    scores are lowered by mask_filter_value; with unidirectional, those of later places by the type's largest number.
 
     As Gemm with the bias, then, for each head, MatMul, Mul by scale, Add of attention_bias, Add of the mask, Softmax
     and MatMul of ai.onnx, each rounded to the type. do_rotary is refused: the operator's page does not say which
@@ -223,7 +223,7 @@ def multi_head_attention(
 
     query [B,S,D] with key [B,L,D] and value [B,L,Dv], or key [B,L,N,2,H] with the values in it, or query [B,L,N,3,H]
     with both; or key and value [B,N,L,H], which take no bias. bias [D+D+Dv] is added to each. past_key and past_value
-    [B,N,P,H] go before; with past_sequence_length [1] so many of them are filled, and the present has their shape.
+    [B,N,P,H] go before; with past_sequence_length [1] only that many are filled, and the present has their shape.
     Masks, scale and steps are those of Attention of com.microsoft; qk has the scores before Softmax.
     Raises OperatorError for shapes and attributes that do not fit, and for cache_indirection:
     beams are not searched here.
@@ -246,7 +246,7 @@ def multi_head_attention(
 
 
 def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -> tuple[Array, Array, Array, bool]:
-    """Queries, keys and values by head, and whether keys and values are taken as they are."""
+    """Queries, keys and values by head, and whether key and value have that layout already."""
     if query.ndim == 5:
         if key is not None or value is not None or query.shape[2:4] != (heads, 3):
             raise bad_shape("query", f"[batch,length,{heads},3,size], and neither key nor value", query)

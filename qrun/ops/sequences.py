@@ -1,5 +1,5 @@
-"""Sequences of tensors, and optional values: SequenceConstruct, SequenceAt, ..., SequenceMap,
-Optional, OptionalGetElement."""
+"""Operators on sequences of tensors and on optional values: SequenceConstruct, SequenceAt, ..., SequenceMap, Optional,
+OptionalGetElement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qrun.ops._shape import claim, same_but
 
 _FLOAT = 1
 _VIEW = 256
-"""Bytes that an element of a sequence takes at least, besides what it holds."""
+"""The least bytes that an element of a sequence takes in addition to its data."""
 
 
 @op("SequenceConstruct", since=11, compounds="makes")
@@ -108,8 +108,8 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
 def split_to_sequence(
     input: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1, ctx: Context
 ) -> Array:
-    """Views of the input along `axis`: of split elements each and the last one of what is left, where split is a
-    scalar; of split[i] elements where it is a list; of one element where it is left out,
+    """Views of the input along `axis`: of `split` elements each, the last one of the rest, if split is a
+    scalar; of split[i] elements if it is a list; of one element if it is left out,
     then without that axis if keepdims is 0.
 
     Raises OperatorError for lengths that are negative or do not add up, and for a scalar below 1.
@@ -146,8 +146,8 @@ def _lengths(split: Array | None, size: int) -> Sequence[int]:
 def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: Context) -> tuple[Array, ...]:
     """Run body for each element, and make a sequence of each of its outputs.
 
-    Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are
-    the same each time. Raises OperatorError for other lengths, and where the body does not fit.
+    Further inputs that are sequences have as many elements, and body gets the one at the same place; tensors are
+    the same each time. Raises OperatorError for other lengths, and if the body does not fit.
     """
     first, body = _sequence(input_sequence), ctx.bodies["body"]
     inputs = (first, *(_present(value, f"additional_inputs[{n}]") for n, value in enumerate(additional_inputs)))
@@ -227,7 +227,7 @@ def _tensor(value: Array | None, param: str) -> Array:
 
 
 def _place(position: Array, low: int, high: int) -> int:
-    """A position as a number from 0 on."""
+    """A position, counted from 0."""
     if position.size != 1:
         raise misfit("position is not one number", "position", "a scalar", position)
     place = int(position.reshape(())[()])

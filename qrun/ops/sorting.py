@@ -1,4 +1,4 @@
-"""Elements by their order: TopK, Unique and NonMaxSuppression."""
+"""Operators that order elements: TopK, Unique and NonMaxSuppression."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def top_k(
 ) -> tuple[Array, Array]:
     """The K largest or smallest elements along an axis, Values, and their places there, Indices (int64).
 
-    In descending or ascending order, also where sorted = 0 leaves it open; of equals the first comes first.
+    In descending or ascending order, even if sorted = 0 leaves the order open; equal elements keep their order.
     NaN counts as larger than every number. K: an int64 scalar, 0 to the axis' length. Exact.
     Raises OperatorError for another K and for an axis outside [-r, r-1].
     """
@@ -50,7 +50,7 @@ def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) 
 
 
 def _check_axis(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:
-    """The axis, counted from the front, which has k elements or more; what is needed is claimed."""
+    """The axis, counted from the front; refuses one with fewer than k elements, and claims the memory needed."""
     place = axis_in(axis, x.ndim)
     size = x.shape[place]
     if not 0 <= k <= size:
@@ -110,7 +110,7 @@ def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) 
 
 
 def _order(lines: Array) -> Array:
-    """Places of the lines in ascending order, of equal ones the first first."""
+    """Indices of the lines in ascending order; equal lines keep their order."""
     if lines.dtype == object:
         texts = lines.tolist()
         places = list(range(len(texts)))
@@ -124,11 +124,11 @@ def _order(lines: Array) -> Array:
 
 _UNIT = 2.0**-53
 _STEPS = 16
-"""More than the float64 steps of a comparison of two boxes."""
+"""A bound on the number of float64 operations in a comparison of two boxes."""
 _BLOCK = 128
-"""Candidates that are compared with each other at once."""
+"""Candidates that are compared with each other at a time."""
 _KEPT = 256
-"""Selected boxes that a block is compared with at once."""
+"""Selected boxes that a block is compared with at a time."""
 
 
 @op("NonMaxSuppression", since=10)
@@ -142,7 +142,7 @@ def non_max_suppression(
     center_point_box: int = 0,
     ctx: Context,
 ) -> Array:
-    """Of each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
+    """For each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
 
     boxes [batches,n,4] float32: [y1,x1,y2,x2], any two opposite corners, or with center_point_box = 1
     [x_center,y_center,width,height]. scores [batches,classes,n] float32. Scalars: max_output_boxes_per_class (int64; 0,
@@ -188,14 +188,14 @@ def _check(boxes: Array, scores: Array, center: int) -> None:
 
 
 def _by_score(scores: Array, least: float | None) -> Array:
-    """The places of the scores above `least`, or of all, by falling score."""
+    """Indices of the scores above `least`, or of all, by falling score."""
     places = np.arange(scores.size) if least is None else np.flatnonzero(scores > np.float32(least))
     return places[np.argsort(-scores[places], kind="stable")].astype(np.int64, copy=False)
 
 
 @frozen
 class _Boxes:
-    """low, high: the corners [2,n] in float64. slack: how far they may be off, 0 where they are exact. given: [n,4]."""
+    """low, high: the corners [2,n] in float64. slack: bound of their error, 0 if they are exact. given: [n,4]."""
 
     low: Array
     high: Array
@@ -253,7 +253,7 @@ class _Boxes:
 
 
 def _select(boxes: _Boxes, order: Array, threshold: float, most: int) -> Array:
-    """The places that stay of those in `order`, at most `most` of them."""
+    """The indices in `order` that are selected, at most `most` of them."""
     if threshold == 1:
         return order[:most]
     chosen: list[int] = []

@@ -1,5 +1,5 @@
-"""Text: StringNormalizer, and TfIdfVectorizer, which counts known n-grams. onnx.reference strips accents in the first,
-and weights n-grams of others in the second."""
+"""Operators on text: StringNormalizer, and TfIdfVectorizer, which counts known n-grams. onnx.reference differs: it
+strips accents in the first, and weights other n-grams in the second."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def string_normalizer(
     stopwords: tuple[str, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" where none is left.
+    """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" if none is left.
 
-    Unless is_case_sensitive, stopwords of any case go. Cases are those of Unicode, whatever the locale.
+    Unless is_case_sensitive, stopwords are removed in any case. Cases are those of Unicode, whatever the locale.
     Raises OperatorError for other shapes and actions.
     """
     one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))
@@ -95,7 +95,7 @@ def tf_idf_vectorizer(
 
 
 def _grams(pool: Sequence[Any], starts: Sequence[int], places: Sequence[int], lengths: range) -> dict[int, Grams]:
-    """For each length that counts the n-grams, with their numbers: one that stands twice in the pool has two."""
+    """For each length that counts, the n-grams with their numbers; one that is twice in the pool has two."""
     require("min_gram_length", 1 <= lengths.start < lengths.stop, f"1 to {lengths.stop - 1}", lengths.start)
     require(
         "max_gram_length",

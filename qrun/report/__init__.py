@@ -1,7 +1,7 @@
-"""Answers as people and programs read them: screens, JSON, CSV, Markdown, HTML, JUnit, SARIF and annotations.
+"""Renders results for people and for programs: screens, JSON, CSV, Markdown, HTML, JUnit, SARIF and annotations.
 
-May be imported by `cli` and `pytest_plugin`. Reads the results of `running`, `comparing` and `checking` and computes
-none of them; knows no command line and no runtime.
+May be imported by `cli` and `pytest_plugin`. It reads the results of `running`, `comparing` and `checking` and computes
+none of them; it knows no command line and no runtime.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Report(ModuleType):
-    # The package is also the function ``qrun.report``, as both have that name. help() and inspect show the function.
+    # The package shares its name with the function ``qrun.report``, so it is callable; help() and inspect show that.
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         from qrun.report.html.made import report

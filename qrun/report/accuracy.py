@@ -1,5 +1,5 @@
-"""The report of a float model against a quantized one: outputs, costly nodes, what to keep in float, tensors;
-and of several models, the best one first."""
+"""The report of `qrun compare` on a float model and quantized ones: outputs, costly nodes, nodes to keep in float,
+tensors; for several quantized models, a ranking with the best one first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOUND_BY = {
 
 
 def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) -> Sheet:
-    """The report. top: rows of each table, None for all; sources: of the inputs."""
+    """Lays out the report of one comparison. top: rows per table, None for all; sources: where each input came from."""
     reached = found.equal if found.min_sqnr is None else found.passed
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departure_text(found)])]
     later = (
@@ -72,8 +72,8 @@ def _how(found: Accuracy) -> str:
 
 
 def accuracy_tables(found: Item, top: int | None, causes: bool = False) -> list[Block]:
-    """The tables of a document of two models, or of the parts of it that hold tables. causes: a column of the kinds of
-    reasons why nodes cost accuracy."""
+    """The tables of a comparison of two models. found: its JSON document, or the parts of it that hold tables.
+    causes: add a column with the kind of reason why each node costs accuracy."""
     outputs, costs, tensors = (list(found[key]) for key in ("outputs", "costs", "tensors"))
     parts = [part for output in outputs for part in _list(output, "parts")]
     tables = [Block("Outputs", Grid.of(_OUTPUTS, [*outputs, *parts]))] if outputs else []
@@ -105,12 +105,12 @@ def _true(item: Item, key: str) -> bool:
 
 
 def text_of(item: Item, key: str) -> str:
-    """The text of a key; "" where there is none."""
+    """The text under a key; "" if the key is missing."""
     return found.text if (found := item.find(key)) else ""
 
 
 def real(item: Item | None, key: str) -> float | None:
-    """The number of a key; None where there is none."""
+    """The number under a key; None if the key is missing."""
     found = item.find(key) if item else None
     return found.real if found else None
 
@@ -134,7 +134,7 @@ def _output_name(output: Item) -> str:
 
 
 def _known(show: Callable[[Item], str], codes: str = "-") -> Callable[[Item], str]:
-    """Shows nothing of a tensor of codes."""
+    """Wraps a column's function: for a tensor of quantized values (`codes`) the cell is the text `codes`."""
     return lambda item: codes if _true(item, "codes") else show(item)
 
 
@@ -181,7 +181,7 @@ _OPERATORS = [
 
 
 def worst(tensors: Sequence[Item], top: int | None) -> list[Item]:
-    """Those with the lowest cumulated SQNR, in graph order; without `top` all, else none that are exact."""
+    """The `top` tensors with the lowest cumulative SQNR, in graph order, without exact ones; all if `top` is None."""
     noises = [real(tensor.find("cumulated"), "sqnr_db") for tensor in tensors]
     order = {at: 0.0 if sqnr != sqnr else sqnr for at, sqnr in enumerate(noises) if sqnr is not None}
     known = sorted((at for at in order if order[at] != float("inf")), key=order.__getitem__)
@@ -201,17 +201,17 @@ _TENSORS = [
 
 
 Candidate = tuple[str, Accuracy]
-"""The path of a model as it was given, and what was found of it."""
+"""The path of a model as the user gave it, and the result of comparing that model."""
 
 
 def ranked(found: Sequence[Candidate]) -> list[Candidate]:
-    """Those first whose outputs are good enough, then by the least SQNR of an output, then the smaller file."""
+    """Sorts models: those with good enough outputs first, then by the worst output's SQNR, then the smaller file."""
     return sorted(found, key=lambda each: (not each[1].passed, -least(each[1]), each[1].quantized.size))
 
 
 def least(found: Accuracy) -> float:
-    """The SQNR of the worst output; -inf if one is of codes that nothing tells the scale of,
-    or has NaN in one model only."""
+    """The SQNR of the worst output; -inf if an output holds quantized values of unknown scale, or NaN in one model
+    only."""
     if any(output.codes for output in found.outputs):
         return float("-inf")
     values = [output.noise.sqnr for output in found.outputs]
@@ -219,7 +219,7 @@ def least(found: Accuracy) -> float:
 
 
 def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, sources: Sources = NONE) -> Sheet:
-    """The report. found: as `ranked` gives them; first: the path of the model that they are compared with."""
+    """Lays out the ranking. found: in the order of `ranked`; first: the path of the model they are compared with."""
     best, reference = found[0][1], found[0][1].reference
     good = sum(each.passed for _, each in found)
     goal = f"--min-sqnr {best.min_sqnr:g}" if best.min_sqnr is not None else "the tolerance"
@@ -262,13 +262,13 @@ def _decisions(outputs: Sequence[OutputAccuracy]) -> tuple[int, int]:
 
 
 def _same(outputs: Sequence[OutputAccuracy]) -> str:
-    """In how many rows argmax is the same."""
+    """The number of rows with the same argmax in both models, as ``498 of 500``."""
     agreed, decided = _decisions(outputs)
     return f"{agreed} of {decided}" if decided else "-"
 
 
 def candidates_fields(found: Sequence[Candidate], sources: Sources = NONE) -> dict[str, Any]:
-    """The body of the JSON report: of each model what a comparison of two tells, the best first."""
+    """The body of the JSON report: for each model the fields of a comparison of two models, the best first."""
     return {
         "candidates": [{"path": path, "sqnr_db": least(each), **accuracy_fields(each, sources)} for path, each in found]
     }

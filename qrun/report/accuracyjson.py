@@ -1,4 +1,4 @@
-"""The JSON body of a report of accuracy, and its sentences: decibels, names, the verdict, advice, notes."""
+"""The JSON body of an accuracy report, and the sentences that all its forms share: verdict, advice, notes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _suggestion_json(found: Accuracy) -> dict[str, Any] | None:
 
 
 EXCLUDE = "nodes_to_exclude"
-"""What onnxruntime's quantizers call the nodes to keep in float."""
+"""The argument of onnxruntime's quantizers that lists the nodes to keep in float."""
 
 
 def excluded_list(found: Accuracy) -> str:
@@ -92,7 +92,7 @@ def excluded_list(found: Accuracy) -> str:
 
 
 def verdict(found: Accuracy) -> str:
-    """How far off is the worst output, and in how many rows the classes are the same; and is that good enough?"""
+    """Says how far off the worst output is, in how many rows the classes agree, and whether that is good enough."""
     flips = classes(found) + lost(found)
     if not found.judged:
         low = worst_output(found.outputs)
@@ -126,13 +126,13 @@ def worst_output(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
 
 
 def classes(found: Accuracy) -> str:
-    """In how many rows the outputs decide alike: ``, same class in 498 of 500``; "" where they decide nothing."""
+    """In how many rows the models choose the same class: ``, same class in 498 of 500``; "" without classes."""
     told = [o for o in found.outputs if o.decided]
     return "".join(f", same class{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}" for o in told)
 
 
 def lost(found: Accuracy) -> str:
-    """The lost parts of outputs, with their ranges in both models."""
+    """The parts of outputs that quantization lost, with their ranges in both models."""
     gone = [part for output in found.outputs for part in output.parts if part.lost]
     first, second = found.reference.label, found.quantized.label
     return "".join(f"; {p.name} is lost: {_range(p.wanted)} in {first}, {_range(p.got)} in {second}" for p in gone)
@@ -148,7 +148,7 @@ def _at(found: Accuracy) -> str:
 
 
 def departure_text(found: Accuracy) -> str:
-    """Why nodes are not ranked, and where to look; "" if they are."""
+    """Says why nodes are not ranked and where to look; "" if they are ranked."""
     gone = found.departure
     if gone is None:
         return ""
@@ -165,12 +165,12 @@ def departure_text(found: Accuracy) -> str:
 
 
 def corrections(found: Accuracy) -> list[str]:
-    """What to correct before anything else, one a line."""
+    """The mistakes to correct before anything else, one per line."""
     return [correction(Item(encode(one), "qrun compare")) for one in found.corrections]
 
 
 def correction(one: Item) -> str:
-    """What to correct at a node, with the SQNR at the outputs before and after that where it was measured."""
+    """A mistake to correct at a node, with the SQNR at the outputs before and after if that was measured."""
     node, text = f"node {one['index'].size} {one['name'].text}", one["text"].text
     before, after = one.find("before_db"), one.find("after_db")
     if before is None or after is None:
@@ -179,7 +179,7 @@ def correction(one: Item) -> str:
 
 
 def kept(found: Accuracy) -> list[str]:
-    """What to keep in float, in sentences; nothing where scales are to be corrected first."""
+    """Advises in sentences which nodes to keep in float; [] if scales must be corrected first."""
     advice = found.suggestion
     if advice is None or found.wrong:
         return []
@@ -208,7 +208,7 @@ def kept(found: Accuracy) -> list[str]:
 
 
 def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str:
-    """Why no list is suggested: none was found in the time, or those that were tried do not help."""
+    """Says why no list of nodes is suggested: none was found in time, or those that were tried do not help."""
     tried = f"{whole} with all nodes quantized, and with the first ones in float {steps}"
     if advice.reached is False:
         missed = "in the time that there was" if advice.hurried else "with any list"
@@ -219,7 +219,7 @@ def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str
 
 
 def hurry(found: Accuracy) -> str:
-    """What was not measured for lack of time, and how to get it; "" if there was time enough."""
+    """Says what was not measured for lack of time, and how to get it; "" if the time sufficed."""
     if not found.hurried:
         return ""
     parts = []
@@ -235,7 +235,7 @@ def hurry(found: Accuracy) -> str:
 
 
 CANCELLED = 1.0
-"""dB that a node alone must be below all together to be remarked: then a fifth of its noise is cancelled by others."""
+"""A node whose own SQNR is this many dB below that of all together is noted: others cancel a fifth of its noise."""
 
 
 def notes(found: Accuracy) -> list[str]:
@@ -268,6 +268,6 @@ def notes(found: Accuracy) -> list[str]:
 
 
 def _stray(model: Model, one: Left) -> str:
-    """The tensor; of a step inside a quantized operator, that operator."""
+    """The tensor's name; for a step inside a quantized operator, the operator."""
     node = next(n for n in model.nodes if n.index == one.index)
     return one.tensor if one.tensor in node.outputs else f"a step of {node.label}"

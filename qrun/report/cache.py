@@ -1,4 +1,4 @@
-"""What is kept on disk, as text and as JSON."""
+"""The report of ``qrun cache``: the contents of the folder on disk, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ KINDS = {
     ".planned": "models",
     ".machine": "speeds of this machine",
 }
-"""What entries hold, by the suffix of their files."""
+"""The kind of an entry, by the suffix of its file."""
 
 
 def print_cache(screen: Screen, store: ObjectCache, entries: Sequence[Entry], removed: int | None, every: bool) -> None:
-    """The folder, its size by kind, and with `every` each file. removed: bytes that are gone now."""
+    """Prints the folder, its size by kind, and with `every` each file. removed: bytes just deleted, or None."""
     total = sum(entry.size for entry in entries)
     screen.line((str(store.directory), "bold"), f"   {human(total)} of at most {human(store.limit)}")
     if store.refused:
@@ -61,7 +61,7 @@ def cache_fields(store: ObjectCache, entries: Sequence[Entry], removed: int | No
 
 
 def by_kind(entries: Sequence[Entry]) -> dict[str, tuple[int, int]]:
-    """How many files there are of each kind, and their bytes; the largest kind first."""
+    """The number of files of each kind, and their bytes; the largest kind first."""
     found: dict[str, tuple[int, int]] = {}
     for entry in entries:
         count, size = found.get(_kind(entry), (0, 0))
@@ -74,7 +74,7 @@ def _kind(entry: Entry) -> str:
 
 
 def _ago(seconds: float) -> str:
-    """A time in its largest unit."""
+    """Formats a time in its largest unit."""
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
             return plural(int(seconds // length), unit)

@@ -1,5 +1,5 @@
-"""Every code that a finding can have, rule or not, in one form;
-and which of them ``--select`` and ``--ignore`` choose."""
+"""The catalog of all codes that a finding can have, those of rules and others in one form; and the choice that
+``--select`` and ``--ignore`` make among them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qrun.errors import CallError
 from qrun.report.codes import CODES, nearest
 
 STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")) or code == "QR505")
-"""Codes of files that cannot be read, and of vectors that did not run."""
+"""The codes for files that cannot be read and for vectors that did not run."""
 
 
 @frozen
 class CatalogEntry:
     """A rule, or a code of the loader, a kernel or the vectors.
 
-    text: what it means and why it matters, paragraphs; fix and spec may be empty.
+    text: its meaning and why it matters, in paragraphs; fix and spec may be empty.
     """
 
     id: str
@@ -33,7 +33,7 @@ class CatalogEntry:
 
 @cache
 def catalog() -> dict[str, CatalogEntry]:
-    """Entries by id, in order."""
+    """All entries by id, in order."""
     found = [
         CatalogEntry(id, name, "error", f"{text.partition('. ')[0].rstrip('.')}.", text)
         for id, (name, text) in CODES.items()
@@ -53,10 +53,10 @@ def entry(id: str) -> CatalogEntry:
 
 
 def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
-    """The ids that are chosen by ids, prefixes and names, separated by commas; all but the ignored without `selected`.
+    """The ids chosen by `selected` (ids, prefixes, names, separated by commas; empty: all), without the ignored.
 
-    What stops a model from being read, or a vector from being replayed, stays chosen unless it is ignored: no selection
-    makes such a file look well. CallError if nothing is left of what was chosen.
+    Codes that stop a model from being read, or a vector from being replayed, stay chosen unless ignored: no selection
+    makes such a file look well. Raises CallError if nothing is left of what was chosen.
     """
     chosen = _ids(selected, "select") if _words(selected) else frozenset(catalog())
     left_out = _ids(ignored, "ignore")
@@ -70,7 +70,7 @@ def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
 
 
 def named(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
-    """The ids that were chosen by name, without the ignored; none where nobody chose."""
+    """The ids that `selected` names, without the ignored; empty if nothing is selected."""
     return _ids(selected, "select") - _ids(ignored, "ignore")
 
 

@@ -1,4 +1,4 @@
-"""What the formats of ``qrun check`` share: which findings are shown, and what is said of each."""
+"""Helpers that the formats of ``qrun check`` share: which findings to show, and their texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qrun.report.message import counted
 from qrun.report.text import plural, safe
 
 LABELS = ("tensor", "expected", "got", "why", "fix")
-"""What a finding may say besides its message."""
+"""The attributes of a finding that are shown in addition to its message."""
 
 
 def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
-    """The findings with their models, without notes unless they are asked for, or make the check fail."""
+    """The findings with their models. Notes are left out unless they are requested or make the check fail."""
     return [(m, f) for m, f in report.findings if notes or f.level != "note" or report.failing(f)]
 
 
@@ -32,35 +32,35 @@ def summary(report: Report) -> str:
 
 
 def outcome(report: Report) -> str:
-    """``failed`` where the exit code is 1, else ``passed``."""
+    """``failed`` if the exit code is 1, else ``passed``."""
     return "failed" if report.failed else "passed"
 
 
 def unexplained_vectors(report: Report) -> list[tuple[Checked, Vector]]:
-    """Skipped vectors that no finding tells of, because it was not chosen."""
+    """Skipped vectors without a finding in the report, because its code was not selected."""
     skipped = ((m, v) for m in report.models for v in m.vectors if v.status == "skipped")
     return [(m, v) for m, v in skipped if not any(f is t for f in v.findings for t in m.findings)]
 
 
 def place(finding: Finding) -> str:
-    """Node and operator, or the tensor, for one line."""
+    """The node and its operator, or the tensor, on one line."""
     if finding.node:
         return f"{finding.node} ({finding.op})" if finding.op else finding.node
     return finding.tensor
 
 
 def headline(finding: Finding) -> str:
-    """Where and what, on one line."""
+    """The place and the message on one line."""
     return safe(": ".join(part for part in (place(finding), finding.message) if part))
 
 
 def facts(finding: Finding) -> Iterable[tuple[str, str]]:
-    """What a finding says besides its message, by label; each on one line."""
+    """The labelled facts of a finding in addition to its message, each on one line."""
     return [(label, safe(text)) for label in LABELS if (text := getattr(finding, label))]
 
 
 def fingerprints(report: Report) -> list[str]:
-    """16 hexadecimal digits a finding, from rule, path, node and tensor; repeated ones are numbered before hashing."""
+    """16 hex digits per finding, from rule, path, node and tensor; repeated ones are numbered before hashing."""
 
     seen: dict[tuple[str, ...], int] = {}
     made = []

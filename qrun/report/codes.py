@@ -42,7 +42,7 @@ _TEXTS = {
     "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a limit of memory or time, or files that cannot be read. The finding tells which vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
 }
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
-"""Code to name and explanation."""
+"""Name and explanation by code."""
 
 GROUPS = {
     "QR0": "the call: inputs, options, limits",
@@ -208,9 +208,9 @@ type. Anything else is a crash. The last line on stderr is shown as its message.
 
 
 def nearest(word: str, names: Iterable[str], count: int) -> list[str]:
-    """Up to so many names, codes among them, that may be meant; none for a code or group that does not exist.
+    """Up to `count` names or codes that the user may have meant; none for a code or group that does not exist.
 
-    Codes with nearly the same digits are about other things.
+    Codes with nearly the same digits have unrelated meanings.
     """
     if re.fullmatch(r"QR\d{0,3}", word, re.IGNORECASE):
         return []

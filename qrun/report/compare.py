@@ -1,4 +1,4 @@
-"""The report of one model on two sides: where they first differ, by how much, why, and what becomes of it."""
+"""The report of one model on two sides: where they first differ, by how much, why, and the effect on the outputs."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from qrun.report.text import decibel, number, percent, plural
 
 
 def limits(t: Tolerance) -> str:
-    """The tolerance in words; "" if there is none."""
+    """The tolerance as text; "" if there is none."""
     steps = [f"lsb {t.lsb}"] if t.lsb else []
     floats = [f"rtol {t.rtol:g}, atol {t.atol:g}"] if t.rtol or t.atol else []
     return ", ".join([*steps, *floats, *([f"{t.eps} eps"] if t.eps else [])])
 
 
 def limit(t: Tolerance, pair: TensorPair) -> str:
-    """What of the tolerance holds for a tensor; "" if nothing does."""
+    """The part of the tolerance that applies to a tensor, as text; "" if no part does."""
     if pair.difference.integral:
         return limits(Tolerance(t.lsb, 0, 0))
     return "" if pair.type.startswith(("bool", "string")) else tolerance_text(t, [pair])
 
 
 def tolerance_text(t: Tolerance, pairs: Iterable[TensorPair]) -> str:
-    """The tolerance in words, without the steps and the noise that no one of these tensors is allowed."""
+    """The tolerance as text, without steps and without noise if neither applies to any of these tensors."""
     found = list(pairs)
     steps = any(pair.difference.integral or pair.stepped for pair in found)
     return limits(replace(t, lsb=t.lsb if steps else 0, eps=t.eps if any(pair.noise for pair in found) else 0))
 
 
 def odd(pair: TensorPair) -> str:
-    """``NaN`` or ``inf`` if the farthest elements are that on one side only (or are of other signs), else ""."""
+    """``NaN`` or ``inf`` if the farthest elements are that on one side only (or differ in sign), else ""."""
     return "" if isfinite(pair.beyond) else "NaN" if "nan" in f"{pair.a} {pair.b}" else "inf"
 
 
 def apart(pair: TensorPair) -> str:
-    """The largest difference of real numbers; where that is none, as one side is NaN or infinite, what it is."""
+    """The largest difference between real numbers; ``NaN`` or ``inf`` where one side is that."""
     return odd(pair) or number(pair.max_abs)
 
 
 def largest(pair: TensorPair) -> str:
-    """By how much the farthest of the elements beyond the tolerance differs."""
+    """The difference of the element that is farthest beyond the tolerance."""
     if special := odd(pair):
         return f"{special} on one side"
     return plural(int(pair.beyond), "step") if pair.difference.integral else number(pair.beyond)
 
 
 def refusal(found: Comparison) -> list[tuple[str, str]]:
-    """What the second side says to the whole model, and what to do."""
+    """The second side's message about the whole model, and a fix if one is known."""
     assert found.piecewise is not None
     said = dict(found.piecewise.facts).get("got", found.piecewise.message)
     facts = [(found.names[1], said), ("instead", f"node by node, each fed the values of {found.names[0]}")]
@@ -77,13 +77,13 @@ def refusal(found: Comparison) -> list[tuple[str, str]]:
 
 
 def refuses(tensors: Sequence[ComparedTensor]) -> str:
-    """What the second side does to tensors that it does not make: the verb."""
+    """The verb for what the second side does with nodes whose tensors it does not produce."""
     crashed = [t.crashed for t in tensors]
     return "crashes on" if all(crashed) else "refuses or crashes on" if any(crashed) else "refuses"
 
 
 def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
-    """Labels and values: the node, its output, how it differs, what it read, and why."""
+    """The facts of the first difference, labelled: the node, its output, how it differs, its inputs, and the cause."""
     pair, guilt = t.pair, t.guilt
     group = f" and {plural(len(t.unit.group) - 1, 'other node')}" if len(t.unit.group) > 1 else ""
     facts = [("node", f"{t.node.label}  {t.node.op}{group}"), ("output", t.name)]
@@ -99,7 +99,7 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
 
 
 def _inside(inside: GraphDifference) -> list[tuple[str, str]]:
-    """The first difference in a graph of the node: its facts stand for the node's cause."""
+    """The first difference in a graph inside the node; its facts replace the node's cause."""
     t, found = inside.tensor, inside.found
     counted = "" if inside.turn is None else " (the first is 0)"
     fed = f", fed what {found.names[1]} made of the iteration before" if inside.turn else ""
@@ -180,11 +180,11 @@ def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[s
 
 _AS_USUAL = "onnxruntime's default session optimizes the graph: --against ort-optimized compares with that."
 LEAST = 0.001
-"""The smallest share that is told as it is."""
+"""The smallest share that is shown as a number."""
 
 
 def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE) -> Sheet:
-    """The report. top: rows of differing tensors, None for all; sources: of the inputs."""
+    """Lays out the report. top: rows of differing tensors, None for all; sources: where each input came from."""
     blocks = []
     if found.piecewise is not None:
         does = f"crashes {found.names[1]}" if found.piecewise.code == CRASH else "is refused"
@@ -212,7 +212,7 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
 
 
 def verdict(found: Comparison) -> str:
-    """Equal, or where and by how much the sides first differ."""
+    """Says that the sides are equal, or where they first differ and by how much."""
     tensors = plural(len(found.tensors), "tensor")
     first, refused = found.first, len(found.refused)
     told = tolerance_text(found.tolerance, (t.pair for t in found.tensors))
@@ -232,7 +232,7 @@ def verdict(found: Comparison) -> str:
 
 
 def _at_outputs(found: Comparison) -> str:
-    """Of a CPU that is emulated, what becomes of the outputs; "" of other sides."""
+    """The effect on the outputs, for an emulated CPU; "" for other sides."""
     if found.names[1] not in EMULATED:
         return ""
     parts = []
@@ -259,7 +259,7 @@ def _why(found: Comparison, first: ComparedTensor) -> str:
 
 
 def _counts(found: Comparison) -> list[str]:
-    """How many tensors differ: by how much, with whose fault, and beside how many others."""
+    """Counts the tensors that differ, those that differ by themselves, and those that the second side refuses."""
     refused = len(found.refused)
     count, total = len(found.differing) - refused, plural(len(found.tensors) - refused, "tensor")
     told = _beyond(found)
@@ -272,7 +272,7 @@ def _counts(found: Comparison) -> list[str]:
 
 
 def _beyond(found: Comparison) -> str:
-    """The tolerance that the tensors which differ are beyond."""
+    """The tolerance that the differing tensors exceed."""
     return tolerance_text(found.tolerance, (t.pair for t in found.differing))
 
 
@@ -310,7 +310,7 @@ def _differing_block(found: Comparison, top: int | None) -> Block:
 
 
 def _differ(t: ComparedTensor) -> str:
-    """How much of it differs; of one without elements to compare, why."""
+    """The share of elements that differ; for a tensor whose elements cannot be compared, the reason."""
     d = t.pair.difference
     if d.form is not None:
         return "missing" if d.form[1] == "nothing" else "form"
@@ -332,13 +332,13 @@ def _cause(t: ComparedTensor) -> str:
 
 
 def _share(count: int, total: int) -> str:
-    """In percent; next to nothing is ``<0.1%``."""
+    """A percentage; a share that is too small to show but not zero is ``<0.1%``."""
     share = percent(count / total if total else 0)
     return f"<{percent(LEAST)}" if count and share == percent(0) else share
 
 
 def _own(t: ComparedTensor) -> int:
-    """How many elements differ by themselves, where that is not how many differ."""
+    """The number of elements that differ by themselves; 0 if it equals the number that differ."""
     own = t.guilt.pair.difference.differing if t.guilt else 0
     return 0 if own == t.pair.difference.differing else own
 
@@ -380,7 +380,7 @@ def _verdict_text(found: Comparison, p: TensorPair) -> str:
 
 
 def _argmax(p: TensorPair) -> str:
-    """The place of the largest element; of several rows in how many it is the same."""
+    """The position of the largest element; for several rows, the number of rows in which it is the same."""
     if p.argmax is None or p.agreed is None:
         return "-"
     agreed, decided = p.agreed

@@ -1,4 +1,4 @@
-"""Reports of files: what two models store differently; two .npz or two saved results compared; a run and a record."""
+"""Reports on files: what two models store differently, two .npz or saved results compared, a run against a record."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ VERDICTS = {
     "few runs": f"below {LEAST} runs",
     "other work": "-",
 }
-"""What verdicts of tensors and of times are called, where that is not their name."""
+"""The text of a verdict on a tensor or a time, where it is not the verdict's own name."""
 Files = SavedArrays | SavedProfiles | SavedChecks | RecordComparison
 
 
 def files_sheet(found: Files, top: int | None, sources: Sources = NONE) -> Sheet:
-    """The report. top: rows of each table, None for all; sources: of a run's inputs."""
+    """Lays out the report. top: rows per table, None for all; sources: where each input of a run came from."""
     sheet = _SHEETS[type(found)](found, top)
     return replace(sheet, verdict=sheet.verdict + chance(sources))
 
 
 def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
-    """The body of the JSON report: ``files`` names the kind; everything that was compared, whole. feeds: of a run."""
+    """The body of the JSON report: ``files`` names the kind; everything compared is included. feeds: of a run."""
     kind = found.kind if isinstance(found, SavedArrays) else _KINDS[type(found)]
     fields = {"files": kind, "equal": found.equal, **_inputs_json(feeds), **encode(found)}
     if kind == "runs":
@@ -55,7 +55,7 @@ def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
 
 
 def _tensor_fields(change: TensorChange) -> dict[str, Any]:
-    """What was recorded and what is now only where the two differ."""
+    """The recorded and the present values of a tensor are included only if they differ."""
     now = change.now
     fields = {"name": now.name, "node": now.node, "op": now.op, "verdict": change.verdict}
     if change.verdict == "equal":
@@ -68,12 +68,12 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
 
 
 _ENTRY = keys("name node op type shape sha256 min=low max=high mean nan inf saturated histogram quantiles sample ties")
-"""What this document calls the facts of a tensor, which has all of them:
-record.json leaves out what there is nothing of."""
+"""The keys of a tensor's facts in this document, and their attributes. All are present; record.json leaves out empty
+ones."""
 
 
 def recorded_sheet(made: Recorded, sources: Sources = NONE, own: bool = False) -> Sheet:
-    """What was written and how large it is. own: of qrun's own results, which cannot show what another runtime does."""
+    """Says what was written and its size. own: the results are qrun's own, which cannot show another runtime's."""
     what = f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
     notes = [
         "these are qrun's own results: a later comparison shows what changed in qrun, or from machine to machine, not what "
@@ -93,7 +93,7 @@ def _inputs_json(feeds: Feeds | None) -> dict[str, Any]:
 def _answer(
     found: SavedArrays | SavedChecks, blocks: Sequence[Block], title: str, same: str, parts: Sequence[str], noun: str
 ) -> Sheet:
-    """The report of two files. same: what is equal; parts: what differs, besides each `noun` that only one file has."""
+    """The report on two files. same: what is equal; parts: what differs, without each `noun` in one file only."""
     only = len(found.only_a) + len(found.only_b)
     told = [*parts, *([f"{plural(only, noun)} in one file only"] if only else [])]
     verdict = f"equal: {same}." if found.equal else f"differ: {'; '.join(told)}."
@@ -101,7 +101,7 @@ def _answer(
 
 
 def _arrays(found: SavedArrays, top: int | None) -> Sheet:
-    """The arrays that differ, and those of other types and shapes."""
+    """Lists the arrays that differ in value, then those that differ in type or shape."""
     noun = "array" if found.kind == "npz" else "output"
     differ = [pair for pair in found.pairs if not pair.equal]
     forms, valued = ([p for p in differ if bool(p.difference and p.difference.form) is odd] for odd in (True, False))
@@ -123,7 +123,7 @@ def _largest(pair: ArrayPair) -> str:
 
 
 def _elements(header: str, place: Callable[[ArrayPair], ElementPair | None], optional: int = 0) -> list[Column]:
-    """The columns of an element: where it is, and both values."""
+    """Three columns about one element of a pair: its position and its value on each side."""
 
     def told(text: Callable[[ElementPair], Any]) -> Callable[[ArrayPair], str]:
         return lambda p: "-" if (e := place(p)) is None else v if isinstance(v := text(e), str) else number(v)
@@ -169,7 +169,7 @@ _FORM_COLUMNS = [
 
 
 def _profiles(found: SavedProfiles, top: int | None) -> Sheet:
-    """Whole run first, then the nodes whose median changed most, in ms."""
+    """Shows the whole run first, then the nodes whose median changed most, in ms."""
     title = (
         f"before: {found.a}, after: {found.b}; a change exceeds the spread if the interquartile ranges do not overlap"
     )
@@ -200,7 +200,7 @@ def _outcome(found: SavedProfiles) -> str:
 
 
 def _nodes(found: SavedProfiles) -> str:
-    """How many nodes changed by more than the spread, and which way."""
+    """The number of nodes that became slower, and faster, by more than the spread."""
     counts = {way: sum(n.change.verdict == way for n in found.nodes) for way in ("slower", "faster")}
     told = [f"{plural(count, 'node')} {way}" for way, count in counts.items() if count]
     return f"; {' and '.join(told)}, more than the spread" if told else ""
@@ -216,7 +216,7 @@ def _times(change: Callable[[Any], Change]) -> list[Column]:
 
 
 def _relative(c: Change) -> str:
-    """``+2.5%``; from ten times as long on ``115 x``."""
+    """The relative change as ``+2.5%``; as ``115 x`` if the time grew tenfold or more."""
     if c.relative is None:
         return "-"
     return f"{c.relative * 100:+.1f}%" if c.relative < 9 else f"{c.relative + 1:.0f} x"
@@ -231,7 +231,7 @@ _LONE_COLUMNS = [*_NODE_COLUMNS, Column("median", right=True, cell=lambda n: dur
 
 
 def _checks(found: SavedChecks, top: int | None) -> Sheet:
-    """Findings that are new, those that are gone, and vectors with another status."""
+    """Lists new findings, findings that are gone, and vectors whose status changed."""
     title = f"a: {found.a}, b: {found.b}, {plural(found.kept, 'finding')} in both"
     blocks = settings_block(found.settings, "a", "b")
     blocks += top_rows("New findings", _FINDING_COLUMNS, found.new, top, "finding")
@@ -273,7 +273,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
 
 
 def _record_verdict(found: RecordComparison, changed: int) -> str:
-    """Equal, different, or not known."""
+    """Says equal, different, or not decided."""
     if found.first is None:
         return f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit."
     count = f"{changed} of {plural(len(found.tensors), 'tensor')} with other bits"
@@ -342,22 +342,22 @@ _SHEETS: Mapping[type, Callable[[Any, int | None], Sheet]] = {
     RecordComparison: _record,
 }
 _KINDS = {SavedProfiles: "profiles", SavedChecks: "checks", RecordComparison: "record"}
-"""What each comparison is called in JSON."""
+"""The kind of each comparison in JSON."""
 
 
 def in_the_files(a: Model, b: Model) -> list[StoredDifference] | None:
-    """All that two quantized models store differently; None if one of them is not quantized."""
+    """Everything that two quantized models store differently; None if one of them is not quantized."""
     return None if "float" in (ModelFacts(a).form, ModelFacts(b).form) else stored_differences(a, b)
 
 
 def _kinds_text(found: Sequence[StoredDifference]) -> str:
-    """How many there are of each kind."""
+    """The number of differences of each kind."""
     counts = Counter(d.kind for d in found)
     return ", ".join(plural(n, kind) for kind, n in counts.items())
 
 
 def _group_differences(found: Sequence[StoredDifference]) -> list[StoredDifference]:
-    """The differences, with one row for the nodes of one operator that only one model has: how many it has."""
+    """Merges the nodes of one operator that only one model has into one row with their number; keeps the rest."""
     lone = [d for d in found if d.kind == "node" and "-" in (d.a, d.b)]
     rows = []
     for first, *others in grouped(((d.name, d.change), d) for d in lone).values():
@@ -368,7 +368,7 @@ def _group_differences(found: Sequence[StoredDifference]) -> list[StoredDifferen
 
 
 def files_block(found: Sequence[StoredDifference], top: int | None) -> Block:
-    """The first `top` differences, None for all, and how many there are of each kind."""
+    """The first `top` differences, None for all, and the number of each kind."""
     if not found:
         same = "Both have the same nodes, attributes, scales, zero points and weights."
         return Block("What differs in the files", lines=[same])

@@ -1,4 +1,4 @@
-"""The report of ``qrun eval``: verdict, a row for each model, what differs, the samples where most does, failures."""
+"""The report of ``qrun eval``: verdict, one row per model, differences, the samples that differ most, failures."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TITLES = {
 }
 _SHARES = ("top1", "top5", "argmax", "equal")
 _TENSORS = 5
-"""Tensors of a model whose codes are shown."""
+"""The number of tensors per model whose quantized values are shown."""
 _SURE = 0.05
-"""McNemar's p below which a difference is called one."""
+"""A difference counts as significant if McNemar's p is below this."""
 
 
 @frozen
 class Gate:
-    """A score that an option asks for. expected, got: percent."""
+    """A score that an option requires. expected, got: percent."""
 
     KEYS = keys("option model expected got passed")
 
@@ -54,7 +54,7 @@ class Gate:
         return self.got <= self.expected if self.option == "--max-drop" else self.got >= self.expected
 
     def __str__(self) -> str:
-        """What is said where it is not passed."""
+        """The message if the gate is not passed."""
         got = f"loses {self.got:.2f} points" if self.option == "--max-drop" else f"reaches {self.got:.2f} %"
         return f"{self.model} {got} ({self.option} {self.expected:g})"
 
@@ -65,7 +65,7 @@ def evaluation_fields(found: Evaluation, gates: Sequence[Gate]) -> dict[str, Any
 
 
 def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = False) -> Sheet:
-    """markdown: a row of scores for each model, not for each score."""
+    """Lays out the report. markdown: one row of scores per model, instead of one per score."""
     verdict, style = verdict_of(found)
     if missed := [str(gate) for gate in gates if not gate.passed]:
         verdict, style = f"failed: {'; '.join(missed)}", BAD
@@ -86,7 +86,7 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
 
 
 def verdict_of(found: Evaluation) -> tuple[str, str]:
-    """The answer in a sentence, and its style."""
+    """The answer as a sentence, and its style."""
     if found.failed >= found.samples:
         return f"failed: none of {plural(found.samples, 'sample')} could be run", BAD
     apart = [
@@ -118,7 +118,7 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
 
 
 def _others(values: Sequence[float]) -> str:
-    """The other models' differences in top-1, behind the sentence about the worst model."""
+    """The other models' differences in top-1; text to append to the sentence about the worst model."""
     if not values:
         return ""
     low, high = (f"{100 * value:+.2f}" for value in (min(values), max(values)))
@@ -148,8 +148,8 @@ def share(score: Score) -> str:
 
 
 def names_of(found: Evaluation) -> list[str]:
-    """The models' paths without the folders that they need not be told apart by;
-    last, so, what they are held against."""
+    """The models' paths, cut to the folders that tell them apart; last, likewise, the name of what they are compared
+    with."""
     return short_names([*(model.label for model in found.models), found.against])
 
 
@@ -196,7 +196,7 @@ def _columns(found: Evaluation) -> list[Column]:
 
 
 def _beside(found: Evaluation) -> Grid:
-    """A row for each model and a column for each metric: the value, and its interval in brackets."""
+    """One row per model and one column per metric: the value, and its interval in brackets."""
     names = names_of(found)
     scored = [{(s.metric, s.output): s for s in model.scores} for model in found.models]
 
@@ -212,7 +212,7 @@ def _beside(found: Evaluation) -> Grid:
 
 
 def _metrics(found: Evaluation, titles: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """The title of each metric of each output; `` of OUTPUT`` where there are several outputs."""
+    """The title of each metric of each output, with `` of OUTPUT`` if there are several outputs."""
     keys = dict.fromkeys((score.metric, score.output) for model in found.models for score in model.scores)
     several = len({output for _, output in keys if output}) > 1
     return {
@@ -282,7 +282,7 @@ def _worst(found: Evaluation) -> list[Block]:
 
 
 def _next(found: Evaluation, model: ModelScores) -> str:
-    """The command that looks into the worst sample; "" where none can be typed that reads it."""
+    """The command that looks into the worst sample; "" if no command line can read that sample."""
 
     given = " ".join(f"-i {quote(spec)}" for spec in model.worst[0].inputs)
     own, other = quote(model.label), quote(found.against)
@@ -336,7 +336,7 @@ def _health(found: Evaluation) -> list[Block]:
 
 
 def _silent(rows: Sequence[TensorHealth]) -> str:
-    """What to say where no rule finds anything, under the tensors with the most unused codes."""
+    """The text if no rule finds anything, below the tensors with the most unused codes."""
     few = [t.name for t in rows if (t.used[1] - t.used[0]) * 4 < t.limits[1] - t.limits[0]]
     if few:
         return f"No rule is broken, but {listed(few)} use under a quarter of the codes."
@@ -362,7 +362,7 @@ def _failures(found: Evaluation) -> list[Block]:
 
 
 def csv_lines(found: Evaluation) -> Iterator[str]:
-    """A line for each model: its samples, and each score with its limits."""
+    """One line per model: its number of samples, and each score with its limits."""
     import csv
 
     names = _metrics(found, {})
@@ -387,7 +387,7 @@ def csv_lines(found: Evaluation) -> Iterator[str]:
 
 
 def running(progress: Progress) -> Callable[[Running], None]:
-    """Shows how far an evaluation is."""
+    """Returns a callback that shows the progress of an evaluation."""
 
     def show(state: Running) -> None:
         if state.headline is not None:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @frozen
 class Page:
-    """What there is to say of one topic: for a screen, and as JSON."""
+    """The page of one topic: a function that draws it, and its JSON fields."""
 
     show: Callable[[Screen], None]
     fields: Mapping[str, Any]
 
 
 def page(topic: str | None, verbose: bool = False) -> Page:
-    """The page of a topic, of everything without one; CallError with near names if there is none."""
+    """The page of a topic; of all topics if None. Raises CallError with similar names if there is no such page."""
     if topic is None:
         return Page(_print_topics, {"topics": list(TOPICS), "codes": _code_fields("QR")})
     word = topic.strip()
@@ -46,7 +46,7 @@ def names() -> list[str]:
 
 
 def _print_topics(screen: Screen) -> None:
-    """Everything that can be explained: topics, then every code with its name."""
+    """Prints everything that has a page: topics, then every code with its name."""
     screen.wrapped("Topics     ", " " * 11, ", ".join(TOPICS))
     screen.wrapped("Causes     ", " " * 11, ", ".join(causes()))
     screen.wrapped("Operators  ", " " * 11, "any of qrun ops, such as QLinearConv")
@@ -130,7 +130,7 @@ def _group(word: str) -> Page | None:
 
 
 def _code_fields(prefix: str) -> list[dict[str, str]]:
-    """Code, name, level and summary of all codes that start so."""
+    """Code, name, level and summary of all codes that start with `prefix`."""
     found = [(c, name, "error", text) for c, (name, text) in CODES.items()]
     found += [(r.id, r.name, r.level, r.summary) for r in RULES.values()]
     return [
@@ -157,7 +157,7 @@ def _topic(word: str) -> Page | None:
 
 
 def causes() -> Mapping[str, Cause]:
-    """Every cause by name; imported only by who asks for one."""
+    """Every cause by name; the modules are imported only when this is called."""
     from qrun.comparing.causes import told
     from qrun.conform.judge import CAUSES
 
@@ -165,7 +165,7 @@ def causes() -> Mapping[str, Cause]:
 
 
 def _causes() -> Page:
-    """The topic with every cause below it."""
+    """The page that lists every cause below the topic's text."""
     known = causes()
     width = max(map(len, known)) + 4
 
@@ -182,7 +182,7 @@ def _causes() -> Page:
 
 
 def _cause(word: str) -> Page | None:
-    """Codes begin with QR, causes do not: for a code they are not even imported."""
+    """The page of a cause. Codes begin with QR, causes do not, so for a code the causes are not even imported."""
     told = None if word.upper().startswith("QR") else causes().get(word.lower())
     if told is None:
         return None
@@ -193,7 +193,7 @@ def _cause(word: str) -> Page | None:
 
 
 def _print_cause(screen: Screen, told: Cause, also: str) -> None:
-    """also: code and name of a rule that has the same name, "" if none has."""
+    """Prints a cause. also: the code of a rule with the same name, "" if there is none."""
     from qrun.conform.judge import CAUSES
 
     of = "a verdict of qrun conform" if told.name in CAUSES else "a difference in qrun compare"

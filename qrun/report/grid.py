@@ -1,4 +1,4 @@
-"""A table: on a terminal with lines around it, made to fit; elsewhere the same columns at natural width."""
+"""Tables: on a terminal with lines around them and fitted to its width; elsewhere the same columns at natural width."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from qrun.declare.frozen import frozen, replace
 from qrun.report.text import shorten, shorten_all, width_of, wrap
 
 WRAPPED, FULL, LEAST = 24, 14, 8
-"""Widths: of a wrapped column whose words are long, of names that are still comfortable, and of the shortest names."""
+"""Widths: of a wrapped column with long words, of names that still read well, and of the shortest names."""
 TALL = 3
-"""Lines of a cell that are still comfortable; of one that can stand below its row, one less."""
+"""The most lines of a cell that still reads well; a cell that can move below its row gets one less."""
 INDENT = "  "
-"""Before what stands below a row."""
+"""Indentation of the lines below a row."""
 
 
 @frozen
 class Column:
-    """A column of a Grid. Where the width does not suffice, it gives way in this order:
+    """A column of a Grid. If the table is too wide, columns give way in this order:
 
     wrap:     its cells go over several lines.
-    below:    it stands below its row, across the table, instead of going over three lines or more.
-    optional: left out, also where a cell would go over more than TALL lines; the higher number first. 0: never.
-    shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first, of columns
-              with the same one the widest. 0: never.
+    below:    it moves below its row, across the table, instead of going over three lines or more.
+    optional: it is left out, also if a cell would go over more than TALL lines; the higher number first. 0: never.
+    shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first, and among
+              columns with the same number the widest. 0: never.
 
-    right: numbers stand right. cell: the text of a row, which may be any record; see `Grid.of`.
+    right: numbers are aligned right. cell: makes a row's text; the row may be any record, see `Grid.of`.
     """
 
     header: str
@@ -55,7 +55,7 @@ class Grid:
 
     @classmethod
     def of(cls, columns: Iterable[Column | None], rows: Iterable[Any]) -> Grid:
-        """What the columns say of the rows; None is left out."""
+        """Makes a grid by applying each column's `cell` to each row; columns that are None are left out."""
         shown = [column for column in columns if column is not None]
         return cls(shown, [[column.cell(row) for column in shown] for row in rows])
 
@@ -72,11 +72,11 @@ class Grid:
         return replace(self, columns=columns, rows=rows, styles=styles)
 
     def fits(self, width: int, overhead: int) -> bool:
-        """Do the columns, with `overhead` for each of them, take no more than `width`?"""
+        """Whether the columns, with `overhead` for each of them, fit into `width`."""
         return sum(self.widths()) + overhead * len(self.columns) <= width
 
     def fitted(self, width: int, overhead: int, ellipsis: str) -> Grid:
-        """The grid made as narrow as it takes to fit, or as narrow as it gets."""
+        """Narrows the grid until it fits, or as far as possible."""
         grid: Grid = self
         while True:
             widths = grid.widths()
@@ -101,7 +101,7 @@ class Grid:
         return any(row[at].count("\n") >= most for row in self.rows for at in places)
 
     def _lowered(self, places: Sequence[int], width: int) -> Grid:
-        """These columns as lines of at most `width` below their rows."""
+        """Moves these columns into lines of at most `width` below their rows."""
 
         def lines(cells: Sequence[str]) -> list[str]:
             text = ": ".join(cells[at] for at in places if cells[at])
@@ -114,7 +114,7 @@ class Grid:
         return replace(kept, below=below)
 
     def _wrap(self, widths: list[int], room: int) -> Grid:
-        """The widest wrapping column gives way first, none below its longest word."""
+        """Wraps cells, starting with the widest column that may wrap; no column gets narrower than its longest word."""
         limits = list(widths)
         floors = {
             at: max(width_of(c.header), min(WRAPPED, max((_longest(row[at]) for row in self.rows), default=0)))
@@ -149,21 +149,21 @@ def _longest(cell: str) -> int:
 
 
 Line = list[tuple[str, str]]
-"""Pieces of text, each with its style."""
+"""Pieces of text with their styles."""
 
 
 def plain_lines(grid: Grid) -> Iterator[Line]:
-    """One line a record, or as many as its tallest cell, columns aligned, nothing cut."""
+    """One line per record, or as many as its tallest cell; columns are aligned, nothing is cut."""
     for lines in _draw(grid, grid.widths(), ("  ", "  ", ""), "dim"):
         yield from lines
 
 
 ROUNDED, ASCII = ("╭─┬╮", "├─┼┤", "╰─┴╯", "│"), ("+--+", "|-+|", "+--+", "|")
-"""The signs of lines around a table: at the top, below the header, at the bottom; and between columns."""
+"""Characters for the lines around a table: top, below the header, bottom; and between columns."""
 
 
 def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Iterator[Line]:
-    """The table with lines around it, as wide as what stands below its rows needs."""
+    """The table with lines around it, wide enough for the text below its rows."""
     *rules, bar = signs
     widths = grid.widths()
     lacking = max((width_of(line) for lines in grid.below for line in lines), default=0) - sum(
@@ -184,8 +184,8 @@ def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Itera
 
 
 def _draw(grid: Grid, widths: Sequence[int], between: tuple[str, str, str], head: str) -> Iterator[list[Line]]:
-    """The lines of the header, then those of each row. between: what stands left of a line, between cells,
-    and right of it."""
+    """Yields the lines of the header, then those of each row. between: the text left of a line, between cells, and
+    right of it."""
     left, gap, end = between
     style = "dim" if end else ""
     below = grid.below or [()] * (len(grid.rows) + 1)

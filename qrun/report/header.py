@@ -1,4 +1,4 @@
-"""The first line of a report: which model, what is in it, what went in; and the same for JSON."""
+"""The first lines of a report: the model, its contents, its inputs; and the same for JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INPUTS_SHOWN = 3
 
 @frozen
 class Headline:
-    """A model in a line or two: its name, what is in it, and what went in."""
+    """A model in a line or two: its name, facts about it, and its inputs."""
 
     name: str
     facts: str
@@ -71,17 +71,17 @@ def inputs_text(feeds: Feeds) -> str:
 
 
 def origin(source: str) -> str:
-    """Where an input came from, behind its name: ``from x.npy``, ``random, seed 0``, ``full``."""
+    """The source of an input, to be put behind its name: ``from x.npy``, ``random, seed 0``, ``full``."""
     return f"from {source}" if source and not _is_random(source) else source
 
 
 def _is_random(source: str) -> bool:
-    """Whether qrun made the input."""
+    """Whether qrun generated the input."""
     return source == FULL or source.startswith("random")
 
 
 def chance(sources: Mapping[str, str]) -> str:
-    """A sentence for a verdict that random inputs led to: `` Inputs are random, seed 0.``; "" without such inputs."""
+    """A sentence for a verdict if inputs are random: `` Inputs are random, seed 0.``; "" if none is."""
     made = [name for name, source in sources.items() if source.startswith("random")]
     if not made:
         return ""
@@ -91,7 +91,7 @@ def chance(sources: Mapping[str, str]) -> str:
 
 
 def input_fields(feeds: Feeds, hashes: bool = False) -> list[FedInput]:
-    """What went in, and where it came from."""
+    """The inputs and their sources. hashes: include a digest of each."""
     from qrun.io.storable import digest
 
     return [
@@ -109,7 +109,7 @@ def model_fields(model: Model) -> ModelFile:
 
 
 def environment(backend: str, label: str = "") -> dict[str, Any]:
-    """Versions and threads that a result may depend on."""
+    """The versions and thread settings that a result may depend on."""
     from importlib.metadata import version
 
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

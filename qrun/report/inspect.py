@@ -1,4 +1,4 @@
-"""The report of ``qrun inspect``: what is in a model; as text and as JSON."""
+"""The report of ``qrun inspect``: the contents of a model, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from qrun.report.text import file_size, plural
 from qrun.shapes import MOST_AXES
 
 _LONGEST = 300
-"""Characters of a shape that a node's tensor is told with: a node may read the same tensor a million times."""
+"""The most characters of the shape of a node's tensor: a node may read the same tensor a million times."""
 _VALUE_COLUMNS = [
     Column("", cell=lambda v: "out" if v.optional is None else "in, optional" if v.optional else "in"),
     Column("name", shrink=1, cell=lambda v: v.name),
@@ -43,7 +43,7 @@ _VALUE_COLUMNS = [
 
 
 def print_overview(screen: Screen, facts: ModelFacts) -> None:
-    """File, origin, size, quantization and support; inputs and outputs; operators."""
+    """Prints file, origin, size, quantization and support; inputs and outputs; operators."""
     model = facts.model
     rows = [
         ("file", _file(model)),
@@ -127,9 +127,9 @@ def _print_operators(screen: Screen, facts: ModelFacts) -> None:
 
 
 def print_nodes(screen: Screen, model: Model) -> None:
-    """A row for each node in execution order; nodes of inner graphs follow the node that holds them.
+    """Prints one row per node in execution order; nodes of inner graphs follow the node that holds them.
 
-    Where the rows are too wide, what a node reads and makes stands below its name.
+    If the rows are too wide, a node's inputs and outputs move below its name.
     """
     found = _nodes(model)
     op = op_names(n.node for n in found)
@@ -152,7 +152,7 @@ def _list_text(tensors: Sequence[NodeTensor | None]) -> str:
 
 
 def match_stored(facts: ModelFacts, patterns: Sequence[str]) -> dict[str, Array]:
-    """The stored tensors whose names match shell patterns; CallError for a pattern without a match."""
+    """The stored tensors whose names match shell patterns. Raises CallError for a pattern without a match."""
     chosen: dict[str, Array] = {}
     for pattern in patterns:
         found = [pattern] if pattern in facts.stored else [n for n in facts.stored if fnmatchcase(n, pattern)]
@@ -190,7 +190,7 @@ def _next(path: str, near: Sequence[str], stored: bool) -> str:
 
 
 def _values(model: Model) -> tuple[list[DeclaredValue], list[DeclaredValue]]:
-    """The inputs, those that may be left out last, and the outputs."""
+    """The inputs, optional ones last, and the outputs."""
     given = [_value(v, False) for v in model.inputs]
     given += [_value(v, True) for v in model.defaults if model.ir_version >= 4]
     return given, [_value(model.types.get(v.name, v), None) for v in model.outputs]
@@ -201,7 +201,7 @@ def _value(value: TensorType, optional: bool | None) -> DeclaredValue:
 
 
 def _nodes(model: Model) -> list[NodeFacts]:
-    """In execution order; nodes of inner graphs behind the node that holds them."""
+    """The nodes in execution order; nodes of inner graphs follow the node that holds them."""
     found = []
     for scope, node in nodes(model):
         where = scope.at(node)
@@ -229,8 +229,8 @@ def _stored(name: str, array: Array) -> StoredTensor:
 
 
 def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None) -> Inspection:
-    """What ``qrun inspect --json`` answers. with_nodes: the nodes too;
-    tensors: the stored ones that were asked for, if any were."""
+    """The answer of ``qrun inspect --json``. with_nodes: include the nodes; tensors: the stored tensors that were
+    requested."""
     model = facts.model
     inputs, outputs = _values(model)
     return Inspection(

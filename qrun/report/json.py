@@ -19,7 +19,7 @@ def document(command: str, argv: Sequence[str], body: Mapping[str, Any]) -> str:
 
 
 def text(value: Any, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
-    """JSON in ASCII, in which no text is a command to the runner of a CI job that has it in its log."""
+    """Encodes a value as JSON in ASCII, such that the runner of a CI job finds no command in a log that contains it."""
     made = json.dumps(encode(value), allow_nan=False, ensure_ascii=True, indent=indent, separators=separators)
     return BRACKETS.sub(r"#\\u0023", made)
 

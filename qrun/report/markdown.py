@@ -1,4 +1,4 @@
-"""Markdown: tables of any command, and text in which no sign means anything."""
+"""Markdown: tables for any command, and text with every special character escaped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG = 300
 
 
 def table(grid: Grid) -> list[str]:
-    """A GitHub table: names as code, other cells as text in which no sign means anything."""
+    """A GitHub table: names as code, other cells as escaped text."""
 
     def line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
@@ -26,28 +26,28 @@ def table(grid: Grid) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Text on one line that Markdown, HTML and the table leave as it is."""
+    """Text on one line that Markdown, HTML and the table show unchanged."""
     shown = escape(_cut(safe(text)))
     return f"\\{shown}" if _FORMULA.match(shown) else shown
 
 
 _FORMULA = re.compile(r"[=+-](?=.)(?![\d.]+%?$|inf$)")
-"""What begins a formula in a spreadsheet, or a list: signs before anything but a number."""
+"""The start of a formula in a spreadsheet, or of a list: a sign before anything but a number."""
 
 
 def escape(text: str) -> str:
-    """Text in which no sign means anything to Markdown or HTML."""
+    """Text in which no character is special to Markdown or HTML."""
     return text.translate(_MEANS)
 
 
 _MEANS = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", **{sign: f"\\{sign}" for sign in "\\`*_[]|~#"}}
 )
-"""Signs that mean something to Markdown or HTML, and how they are written."""
+"""The escapes of characters that are special to Markdown or HTML."""
 
 
 def code(text: str) -> str:
-    """A name as code, whatever signs it has."""
+    """A name as code, whatever characters it contains."""
     shown = _cut(safe(text)).replace("|", "\\|")
     if not shown:
         return ""

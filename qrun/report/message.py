@@ -1,4 +1,4 @@
-"""Errors and findings in the house style: what, where, facts, why, fix."""
+"""Prints errors and findings in the house style: message, place, facts, why, fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def counted(levels: Iterable[str]) -> str:
-    """How many of each level: ``2 errors, 1 warning``."""
+    """The number of each level: ``2 errors, 1 warning``."""
     counts = Counter(levels)
     return ", ".join(plural(counts[level], level) for level in STYLES if counts[level])
 
@@ -35,7 +35,7 @@ def print_message(
     why: str = "",
     fixes: Sequence[str] = (),
 ) -> None:
-    """``LEVEL CODE name: message``, then ``-->``, ``|`` and ``=`` lines; wrapped at the width, if there is one."""
+    """Prints ``LEVEL CODE name: message``, then ``-->``, ``|`` and ``=`` lines; wrapped if the screen has a width."""
     title = f"{code} {name}: " if code else f"{name}: "
     screen.wrapped("", "  ", (level, STYLES.get(level, "")), " ", (title, "bold"), message)
     if where:
@@ -55,7 +55,7 @@ def print_error(screen: Screen, error: QrunError) -> None:
 
 
 def _join_places(screen: Screen, where: Sequence[str]) -> None:
-    """Places on one line, or one a line where they are too long together."""
+    """Prints the places on one line, or one per line if they are too long together."""
     line = "  --> " + "  ".join(where)
     if screen.width is None or len(line) <= screen.width:
         screen.line(line)
@@ -66,7 +66,7 @@ def _join_places(screen: Screen, where: Sequence[str]) -> None:
 
 
 def print_finding(screen: Screen, finding: Finding, label: str) -> None:
-    """A finding of a rule, in the same form as an error."""
+    """Prints a rule's finding in the same form as an error."""
     operator = f" ({finding.op})" if finding.op else ""
     place = f"{finding.numbered}{operator}" if finding.node else ""
     facts = (("tensor", finding.tensor), ("expected", finding.expected), ("got", finding.got))
@@ -84,7 +84,7 @@ def print_finding(screen: Screen, finding: Finding, label: str) -> None:
 
 
 def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verbose: bool) -> None:
-    """Each finding as a message if verbose, else one line a rule, which names the first node and tensor."""
+    """Prints each finding as a message if verbose, else one line per rule, which names the first node and tensor."""
     if verbose:
         for finding in findings:
             print_finding(screen, finding, label)
@@ -104,11 +104,11 @@ def _place(screen: Screen, finding: Finding) -> str:
 
 
 TENSOR = re.compile(r"(?P<name>.+?)(\[[\d,]*\])? \((input \d+, (?P<param>\w+)|output\b).*\)", re.DOTALL)
-"""Finding.tensor as rules write it: ``s[3] (input 1, x_scale, read by 2 nodes)`` or ``y (output)``."""
+"""Finding.tensor in the form that rules write: ``s[3] (input 1, x_scale, read by 2 nodes)`` or ``y (output)``."""
 
 
 def _with_tensor(finding: Finding) -> str:
-    """The message with the tensor's name in it: ``x_scale (tensor s) is nan``."""
+    """The message with the tensor's name inserted: ``x_scale (tensor s) is nan``."""
     found = TENSOR.fullmatch(finding.tensor)
     name = found["name"] if found else finding.tensor.partition(",")[0]
     if not name or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", finding.message):

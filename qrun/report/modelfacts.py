@@ -1,4 +1,4 @@
-"""What can be said of a model without running it: sizes, quantization, operators, and whether qrun can run it."""
+"""Facts about a model that need no run: sizes, quantization, operators, and whether qrun can run it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from qrun.ops._op import no_cost
 DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 INTEGER = ("MatMulInteger", "ConvInteger", "MatMulIntegerToFloat")
 QUANTIZED = ("QLinear", "QGemm", "QAttention", "QOrdered", "QEmbedLayerNormalization")
-"""How the names of operators on quantized tensors begin."""
+"""Prefixes of the names of operators on quantized tensors."""
 _CODED = {"MatMulNBits": (1,), "QMoE": (2, 5, 8), "GatherBlockQuantized": (0,), "MatMulBnb4": (1,)}
-"""Operators whose attributes say how wide the codes of their weights are, and the places of those."""
+"""Operators whose attributes give the bit width of their weights, and the places of those inputs."""
 FORMS = {
     "tensor": "per tensor",
     "channel": "per channel",
@@ -39,7 +39,7 @@ FORMS = {
 
 @frozen(slots=False)
 class ModelFacts:
-    """Facts of one model; each is computed when asked for."""
+    """Facts of one model; each is computed on first access."""
 
     model: Model
 
@@ -49,7 +49,7 @@ class ModelFacts:
 
     @cached_property
     def stored(self) -> Mapping[str, Array]:
-        """Initializers and Constant nodes by name; those of inner graphs behind its path."""
+        """Initializers and Constant nodes by name; names in inner graphs are prefixed with the graph's path."""
         found: dict[str, Array] = {}
         for scope in scopes(self.model):
             found |= {scope.path + name: array for name, array in scope.model.constants.items()}
@@ -65,7 +65,7 @@ class ModelFacts:
 
     @cached_property
     def macs(self) -> int | None:
-        """Multiply-adds with every size symbol of the inputs taken as 1, or None if they are not known."""
+        """Multiply-adds with every size symbol of the inputs taken as 1; None if unknown."""
         return None if self.uncounted else sum(macs or 0 for macs in self._node_macs)
 
     @cached_property
@@ -132,7 +132,7 @@ class ModelFacts:
         return " ".join([self.form, *(name for name, _ in sizes.most_common(1))])
 
     def _weights_of(self, op_type: str) -> Iterator[str]:
-        """Stored tensors, biases left out, that nodes of this operator dequantize."""
+        """Stored tensors, without biases, that nodes of this operator dequantize."""
         for scope, node in nodes(self.model):
             value = scope.value(node.inputs[0]) if node.op_type == op_type and node.inputs else None
             if value is not None and value.dtype != np.int32:
@@ -182,7 +182,7 @@ class ModelFacts:
             return f"{len(missing)} operator{'s' if len(missing) > 1 else ''} missing: {', '.join(missing)}"
         from qrun.checking.rules._foretold import (
             obstacle,
-        )  # what else is asked of a model takes neither kernels nor rules
+        )  # imported here, because the other facts need neither kernels nor rules
 
         odd = next((v for v in self.model.inputs if v.kind == "sparse_tensor"), None)
         if odd is not None:
@@ -197,7 +197,7 @@ class ModelFacts:
 
 
 def _bits(scope: Scope, node: Node) -> str:
-    """``4-bit``: the codes of a node whose attributes, or one of whose inputs, say how wide they are."""
+    """The bit width of a node's quantized values, as ``4-bit``, from its attributes or one of its inputs."""
     if _qonnx(node):
         width = scope.value(node.inputs[3]) if len(node.inputs) > 3 else np.ones(1)
         return f"{float(width.reshape(-1)[0]):g}-bit" if width is not None and width.size else "?-bit"
@@ -206,12 +206,12 @@ def _bits(scope: Scope, node: Node) -> str:
 
 
 def _qonnx(node: Node) -> bool:
-    """Whether the node quantizes, and keeps floats, as QONNX has it."""
+    """Whether the node quantizes but keeps floats, in the style of QONNX."""
     return FORMER.get(node.domain, node.domain) == QONNX and node.op_type in ("Quant", "IntQuant", "BipolarQuant")
 
 
 def _has_coded_cache(node: Node) -> bool:
-    """Whether the node's cache of keys and values holds codes."""
+    """Whether the node's cache of keys and values is quantized."""
     return node.op_type == "GroupQueryAttention" and node.attributes.get("k_quant_type", "NONE") != "NONE"
 
 
@@ -222,7 +222,7 @@ def _spread(scope: Scope, node: Node, place: int) -> str:
 
 
 def _rank(found: Counter[str]) -> tuple[str, ...]:
-    """The most frequent first; a type of unknown granularity only where nothing better is known of it."""
+    """The most frequent first; a type of unknown granularity only if it does not occur with a known one."""
     return tuple(k for k, _ in found.most_common() if " " in k or not any(o.startswith(f"{k} ") for o in found))
 
 

@@ -1,4 +1,4 @@
-"""Rows about nodes, also of graphs inside nodes (of If, Loop and Scan): what they made, and names that fit."""
+"""Rows of tables about nodes, also of graphs inside If, Loop and Scan: their outputs, and names that fit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def node_of(model: Model, event: NodeEvent) -> Node:
-    """The file's node that an event is named after, or, for a second one made of it, the node that ran."""
+    """The node of the file that names an event; if the event's index is beyond the file's nodes, the node that ran."""
     if event.index < len(model.nodes) or event.node is None:
         return model.nodes[event.index]
     return event.node
 
 
 def op_names(nodes: Iterable[Node | RanNode]) -> Callable[[Node | RanNode], str]:
-    """How tables of these nodes call their operators: with the domain only where two share a name."""
+    """Returns the function that names operators in tables of these nodes: with the domain only if two share a name."""
 
     def names(node: Node | RanNode) -> tuple[str, str]:
         return (node.op_type, node.op) if isinstance(node, Node) else (node.op, node.qualified)
@@ -41,13 +41,13 @@ def op_names(nodes: Iterable[Node | RanNode]) -> Callable[[Node | RanNode], str]
 
 
 def fused_text(event: NodeEvent | RanNode, op: str) -> str:
-    """The operator, and how many other nodes it stands for: ``Conv +3``."""
+    """The operator, and the number of other nodes fused into it: ``Conv +3``."""
     others = len(event.group) - 1
     return f"{op} +{others}" if others > 0 else op
 
 
 def step_names(labels: Iterable[tuple[int, str]]) -> Callable[[NodeEvent | RanNode, str], str]:
-    """How tables call a row: by its own name, or where it did the work of others, by those of all nodes of the step.
+    """Returns the function that names a table's row: its own name, or the names of all nodes of its step.
 
     labels: index and name of each row.
     """
@@ -61,12 +61,12 @@ def step_names(labels: Iterable[tuple[int, str]]) -> Callable[[NodeEvent | RanNo
 
 
 STEP = 4
-"""Nodes of a step that are all named."""
+"""The most nodes of a step that are all named."""
 STEPS = "nodes listed together ran as one step; the time covers all of them"
 
 
 def moved(model: Model, event: NodeEvent) -> bool:
-    """Whether it is a DequantizeLinear that ran behind nodes that come after it in the file."""
+    """Whether the event is a DequantizeLinear that ran after nodes that follow it in the file."""
     own, ran = node_of(model, event), event.node
     return own.op_type == "DequantizeLinear" and ran is not None and own.inputs[0] != ran.inputs[0]
 
@@ -76,12 +76,12 @@ MOVED = "moved: runs after reshapes and pools, which then work on integers; same
 
 
 def output_text(event: NodeEvent) -> str:
-    """Type and shape of what a node made: ``uint8 [1,96,56,56]``."""
+    """Type and shape of a node's outputs: ``uint8 [1,96,56,56]``."""
     return ", ".join(f"{type_name(t.dtype)} {shape_text(t.shape)}" for t in event.outputs)
 
 
 def ran(model: Model, event: NodeEvent) -> RanNode:
-    """What ran, for documents and for tables that tell the kernel."""
+    """The record of what ran, for documents and for tables that show the kernel."""
     from qrun.documents.answers import RanNode
 
     return RanNode(**ran_fields(model, event))
@@ -110,7 +110,7 @@ def outputs(event: NodeEvent) -> tuple[TensorForm, ...]:
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """The path that all names start with, up to and with its last slash; every name keeps something."""
+    """The path that all names start with, through its last slash; "" if a name would have nothing left."""
     if len(names) < 2:
         return ""
     prefix = names[0][: names[0][: same_start(names)].rfind("/") + 1]
@@ -118,8 +118,7 @@ def common_prefix(names: Sequence[str]) -> str:
 
 
 def fold_prefix(screen: Screen, grid: Grid, place: int = 1) -> Grid:
-    """The grid with the common path of the names in one column, of nodes the second, in the header,
-    if it is too wide for the screen without that."""
+    """If the grid is too wide for the screen, moves the common path of the names in column `place` into the header."""
     if screen.fits(grid):
         return grid
     prefix = common_prefix([row[place] for row in grid.rows])
@@ -137,13 +136,13 @@ def inside_times(events: Sequence[InsideEvent]) -> list[InsideTimes]:
 
 
 def inside_left(events: Sequence[InsideTimes | InsideEvent], most: int | None) -> str:
-    """``2 more nodes inside``: those that `inside_grid` leaves out; "" if it has all."""
+    """``2 more nodes inside``: the number that `inside_grid` leaves out; "" if it shows all."""
     left = 0 if most is None else len(events) - most
     return f"{plural(left, 'more node')} inside" if left > 0 else ""
 
 
 def inside_grid(events: Sequence[InsideTimes], whole_ms: float, most: int | None) -> Grid:
-    """The slowest first, or all in the order in which they ran. whole_ms: of all nodes of the run, for shares."""
+    """The slowest nodes first, or all in execution order if `most` is None. whole_ms: all nodes' time, for shares."""
     shown = events if most is None else sorted(events, key=lambda e: -e.time_ms)[:most]
     columns = [
         Column("inside", shrink=2, cell=lambda e: e.path),

@@ -1,4 +1,4 @@
-"""Signs that other work on the machine disturbed a measurement: one test for run and profile."""
+"""Signs that other work on the machine disturbed a measurement; `run` and `profile` use the same test."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from qrun.running.profiling import TOLD, Profile, outliers, summary
 SPREAD = 1.5
 """p90 above this multiple of the median is a sign."""
 FEW = 0.02
-"""The share of runs that may be far from the median even on a quiet machine, because of interrupts."""
+"""The share of runs that interrupts may move far from the median even on a quiet machine."""
 AWAY = 0.1
-"""A larger share of the runs' time without a processor is a sign."""
+"""A larger share of the runs' time spent without a processor is a sign."""
 BUSY = "the machine is busy, or its clock varies"
 HELP = "Close other programs and repeat"
 
 
 def signs(profile: Profile) -> Iterator[str]:
-    """The signs in one profile; a quiet machine gives none."""
+    """Yields the signs in one profile; a quiet machine gives none."""
     yield from _spread(profile)
     yield from _away(profile)
     yield from _nodes(profile)
 
 
 def _spread(profile: Profile) -> Iterator[str]:
-    """Signs in plain runs. A slow first run alone is no sign."""
+    """Signs in plain runs. A slow first run alone is not a sign."""
     odd, samples, s = outliers(profile.run_ns), profile.run_ns, summary(profile.run_ns)
     if len(odd) > FEW * len(samples) and odd != [0]:
         slowest = max(samples[at] for at in odd)
@@ -41,8 +41,8 @@ def _away(profile: Profile) -> Iterator[str]:
 
 
 def _nodes(profile: Profile) -> Iterator[str]:
-    """Signs in nodes: other nodes are held up in each run, or the nodes take longer than the plain runs that took turns
-    with theirs."""
+    """Signs in nodes: each run delays other nodes, or the nodes take longer than the plain runs interleaved with
+    theirs."""
     spent = float(profile.medians.sum())
     if profile.held_ns > TOLD * profile.median_ns:
         held = duration(spent + profile.held_ns)

@@ -1,4 +1,4 @@
-"""Answers as a notebook shows them: what the terminal would, as HTML."""
+"""Shows results in a notebook: the terminal's text as HTML."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from qrun.running.profiling import Profile
 
 WIDTH = 120
 OPTIONS = re.compile(r" {3}--[a-z].*$", re.M)
-"""What could be typed to see more, on the command line."""
+"""The command-line options that a report suggests for seeing more."""
 
 
 def html_of(value: Any) -> str:
-    """One element for an answer: Model, Profile, Finding, Comparison or Accuracy."""
+    """One HTML element for a Model, Profile, Finding, Comparison or Accuracy."""
     return f'<pre style="white-space: pre; overflow-x: auto">{escape(text_of(value))}</pre>'
 
 
 def text_of(value: Any) -> str:
-    """What the terminal shows of it, in 120 columns."""
+    """The terminal's text for a value, 120 columns wide."""
     return OPTIONS.sub("", drawn(lambda screen: _draw(screen, value), WIDTH).rstrip("\n"))
 
 

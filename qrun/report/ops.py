@@ -1,5 +1,5 @@
-"""The report of ``qrun ops``: operators, their versions and types, as text and as JSON;
-and of one, for ``qrun explain``."""
+"""The report of ``qrun ops``: operators with versions and types, as text and as JSON; and the page of one operator for
+``qrun explain``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qrun.report.screen import Screen
 
 FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c", "complex"))
 WIDE = 120
-"""Columns from which a table tells the rules too."""
+"""Columns from which a table also shows the rules."""
 NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
 
 
@@ -29,8 +29,8 @@ NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
 class Supported:
     """An operator that runs.
 
-    versions: the schema versions that run, oldest first; definition: of the newest.
-    inputs:   (names that share a type, allowed types), those that hold data, at the newest version.
+    versions: the schema versions that run, oldest first; definition: the newest version's.
+    inputs:   (names that share a type, allowed types) of the inputs that hold data, at the newest version.
     """
 
     domain: str
@@ -46,8 +46,7 @@ class Supported:
 
     @property
     def text(self) -> str:
-        """What the declaration says, and where that comes from:
-        the operator's own page, before others that it names."""
+        """The declaration's docstring and its sources: the operator's own page before others that it names."""
         told = inspect.cleandoc(self.definition.__doc__ or "")
         if self.op_type in told.partition("Source: ")[2]:
             return told
@@ -68,23 +67,23 @@ class Supported:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules that are about this operator."""
+        """The rules about this operator."""
         return tuple(_rules().get(self.op, ()))
 
 
 @cache
 def _rules() -> dict[str, list[str]]:
-    """The rules about each operator, by the name that users write."""
+    """The rules about each operator, by the operator's name as users write it."""
     return grouped((op, rule.id) for rule in RULES.values() for op in dict.fromkeys(rule.applies))
 
 
 def supported() -> tuple[Supported, ...]:
-    """Everything that runs, ai.onnx first, by name."""
+    """All operators that run, ai.onnx first, by name."""
     return tuple(_supported(domain, op_type) for domain, op_type in operators())
 
 
 def matching(known: Iterable[Supported], name: str) -> tuple[Supported, ...]:
-    """Those whose name contains `name`, in any case."""
+    """The operators whose name contains `name`, in any case."""
     return tuple(s for s in known if name.lower() in s.op.lower())
 
 
@@ -104,7 +103,7 @@ def _versions(domain: str, op_type: str) -> tuple[int, ...]:
 
 
 def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], frozenset[np.dtype[Any]] | None], ...]:
-    """Inputs that hold data, and outputs whose zero point gives their type; those of one type variable together."""
+    """Inputs that hold data, and outputs whose type is given by their zero point; grouped by type variable."""
     formals = {f.name: f for f in definition.formals(version)}
     data = dict(formals)
     known = facts(definition.domain, definition.op_type)
@@ -146,8 +145,8 @@ def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
 
 
 def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str = "") -> None:
-    """The table, without the rules where there is little room, then how many of how many.
-    name: what begins so is first."""
+    """Prints the table, without the rules if room is short, then how many of how many are shown. name: operators whose
+    name begins with it come first."""
     wide, others = screen.width is None or screen.width >= WIDE, any(s.ran_by == RUNNER for s in shown)
     columns = [
         Column("operator", wrap=True, cell=lambda s: s.op),
@@ -173,14 +172,14 @@ def ranges(codes: Sequence[str]) -> str:
 
 
 def why_missing(name: str) -> str:
-    """One sentence on an operator that does not run, with near names."""
+    """One sentence about an operator that does not run, with similar names."""
     near = near_operators(name.rpartition("::")[2])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"no operator has {name!r} in its name{hint}"
 
 
 def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:
-    """The report for programs."""
+    """The JSON report."""
     return {
         "operators": [
             {
@@ -202,8 +201,8 @@ def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:
 
 
 def print_operators(screen: Screen, found: Sequence[Supported]) -> None:
-    """All that is known of operators, one below the other, as of several domains:
-    versions, text, inputs, attributes, rules."""
+    """Prints everything known about these operators, such as one operator in several domains: versions, text, inputs,
+    attributes, rules."""
     for number, s in enumerate(found):
         if number:
             screen.line()

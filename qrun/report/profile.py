@@ -1,5 +1,5 @@
-"""The report of a profile: the whole model, the slowest nodes, the operators; as text, Markdown, CSV and JSON, whose
-schema is qrun/schemas/profile-1.0.json. What its reader should know about the numbers."""
+"""The report of a profile: the whole model, the slowest nodes, the operators, and notes on how far to trust the
+numbers; as text, Markdown, CSV and JSON, whose schema is qrun/schemas/profile-1.0.json."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ UNDECIDED = {
     "same": "the interquartile ranges overlap",
     "few runs": f"{LEAST} runs or more are needed (-n)",
 }
-"""Why the times of two runtimes tell no order."""
+"""Why the times of two runtimes give no order."""
 HEAVIEST = "groups of nodes that both ran as a whole, each listed under the operator of its slowest node"
 BAR, BESIDE = 44, 62
-"""Columns of the longest bar, and of what stands beside it without the operator's name."""
+"""Columns of the longest bar, and of the text beside it without the operator's name."""
 
 
 def profile_sheet(report: ProfileReport, screen: Screen, markdown: bool = False) -> Sheet:
-    """The report for a screen; bars and signs are those that it can show."""
+    """Lays out the report for a screen, with bars and characters that the screen can show."""
     label = f"arith {report.arith}" if report.arith != "exact" else ""
     model = headline(report.profile.model, report.feeds, label)
     whole = Block("Whole model", whole_grid(report, screen.clean("±")))
@@ -58,7 +58,7 @@ def profile_sheet(report: ProfileReport, screen: Screen, markdown: bool = False)
 
 
 def print_csv(out: Out, report: ProfileReport) -> None:
-    """The report as CSV; signs that the stream's encoding lacks as escapes."""
+    """Prints the report as CSV; characters that the stream's encoding lacks become escapes."""
     encoding = out.result.encoding
     out.result.stream.write(profile_csv(report).encode(encoding, "backslashreplace").decode(encoding))
 
@@ -79,7 +79,7 @@ def _how(report: ProfileReport) -> str:
 
 
 def verdict(report: ProfileReport) -> str:
-    """Which runtime is faster, or why that is not decided; nothing without another runtime."""
+    """Says which runtime is faster, or why that is undecided; "" without another runtime."""
     found = report.against_change
     if report.against is None or found is None:
         return ""
@@ -87,7 +87,7 @@ def verdict(report: ProfileReport) -> str:
 
 
 def faster(verdict: str, mine: Samples, others: Samples) -> str:
-    """Which runtime is faster, or why that is not decided. verdict: of the times of whole runs."""
+    """Says which runtime is faster, or why that is undecided. verdict: on the times of whole runs."""
     median = f"qrun {duration(mine.median_ms * 1e6)}, onnxruntime {duration(others.median_ms * 1e6)} a run"
     if verdict in UNDECIDED:
         first, second = ((each.min_ms or 0.0) * 1e6 for each in (mine, others))
@@ -132,7 +132,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
 
 
 def _with_profiler(report: ProfileReport) -> str:
-    """That onnxruntime's nodes were not timed in plain runs; "" where they were not timed."""
+    """A note that onnxruntime's nodes were timed with its profiler; "" if they were not timed."""
     ort = report.against
     if ort is None or not ort.profiled_ns or not ort.median_ns:
         return ""
@@ -162,7 +162,7 @@ def _both(groups: Sequence[GroupTimes]) -> str:
 
 
 def _arithmetic(report: ProfileReport) -> Iterator[str]:
-    """Which nodes of a QDQ model onnxruntime computed in integers."""
+    """Says which nodes of a QDQ model onnxruntime computed in integers."""
     found = sorted(report.arithmetics.items(), key=lambda item: -item[1].total())
     counts = [f"{kinds['integer']} of {kinds.total()} {op}" for op, kinds in found]
     if counts:
@@ -170,7 +170,7 @@ def _arithmetic(report: ProfileReport) -> Iterator[str]:
 
 
 def _below(report: ProfileReport) -> Iterator[str]:
-    """What stands under the table of nodes."""
+    """The lines below the table of nodes."""
     if any(row.group[1:] for row in report.slowest):
         yield JOINED if report.backend == "ort" else FUSED
     if any(row.step for row in report.slowest):
@@ -184,7 +184,7 @@ def _below(report: ProfileReport) -> Iterator[str]:
 
 
 def _overhead(report: ProfileReport) -> Iterator[str]:
-    """What a plain run takes in addition to its nodes."""
+    """The time of a plain run beyond its nodes."""
     profile, against = report.profile, report.against
     if against is not None:
         mine, others = (_known(each.overhead_ns) for each in (profile, against))
@@ -199,8 +199,8 @@ def _known(ns: float | None) -> str:
 
 
 def roof_text(machine: Machine) -> str:
-    """``roof: share of
-    83.5 GMAC/s (vpmaddwd ymm, 1 thread) or of 24 to 201 GB/s (memory to cache), whichever bounds``."""
+    """``roof: share of 84 GMAC/s (vpmaddwd ymm, 1 thread; float32 42) or of 24 GB/s (memory) to 201 GB/s (cache),
+    whichever bounds``."""
     threads = plural(machine.threads, "thread")
     slow, fast = machine.memory[-1][1] / 1e9, machine.memory[0][1] / 1e9
     return (
@@ -281,9 +281,9 @@ GROUP_COLUMNS = keys("nodes name op folded median_ms other_ms ratio ran_by other
 
 
 def profile_csv(report: ProfileReport) -> str:
-    """RFC 4180: a record per node, in graph order, or per operator, or per group of nodes; texts in quotes.
+    """RFC 4180: one record per node, in graph order, or per operator, or per group of nodes; texts in quotes.
 
-    Several values in a field are separated by spaces (indices) or ``; `` (texts); what counts them is a JSON object.
+    Several values in a field are separated by spaces (indices) or ``; `` (texts); counts are a JSON object.
     """
     if report.against is not None and report.by == "op":
         return _csv(encode(report.paired), ("op", "groups", "nodes", "median_ms", "other_ms", "ratio"))
@@ -316,12 +316,12 @@ def _csv(records: Sequence[dict[str, Any]], columns: Collection[str]) -> str:
 
 
 _FORMULA = ("=", "+", "-", "@")
-"""What begins a formula in a spreadsheet."""
+"""Characters that begin a formula in a spreadsheet."""
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they are, true and false as words, nothing as an empty field,
-    texts as no spreadsheet computes them."""
+    """A CSV field: numbers unchanged, booleans as words, None as an empty field, texts such that no spreadsheet
+    computes them."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -331,14 +331,14 @@ def _plain(value: Any) -> Any:
 
 
 Sides = Sequence[tuple[str, Profile]]
-"""What a note calls the runtime, and its profile."""
+"""A runtime's name in notes, and its profile."""
 
 ABOVE = 1.15
-"""Share of the roof that says that the roof was measured on a busy machine."""
+"""A larger share of the roof shows that the roof was measured on a busy machine."""
 
 
 def notes(report: ProfileReport) -> list[str]:
-    """What the reader should know about these numbers; one note for each thing to do about them."""
+    """Notes on these numbers for the reader; one note for each action to take."""
     sides = [("", report.profile)]
     if report.against is not None:
         sides = [("qrun: ", report.profile), ("onnxruntime: ", report.against)]
@@ -357,7 +357,7 @@ def _missing(report: ProfileReport) -> Iterator[str]:
 
 
 def _coarse(ort: Profile, name: str) -> str:
-    """How far the times of onnxruntime's profiler go."""
+    """Says how exact the times of onnxruntime's profiler are."""
     profiled, plain, lack = summary(ort.profiled_ns).median, ort.median_ns, ort.unit_ns * len(ort.node_ns)
     slower = f" ({percent(profiled / plain - 1)} more)" if plain and profiled > plain else ""
     less = "" if ort.overhead_ns is not None else ", too coarse or too slow to show the call overhead"

@@ -1,5 +1,4 @@
-"""What a profile says about each node, each operator and each group of nodes: the records of its JSON document, and
-the tables of them."""
+"""The records of a profile's JSON document, for each node, each operator and each group of nodes; and their tables."""
 
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 class ProfileReport:
     """Everything that a report of a profile shows.
 
-    load_ns: reading the file and preparing the backend, 0 if it is not known. label: another runtime, "" for qrun.
+    load_ns: time to read the file and prepare the backend, 0 if unknown. label: another runtime, "" for qrun.
     top:     rows to print, None for all in graph order; by: node or op.
-    machine: what its roof is judged by, None if that is not known.
-    threads: that the backend was given, None if it chose itself.
-    against: the profile of another runtime, `other`, measured in turn with this one.
+    machine: the machine that gives the roof, None if unknown.
+    threads: the number given to the backend, None if it chose itself.
+    against: the profile of another runtime, `other`, whose runs were interleaved with these.
     """
 
     profile: Profile
@@ -55,7 +54,7 @@ class ProfileReport:
 
     @cached_property
     def rows(self) -> list[ProfileNode]:
-        """A row per node that ran, in graph order."""
+        """One row per node that ran, in graph order."""
         return node_rows(self.profile, self.machine)
 
     @cached_property
@@ -65,17 +64,17 @@ class ProfileReport:
 
     @cached_property
     def operators(self) -> list[OperatorTimes]:
-        """A row per operator, the slowest first."""
+        """One row per operator, the slowest first."""
         return operator_rows(self.rows)
 
     @cached_property
     def other_rows(self) -> list[ProfileNode]:
-        """A row per node that the other runtime ran."""
+        """One row per node that the other runtime ran."""
         return node_rows(self.against, self.machine) if self.against else []
 
     @cached_property
     def arithmetics(self) -> Mapping[str, Counter[str]]:
-        """By operator of a QDQ model, how many nodes the other runtime computed on quantized values, and in float."""
+        """By operator of a QDQ model, how many nodes the other runtime computed in integers, and in float."""
         found: dict[str, Counter[str]] = {}
         if not self.profile.model.op_types.isdisjoint(CONVERSIONS):
             for row in self.other_rows:
@@ -85,7 +84,7 @@ class ProfileReport:
 
     @cached_property
     def groups(self) -> list[GroupTimes]:
-        """A row per group of nodes that both runtimes ran as a whole, in graph order."""
+        """One row per group of nodes that both runtimes ran as a whole, in graph order."""
         if self.against is None:
             return []
         extents = common_extents(self.profile.model, self.profile.last.events, self.against.last.events)
@@ -93,18 +92,18 @@ class ProfileReport:
 
     @cached_property
     def ran(self) -> list[GroupTimes]:
-        """The groups that either of them ran anything for."""
+        """The groups for which either runtime ran anything."""
         return [group for group in self.groups if not group.folded]
 
     @cached_property
     def paired(self) -> list[PairedTimes]:
-        """A row per operator of the groups, that with the most time in either runtime first."""
+        """One row per operator of the groups, the one with the most time in either runtime first."""
         rows = (_pair(op, groups) for op, groups in grouped((group.op, group) for group in self.ran).items())
         return sorted(rows, key=lambda row: -max(row.median_ms, row.other_ms))
 
     @cached_property
     def against_change(self) -> Change | None:
-        """Of whole runs, from the other runtime to this one; None without another one."""
+        """The change of whole runs from the other runtime to this one; None without another one."""
         if self.against is None:
             return None
         before, after = (tuple(ns / 1e6 for ns in p.run_ns) for p in (self.against, self.profile))
@@ -112,7 +111,7 @@ class ProfileReport:
 
 
 def statistics(s: Summary) -> dict[str, float | None]:
-    """Of samples, in ms."""
+    """The statistics of samples, in ms."""
     return {
         "median_ms": s.median / 1e6,
         "min_ms": s.low / 1e6,
@@ -156,7 +155,7 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
 
 
 def _arithmetic(event: NodeEvent) -> str:
-    """Whether onnxruntime's node computes on quantized values, as a word."""
+    """``integer`` if onnxruntime's node computes on quantized values, ``float`` or "" if not."""
     if event.backend != "ort" or event.node is None or not event.inputs:
         return ""
     from qrun.peers.ortnodes import computes_on_codes
@@ -168,8 +167,8 @@ def _arithmetic(event: NodeEvent) -> str:
 
 
 def bytes_moved(event: NodeEvent) -> int:
-    """Bytes of a node's inputs, each once and weights among them, and of its outputs. A node that only moves elements,
-    as Gather takes rows of a table, reads no more of its first input than it writes."""
+    """Bytes of a node's inputs (weights included, each once) and of its outputs. A node that only moves elements, such
+    as a Gather of rows of a table, reads no more of its first input than it writes."""
     tensors = {tensor.name or str(at): tensor for at, tensor in enumerate((*event.inputs, *event.outputs))}
     node, unread = event.node, 0
     definition = find(node.domain, node.op_type, node.version) if node is not None else None
@@ -183,10 +182,10 @@ def _speed(macs: int, median: float) -> float | None:
 
 
 def judged_by(profile: Profile, threads: int | None, cache: bool = True) -> Machine | None:
-    """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more.
+    """What this machine can do; None if there are no nodes. It is measured again if a node is above the roof.
 
     threads: of the backend, None for as many as there are CPUs; more add nothing, and take very long to measure because
-    they wait for each other. cache: keep what is measured beside the compiled kernels.
+    they wait for each other. cache: keep the measurement beside the compiled kernels.
     """
 
     if not profile.node_ns.size:
@@ -203,7 +202,7 @@ def above_roof(rows: Iterable[ProfileNode], times: float = 1.0) -> list[ProfileN
 
 
 def _roof(machine: Machine, event: NodeEvent) -> Roof | None:
-    """The roof of a node that computes in 8-bit integers or float32; of others only that of the memory."""
+    """The roof of a node that computes in 8-bit integers or float32; for nodes without MACs, the memory's."""
     kinds: dict[str, Kind] = {"float32": "float32", "uint8": "int8", "int8": "int8"}
     kind = kinds.get(event.inputs[0].dtype.name) if event.inputs else None
     if event.node is not None and event.node.op in _QUANTIZING:
@@ -218,18 +217,18 @@ _QUANTIZING = {"com.microsoft::DynamicQuantizeLSTM", "com.microsoft::DynamicQuan
 
 
 def spent(rows: Iterable[ProfileNode]) -> float:
-    """What the nodes take together, ns."""
+    """The time of these nodes together, ns."""
     return sum(row.median_ns for row in rows)
 
 
 def roof_share(rows: Sequence[ProfileNode]) -> float | None:
-    """Share of the roof that these nodes reach together; None if that is not known of one."""
+    """The share of the roof that these nodes reach together; None if one of them has no known roof."""
     median, known = spent(rows), [row.roof_ns for row in rows if row.roof_ns is not None and row.median_ns]
     return sum(known) / median if median and known and all(row.roof_ns is not None for row in rows) else None
 
 
 def operator_rows(rows: Iterable[ProfileNode]) -> list[OperatorTimes]:
-    """A row per operator, the slowest first."""
+    """One row per operator, the slowest first."""
     found = grouped((row.qualified, row) for row in rows)
     return sorted((_operator(op, rows) for op, rows in found.items()), key=lambda row: -row.median_ms)
 
@@ -276,7 +275,7 @@ def _pair(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:
 
 
 def refused(rows: Iterable[ProfileNode]) -> list[tuple[str, list[ProfileNode]]]:
-    """Why nodes that took time did not run natively, the reason that costs most first."""
+    """The reasons why nodes that took time did not run natively, the costliest reason first."""
     found = grouped((row.why, row) for row in rows if row.why and row.median_ns)
     return sorted(found.items(), key=lambda item: -spent(item[1]))
 
@@ -285,7 +284,7 @@ INSERTED = "(inserted)"
 
 
 def whole_grid(report: ProfileReport, sign: str) -> Grid:
-    """The whole model's times; two rows if it was measured against another runtime. sign: plus or minus."""
+    """The whole model's times; two rows if another runtime was measured too. sign: the plus-minus sign."""
     profile, both = report.profile, report.against is not None
     peak = profile.last.peak_bytes
     more = [("live tensors", human(peak))] if peak and not both else []
@@ -325,7 +324,7 @@ def _mean(s: Summary, sign: str) -> str:
 def node_grid(
     shown: Sequence[ProfileNode], rows: Sequence[ProfileNode], op: Callable[[ProfileNode], str], roofs: bool
 ) -> Grid:
-    """The nodes to show of all rows. op: what operators are called."""
+    """The table of the nodes `shown`. rows: all nodes; op: names an operator."""
     running, named = 0.0, step_names((n.index, n.label) for n in rows)
 
     def total(row: ProfileNode) -> str:
@@ -355,7 +354,7 @@ def _gmacs(row: ProfileNode | OperatorTimes) -> str:
 
 
 def _roof_text(rows: Sequence[ProfileNode]) -> str:
-    """``62% compute``: the share of the roof of all, and what bounds the one that takes longest."""
+    """``62% compute``: the share of the roof that all reach, and what bounds the node that takes longest."""
     share, known = roof_share(rows), [row for row in rows if row.bound]
     return (
         "-" if share is None or not known else f"{share * 100:.0f}% {max(known, key=lambda row: row.median_ns).bound}"
@@ -369,7 +368,8 @@ def operator_grid(
     top: int | None = None,
     kernels: bool = False,
 ) -> Grid:
-    """By operator. draw: a bar for a share, None for none; top: rows to show, None for all; kernels: what ran each."""
+    """The table of operators. draw: makes a bar from a share, None: no bars; top: rows, None: all; kernels: show
+    them."""
     shown = kinds if top is None or len(kinds) <= top + 1 else kinds[:top]
     if rest := kinds[len(shown) :]:
         sums = (sum(k.nodes for k in rest), sum(k.median_ms for k in rest), sum(k.share for k in rest))
@@ -396,7 +396,7 @@ def _count_text(kernels: Any, numbers: bool = True) -> str:
 
 
 def refused_grid(rows: Sequence[ProfileNode]) -> Grid:
-    """Why nodes did not run natively, with what that costs; no rows if all did."""
+    """The reasons why nodes did not run natively, with their cost; no rows if all ran natively."""
     columns = [
         Column("not native, because", wrap=True, below=True, cell=lambda found: found[0]),
         Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
@@ -408,7 +408,7 @@ def refused_grid(rows: Sequence[ProfileNode]) -> Grid:
 
 
 def _both(ran_by: Column, roofs: bool, arithmetic: bool) -> list[Column | None]:
-    """The columns of groups, and of operators, that two runtimes ran."""
+    """The columns for groups and operators that two runtimes ran."""
     both = [
         Column("roof", right=True, optional=1, cell=lambda row: _roof_text(row.mine)),
         Column("ort's roof", right=True, optional=3, cell=lambda row: _roof_text(row.others)),
@@ -424,7 +424,7 @@ def _both(ran_by: Column, roofs: bool, arithmetic: bool) -> list[Column | None]:
 
 
 def _arithmetic_text(row: GroupTimes | PairedTimes) -> str:
-    """``integer``, ``float``, or how many nodes of each."""
+    """``integer``, ``float``, or the number of nodes of each."""
     kinds = Counter(node.arithmetic for node in row.others if node.arithmetic)
     return _count_text(kinds, len(kinds) > 1) or "-"
 
@@ -434,7 +434,7 @@ def _time(rows: Sequence[ProfileNode]) -> str:
 
 
 def against_grid(groups: Sequence[GroupTimes], op: Callable[[ProfileNode], str], roofs: bool, arithmetic: bool) -> Grid:
-    """Groups of nodes, with the times of both runtimes. arithmetic: tell in which the other one computed."""
+    """Groups of nodes with the times of both runtimes. arithmetic: show if the other one used integers."""
 
     def place(group: GroupTimes) -> str:
         return str(group.heaviest.index) if group.heaviest and group.nodes else "-"
@@ -456,7 +456,7 @@ def against_grid(groups: Sequence[GroupTimes], op: Callable[[ProfileNode], str],
 
 
 def paired_grid(report: ProfileReport) -> Grid:
-    """By operator, with the times and roofs of both runtimes."""
+    """Operators with the times and roofs of both runtimes."""
 
     def ran_by(row: PairedTimes) -> str:
         return _count_text(Counter(node.ran_by for node in row.others)) or "-"

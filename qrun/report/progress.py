@@ -1,5 +1,5 @@
-"""One line on stderr for long work: what, how far, time left.
-Only on a terminal, gone before anything else is written."""
+"""One line on stderr during long work: the work, how much is done, the time left. It appears only on a terminal, and is
+erased before anything else is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = 30
 class ProgressLine:
     """The line of a process: ``with ProgressLine(out, "compare")``. A thread draws it while other threads work.
 
-    What is written to the screens of `out` meanwhile clears it first.
+    Writing to a screen of `out` clears the line first.
     """
 
     def __init__(self, out: Out, what: str) -> None:
@@ -77,7 +77,7 @@ class ProgressLine:
         self.shown = len(text)
 
     def clear(self) -> None:
-        """Erase the line; it comes back when nothing else is written for a while."""
+        """Erases the line; it comes back when nothing else has been written for a while."""
         with self._lock:
             if self.shown:
                 self._bare.write("\r" + " " * self.shown + "\r")
@@ -85,7 +85,7 @@ class ProgressLine:
             self.shown, self._quiet = 0, monotonic()
 
     def text(self, seconds: float) -> str:
-        """What it says after so many seconds, in one line of the screen."""
+        """The line's text after that many seconds, cut to one line of the screen."""
         if self.state is None:
             return f"{self.what}: {_time(seconds)}"[: self._room]
         done, total, left = self.state
@@ -106,7 +106,7 @@ class ProgressLine:
 
 
 class _Clearing:
-    """A stream in front of which the line is cleared."""
+    """A stream that clears the line before each write."""
 
     def __init__(self, stream: IO[str], line: ProgressLine) -> None:
         self._stream, self._line = stream, line
@@ -120,14 +120,14 @@ class _Clearing:
 
 
 class Progress:
-    """What part of a command's work tells its line:
-    ``with Progress(out, "profile") as progress: ... progress(done, total, left)``."""
+    """Reports the progress of one part of a command's work to the line: ``with Progress(out, "profile") as progress:
+    ... progress(done, total, left)``."""
 
     def __init__(self, out: Out, what: str, unit: str = "runs") -> None:
         self.line, self.what, self.unit = out.progress, what, unit
 
     def __call__(self, done: int, total: int | None, left: float | None) -> None:
-        """done: of total, if that is known; left: seconds, None if nobody knows."""
+        """done: how much is done of `total`, None if unknown; left: seconds, None if unknown."""
         if self.line is not None:
             self.line.state = (done, total, left)
 

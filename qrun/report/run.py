@@ -55,10 +55,10 @@ ELEMENTS = 64
 class RunReport:
     """Everything that a report of a run shows.
 
-    result:   of the first run, which observes values: graph outputs, then the tensors asked for with --tensor.
+    result:   of the first run, which observes values: graph outputs, then the tensors requested with --tensor.
     findings: None if the checks did not run.
-    backend:  the name asked for; label: the runtime with its version, "" for qrun itself.
-    profile:  of the runs that came next; None where these would have taken long. threads: None if they are not known.
+    backend:  the requested name; label: the runtime with its version, "" for qrun itself.
+    profile:  of the runs that came next; None if these would have taken long. threads: None if unknown.
     """
 
     model: Model
@@ -78,7 +78,7 @@ class RunReport:
 
     @property
     def median_ns(self) -> float:
-        """Of plain runs; where there are none, what the first run took."""
+        """The median of plain runs; without any, the time of the first run."""
         return self.profile.median_ns if self.profile else self.result.duration_ns
 
     @property
@@ -90,18 +90,18 @@ class RunReport:
 
     @property
     def fused_groups(self) -> int:
-        """Steps that stand for several nodes of the model."""
+        """The number of steps that replace several nodes of the model."""
         return sum(len(event.group) > 1 for event in self.timed.events)
 
     @property
     def notes(self) -> list[str]:
-        """What the reader should know about the times."""
+        """Notes on the times for the reader."""
         found = ", ".join(signs(self.profile)) if self.profile else ""
         return [f"{BUSY}: {found}. {HELP}; qrun profile measures longer."] if found else []
 
 
 def print_run(out: Out, report: RunReport) -> None:
-    """The text report: header, Outputs, Time, Checks; Outputs only when quiet."""
+    """Prints the text report: header, Outputs, Time, Checks; only Outputs when quiet."""
     screen = out.result
     if out.quiet:
         _outputs(screen, report.result.outputs)
@@ -119,7 +119,7 @@ def print_run(out: Out, report: RunReport) -> None:
 
 
 def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
-    """A row for each tensor; of a long sequence those of its first elements."""
+    """Prints one row per tensor; for a long sequence, the rows of its first elements."""
     left = {name: len(elements_of(value)) - ELEMENTS for name, value in values.items()}
     cut = {name: sequence(elements_of(value)[:ELEMENTS]) if left[name] > 0 else value for name, value in values.items()}
     print_arrays(screen, tensors(cut), True)
@@ -129,8 +129,8 @@ def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
 
 
 def _label(report: RunReport) -> str:
-    """The runtime, or how qrun computed: ``arith ort, 6 groups fused``;
-    a QDQ model without fused groups ran as written."""
+    """The runtime, or how qrun computed: ``arith ort, 6 groups fused``. A QDQ model without fused groups ran as
+    written."""
     from qrun.report.modelfacts import ModelFacts
 
     if report.label:
@@ -143,7 +143,7 @@ def _label(report: RunReport) -> str:
 
 
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
-    """What a plain run takes, and the nodes of it."""
+    """Prints the time of a plain run, and its nodes."""
     each = " a run" if report.profile else ""
     screen.wrapped("", "  ", (f"{duration(report.median_ns)}{each}", "bold"), f"  {_measurement_text(report)}")
     timed = report.timed
@@ -176,8 +176,8 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
 
 
 def _measurement_text(report: RunReport) -> str:
-    """How: ``median of 2,000 plain runs, 2 threads; first run 1.3 ms (148 us of compiling and checking not
-    included)``."""
+    """Says how the time was measured: ``median of 2,000 plain runs, 2 threads; first run 1.3 ms (148 us of compiling
+    and checking not included)``."""
     profile, first, aside = report.profile, report.result.duration_ns, report.result.aside_ns
     own = f" ({duration(aside)} of compiling and checking not included)" if aside else ""
     if profile is None:
@@ -189,7 +189,7 @@ def _measurement_text(report: RunReport) -> str:
 
 
 def _reason(model: Model, slowest: NodeEvent) -> str:
-    """Why the slowest node has no native kernel; "" if it has one, or was to have none."""
+    """Why the slowest node has no native kernel; "" if it has one, or was not meant to have one."""
     if not slowest.why:
         return ""
     name, where = (
@@ -219,14 +219,14 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
         else None,
     ]
     whole = Grid.of(columns, rows)
-    grid = fold_prefix(screen, whole)  # which names the column of nodes anew
+    grid = fold_prefix(screen, whole)  # may rename the column of nodes
     more = [*_left(report, rows, total), *_overhead(report)]
     cells = [[told.get(column.header, "") for column in whole.columns] for told in more]
     return replace(grid, rows=[*grid.rows, *cells])
 
 
 def _left(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict[str, str]]:
-    """The nodes without a row of their own, by column."""
+    """The row for the nodes without a row of their own; cells by column."""
     count, ns = len(report.timed.events) - len(rows), total - sum(ns for _, ns in rows)
     if count:
         share = percent(ns / total if total else 0)
@@ -234,7 +234,7 @@ def _left(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict
 
 
 def _overhead(report: RunReport) -> Iterator[dict[str, str]]:
-    """What a plain run takes in addition to its nodes, by column."""
+    """The row for the time of a plain run beyond its nodes; cells by column."""
     ns = report.profile.overhead_ns if report.profile else None
     if ns:  # 0: hidden by noise
         yield {"node": "call overhead", "time": duration(ns)}
@@ -284,7 +284,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
 
 
 def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
-    """What the JSON report tells of each output, or of the tensors in it."""
+    """The JSON records of the outputs, one for each tensor in them."""
 
     made = []
     for name, array in tensors(arrays).items():

@@ -1,4 +1,4 @@
-"""Where reports go: a stream with its width, colours and characters, each judged for itself."""
+"""The streams that reports are written to, each with its own width, colours and characters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 Piece = str | tuple[str, str]
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
-"""Of levels."""
+"""Styles of the levels."""
 GOOD, BAD, OPEN = "bold green", "bold red", "bold"
-"""How a verdict is shown: yes, no, and neither."""
+"""Styles of a verdict: yes, no, and neither."""
 HANGING = "    "
-"""Before what does not fit the line of a formula."""
+"""Indentation of a formula's second and later lines."""
 NARROW = 60
-"""Columns below which lines around a table take too much room."""
+"""Below this number of columns, lines around a table take too much room."""
 
 
 class _Log:
-    """The log of a CI job: a stream into which no command to its runner gets by way of a name."""
+    """The log of a CI job: a stream in which no name can act as a command to the job's runner."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -40,11 +40,11 @@ class _Log:
 
 
 class Screen:
-    """A stream that takes lines and grids.
+    """A stream that prints lines and grids.
 
-    terminal: one that can draw: tables have lines around them where there is room for that.
-    width:    columns that lines and tables fit, if they can; None: as wide as the text is.
-    color:    styles become escape codes.
+    terminal: whether it can draw: tables then have lines around them if there is room.
+    width:    columns that lines and tables shall fit into; None: as wide as the text is.
+    color:    whether styles become escape codes.
     """
 
     def __init__(self, stream: IO[str], *, terminal: bool, width: int | None, color: bool) -> None:
@@ -59,7 +59,7 @@ class Screen:
 
     @classmethod
     def of(cls, stream: IO[str] | None, color: str = "auto") -> Screen:
-        """Judge a stream: terminal, width (COLUMNS first), and colour (NO_COLOR, FORCE_COLOR, TERM)."""
+        """Detects a stream's terminal, width (COLUMNS first), and colour (NO_COLOR, FORCE_COLOR, TERM)."""
         if stream is None:
             stream = io.StringIO()
         terminal = _is_terminal(stream)
@@ -73,15 +73,16 @@ class Screen:
         return shorten(text, width, self.ellipsis)
 
     def write(self, text: str, unencodable: str = "backslashreplace") -> None:
-        """A text as it is, such as JSON, and the end of its line. unencodable: as in ``str.encode``."""
+        """Writes a text unchanged, such as JSON, and a newline. unencodable: as in ``str.encode``."""
         self.stream.write(text.encode(self.encoding, unencodable).decode(self.encoding) + "\n")
 
     def commands(self, text: str) -> None:
-        """Lines that are commands to the runner of a CI job, and are meant to be."""
+        """Writes lines that are meant as commands to the runner of a CI job."""
         self._bare.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n")
 
     def line(self, *pieces: Piece) -> None:
-        """One line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to break."""
+        """Writes one line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to
+        break."""
         if not self.color:
             plain = "".join([p if isinstance(p, str) else p[0] for p in pieces])
             self.stream.write(self.clean(plain).rstrip() + "\n")
@@ -94,9 +95,9 @@ class Screen:
         self.console.print(text, soft_wrap=True)
 
     def wrapped(self, first: str, rest: str, *pieces: Piece) -> None:
-        """A paragraph after `first`, later lines after `rest`; broken at spaces only where there is a width.
+        """Writes a paragraph after `first`, later lines after `rest`; it breaks at spaces if the screen has a width.
 
-        What follows three spaces, such as options to type, stays on one line where it can.
+        Text after three spaces, such as options to type, stays on one line where possible.
         """
         parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
         text = "".join([part for part, _ in parts])
@@ -116,7 +117,7 @@ class Screen:
         self.line(first, *_slice(parts, begin, len(text)))
 
     def paragraphs(self, text: str, indent: str = "") -> None:
-        """Paragraphs with a line between them, each wrapped; those that begin with a space line by line, indented."""
+        """Wraps each paragraph, with a line between them; one that begins with a space keeps its lines and indent."""
         for number, part in enumerate(text.split("\n\n")):
             if number:
                 self.line()
@@ -129,20 +130,20 @@ class Screen:
                 self.wrapped(indent, indent, " ".join(part.split()))
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Labels with their values behind them, each a paragraph; those without a value are left out."""
+        """Writes labels and values, each a paragraph; labels without a value are left out."""
         width = max((len(label) for label, _ in rows), default=0)
         for label, value in rows:
             if value:
                 self.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
 
     def fits(self, grid: Grid) -> bool:
-        """Can the grid be shown as it is?"""
+        """Whether the grid fits unchanged."""
         if self.width is None:
             return True
         return grid.fits(self.width - 1, 3) if self.terminal else grid.fits(self.width, 2)
 
     def grid(self, grid: Grid) -> Grid:
-        """Show a grid, made to fit; what is shown of it is returned."""
+        """Prints a grid, fitted to the screen, and returns the grid as it was printed."""
         columns = [replace(column, header=self.clean(column.header)) for column in grid.columns]
         grid = Grid(columns, [[self.clean(cell) for cell in row] for row in grid.rows], grid.styles)
         if self.terminal and self.width is not None and self.width >= NARROW:
@@ -178,14 +179,14 @@ class Screen:
 
 
 def drawn(draw: Callable[[Screen], None], width: int | None = None) -> str:
-    """What is drawn on a screen without colour, as a text. width: None for as wide as the text is."""
+    """Returns as text what `draw` writes to a screen without colour. width: None for as wide as the text is."""
     stream = io.StringIO()
     draw(Screen(stream, terminal=False, width=width, color=False))
     return stream.getvalue()
 
 
 def _slice(pieces: Iterable[tuple[str, str]], begin: int, end: int) -> Iterator[Piece]:
-    """The characters of this part of the pieces, with their styles."""
+    """The characters from `begin` to `end` of the pieces, with their styles."""
     for text, style in pieces:
         yield text[max(begin, 0) : max(end, 0)], style
         begin, end = begin - len(text), end - len(text)
@@ -227,8 +228,7 @@ def _color(terminal: bool, choice: str) -> bool:
 
 
 class LongWork(Protocol):
-    """What a command is at. state: how much is done, of how much if that is known, and the seconds left;
-    None before all that."""
+    """The work that a command is doing. state: amount done, total if known, and seconds left; None at first."""
 
     what: str
     unit: str
@@ -237,8 +237,7 @@ class LongWork(Protocol):
 
 @changeable
 class Out:
-    """The two streams of a command: the result, and messages beside it.
-    progress: the line about long work, if there is one."""
+    """The two streams of a command: the result, and messages. progress: the line about long work, if there is one."""
 
     result: Screen
     messages: Screen
@@ -251,7 +250,7 @@ class Out:
         return cls(Screen.of(sys.stdout, color), Screen.of(sys.stderr, color), quiet, verbose)
 
     def note(self, text: str) -> None:
-        """A message beside the result; silent with --quiet."""
+        """Prints a message beside the result; silent with --quiet."""
         if not self.quiet:
             self.messages.wrapped("note: ", "      ", text)
 

@@ -1,4 +1,4 @@
-"""What a command shows, before it is text or Markdown: who was looked at, a verdict, blocks, notes."""
+"""A report before it becomes text or Markdown: the models, a verdict, blocks, notes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from qrun.comparing.saved import Setting
 
 Sources = Mapping[str, str]
-"""Where each input came from, by name."""
+"""The source of each input, by name."""
 NONE: Sources = MappingProxyType({})
 
 
 @frozen
 class Block:
-    """A heading, and below it labelled facts, a table, lines about it, and what was left out.
+    """A heading, then labelled facts, a table, lines about the table, and a line about what was left out.
 
-    legends: lines about columns, by header; each is shown once, below the first table that has room for its column.
-    folds: the table's names are of nodes.
+    legends: lines about columns, by header; each is printed once, below the first table that shows its column.
+    folds: the table's names are names of nodes.
     """
 
     title: str
@@ -45,9 +45,9 @@ class Block:
 class Sheet:
     """A report.
 
-    models:  headlines of the models looked at; about: what was done to them, a line each.
-    verdict: the answer in a sentence, "" where there is none; style: one of GOOD, BAD, OPEN. title: of Markdown, where
-    there are no models.
+    models:  headlines of the models; about: what was done to them, one line each.
+    verdict: the answer as a sentence, "" if there is none; style: GOOD, BAD or OPEN.
+    title:   of Markdown, if there are no models.
     """
 
     blocks: Sequence[Block] = ()
@@ -60,7 +60,7 @@ class Sheet:
 
 
 def print_sheet(out: Out, sheet: Sheet, markdown: bool = False) -> None:
-    """The report as text: when quiet only the verdict, or the blocks if there is none; or as GitHub Markdown."""
+    """Prints text or GitHub Markdown. When quiet, the text is only the verdict, or the blocks if there is none."""
     if markdown:
         for line in markdown_lines(sheet):
             out.result.line(line)
@@ -96,7 +96,7 @@ def _print_notes(screen: Screen, sheet: Sheet) -> None:
 
 
 def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
-    """told: legends that were shown, to which the block's are added."""
+    """told: the legends printed so far; this block's are added to it."""
     screen.wrapped("", "  ", (block.title, "bold"))
     screen.facts(block.facts)
     legends: list[str] = []
@@ -110,7 +110,7 @@ def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
 
 
 def legends_of(block: Block, shown: Grid, told: set[str]) -> list[str]:
-    """The lines about columns that are shown, without those that were told before, to which they are added."""
+    """The legends of the columns shown, without those in `told`; adds them to `told`."""
     headers = {column.header for column in shown.columns}
     new = [line for header, line in block.legends.items() if header in headers and line not in told]
     told.update(new)
@@ -118,7 +118,7 @@ def legends_of(block: Block, shown: Grid, told: set[str]) -> list[str]:
 
 
 def is_code(line: str) -> bool:
-    """Is this line Python to copy, ``name=[...]``?"""
+    """Whether this line is Python to copy, ``name=[...]``."""
     return line.partition("=[")[0].isidentifier()
 
 
@@ -155,13 +155,13 @@ def more(left: int, noun: str) -> str:
 def top_rows(
     title: str, columns: Sequence[Column | None], rows: Sequence[Any], top: int | None, noun: str, folds: bool = False
 ) -> list[Block]:
-    """A table of the first `top` rows, None for all, and how many more there are; nothing without rows."""
+    """A table of the first `top` rows, None for all, and the number left out; [] without rows."""
     grid = Grid.of(columns, rows[:top])
     return [Block(title, grid, more=more(len(rows) - len(grid.rows), noun), folds=folds)] if rows else []
 
 
 def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
-    """What was not the same; nothing if all was."""
+    """The settings that differ; [] if none does."""
     if not settings:
         return []
     rows = [[s.name, *((v[:SHORT] if s.name.endswith("sha256") else v) for v in (s.a, s.b))] for s in settings]
@@ -169,6 +169,6 @@ def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
 
 
 def listed(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
-    """Names that only one side has."""
+    """Tables of the names that only one side has."""
     column = Column("name", shrink=1)
     return [block for title, names in groups for block in top_rows(title, [column], names, top, "name")]

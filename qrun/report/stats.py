@@ -1,4 +1,4 @@
-"""What a report says about a tensor: extremes, mean, argmax, NaN and Inf counts, and some values."""
+"""Statistics of a tensor for reports: extremes, mean, argmax, NaN and Inf counts, and some values."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from qrun.report.text import number, shorten_all, width_of
 
 SHOWN = 32
 ROWS = 4
-"""Rows of which the argmax is told."""
+"""The number of rows whose argmax is shown."""
 ENDS = 3
 
 
 @frozen
 class Stats:
-    """Of the elements that are not NaN; mean of the finite ones; None where there are none.
+    """low and high of the elements that are not NaN, mean of the finite ones; None if there are none.
 
-    argmax: index of the first maximum, axes of size 1 left out.
-    rows:   of arrays that are [N,C] without axes of size 1 the index of each row's first maximum,
+    argmax: index of the first maximum, without axes of size 1.
+    rows:   for arrays that are [N,C] without axes of size 1, the index of each row's first maximum,
             None for a row of NaN.
     """
 
@@ -41,7 +41,7 @@ class Stats:
 
     @property
     def odd(self) -> bool:
-        """Is there NaN or an infinity?"""
+        """Whether there is a NaN or an infinity."""
         return self.nan > 0 or self.inf > 0
 
 
@@ -73,7 +73,7 @@ def _place(values: Array) -> tuple[int, ...]:
 
 
 def _rows(values: Array, odd: Array | None = None) -> tuple[int | None, ...] | None:
-    """odd: where NaN was."""
+    """odd: the mask of elements that were NaN."""
     shape = [size for size in values.shape if size > 1]
     if len(shape) != 2:
         return None
@@ -88,7 +88,7 @@ def numeric(array: Array) -> Array | None:
 
 
 def values_shown(array: Array) -> list[str]:
-    """All of up to 32 elements, else the first and last three around an ellipsis."""
+    """All elements if there are at most 32, else the first and last three around an ellipsis."""
     flat = array.reshape(-1)
     if flat.size <= SHOWN:
         return [element(v) for v in flat]
@@ -111,8 +111,8 @@ def element(value: Any) -> str:
 
 
 def listed(array: Array, limit: int) -> list[Any] | None:
-    """The elements as nested Python lists, or None if there are more than `limit`, or more lists:
-    [2**40,0] has no elements."""
+    """The elements as nested Python lists; None if there are more than `limit` elements or lists ([2**40,0] has no
+    elements)."""
     lists = math.prod(takewhile(bool, array.shape))
     if max(array.size, lists) > limit:
         return None
@@ -127,13 +127,13 @@ def listed(array: Array, limit: int) -> list[Any] | None:
 
 
 def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False) -> None:
-    """A row for each array with type, shape and extremes, then its values. full: with mean and argmax."""
+    """Prints one row per array with type, shape and extremes, then its values. full: with mean and argmax."""
     screen.grid(stats_grid([(name, type_name(a.dtype), a.shape, stats(a)) for name, a in arrays.items()], full))
     print_values(screen, arrays)
 
 
 def stats_grid(rows: Sequence[tuple[str, str, Sequence[int], Stats]], full: bool = True) -> Grid:
-    """A row for each tensor: its name, type, shape and statistics. full: with mean and argmax."""
+    """One row per tensor: its name, type, shape and statistics. full: with mean and argmax."""
     columns = [
         Column("name", shrink=2, cell=lambda row: row[0]),
         Column("type", cell=lambda row: row[1]),
@@ -150,7 +150,7 @@ def stats_grid(rows: Sequence[tuple[str, str, Sequence[int], Stats]], full: bool
 
 
 def _argmax(s: Stats) -> str:
-    """``3``; of [N,C] ``4,9,1,… per row``; of more axes the place, ``[0,3,1]``."""
+    """``3``; for [N,C] ``4,9,1,... per row``; for more axes the position, ``[0,3,1]``."""
     if s.rows is not None:
         shown = ["-" if at is None else str(at) for at in s.rows[:ROWS]]
         return ",".join([*shown, *(["…"] if len(s.rows) > ROWS else [])]) + " per row"
@@ -158,8 +158,8 @@ def _argmax(s: Stats) -> str:
 
 
 def print_values(screen: Screen, arrays: Mapping[str, Array]) -> None:
-    """A paragraph for each array, ``logits  [-2.947, -3.368, … 0.8421, 15.37]``: its name,
-    shortened to a third of the width, and its values."""
+    """Prints one paragraph per array, ``logits  [-2.947, -3.368, ... 0.8421, 15.37]``: its name, shortened to a third
+    of the width, and its values."""
     names = [screen.clean(name) for name in arrays]
     if screen.width is not None:
         names = shorten_all(names, screen.width // 3, screen.ellipsis)

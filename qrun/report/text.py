@@ -19,20 +19,20 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 SINGLE = EIGHTHS + ELLIPSIS
 
 _LAYER = re.compile(r"(?:^|[._])\d+$")
-"""A folder of a name that tells the layer: ``layers.0``, ``layer_3``, ``7``."""
+"""A folder in a name that identifies the layer: ``layers.0``, ``layer_3``, ``7``."""
 _END = 4
-"""Columns of the end of a path that are worth to be shown."""
+"""The fewest columns of a path's end that are worth showing."""
 
 CI = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
-"""Variables of the runners that read commands from a job's log."""
+"""Environment variables of the CI runners that read commands from a job's log."""
 BRACKETS = re.compile(r"##(?=\w*\[)")
-"""Starts a command anywhere in a line: ``##[group]``, ``##vso[task...]``, ``##teamcity[...]``."""
+"""The start of a command anywhere in a line: ``##[group]``, ``##vso[task...]``, ``##teamcity[...]``."""
 _COLONS = re.compile(r"^((?:[^\S\n]|\x1b\[[0-9;]*m)*):(?=:)", re.MULTILINE)
-"""Starts one at the beginning of a line, behind blanks and colours: ``::error::``."""
+"""The start of a command at the beginning of a line, after blanks and colours: ``::error::``."""
 
 
 def safe(text: str, encoding: str = "utf-8") -> str:
-    """The text on one line: control, format and unencodable characters as escapes; tabs and newlines too."""
+    """The text on one line, with control, format and unencodable characters escaped; tabs and newlines too."""
     if text.isascii() and text.isprintable():
         return text
     shown = text.translate(_SHOWN)
@@ -45,7 +45,7 @@ def safe(text: str, encoding: str = "utf-8") -> str:
 
 
 def no_command(text: str) -> str:
-    """Lines of a log of which the runner of a CI job takes none for a command, whatever names are in them."""
+    """Escapes a log's text so that the runner of a CI job takes none of its lines for a command."""
     if "::" not in text and "##" not in text:
         return text
     return _COLONS.sub(r"\1\\x3a", BRACKETS.sub(r"#\\x23", text))
@@ -60,7 +60,7 @@ def encodable(text: str, encoding: str) -> bool:
 
 
 class _Shown(dict[int, str]):
-    """What `safe` shows of a character, by its code: found out once, as a text of 64 million newlines asks often."""
+    """What `safe` shows for a character code. Cached: a text of 64 million newlines looks it up often."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -82,8 +82,8 @@ def width_of(text: str) -> int:
 
 
 def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
-    """At most `width` columns. Of a path the first part and as many last parts as fit; where the last part alone is too
-    long, the folder that tells the layer, and the end; else both ends of the text."""
+    """Shortens a text to at most `width` columns. A path keeps its first part and as many last parts as fit; if the
+    last part alone is too long, the folder that identifies the layer, and the end. Other texts keep both ends."""
     if width_of(text) <= width:
         return text
     start = 1 if text.startswith("/") else 0
@@ -100,8 +100,8 @@ def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
 
 
 def shorten_all(texts: Sequence[str], width: int, ellipsis: str = ELLIPSIS) -> list[str]:
-    """Each text shortened such that different ones stay different: cut where that keeps what tells them apart, all in
-    one way if there is such a way."""
+    """Shortens the texts such that different ones stay different: cuts where they keep what distinguishes them, all in
+    the same way if one way works for all."""
     chosen: dict[str, str] = {}
     left = list(dict.fromkeys(texts))
     for cut in _cuts(left, width, ellipsis):
@@ -120,7 +120,7 @@ def shorten_all(texts: Sequence[str], width: int, ellipsis: str = ELLIPSIS) -> l
 
 
 def _cuts(texts: Sequence[str], width: int, ellipsis: str) -> Iterator[Callable[[str], str]]:
-    """Ways to cut, the best first: as `shorten`, elsewhere in the middle, and around the place where they differ."""
+    """Ways to cut, the best first: `shorten`, then at other places, then around the place where the texts differ."""
     room = width - width_of(ellipsis)
     yield lambda text: shorten(text, width, ellipsis)
     for front in (room // 2, 0, room * 3 // 4, room):
@@ -130,13 +130,13 @@ def _cuts(texts: Sequence[str], width: int, ellipsis: str) -> Iterator[Callable[
 
 
 def same_start(texts: Sequence[str]) -> int:
-    """How many characters all texts start with."""
+    """The number of characters that all texts have in common at their start."""
     low, high = min(texts, default=""), max(texts, default="")
     return next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
 
 
 def _cut(text: str, width: int, ellipsis: str, front: int) -> str:
-    """At most `width` columns: `front` of the beginning, the ellipsis, and the end."""
+    """At most `width` columns: `front` columns of the beginning, the ellipsis, and the end."""
     if width_of(text) <= width:
         return text
     room = width - width_of(ellipsis)
@@ -148,7 +148,7 @@ def _cut(text: str, width: int, ellipsis: str, front: int) -> str:
 
 
 def _upto(text: str, width: int) -> str:
-    """As much of the beginning as `width` columns hold."""
+    """The longest beginning of the text that fits into `width` columns."""
     shown = text[: max(width, 0)]
     while shown and width_of(shown) > width:
         shown = shown[:-1]
@@ -156,8 +156,7 @@ def _upto(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces, and inside a word that is longer than a line,
-    after a sign."""
+    """Lines of at most `width` columns, broken at spaces; a word longer than a line is broken after a sign."""
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
@@ -173,7 +172,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def bar(share: float, width: int, encoding: str = "utf-8") -> str:
-    """A bar of up to `width` columns, in eighths where the encoding has the blocks."""
+    """A bar of up to `width` columns, in eighths if the encoding has block characters."""
     if not encodable(EIGHTHS, encoding):
         return "#" * round(share * width)
     eighths = round(share * width * 8)
@@ -219,7 +218,7 @@ def percent(share: float) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Two digits behind the point, of a small one two that are not 0: ``10.22``, ``0.50``, ``0.0033``."""
+    """Two digits after the point; for a small ratio, two significant digits: ``10.22``, ``0.50``, ``0.0033``."""
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
@@ -228,7 +227,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def short_names(labels: Sequence[str]) -> list[str]:
-    """Paths without the folders that they need not be told apart by; other names as they are."""
+    """Paths cut to the folders that tell them apart; other names unchanged."""
     parts = [label.split("/") for label in labels]
     for length in range(1, max(map(len, parts), default=1) + 1):
         tails = ["/".join(part[-length:]) for part in parts]

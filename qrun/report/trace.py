@@ -16,11 +16,11 @@ Event = dict[str, Any]
 
 
 def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0, backend: str = "") -> str:
-    """The JSON text: a bare list of events, each with ``cat``, times in microseconds with their fractions.
-    Of a profile it is the last run.
+    """The JSON text: a bare list of events, each with ``cat``, times in microseconds with fractions. Of a profile, the
+    last run.
 
-    The nodes are on the track of the thread that led the run; each thread that helped has a track of its own with the
-    times it worked on them, of category ``Thread``, which scripts that add up nodes leave out.
+    The nodes are on the track of the thread that led the run. Each helper thread has a track of its own with the times
+    it worked on them, of category ``Thread``; scripts that add up nodes leave these out.
     """
     from qrun import __version__
 
@@ -55,7 +55,7 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
 
 
 def _named(pid: int, helper: int, what: str, name: str) -> Event:
-    """What the viewer calls the process, or a track."""
+    """The event that names the process or a track in the viewer."""
     track: Event = {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": what}
     return {**track, "args": {"name": name}}
 

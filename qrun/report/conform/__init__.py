@@ -1,1 +1,1 @@
-"""The answers of ``qrun conform``: screen, Markdown, JSON, JUnit, SARIF and one HTML page; and the scoreboard."""
+"""The report of ``qrun conform``: screen, Markdown, JSON, JUnit, SARIF and one HTML page; and the scoreboard."""

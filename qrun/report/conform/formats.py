@@ -1,5 +1,5 @@
-"""Files of ``qrun conform``: what their suffixes are, the documents for programs,
-and one HTML page in the style of ``qrun report``."""
+"""The file formats of ``qrun conform``: their suffixes, the documents for programs, and one HTML page in the style of
+``qrun report``."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ LEVELS = {
     "choice": "note",
     "unsupported": "note",
 }
-"""Of SARIF, by verdict."""
+"""SARIF's level for each verdict."""
 
 
 def fields(found: Judgement) -> dict[str, Any]:
-    """The body of the JSON document; qrun/schemas/conform-1.0.json is its schema."""
+    """The body of the JSON document; its schema is qrun/schemas/conform-1.0.json."""
     runtimes = [{**dict(encode(each)), "counts": dict(each.counts)} for each in found.runtimes]
     return {"suite": found.suite, "selected": found.selected, "fail_on": list(found.fail_on), "runtimes": runtimes}
 
 
 def _junit(found: Judgement, argv: Sequence[str]) -> str:
-    """A suite for each runtime, a test for each case; verdicts of --fail-on are failures,
-    what was not run is skipped."""
+    """A test suite per runtime and a test per case. Verdicts of --fail-on are failures; cases that did not run are
+    skipped."""
     root = Tree.Element("testsuites", {"name": "qrun conform"})
     for each in found.runtimes:
         about = {"name": safe(each.title), "tests": str(len(each.cases)), "time": f"{each.seconds:.3f}"}
@@ -73,7 +73,7 @@ def _junit(found: Judgement, argv: Sequence[str]) -> str:
 
 
 def elements_text(case: CaseResult) -> str:
-    """How many elements differ, and the first ones."""
+    """The number of elements that differ, and the first of them."""
     if not case.differing:
         return ""
     told = "; ".join(f"{e.output}{list(e.index)} is {e.got:g}, not {e.expected:g}" for e in case.elements)
@@ -81,7 +81,7 @@ def elements_text(case: CaseResult) -> str:
 
 
 def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
-    """Of SARIF: a result for each case that is not exact."""
+    """SARIF's run for a runtime, with a result for each case that is not exact."""
     found_cases = [case for case in each.cases if case.verdict != "exact"]
     ids = sorted({case.cause or case.verdict for case in found_cases})
     rules = [
@@ -110,7 +110,7 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
 
 
 def _html(found: Judgement, argv: Sequence[str]) -> str:
-    """The HTML document: no address outside of it is asked for anything."""
+    """The HTML document; it loads nothing from any address."""
     sheet = conform_sheet(found)
     rows = [
         ("suite", f"{found.suite}, {found.selected} cases"),
@@ -158,4 +158,4 @@ FORMATS: Mapping[str, tuple[str, Callable[[Judgement, Sequence[str]], str]]] = {
     "sarif": (".sarif", lambda found, argv: sarif_text([_run(each, found) for each in found.runtimes])),
     "html": (".html", _html),
 }
-"""Suffix and maker of each format."""
+"""Suffix and function of each format."""

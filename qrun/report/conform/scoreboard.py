@@ -1,4 +1,4 @@
-"""Saved answers of several runtimes side by side."""
+"""The scoreboard: saved results of `qrun conform` for several runtimes, side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qrun.report.text import plural
 
 
 def scoreboard_sheet(found: Sequence[Judgement]) -> Sheet:
-    """Totals of each runtime, then its causes."""
+    """The totals of each runtime, then its causes."""
     runtimes = _runtimes(found)
     blocks = [Block("Verdicts", totals(runtimes)), Block("Exact, by profile", profiles(runtimes))]
     count = plural(sum(len(found_causes(each.cases)) for each in runtimes), "disagreement")
@@ -28,7 +28,7 @@ def _runtimes(found: Sequence[Judgement]) -> list[RuntimeResult]:
 
 
 def totals(runtimes: Sequence[RuntimeResult]) -> Grid:
-    """A row for each runtime, a column for each verdict."""
+    """One row per runtime, one column per verdict."""
     columns = [
         Column("runtime", wrap=True, cell=lambda r: r.title),
         Column("cases", right=True, cell=lambda r: str(len(r.cases))),
@@ -42,7 +42,7 @@ def _count(verdict: str) -> Callable[[RuntimeResult], str]:
 
 
 def profiles(runtimes: Sequence[RuntimeResult]) -> Grid:
-    """Exact cases of all, by profile."""
+    """The number of exact cases by profile."""
     names = list(dict.fromkeys(case.profile for each in runtimes for case in each.cases))
     columns = [Column("runtime", wrap=True, cell=lambda r: r.title)] + [
         Column(n, right=True, cell=_exact(n)) for n in names
@@ -83,7 +83,7 @@ def _markdown(found: Sequence[Judgement]) -> str:
 
 
 def _sentence(found: FoundCause) -> str:
-    """One disagreement; of a crash the signal says all."""
+    """One disagreement as a line of Markdown; for a crash the cause says everything."""
     proved = f", {found.proved} proved" if found.proved else ""
     told = "" if found.verdict == "crashed" else f": {cell(found.example.text)}"
     cases = plural(len(found.cases), "case")
@@ -112,4 +112,4 @@ SCOREBOARDS: Mapping[str, tuple[str, Callable[[Sequence[Judgement]], str]]] = {
     "markdown": (".md", _markdown),
     "html": (".html", _html),
 }
-"""Suffix and maker of each format."""
+"""Suffix and function of each format."""

@@ -1,5 +1,5 @@
-"""What ``qrun conform`` shows: verdicts by operator and by profile, causes with an example each, what to type next;
-and single cases in full: inputs, expected, got, the exact values, and the sentence that decides."""
+"""The report of ``qrun conform``: verdicts by operator and by profile, causes with an example each, the next command;
+and single cases in full: inputs, expected and actual outputs, the exact values, and the sentence that decides."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from qrun.report.sheet import Block, Sheet
 from qrun.report.text import duration, number, plural, shorten
 
 MESSAGE = 90
-"""Signs of a runtime's message that tell which message it is."""
+"""Messages of a runtime that agree in this many first characters count as the same message."""
 LONG = 150
-"""Signs of it that are shown."""
+"""Characters of a message that are shown."""
 
 
 @frozen
 class FoundCause:
-    """Cases of one operator with one verdict for one cause. proved: of them, how many by recomputing every element."""
+    """Cases of one operator with the same verdict and cause. proved: the number proved by recomputing every element."""
 
     verdict: str
     cause: str
@@ -46,7 +46,7 @@ class FoundCause:
 
 
 def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
-    """changes: only what changed since a baseline was looked at."""
+    """changes: the judgement holds only cases that changed since a baseline."""
     blocks: list[Block] = []
     for each in found.runtimes:
         blocks += _blocks(each)
@@ -59,7 +59,7 @@ def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
 
 
 def summary(each: RuntimeResult, changes: bool = False) -> str:
-    """``all 2517 cases are exact``, or how many have which verdict."""
+    """``all 2517 cases are exact``, or the number of cases per verdict."""
     counts = {verdict: number for verdict, number in each.counts.items() if number}
     time = f", in {duration(each.seconds * 1e9)}"
     if not counts:
@@ -107,7 +107,7 @@ def _blocks(each: RuntimeResult) -> list[Block]:
 
 
 def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdicts: Sequence[str]) -> Grid:
-    """A row for each group and one for all, a column for each verdict."""
+    """One row per group and one for all, one column per verdict."""
     first = [Column(header, shrink=1, wrap=True), Column("cases", right=True, optional=1)]
     columns = [*first, *(Column(verdict, right=True) for verdict in verdicts)]
     every = [case for cases in groups.values() for case in cases]
@@ -123,13 +123,13 @@ def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdic
 
 
 def by_operator(cases: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
-    """Those of ai.onnx first, by name."""
+    """The cases by operator: those of ai.onnx first, then by name."""
     ordered = sorted(cases, key=lambda case: ("::" in case.operator, case.operator))
     return grouped((case.operator, case) for case in ordered)
 
 
 def found_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
-    """What is wrong, or another choice: by verdict, cause and operator; the worst first."""
+    """Groups the wrong cases and other choices by verdict, cause and operator; the worst first."""
     order = {verdict: place for place, verdict in enumerate(("crashed", "hung", "wrong", "choice"))}
     groups = grouped(((c.verdict, c.cause or _first_word(c), c.operator), c) for c in cases if c.verdict in order)
     made = [FoundCause(*key, sum(c.proved for c in found), tuple(found)) for key, found in groups.items()]
@@ -142,7 +142,7 @@ def told(case: CaseResult) -> str:
 
 
 def _first_word(case: CaseResult) -> str:
-    """Of a crash the signal."""
+    """The cause of a case without one: the signal of a crash, else the time limit."""
     return case.text.partition(":")[0][:30] if case.verdict == "crashed" else "time limit"
 
 
@@ -158,7 +158,7 @@ CAUSE_COLUMNS = [
 
 
 def found_messages(cases: Iterable[CaseResult]) -> list[FoundCause]:
-    """What is refused or not there: by verdict, operator and the beginning of the message."""
+    """Groups refused and unsupported cases by verdict, operator and the beginning of the message."""
     left_out = (case for case in cases if case.verdict in ("refused", "unsupported"))
     groups = grouped(((case.verdict, case.operator, case.text[:MESSAGE]), case) for case in left_out)
     made = [FoundCause(v, text, op, 0, tuple(found)) for (v, op, text), found in groups.items()]
@@ -173,11 +173,11 @@ MESSAGE_COLUMNS = [
     Column("message", wrap=True, below=True, cell=lambda f: f.example.text),
 ]
 _SHORT_MESSAGE = Column("message", wrap=True, below=True, cell=lambda f: shorten(f.example.text, LONG))
-"""On a narrow screen the message stays and the example goes: the message tells what to do."""
+"""A narrow screen keeps the message and drops the example, because the message tells what to do."""
 
 
 def _next(found: Judgement) -> list[str]:
-    """What to type to see one case."""
+    """The command that shows one case."""
     for each in found.runtimes:
         shown = found_causes(each.cases) or found_messages(each.cases)
         if shown:
@@ -189,13 +189,13 @@ def _next(found: Judgement) -> list[str]:
 
 
 MOST = 12
-"""Cases that are shown in full."""
+"""The most cases that are shown in full."""
 ELEMENTS = 24
-"""Elements of an array that are shown."""
+"""The most elements of an array that are shown."""
 
 
 def details(suite: Suite, found: Judgement) -> list[Block]:
-    """A block for each case that is not exact, of a few; for each case if only a few are chosen."""
+    """A block for each of the first MOST cases that are not exact; if all are exact, for each case if there are few."""
     blocks = []
     for each in found.runtimes:
         chosen = [case for case in each.cases if case.verdict != "exact"]
@@ -257,7 +257,7 @@ def _elements(result: CaseResult) -> Grid:
 
 
 def values_text(array: Array) -> str:
-    """``uint8 [2,2] [1, 2, 3, 4]``, the first elements of a larger one."""
+    """``uint8 [2,2] [1, 2, 3, 4]``; only the first elements of a larger array."""
     flat: Sequence[Any] = (
         np.asarray(array).reshape(-1)[:ELEMENTS].tolist()
         if array.dtype.kind != "V"

@@ -1,4 +1,4 @@
-"""The formats of ``qrun check``: a module here declares each, and is imported when it is asked for."""
+"""The formats of ``qrun check``. Each is declared by a module here, which is imported when the format is requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cache
 def suffixes() -> Mapping[str, str]:
-    """The suffix of every format, ``full`` first; "" for one without. Sources are read, and no format is imported."""
+    """The suffix of every format, ``full`` first; "" if it has none. It reads sources and imports no format."""
     text = b"\n".join(sources(__name__).values()).decode()
     found = re.findall(r'^@check_format\(\s*"(\w+)"(?:[^)]*suffix="([^"]+)")?', text, re.M)
     named = dict(found or [(made.name, made.suffix) for made in FORMATS.values()])
@@ -28,8 +28,8 @@ def suffixes() -> Mapping[str, str]:
 
 
 def target(spec: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """Format and file of ``FILE`` or ``FORMAT=FILE``. known: suffixes by format.
-    CallError if there is no such format."""
+    """Splits ``FILE`` or ``FORMAT=FILE`` into format and file. known: suffixes by format. Raises CallError if there is
+    no such format."""
     name, sign, file = spec.partition("=")
     if sign and name in known and file:
         return name, file
@@ -47,7 +47,7 @@ def target(spec: str, known: Mapping[str, str]) -> tuple[str, str]:
 
 
 def print_report(screen: Screen, format: str, report: Report, asked: Asked) -> None:
-    """The report in one format on a stream."""
+    """Prints the report in one format to a stream."""
     found = FORMATS[format]
     if found.draws:
         found.make(screen, report, asked)

@@ -1,4 +1,4 @@
-"""A format of ``qrun check``: one function of a report and of what was asked for."""
+"""The declaration of a format of ``qrun check``: one function of the report and of the call's options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @frozen
 class Asked:
-    """What a call wants of a report besides its format.
+    """The options of a call that a format needs.
 
-    argv:  the call's words; notes: findings of level note too; quiet: of formats for people, findings only.
+    argv:  the command line; notes: include findings of level note; quiet: formats for people print only findings.
     """
 
     argv: Sequence[str] = ()
@@ -26,7 +26,7 @@ class Asked:
 
 @frozen
 class CheckFormat:
-    """A declared format. draws: whether it draws on a Screen; others make a text."""
+    """A declared format. draws: whether `make` draws on a Screen; otherwise it returns a text."""
 
     name: str
     suffix: str
@@ -39,11 +39,11 @@ FORMATS: Registry[str, CheckFormat] = Registry("qrun.report.formats")
 
 
 def check_format(name: str, *, suffix: str = "", unencodable: str = "backslashreplace") -> Callable[[F], F]:
-    """Declare a format: a function ``(report, asked)`` that returns its text, or ``(screen, report, asked)`` that
+    """Declares a format: a function ``(report, asked)`` that returns its text, or ``(screen, report, asked)`` that
     draws.
 
-    suffix: of the files that ``-o`` writes in this format. unencodable: how it writes what a stream's encoding has not,
-    as in ``str.encode``.
+    suffix: of the files that ``-o`` writes in this format. unencodable: how characters that a stream's encoding lacks
+    are written, as in ``str.encode``.
     """
 
     def declare(make: F) -> F:

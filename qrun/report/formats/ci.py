@@ -1,5 +1,5 @@
-"""``qrun check`` as CI services take it: workflow commands of GitHub Actions, which are annotations below the report;
-a Code Quality report of GitLab, an array of issues with fingerprints; Markdown for job summaries and comments."""
+"""``qrun check`` for CI services: workflow commands of GitHub Actions, which are annotations below the report; a Code
+Quality report of GitLab, an array of issues with fingerprints; Markdown for job summaries and comments."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from qrun.report.screen import Screen
 from qrun.report.text import no_command, plural, safe
 
 MOST = 9
-"""Annotations of a level: a step shows 10 and drops the others, so the last one tells how many there are."""
+"""Annotations per level: a step shows 10 and drops the others, so the last one gives the number left."""
 COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
-"""Of GitLab, by level."""
+"""GitLab's severity for each level."""
 MOST_ROWS = 200
-"""Findings in the table of Markdown; GitHub takes 1 MiB for each step."""
+"""Findings in Markdown's table; GitHub accepts 1 MiB per step."""
 
 
 @check_format("github")
@@ -40,7 +40,7 @@ def github(screen: Screen, report: Report, asked: Asked) -> None:
 
 
 def workflow_commands(report: Report, notes: bool = False) -> str:
-    """One line a finding, at most MOST of a level, then one that says how many more."""
+    """One line per finding, at most MOST of a level, then one with the number left."""
     lines = []
     for level, command in COMMANDS.items():
         found = [pair for pair in visible(report, notes) if pair[1].level == level]
@@ -82,7 +82,7 @@ def gitlab(report: Report, asked: Asked) -> str:
 
 @check_format("markdown", suffix=".md")
 def markdown(report: Report, asked: Asked) -> str:
-    """A heading that sums up, a table of the worst findings, and the models."""
+    """A heading with the summary, a table of the worst findings, and skipped vectors."""
     ordered = sorted(visible(report, asked.notes), key=lambda pair: LEVELS.index(pair[1].level))
     lines = [f"### qrun check {outcome(report)}: {summary(report)}", ""]
     if ordered:

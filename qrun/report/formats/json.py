@@ -1,4 +1,4 @@
-"""The report of ``qrun check`` as one JSON document; qrun/schemas/check-1.0.json is its schema."""
+"""The report of ``qrun check`` as one JSON document; its schema is qrun/schemas/check-1.0.json."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``qrun check`` as JUnit XML: a suite for each model, a case for each rule and each vector.
+"""``qrun check`` as JUnit XML: a test suite per model, a test case per rule and per vector.
 
-A finding below --fail-on is text of a case that passed. A vector that failed for a reason that was not chosen is a
+A finding below --fail-on is text of a case that passed. A vector that failed for a reason that was not selected is a
 skipped case, not one that passed.
 """
 
@@ -29,7 +29,7 @@ def junit(report: Report, asked: Asked) -> str:
 
 
 def xml_text(root: Tree.Element) -> str:
-    """The document; nothing in it is a command to a runner that has it in its log."""
+    """The document, such that the runner of a CI job finds no command in a log that contains it."""
     Tree.indent(root)
     made = Tree.tostring(root, encoding="unicode")
     made = _COLONS.sub(r"\1&#58;", BRACKETS.sub("#&#35;", made))

@@ -1,4 +1,4 @@
-"""``qrun check`` for people: the verdict, blocks or lines, a table of the models, and what to type next."""
+"""``qrun check`` for people: the verdict, blocks or lines, a table of the models, and the next command."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qrun.report.screen import BAD, GOOD, STYLES, Screen
 from qrun.report.text import duration, plural
 
 TABLE = 100
-"""Models that the table shows; with more, those without findings and skipped or failed vectors are left out."""
+"""The most models in the table; with more, only those with findings or with skipped or failed vectors are shown."""
 
 
 @check_format("full", suffix=".txt")
 def full(screen: Screen, report: Report, asked: Asked) -> None:
-    """The verdict, every finding as a block, a table of the models, and what to type next."""
+    """The verdict, every finding as a block, a table of the models, and the next command."""
     shown = visible(report, asked.notes)
     if not asked.quiet:
         _verdict(screen, report)
@@ -33,7 +33,7 @@ def full(screen: Screen, report: Report, asked: Asked) -> None:
 
 @check_format("concise")
 def concise(screen: Screen, report: Report, asked: Asked) -> None:
-    """The verdict, then ``path: node: LEVEL CODE name: message``, one line a finding whatever the width."""
+    """The verdict, then ``path: node: LEVEL CODE name: message``, one line per finding whatever the width."""
     if not asked.quiet:
         _verdict(screen, report)
     for model, finding in visible(report, asked.notes):
@@ -51,14 +51,14 @@ def _verdict(screen: Screen, report: Report) -> None:
 
 
 def _integers(screen: Screen, report: Report) -> None:
-    """How many nodes of a single model onnxruntime computes in integers."""
+    """Prints how many nodes of a single model onnxruntime computes in integers."""
     found = report.models[0].integers if len(report.models) == 1 else None
     if found is not None:
         screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
 
 
 def _next(screen: Screen, report: Report, notes: bool, *, apart: bool) -> None:
-    """What was not shown, and what tells more about the first finding. apart: behind an empty line."""
+    """Prints what was not shown, and the command that explains the first finding. apart: after an empty line."""
     hidden = len(report.findings) - len(visible(report, notes))
     codes = list(dict.fromkeys(f.rule for _, f in visible(report, notes)))
     parts = [f"-v shows {plural(hidden, 'note')}"] if hidden else []
@@ -70,7 +70,7 @@ def _next(screen: Screen, report: Report, notes: bool, *, apart: bool) -> None:
 
 
 def _table(screen: Screen, report: Report) -> None:
-    """One row a model if there are several, and the reasons for which vectors were skipped."""
+    """Prints one row per model if there are several, and the reasons why vectors were skipped."""
     shown = [m for m in report.models if m.findings or any(v.status != "passed" for v in m.vectors)]
     if len(report.models) <= TABLE:
         shown = list(report.models)

@@ -1,7 +1,7 @@
-"""``qrun check`` as SARIF 2.1.0 (OASIS), in the shape that GitHub's code scanning reads.
+"""``qrun check`` as SARIF 2.1.0 (OASIS), in the form that GitHub's code scanning reads.
 
-A model is a binary file: every result stands on line 1, named by its node and tensor as logical locations, and told
-apart by fingerprints of its own.
+A model is a binary file: every result is placed on line 1, named by its node and tensor as logical locations, and
+identified by fingerprints of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sarif(report: Report, asked: Asked) -> str:
 
 
 def tool(name: str, rules: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What made a run: this version of a command, and the rules that it knows."""
+    """The tool of a run: this version of a command, and the rules that it knows."""
     from qrun import __version__
 
     driver = {"name": "qrun", "fullName": name, "version": __version__, "semanticVersion": __version__, "rules": rules}
@@ -73,7 +73,7 @@ def _rule(found: CatalogEntry) -> dict[str, Any]:
 def result(
     rule: tuple[str, int], level: str, text: str, places: Mapping[str, Any], prints: Mapping[str, str], more: Any
 ) -> dict[str, Any]:
-    """rule: its id and place among the rules; places: of the file, and logical ones; prints: fingerprints;
+    """rule: its id and its index among the rules; places: the file, and logical locations; prints: fingerprints;
     more: properties."""
     return {
         "ruleId": rule[0],

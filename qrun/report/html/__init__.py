@@ -1,1 +1,1 @@
-"""One self-contained HTML page from the JSON fields of reports."""
+"""Makes one self-contained HTML page from the JSON documents of reports."""

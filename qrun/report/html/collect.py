@@ -1,4 +1,4 @@
-"""The documents of one model to what a page shows; of which model a document is, and which are of the same one."""
+"""Collects what a page shows from the JSON documents of one model, and sorts documents by model."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ Document = tuple[str, Item]
 """The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
 KINDS = ("check", "profile", "run", "compare", "eval")
 MEASURED = ("profile", "run", "compare")
-"""Kinds of documents of one model each, the first to be asked which it is."""
+"""Kinds of documents about one model each, in the order in which they decide which model that is."""
 
 
 def items(item: Item | None, key: str) -> Iterable[Item]:
-    """The values of a list; none where it is missing."""
+    """The values of a list; () if it is missing."""
     found = item.find(key) if item else None
     return found or ()
 
 
 MOST = 2000
-"""Nodes in a page, of larger models the slowest; and tensors, of larger models the first."""
+"""The most nodes on a page, the slowest of larger models; and the most tensors, the first of larger models."""
 
 
 @frozen
 class Measurement:
-    """What a document that measured something tells besides its results."""
+    """The circumstances of a measurement, as a document states them in addition to its results."""
 
     model: ModelFile | None = None
     quantized: ModelFile | None = None
@@ -61,9 +61,9 @@ class Measurement:
 
 @frozen
 class CheckedModel:
-    """The findings, worst first, how many rules judged, and what became of the vectors.
+    """The findings, worst first, the number of rules that ran, and the vectors by status.
 
-    paths: of a finding's model, where they are of several. rules: 0 for those of qrun run.
+    paths: the model of each finding, if there are several models. rules: 0 for those of qrun run.
     """
 
     findings: tuple[Finding, ...]
@@ -76,12 +76,12 @@ class CheckedModel:
 class PageContent:
     """Everything that a page shows.
 
-    told:  of the first document that tells each; time: of whole runs, if one tells it.
+    told:  each fact from the first document that has it; time: of whole runs, None if unknown.
     nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
-    inside: of the nodes of graphs inside nodes the slowest, at most MOST.
-    sum_ms, macs: of all nodes; run_ms: of a run, at least that.
-    edges: from a node to one that reads it, by index; none of saved results. outputs: of a run.
-    against: of a profile, another runtime; groups: of nodes that either of them ran as a whole.
+    inside: the slowest nodes of graphs inside nodes, at most MOST.
+    sum_ms, macs: of all nodes; run_ms: of a run, at least sum_ms.
+    edges: from a node to one that reads it, by index; none for saved results. outputs: of a run.
+    against: in a profile, another runtime; groups: of nodes that either of them ran as a whole.
     comparison: a document of qrun compare; evaluation: of qrun eval.
     data: the documents themselves, for other programs.
     """
@@ -110,12 +110,12 @@ class PageContent:
 
 
 def page_of(documents: Sequence[Document], command: Sequence[str], date: str) -> PageContent:
-    """Read everything that a page shows.
+    """Collects everything that a page shows.
 
-    documents: reports of one model, a later one going before an earlier one of the same kind; besides those of KINDS
+    documents: reports of one model; a later one replaces an earlier one of the same kind. Kinds in addition to KINDS:
                ``quantization``, with one record a tensor under ``tensors``, ``outputs``,
                and ``graph`` with its ``edges``.
-    command:   how to make the page again; date: when it was made, as it is shown.
+    command:   the command that makes the page again; date: the page's date, as it is shown.
     Raises CallError if a value is of another kind than its schema says, or the reports are of different models.
     """
     by_kind, one = dict(documents), page_model(documents)
@@ -162,7 +162,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
 
 
 def _together(told: Iterable[Measurement]) -> Measurement:
-    """Of each field what the first of them tells."""
+    """Merges measurements: each field is taken from the first measurement that has it."""
     found: dict[str, Any] = {}
     for each in told:
         values = (
@@ -208,7 +208,7 @@ def _finding(item: Item) -> Finding:
 
 
 def _node(item: Item) -> ProfileNode:
-    """A node of a profile, or of a run, whose time counts as its median; times in whole nanoseconds."""
+    """A node of a profile, or of a run, whose time becomes its median; times are rounded to nanoseconds."""
     node = decode(ProfileNode, item, True)
     time = item.find("time_ms") if item.find("median_ms") is None else None
     median = round(node.median_ms if time is None else time.real, 6)
@@ -225,7 +225,7 @@ def _node(item: Item) -> ProfileNode:
 
 
 def _groups(against: Item | None, rows: Sequence[ProfileNode]) -> Iterator[GroupTimes]:
-    """Of a profile the groups of nodes that ran, with the nodes of both runtimes. rows: those of qrun."""
+    """The groups of nodes that ran, with the nodes of both runtimes. rows: qrun's."""
     other_rows = [_node(n) for n in items(against, "nodes")]
     for item in items(against, "groups"):
         group = decode(GroupTimes, item, True)
@@ -238,8 +238,8 @@ def _groups(against: Item | None, rows: Sequence[ProfileNode]) -> Iterator[Group
 
 
 def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
-    """A document without what a page does not show: nodes that are left out, tensors after the first,
-    single samples."""
+    """A document without the parts that a page omits: nodes that are left out, tensors after the first, single
+    samples."""
     kept: dict[str, Any] = {}
     for key, value in item.value.items():
         if key == "nodes" and isinstance(value, list):
@@ -257,12 +257,12 @@ def _sampled(value: Any) -> Any:
 
 
 def by_model(documents: Sequence[Document]) -> list[list[Document]]:
-    """The documents of each model, in the order in which the models come.
+    """Sorts documents into groups of one model each, in the order in which the models come.
 
-    A second document of the same kind and model stands for itself, as one before a change and one after. What tells of
-    several models (a check of a folder, an evaluation) goes with each of them; a comparison of several models with a
-    first one is one comparison for each.
-    Raises CallError if a document of several models has none in common with the others.
+    A second document of the same kind and model gets a group of its own, such as one before a change and one after. A
+    document of several models (a check of a folder, an evaluation) goes into each of their groups; a comparison of
+    several models with a first one becomes one comparison for each. Raises CallError if a document of several models
+    has none in common with the others.
     """
     several, groups = [], list[list[Document]]()
     for kind, item in (one for document in documents for one in _each(*document)):
@@ -287,19 +287,19 @@ def by_model(documents: Sequence[Document]) -> list[list[Document]]:
 
 
 def _each(kind: str, item: Item) -> list[Document]:
-    """The comparisons of a document that compares several models with a first one; else the document."""
+    """Splits a document that compares several models with a first one into comparisons; keeps any other one."""
     if kind != "compare" or not item.find("candidates"):
         return [(kind, item)]
     return [(kind, Item({**one.value, "kind": "models"}, one.source, one.place)) for one in item["candidates"]]
 
 
 def _same(first: Sequence[ModelFile], second: Sequence[ModelFile]) -> bool:
-    """Whether they have a model in common; what tells of no model goes with any."""
+    """Whether they have a model in common; a document about no model fits any."""
     return not first or not second or any(a.is_the(b) for a in first for b in second)
 
 
 def records(kind: str, item: Item) -> list[ModelFile]:
-    """What a document says about its model; a check has several."""
+    """The models that a document is about; a check has several."""
     if kind == "check":
         return [decode(ModelFile, m) for m in items(item, "models")]
     if kind == "eval":
@@ -309,14 +309,14 @@ def records(kind: str, item: Item) -> list[ModelFile]:
 
 
 def of_model(found: Iterable[Item], model: ModelFile) -> list[Item]:
-    """Those of the models of a check that are this one: under its path, or of its content if none is."""
+    """The models of a check that are this one: those with its path, or with its content if none has its path."""
     same = [(item, record) for item in found if (record := decode(ModelFile, item)).is_the(model)]
     return [item for item, record in same if record.path == model.path] or [item for item, _ in same]
 
 
 def page_model(documents: Sequence[Document]) -> ModelFile | None:
-    """The model of a page; None if only checks tell of models.
-    Raises CallError if two documents have no model in common."""
+    """The model of a page; None if only checks state models. Raises CallError if two documents have no model in
+    common."""
     told = [(kind, item, records(kind, item)) for kind, item in documents]
     ranks = {kind: rank for rank, kind in enumerate(MEASURED)}
     told = [each for each in sorted(told, key=lambda each: ranks.get(each[0], len(ranks))) if each[2]]

@@ -1,4 +1,4 @@
-"""Where two runtimes differ on the model, or what its quantization costs, from a document of qrun compare."""
+"""The section on differences between two runtimes, or on the cost of quantization, from a document of qrun compare."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _about(found: Item) -> str:
 
 
 def least(found: Item) -> float | None:
-    """The SQNR of the worst output, dB; exact outputs have none."""
+    """The SQNR of the worst output in dB, exact outputs left out; None if all are exact."""
     known = [value for o in found["outputs"] if (value := real(o, "sqnr_db")) is not None and isfinite(value)]
     return min(known, default=None)
 
 
 def headline(found: Item) -> tuple[str, str, bool]:
-    """The big number, the words below it, and whether the sides are equal."""
+    """The tile's big number, the words below it, and whether the sides are equal."""
     worst, equal, (a, b) = least(found), found["equal"].truth, _sides(found)
     noise = "" if worst is None else decibel(worst)
     if not is_of_runtimes(found):
@@ -81,7 +81,7 @@ def headline(found: Item) -> tuple[str, str, bool]:
 
 
 def told(found: Item) -> tuple[str, str, bool]:
-    """The answer as a sentence, in a strong part and the rest; and whether the sides are equal."""
+    """The answer as a sentence, split into a bold part and the rest; and whether the sides are equal."""
     equal, (a, b) = found["equal"].truth, _sides(found)
     big, small, _ = headline(found)
     if not is_of_runtimes(found):
@@ -110,13 +110,13 @@ def _place(tensor: Item) -> str:
 
 
 def _own(tensor: Item | None, key: str, default: str) -> str:
-    """What is said of a tensor that differs by itself."""
+    """A text about a tensor's difference by itself; the default if it does not differ by itself."""
     own = tensor.find("by_itself") if tensor else None
     return (text_of(own, key) or default) if own else default
 
 
 def accuracies(found: Item) -> dict[int, float]:
-    """The lowest SQNR, dB, of what a node makes, by its index; of runtimes only where something differs."""
+    """The lowest SQNR (dB) of each node's outputs, by its index; for runtimes only where something differs."""
     low: dict[int, float] = {}
     for tensor in found["tensors"]:
         node, noise = tensor.find("node"), tensor if is_of_runtimes(found) else tensor.find("cumulated")
@@ -144,7 +144,7 @@ def _runtimes(found: Item) -> Iterator[Markup]:
 
 
 def _facts(found: Item, first: Item) -> list[tuple[str, str]]:
-    """Where the difference begins, in the words of the terminal."""
+    """The place where the difference begins, in the words of the terminal."""
     own = first.find("by_itself")
     at, exact, inputs = first.find("where"), real(own, "before_rounding"), first.find("inputs_equal")
     a, b = [side["name"].text for side in found["sides"]]
@@ -193,8 +193,8 @@ _PAIRS = [
 
 
 def _models(found: Item) -> list[Block]:
-    """The tables of the terminal; then what to correct first, and the list to keep in float, which onnxruntime's
-    quantizer takes, with what each length of it reaches."""
+    """The tables of the terminal; then the mistakes to correct first, and the list to keep in float for onnxruntime's
+    quantizer, with the SQNR that each length of it reaches."""
     first = {key: [item.value for item in found[key]][:MOST] for key in ("costs", "tensors")}
     shown = accuracy_tables(Item({**found.value, **first}, found.source), None, causes=True)
     wrong, kept = [correction(one) for one in items(found, "corrections")], found.find("keep_in_float")

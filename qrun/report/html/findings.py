@@ -1,4 +1,4 @@
-"""Findings by level and rule, and what each rule means."""
+"""The sections with findings by level and rule, and with the explanation of each rule."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qrun.report.message import counted
 from qrun.report.text import plural
 
 Placed = tuple[Finding, str]
-"""A finding, and the path of its model where there are several."""
+"""A finding, and the path of its model if there are several."""
 NAMES = ("tensor",)
 
 
 def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
-    """rows: places in the graph of the nodes that the page has a row for."""
+    """rows: indices of the nodes that have a row on the page."""
     found = list(zip(checked.findings, checked.paths, strict=True))
     parts: list[Markup] = []
     for level in LEVELS:
@@ -34,7 +34,7 @@ def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
 
 
 def counts(checked: CheckedModel) -> str:
-    """``1 error, 2 warnings``; notes only where there is nothing worse."""
+    """``1 error, 2 warnings``, or ``no findings``."""
     return counted(f.level for f in checked.findings) or "no findings"
 
 
@@ -50,7 +50,7 @@ def _judge(checked: CheckedModel) -> str:
 
 
 def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
-    """The findings of one rule: what they have in common once, the rest in a table if there are several."""
+    """The findings of one rule: what they share is shown once, the rest in a table if there are several."""
     first, path = found[0]
     link = tag("a", f"{first.rule} {first.name}", href=f"#{first.rule}")
     title = join([tag("span", first.level, class_=first.level), " ", link])
@@ -78,7 +78,7 @@ def _column(key: str) -> Column:
 
 
 def _node(placed: Placed, rows: Collection[int]) -> Markup:
-    """The number, which leads to the node's row if it has one, its name and operator."""
+    """The node's number, linked to its row if it has one, its name and operator."""
     finding, path = placed
     parts: list[str] = [f"{path}: "] if path else []
     if (index := finding.index) is not None:
@@ -87,7 +87,7 @@ def _node(placed: Placed, rows: Collection[int]) -> Markup:
 
 
 def rules_section(checked: CheckedModel) -> Markup:
-    """Each rule that found something, as ``qrun explain`` tells it."""
+    """The explanation of each rule that found something, as in ``qrun explain``."""
     fired = sorted({f.rule for f in checked.findings})
     if not fired:
         return Markup()

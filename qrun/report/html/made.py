@@ -1,4 +1,4 @@
-"""The documents of a page, made of a model now: findings, codes, a profile, a comparison; and ``qrun.report``."""
+"""Makes a page's documents from a live model: findings, codes, a profile, a comparison; and ``qrun.report``."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ if TYPE_CHECKING:
 
 
 def document(kind: str, fields: Mapping[str, Any]) -> Document:
-    """What reading a saved result of these fields gives: pages of live and of saved results are made the same way."""
+    """A document with these fields, as if read from a file: live and saved results make pages the same way."""
     return kind, Item(encode(fields), kind)
 
 
 def observed(
     model: Model, session: Session | None, arrays: Mapping[str, Array]
 ) -> tuple[list[Document], Sequence[Finding], int]:
-    """The findings, also on the values of a run, and the records of the quantized tensors; how many rules judged.
-
-    session: of qrun, None if it cannot run the model.
-    """
+    """The findings, also on the values of a run, and the records of the quantized tensors, as documents; the findings;
+    and how many rules ran. session: of qrun, None if it cannot run the model."""
     codes, result = CodeCounter(model), None
     if session is not None:
         for name, array in arrays.items():
@@ -87,8 +85,8 @@ def report(
     max_memory: int | None = None,
     max_time: float | None = None,
 ) -> str:
-    """One self-contained HTML page of a model, as ``qrun report`` writes it: findings, times, codes;
-    its text is returned.
+    """Makes one self-contained HTML page of a model, as ``qrun report`` writes it: findings, times, codes; returns its
+    text.
 
     feeds:   arrays by input name, for the runs. output: a file to write, too.
     against: also compare every tensor with another runtime, see `qrun.compare`.
@@ -125,7 +123,7 @@ def report(
 
 
 def today() -> str:
-    """The date that a page shows: of SOURCE_DATE_EPOCH, or today, in UTC."""
+    """The date that a page shows, in UTC: that of SOURCE_DATE_EPOCH if set, else today."""
 
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:

@@ -1,5 +1,5 @@
-"""Markup from Python: every text is escaped, control characters become visible escapes. Sheets as parts of a page, and
-what every page has around its own content: head, style, policy, script."""
+"""Builds HTML from Python: every text is escaped, control characters become visible escapes. Renders sheets as parts of
+a page, and the frame of every page: head, style, policy, script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qrun.report.text import BRACKETS, safe
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that already is HTML."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ Child = str | Iterable[str]
 
 
 def text(value: str) -> Markup:
-    """The value as it is shown: on one line, with no sign that HTML reads as its own."""
+    """The value on one line, with the characters that are special in HTML escaped."""
     return value if isinstance(value, Markup) else Markup(BRACKETS.sub("#&#35;", escape(safe(value))))
 
 
@@ -35,19 +35,19 @@ def join(parts: Iterable[str], between: str = "") -> Markup:
 
 
 def tag(name: str, /, *children: Child, **attributes: str | bool | None) -> Markup:
-    """``<name ...>children</name>``. Attributes: ``class_`` for ``class``, ``_`` for ``-``;
-    those None or False are left out."""
+    """``<name ...>children</name>``. Attributes: ``class_`` for ``class``, ``_`` for ``-``; None and False are left
+    out."""
     inner = "".join(text(c) if isinstance(c, str) else join(c) for c in children)
     return Markup(f"<{name}{_attributes(attributes)}>{inner}</{name}>")
 
 
 def void(name: str, /, **attributes: str | bool | None) -> Markup:
-    """An element without an end tag."""
+    """An HTML element without an end tag."""
     return Markup(f"<{name}{_attributes(attributes)}>")
 
 
 def shape(name: str, /, **attributes: str | bool | None) -> Markup:
-    """An element of SVG without content."""
+    """An SVG element without content."""
     return Markup(f"<{name}{_attributes(attributes)}/>")
 
 
@@ -72,13 +72,13 @@ def table(
     sorted: str = "",
     ids: Sequence[str | None] = (),
 ) -> Markup:
-    """A grid for screens in a box of its own that scrolls where the page is too narrow; its cells are text or markup.
+    """A grid as an HTML table in a box of its own, which scrolls if the page is too narrow; cells are text or markup.
 
-    How a column looks is said once: the class ``n3`` is for numbers in the third column, ``k`` for names, ``m`` for
-    other long cells, ``w`` for sentences.
+    The look of a column is stated once, by a class: ``n3`` says that the third column has numbers, ``k`` names, ``m``
+    other long cells, ``w`` sentences.
 
-    legends: what a pointer at a header tells. box: ``side`` for a first column that stays where others are scrolled.
-    sorted:  the column by which the rows stand in descending order. ids: of rows, for links to them.
+    legends: tooltips of headers. box: ``side`` for a first column that stays in place while the others scroll.
+    sorted: the column in whose descending order the rows are. ids: of rows, for links to them.
     """
     longest = max((column.shrink for column in grid.columns), default=0)
     kinds = [_kind(column, longest) for column in grid.columns]
@@ -112,7 +112,7 @@ def table(
 
 
 NARROW = 6
-"""Columns of the widest table that need not be as wide as the page."""
+"""A table with at most this many columns need not be as wide as the page."""
 
 
 def _kind(column: Column, longest: int) -> str:
@@ -122,20 +122,20 @@ def _kind(column: Column, longest: int) -> str:
 
 
 def _bars(shares: Iterable[str]) -> list[str | None]:
-    """Bars behind percentages: that of the largest is as wide as its cell."""
+    """Bars behind percentages; the bar of the largest is as wide as its cell."""
     parts = [float(share.rstrip("%")) if share.endswith("%") else 0.0 for share in shares]
     largest = max(parts, default=0.0)
     return [f"--part:{100 * part / largest:.0f}%" if part else None for part in parts]
 
 
 def search(target: str, words: str, columns: str) -> Markup:
-    """A box that hides the rows without its words in these columns, counted from 0; it shows where scripts run."""
+    """A box that hides the rows without its words in these columns, counted from 0; it is visible only with scripts."""
     box = tag("label", words, void("input", type="search", autocomplete="off", spellcheck="false"))
     return tag("p", box, tag("output"), class_="filter", data_table=target, data_columns=columns, hidden=True)
 
 
 def framed(title: str, body: Sequence[Markup]) -> str:
-    """The HTML document; it asks no address for anything, and only its own script may run."""
+    """The HTML document; it loads nothing from any address, and only its own script may run."""
     from qrun import __version__
 
     script = Markup(_resource("script.js"))
@@ -173,11 +173,11 @@ def blocks(found: Iterable[Block]) -> Iterator[Markup]:
 
 
 def section(id: str, title: str, about: str, *parts: Markup | Iterable[Markup]) -> Markup:
-    """A section with its heading, which the page's links lead to, and a line about it, where there is one."""
+    """A section with a heading that the page's links lead to, and a line about it if `about` is not ""."""
     told = [tag("p", about, class_="about")] if about else []
     return tag("section", tag("h2", title, id=id), told, *parts)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Markup:
-    """Labels with their values; those without a value are left out."""
+    """Labels with their values; labels without a value are left out."""
     return tag("dl", chain.from_iterable((tag("dt", label), tag("dd", value)) for label, value in rows if value))

@@ -1,5 +1,5 @@
-"""The graph in small: a box a node, in layers from left to right, coloured by time or by accuracy,
-linked to its row."""
+"""A small picture of the graph: one box per node, in layers from left to right, coloured by time or by accuracy, linked
+to its row."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from qrun.report.html.profile import label
 from qrun.report.text import duration, plural
 
 STEP, BOX = 12, 8
-"""Pixels from one box to the next, and of a box."""
+"""Pixels from one box to the next, and the size of a box."""
 ACROSS = 80
-"""Layers in a line of the picture; those after it stand in the next line."""
+"""Layers in a line of the picture; the next layers go into the next line."""
 SHARES = (0.5, 0.2, 0.05, 0.01)
-"""Parts of the slowest node's time from which a node has the first, second ... colour."""
+"""Parts of the slowest node's time; a node at or above the first, second ... has the first, second ... colour."""
 ABOUT = (
     "One box for each node, from the inputs to the outputs; the darker, the more time it takes. A box is a link to the node's "
     "row. Nodes that read constants only are left out."
 )
 DECIBELS = (20.0, 30.0, 40.0, 60.0)
-"""SQNR below which a node has the first, second ... colour."""
+"""A node with an SQNR below the first, second ... has the first, second ... colour."""
 
 
 @frozen
 class Place:
-    """Where a box stands. line: of the picture; layer: in it; lane: from above."""
+    """The position of a box. line: of the picture; layer: in the line; lane: counted from above."""
 
     line: int
     layer: int
@@ -37,7 +37,7 @@ class Place:
 
 
 def graph_section(page: PageContent) -> Markup:
-    """Empty without the graph's edges, which saved results do not have."""
+    """Empty without edges; saved results have none."""
     if len(page.nodes) < 2 or not page.edges:
         return Markup()
     links = between(page.nodes, page.edges)
@@ -58,15 +58,15 @@ def graph_section(page: PageContent) -> Markup:
 
 
 def members(node: ProfileNode) -> tuple[int, ...]:
-    """The model's nodes that a row stands for."""
+    """The model's nodes that a row covers."""
     return node.group or (node.index,)
 
 
 def between(nodes: Sequence[ProfileNode], edges: Sequence[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:
-    """For each row the rows that it reads, by index; rows that neither read nor are read are left out.
+    """For each row the rows that it reads, by index; rows without links are left out.
 
-    Nodes that ran as one are one. A node without a row, or one of several rows such as a DequantizeLinear with many
-    readers, is looked through to what it reads.
+    Nodes that ran as one step are one row. A node without a row, or in several rows such as a DequantizeLinear with
+    many readers, is skipped: its readers link to the rows it reads.
     """
     rows: dict[int, set[int]] = {}
     for node in nodes:
@@ -85,8 +85,8 @@ def between(nodes: Sequence[ProfileNode], edges: Sequence[tuple[int, int]]) -> M
 
 
 def layout(links: Mapping[int, tuple[int, ...]]) -> Mapping[int, Place]:
-    """A place for each row: one layer after all that it reads, in the lane of one of these where that is free; rows
-    that read nothing stand before their first reader."""
+    """Places each row one layer after all rows that it reads, in the lane of one of them if that is free; rows that
+    read nothing are placed before their first reader."""
     depths = _depths(links)
     lanes: dict[int, int] = {}
     taken: set[tuple[int, int]] = set()
@@ -124,7 +124,7 @@ def _map(
     places: Mapping[int, Place],
     colour: Callable[[ProfileNode], tuple[int, str]],
 ) -> Markup:
-    """colour: of a row the number of its colour, darkest first, and the words for it."""
+    """Draws the picture. colour: gives a row the number of its colour, darkest first, and the words for it."""
     lanes = [
         1 + max((p.lane for p in places.values() if p.line == line), default=0)
         for line in range(1 + max(p.line for p in places.values()))
@@ -148,7 +148,7 @@ def _map(
 def _lines(
     links: Mapping[int, tuple[int, ...]], places: Mapping[int, Place], at: Mapping[int, tuple[int, int]]
 ) -> Iterator[str]:
-    """A line for each link; from one line of the picture to the next only its two ends."""
+    """A line for each link; only its two ends are drawn if it leads to another line of the picture."""
     half = BOX // 2
     for end, starts in links.items():
         x, y = at[end]

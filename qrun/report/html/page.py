@@ -1,4 +1,4 @@
-"""The page: its head, its summary, its sections, and a copy of its data for other programs."""
+"""The whole page: its head, its summary, its sections, and a copy of its data for other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def html(page: PageContent) -> str:
 def document_of(
     title: str, header: Sequence[Markup], tiles: Markup, sections: Sequence[Markup], pages: Sequence[PageContent]
 ) -> str:
-    """The HTML document with links to its sections, and the data of the pages."""
+    """The HTML document with links to its sections, and with the data of the pages."""
     links = [_link(section) for section in sections if "<h2" in section]
     body = [
         tag("header", header, tiles, tag("nav", join(links, "\n"), aria_label="Sections")),
@@ -61,14 +61,14 @@ def _sections(page: PageContent) -> list[Markup]:
 
 
 def _link(section: Markup) -> Markup:
-    """To a section, by its heading."""
+    """A link to a section, named by its heading."""
     _, _, after = section.partition('<h2 id="')
     id, _, rest = after.partition('">')
     return tag("a", Markup(rest.partition("<")[0]), href=f"#{id}")
 
 
 def _data(pages: Sequence[PageContent]) -> Markup:
-    """JSON in which no sign can end the script element; qrun/schemas/report-1.0.json is its schema."""
+    """JSON in which no text can end the script element; its schema is qrun/schemas/report-1.0.json."""
     from qrun import __version__
 
     first, *others = pages
@@ -83,13 +83,13 @@ def _file(page: PageContent) -> str:
 
 
 def _verdict(page: PageContent) -> Markup:
-    """The answer in a sentence or two; empty where a page has none."""
+    """The answer in a sentence or two; empty if the page has none."""
     sentences = list(_sentences(page))
     return tag("p", *(part for pair in sentences for part in (*pair, " ")), class_="verdict") if sentences else Markup()
 
 
 def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
-    """(what is strong, the rest)."""
+    """Yields (bold part, rest)."""
     if page.comparison is not None:
         big, rest, equal = told(page.comparison)
         yield tag("b", big, class_="good" if equal else "error"), rest
@@ -122,7 +122,7 @@ def _header(page: PageContent) -> list[Markup]:
 
 
 def about_page(page: PageContent, rows: Sequence[tuple[str, str]]) -> Markup:
-    """What is folded away: these rows, what made the page, and how to make it again."""
+    """The folded part of the page: these rows, the versions that made the page, and the command that makes it again."""
     from qrun import __version__
 
     env = page.told.environment or Environment()
@@ -160,7 +160,7 @@ def _runner(env: Environment) -> str:
 
 
 def _tiles(page: PageContent) -> Markup:
-    """The big numbers, each with what it is of."""
+    """The big numbers, each with a caption."""
     found = [
         tag("div", tag("b", big, class_=style), tag("span", small), class_="tile") for big, small, style in _big(page)
     ]
@@ -168,7 +168,7 @@ def _tiles(page: PageContent) -> Markup:
 
 
 def _big(page: PageContent) -> Iterator[tuple[str, str, str | None]]:
-    """Number, words and style."""
+    """Yields number, caption and style."""
     checked, time, most = page.checked, page.time, page.told.peak_bytes
     if checked is not None:
         big, _, rest = counts(checked).partition(", ")
@@ -195,7 +195,7 @@ def _amount(count: int) -> str:
 
 
 def _outputs(outputs: Sequence[RunOutput]) -> Markup:
-    """Statistics of the outputs of a run."""
+    """The statistics of a run's outputs."""
     if not outputs:
         return Markup()
     about = "Of the first run. argmax: the place of the largest element, or of the largest in each row."
@@ -203,7 +203,7 @@ def _outputs(outputs: Sequence[RunOutput]) -> Markup:
 
 
 def outputs_grid(outputs: Sequence[RunOutput]) -> Grid:
-    """The outputs as the terminal shows them."""
+    """The outputs in the terminal's form."""
     return stats_grid(
         [
             (o.name, o.type, o.shape, Stats(o.min, o.max, o.mean, o.argmax, o.nan or 0, o.inf or 0, o.argmax_rows))
@@ -213,7 +213,7 @@ def outputs_grid(outputs: Sequence[RunOutput]) -> Grid:
 
 
 def _evaluation(found: Evaluation) -> Markup:
-    """The report of ``qrun eval`` as a section, with a row for each model, so that its table can be sorted."""
+    """The report of ``qrun eval`` as a section, with one row per model so that its table can be sorted."""
     sheet = evaluation_sheet(found, (), markdown=True)
     about = f"{'; '.join([*sheet.about, *sheet.notes])}. Intervals are 95 % confidence intervals."
     return section("evaluation", "Data set", about, blocks(sheet.blocks))

@@ -1,4 +1,4 @@
-"""Where the time goes: the strip, the tables of a profile as `qrun profile` shows them, and another runtime's times."""
+"""The sections on time: the strip, the tables of `qrun profile`, and the times of another runtime."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from qrun.report.sheet import Block
 from qrun.report.text import duration, plural
 
 GAP, WIDE = 0.05, 0.2
-"""Percent of the strip: what is left free after a block, if the block is wider than WIDE."""
+"""Percent of the strip: the gap after a block that is wider than WIDE."""
 TINY = 0.005
-"""Percent of the strip that is not drawn."""
+"""Percent of the strip; narrower blocks are not drawn."""
 OVERHEAD = "call overhead"
 COLOURS = 7
-"""Operators with a colour of their own, the slowest; all others share the one after."""
+"""The slowest operators have a colour each; all others share the next one."""
 
 
 class Palette:
-    """A colour for each operator, by the time that its nodes take."""
+    """A colour for each operator, in the order of the time that its nodes take."""
 
     def __init__(self, nodes: Iterable[ProfileNode]) -> None:
         sums: dict[str, float] = {}
@@ -34,7 +34,7 @@ class Palette:
         self.order = sorted(sums, key=lambda op: -sums[op])
 
     def __getitem__(self, op: str) -> str:
-        """The class of an operator's colour."""
+        """The CSS class of an operator's colour."""
         return f"c{min(self.order.index(op), COLOURS)}"
 
 
@@ -68,7 +68,7 @@ def time_section(page: PageContent, palette: Palette) -> Markup:
 
 
 def _strip(nodes: Sequence[ProfileNode], spent: float, whole: float, palette: Palette) -> Markup:
-    """spent: by all nodes of the model, also those that the page does not have; whole: by a run, at least that, ms."""
+    """spent: time of all nodes, also those not on the page; whole: time of a run, at least `spent`; both in ms."""
     blocks, at = [], 0.0
     for node in nodes:
         width = 100 * node.median_ms / whole if whole else 0
@@ -94,7 +94,7 @@ def _has_roofs(page: PageContent) -> bool:
 
 
 def nodes_section(page: PageContent) -> Markup:
-    """All nodes, those inside of nodes, and why some did not run natively. Empty without nodes."""
+    """All nodes, the nodes inside nodes, and the reasons why some did not run natively. Empty without nodes."""
     if not page.nodes:
         return Markup()
     nodes, count, roofs = page.nodes, page.all_nodes, _has_roofs(page)

@@ -1,4 +1,4 @@
-"""One row for each quantized tensor: its parameters, the codes it uses, and how they are spread."""
+"""The section on quantized tensors, one row each: parameters, the quantized values in use, and their histogram."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qrun.report.html.markup import Markup, search, section, shape, table, tag
 from qrun.report.text import number, plural
 
 WIDTH, HEIGHT, END = 120, 22, 3
-"""A histogram in pixels; END: the width of the bar of each limit, with a gap of one pixel to the others."""
+"""Size of a histogram in pixels; END: the width of the bar at each limit, one pixel apart from the others."""
 
 
 def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
-    """count: of all tensors, those that are not in the page among them."""
+    """count: the number of all tensors, including those not on the page."""
     if not tensors:
         return Markup()
     kinds = [(kind, sum(t.kind == kind for t in tensors)) for kind in ("activation", "weight", "bias")]
@@ -46,7 +46,7 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
 
 
 def _parameter(ends: Sequence[float] | None) -> str:
-    """The one value of all channels, or the smallest and the largest."""
+    """The value if all channels share it, else the smallest and the largest."""
     if ends is None:
         return "-"
     low, high = ends
@@ -54,7 +54,7 @@ def _parameter(ends: Sequence[float] | None) -> str:
 
 
 def _real_range(t: TensorCodes) -> str:
-    """What the used codes stand for, where one scale and zero point hold for the whole tensor."""
+    """The real values of the used codes, if the whole tensor has one scale and zero point."""
     scale, zero = t.scale, t.zero_point or (0, 0)
     if scale is None or t.used is None or scale[0] != scale[1] or zero[0] != zero[1]:
         return "-"
@@ -70,9 +70,8 @@ def _part(count: int, size: int) -> str:
 
 
 def _histogram(t: TensorCodes) -> Markup:
-    """Elements per code, in proportion to the most that are not at a limit; the bars of the two limits are cut off at
-    full height.
-    """
+    """Draws elements per code, scaled to the largest bar that is not at a limit; the bars of the two limits are cut off
+    at full height."""
     bins = [count / (codes or 1) for count, codes in zip(t.bins, t.bin_codes, strict=False)]
     top = max(bins, default=0) or max(t.at_low, t.at_high, 1)
     left = END + 1
@@ -96,5 +95,5 @@ def _end(t: TensorCodes, count: int, side: int, at: int, top: float) -> Markup:
 
 
 def _height(count: float, top: float) -> int:
-    """At least one pixel for anything."""
+    """A bar's height in pixels; at least one if there is anything."""
     return min(max(round(HEIGHT * count / top), 1 if count else 0), HEIGHT)

@@ -1,4 +1,4 @@
-"""The roofline plot: each node's multiply-adds a second over its multiply-adds a byte, and what the machine allows.
+"""The roofline plot: each node's multiply-adds per second over its multiply-adds per byte, below the machine's limits.
 
 Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 """
@@ -18,19 +18,19 @@ from qrun.report.text import plural
 from qrun.running.machine import Machine
 
 LEVELS = ((1 << 15, "L1"), (1 << 20, "L2"), (1 << 24, "L3"))
-"""Bytes up to which a buffer counts as one of a cache; what is larger is in RAM."""
+"""A buffer of up to this many bytes counts as in that cache; a larger one is in RAM."""
 LOWEST, LEFTMOST, NEAR_THE_END = 12.0, 10.0, 86.0
-"""Percent of an axis: where names of slopes begin, beside the numbers of the other one; from where labels stand on the
-other side of their line."""
+"""Percent of an axis: the place where names of slopes begin, clear of the other axis's numbers; and the place from
+which labels are drawn on the other side of their line."""
 TOP = 95.0
-"""Percent of the upright axis from which a label finds no room above its line, where no dots are."""
+"""Percent of the upright axis: a label above this has no room above its line, where there are no dots."""
 MARGIN = 0.12
-"""Decades beside the outermost values of an axis."""
+"""Decades left free beyond the outermost values of an axis."""
 
 
 @frozen
 class LogAxis:
-    """A logarithmic axis; its ends are powers of ten, a decade or more apart."""
+    """A logarithmic axis. low, high: decimal logarithms of its ends, at least 1 apart."""
 
     low: float
     high: float
@@ -42,12 +42,12 @@ class LogAxis:
         return cls(low - wider, high + wider)
 
     def __call__(self, value: float) -> float:
-        """Percent of the axis."""
+        """The position of a value, in percent of the axis."""
         return 100 * (math.log10(value) - self.low) / (self.high - self.low)
 
     @property
     def ticks(self) -> list[float]:
-        """Powers of ten, with twice and five times of them on a short axis."""
+        """The powers of ten, and on a short axis their doubles and fivefolds."""
         steps = (1, 2, 5) if self.high - self.low < 2 else (1,)
         decades = range(math.floor(self.low), math.ceil(self.high))
         found = [step * 10.0**decade for decade in decades for step in steps]
@@ -55,7 +55,7 @@ class LogAxis:
 
 
 def roofline_section(page: PageContent, palette: Palette) -> Markup:
-    """Empty without a node that has multiply-adds, bytes and a time."""
+    """Empty if no node has multiply-adds, bytes and a time."""
     nodes = [n for n in page.nodes if n.gmacs and n.bytes]
     if not nodes:
         return Markup()
@@ -71,13 +71,13 @@ def roofline_section(page: PageContent, palette: Palette) -> Markup:
 
 
 def _peaks(machine: Machine) -> list[tuple[str, float]]:
-    """Flat roofs by name, in GMAC/s."""
+    """The flat roofs by name, in GMAC/s."""
     peaks = ((f"int8 {machine.instruction}".rstrip(), machine.int8), ("float32", machine.float32))
     return [(name, peak / 1e9) for name, peak in peaks if peak and peak > 0]
 
 
 def _reads(machine: Machine) -> list[tuple[int, float]]:
-    """Slopes: bytes of a buffer, and GB/s at which it is read."""
+    """The slopes: bytes of a buffer, and the GB/s at which it is read."""
     return [(pair[0], pair[1] / 1e9) for pair in machine.memory if pair and pair[1] > 0]
 
 
@@ -112,12 +112,12 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, style: str | None = None, *inside: Markup) -> Markup:
-    """From one point to another, each in percent of the axes."""
+    """A line from one point to another, each in percent of the axes."""
     return tag("line", *inside, class_=style, x1=_at(x1), y1=_at(100 - y1), x2=_at(x2), y2=_at(100 - y2))
 
 
 def _text(words: str, x: float, y: float, dx: int, dy: int, end: bool = False) -> Markup:
-    """Words beside a point: dx and dy pixels to the right and down of it; end: they end there."""
+    """Words beside a point: dx and dy pixels to its right and below it; end: the words end there."""
     place = {"x": _at(x), "y": _at(100 - y), "dx": str(dx), "dy": str(dy)}
     return tag("text", words, **place, text_anchor="end" if end else None)
 
@@ -146,14 +146,14 @@ def _grid(x: LogAxis, y: LogAxis) -> Iterator[Markup]:
 
 
 def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
-    """What reading from buffers of one size allows, up to the highest flat line."""
+    """The limit from reading buffers of one size, drawn up to the highest flat line."""
     start = max(10**x.low, 10**y.low / speed)
     title = tag("title", f"{speed:.1f} GB/s from {human(size)}")
     return _line(x(start), y(start * speed), x(top / speed), y(top), "roof", title)
 
 
 def _slope_label(name: str, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
-    """The name of a slope, beside it where it begins, or below the roof that it has reached there."""
+    """The name of a slope, beside the place where it begins, or below the roof if it has reached that there."""
     beside = y(10 ** (x.low + LEFTMOST / 100 * (x.high - x.low)) * speed)
     up = min(max(LOWEST, beside), y(top))
     across = x(10 ** (y.low + up / 100 * (y.high - y.low)) / speed)

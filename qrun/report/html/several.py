@@ -1,5 +1,5 @@
-"""Several models, or several results of one, side by side:
-facts, outputs, findings, scores and times, a column a model."""
+"""The page of several models, or of several results of one model, side by side: facts, outputs, findings, scores and
+times, one column per model."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ ABOUT = (
     "those of whole runs where the spread of the runs decides."
 )
 SLACK = 0.1
-"""Relative difference up to which two times count as the same."""
+"""Two times with at most this relative difference count as the same."""
 
 
 @frozen
 class CellValue:
-    """What one model tells of a fact. text: what is shown; value: the number that it shows, if any.
+    """One model's value of a fact. text: what is shown; value: the number that it shows, if any.
 
     better: 1 if a larger number is better, -1 if a smaller one is, 0 if neither.
     slack:  relative difference up to which two numbers count as the same.
-    whole:  the full text to compare, where `text` is shortened.
+    whole:  the full text to compare, if `text` is shortened.
     undecided: never marked as different, because the spread of the runs is too wide to decide.
     """
 
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def gap(self) -> float:
-        """The largest difference from the first model's number; if that one has none, the largest absolute number."""
+        """The largest difference from the first model's number; without that number, the largest absolute number."""
         values = [cell.value for cell in self.cells if cell.value is not None]
         first = self.cells[0].value
         return max((abs(value - (first or 0.0)) for value in values), default=0.0)
@@ -78,7 +78,7 @@ class Row:
         return max(cell.value or 0.0 for cell in self.cells)
 
     def cell(self, place: int) -> str:
-        """The text, marked where it is not that of the first model."""
+        """The text, marked if it differs from the first model's."""
         first, own = self.cells[0], self.cells[place]
         same = own.undecided or (own.text, own.whole) == (first.text, first.whole)
         if same or NOTHING.text in (own.text, first.text):
@@ -92,7 +92,7 @@ class Row:
 
 
 def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
-    """What tells the models apart: the ends of their paths, else with the file that each result is from."""
+    """Names that distinguish the models: the ends of their paths, or else these with the file of each result."""
     paths = [(page.model.path or "model").replace("\\", "/") for page in pages]
     if len(set(paths)) == len(paths):
         return short_names(paths)
@@ -102,7 +102,7 @@ def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
 
 
 def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
-    """The HTML document of several models; the page of one of one. sources: the files that tell of each."""
+    """The HTML document of several models; for one model, its page. sources: the files with each model's results."""
     if len(pages) == 1:
         return html(pages[0])
     names = names_of(pages, sources)
@@ -113,11 +113,11 @@ def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
 
 
 WAYS = {"faster": "good", "slower": "error"}
-"""Decided differences of times, and how they are shown."""
+"""Decided differences of times, and their styles."""
 
 
 def _verdicts(pages: Sequence[PageContent], names: Sequence[str]) -> Iterator[Markup]:
-    """Of each model but the first a sentence: how its time, outputs and findings stand to those of the first."""
+    """For each model but the first, a sentence that compares its time, outputs and findings with the first model's."""
     for page, name in zip(pages[1:], names[1:], strict=True):
         parts = [
             *_time_told(pages[0], page, names[0], name),
@@ -155,17 +155,17 @@ def _findings_told(first: PageContent, page: PageContent, base: str) -> list[str
 
 
 def _way(first: Samples, other: Samples) -> str:
-    """How the times of whole runs stand to those of the first model, as the spread of both tells."""
+    """Compares the times of whole runs with the first model's; the spread of both decides."""
     return change(first.samples_ms or (first.median_ms,), other.samples_ms or (other.median_ms,)).verdict
 
 
 NamedValue = tuple[str, CellValue]
-"""The name of a row, and what one model tells there."""
+"""The name of a row, and one model's value there."""
 Pages = Sequence[PageContent]
 
 
 def _sections(pages: Pages, names: Sequence[str]) -> list[Markup]:
-    """A section for each kind of thing that some of the models tell."""
+    """A section for each kind of facts that at least one model has."""
     several = partial(_section, pages, names)
     return [
         several("facts", "Side by side", ABOUT, "fact", _facts),
@@ -189,8 +189,8 @@ def _section(
     told: Callable[[PageContent, Pages], Iterable[NamedValue]],
     order: Callable[[Row], float] = lambda row: 0.0,
 ) -> Markup:
-    """A row for each name that one of the models tells, the first counting where one tells it twice.
-    Empty without rows."""
+    """One row per name that any of the models has; if a model has a name twice, the first counts. Empty without
+    rows."""
     found = [list(told(page, pages)) for page in pages]
     known, order_of = (
         [dict(reversed(each)) for each in found],
@@ -262,7 +262,7 @@ def _scores(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
 
 
 def _findings(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
-    """Of all rules that found something in one of the models."""
+    """The count of every rule that found something in one of the models."""
     own, *others = (Counter(map(_rule, each.checked.findings if each.checked else ())) for each in (page, *pages))
     for title in sorted(set().union(*others)) if page.checked else ():
         yield title, CellValue(str(own[title]), own[title], -1)
