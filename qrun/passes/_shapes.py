@@ -12,7 +12,6 @@ from qrun.shapes import MOST_AXES
 
 Dims = tuple[int | None, ...]
 """Lengths of the axes, None where unknown."""
-Find = Callable[[str], Dims | None]
 
 
 def known_shapes(model: Model) -> Mapping[str, Dims]:

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from oracle.cast import nearest
 
-import qrun
 from helpers.emulation import emulated_sets, emulation
 from qrun.native.emit.isa import available
 from qrun.native.machine.engine import Engine
@@ -77,12 +75,6 @@ OBJECTS = Path(_OWN.name if _OWN else os.environ["QRUN_TEST_OBJECTS"])
 def engine(isa: str, threads: int = 1) -> Engine:
     with emulation():
         return Engine.create(isa, OBJECTS, threads)
-
-
-def assert_left(model: onnx.ModelProto, feeds: dict[str, Array], why: str) -> None:
-    """A model's one node is left to the reference kernel, for this reason."""
-    (event,) = qrun.Session(model, backend="native", cache=OBJECTS).execute(feeds).events
-    assert (event.backend, event.why) == ("reference", why)
 
 
 def codes(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:

@@ -17,8 +17,6 @@ from qrun.passes import Optimized, has_tables, makes_tables, optimize
 MS = "com.microsoft"
 ML = "ai.onnx.ml"
 ARITHS = ("exact", "ort", "onnx-ref")
-Quant = tuple[str, str, str]
-"""Names of an integer tensor, its scale and its zero point."""
 
 
 class Graph:

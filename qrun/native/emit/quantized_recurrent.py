@@ -205,10 +205,6 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         order = [n + half for four in fours for half in (0, codes.lanes) for n in four]
         (self.scratch + row + unit * 2).store(low.shuffled(order, high), 1)
 
-    def _sums_at(self, matrix: Value, row: Value) -> Value:
-        """The address of a gate's sums for one sequence. matrix: the gate's number, counted over all directions."""
-        return self.a.y + self.a.sums_at + (matrix * self.a.rows + row) * self.a.sum_units * 4
-
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
         with self.w.loop(0, self.a.depth, UNROLL, [self.w.zero(int32s(self.isa))] * (count * rows)) as k:
             lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)

@@ -134,8 +134,6 @@ PIECE = 16
 """Bytes of a piece, of which vectors of bytes consist (emit/bytes.py). Shorter rows and blocks are stored in part."""
 DOUBLES = 4096.0
 """The number that `Bytes.doubles` adds: at this size, 2**12, the lowest bit of a float64's byte 5 counts ones."""
-DOT_BLOCK = 1024
-"""Elements of k after which the kernel float_dot adds the lanes of its sums."""
 OUTER = 3
 """The number of outer axes of a kernel that walks its operands with strides."""
 EIGHT = 8
