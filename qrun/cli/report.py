@@ -53,7 +53,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     from qrun.ir.load import load
     from qrun.report.html.collect import by_model, page_of
     from qrun.report.html.made import today
-    from qrun.report.html.several import side_by_side
+    from qrun.report.html.several import comparison_document
 
     date = today()
     told = out.messages if options["output"] == "-" else out.result
@@ -79,7 +79,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
             break
     argv = ["qrun", *ctx.ensure_object(Call).argv]
     pages = [page_of(group, argv, date) for group in groups]
-    _write(options["output"], side_by_side(pages, files), out)
+    _write(options["output"], comparison_document(pages, files), out)
     return code
 
 

@@ -256,14 +256,14 @@ NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 @frozen
-class Code:
+class AffineScale:
     """The parameters of quantized values q, whose real numbers are (q - zero) * scale."""
 
     scale: float = 1.0
     zero: float = 0.0
 
 
-PLAIN = Code()
+IDENTITY = AffineScale()
 
 
 @frozen
@@ -333,14 +333,14 @@ def pair(
     a: Array | None,
     b: Array | None,
     tolerance: Tolerance,
-    code: Code = PLAIN,
+    affine: AffineScale = IDENTITY,
     step: Array | None = None,
     noise: float = 0.0,
 ) -> TensorPair:
     """Compare the results of two sides for one tensor; None is a missing output.
 
-    code: scale and zero point of integers. step, noise: for floats, see `qrun.comparing.differences.difference`.
-    """
+    affine: turns integers into the real numbers of max_abs, max_rel and sqnr. step, noise: for floats, see
+    `qrun.comparing.differences.difference`."""
     if a is None or b is None:
         shown = "nothing" if a is None else describe(a)
         total = 0 if a is None and b is None else max(x.size for x in (a, b) if x is not None)
@@ -361,7 +361,7 @@ def pair(
     }
     if a.dtype.kind in "OUSc":
         return TensorPair(describe(a), found, False, **counted)
-    x, y = ((wide(v) - code.zero) * code.scale for v in (a, b))
+    x, y = ((wide(v) - affine.zero) * affine.scale for v in (a, b))
     with np.errstate(all="ignore"):
         apart = np.abs(x - y)
         counted |= {"max_abs": magnitude(apart), "max_rel": magnitude(apart / np.abs(y)), "sqnr": sqnr(x, y)}

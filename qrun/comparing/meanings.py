@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes import spread
-from qrun.comparing.differences import PLAIN, Code
+from qrun.comparing.differences import IDENTITY, AffineScale
 from qrun.comparing.matching.operators import is_dequantize, moves
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
@@ -153,15 +153,15 @@ class TensorScales:
     model: Model
     feeds: Values
 
-    def code(self, name: str, dtype: np.dtype[Any]) -> Code:
-        """Scale and zero point of a tensor of codes, found by `meaning`; PLAIN unless both are known scalars."""
+    def affine(self, name: str, dtype: np.dtype[Any]) -> AffineScale:
+        """Scale and zero point of a tensor of codes, found by `meaning`; IDENTITY unless both are known scalars."""
         found = meaning(self.model, name)
         parameters = found.parameters(self.stored) if found is not None else None
         if found is None or parameters is None:
-            return PLAIN
+            return IDENTITY
         scale, zero = parameters
         fits = scale.size == zero.size == 1 and (not found.zero or zero.dtype == dtype)
-        return Code(float(scale.reshape(())), float(zero.reshape(()))) if fits else PLAIN
+        return AffineScale(float(scale.reshape(())), float(zero.reshape(()))) if fits else IDENTITY
 
     def step(self, name: str, like: Array) -> Array | None:
         """The quantization step of a tensor that a DequantizeLinear made, in a shape that broadcasts with `like`.

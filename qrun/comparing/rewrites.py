@@ -193,7 +193,7 @@ def bias_rewrites(model: Model) -> Iterator[Rewrite]:
         x = parameters(model, model.producers.get(node.inputs[0]))
         if x is None or not x.is_scalar or not _is_requantized(model, end):
             continue
-        w_scale, parts = _weights(model, node)
+        w_scale, parts = _weight_scale(model, node)
         name = _bias(node, end)
         bias = model.constants.get(name)
         if w_scale is not None and bias is not None and bias.dtype == np.float32 and bias.ndim == 1:
@@ -214,8 +214,10 @@ _Part = tuple[str, str, Node, Mapping[str, Array]]
 """A changed tensor: its name, the clause for the text, the node that now makes it, and the constants it reads."""
 
 
-def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
-    """The scale of the weights, and for weights stored as floats the DequantizeLinear that replaces them."""
+def _weight_scale(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
+    """The scale that onnxruntime gives a node's weights, and the tensors that it changes. It keeps that of dequantized
+    weights (here None if in blocks or along another axis than the output channels), and quantizes stored float32
+    weights to int8 with one scale and zero point over their range; None for others."""
     name = node.inputs[1]
     stored, made = model.constants.get(name), parameters(model, model.producers.get(name))
     if made is not None:
@@ -309,12 +311,13 @@ MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool")
 _MOVED = "/moved"
 
 
-def moved_int32(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
-    """Yield each DequantizeLinear of int32 codes with one scale, with each operator that moves its result."""
+def moved_dequantized(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
+    """Yield each DequantizeLinear with one scale, with each operator of MOVES that reads its result. Its codes are
+    computed (the caller checks their type), or stored int32; these count only before a Transpose: onnxruntime folds the
+    others."""
     for node in model.nodes:
         p = parameters(model, node)
-        codes = node.inputs[0] if p is not None else ""
-        stored = model.constants.get(codes)
+        stored = model.constants.get(node.inputs[0]) if p is not None else None
         if p is None or not p.is_scalar or (stored is not None and stored.dtype != np.int32):
             continue
         for reader in readers(model, node):
@@ -325,7 +328,7 @@ def moved_int32(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
 
 def int32_rewrites(model: Model) -> Iterator[Rewrite]:
     """onnxruntime rounds to uint8 after an operator that moves dequantized int32 codes without a zero point."""
-    for p, mover in moved_int32(model):
+    for p, mover in moved_dequantized(model):
         value, codes = model.types.get(p.node.inputs[0]), model.constants.get(p.node.inputs[0])
         dtype = codes.dtype if codes is not None else value.dtype if value is not None else None
         if p.zero is not None or dtype != np.int32 or mover.outputs[0].endswith(_MOVED):

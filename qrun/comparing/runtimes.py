@@ -16,8 +16,8 @@ from qrun.comparing.causes.sums import SUMS
 from qrun.comparing.comparison import ComparedTensor, Comparison, GraphDifference, Guilt, first_difference
 from qrun.comparing.differences import (
     EXACT,
+    IDENTITY,
     NARROW,
-    PLAIN,
     Difference,
     TensorPair,
     Tolerance,
@@ -362,10 +362,10 @@ class _Work:
             return TensorPair(form[0], Difference(max(numbers(mine).size, numbers(theirs).size), form=form), False)
         mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
         whole = mine is not None and integral(mine.dtype)
-        code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN
+        affine = self.codes.affine(name, mine.dtype) if whole and mine is not None else IDENTITY
         step = None if whole or mine is None else self.codes.step(name, mine)
         tolerance, noise = (EXACT, 0.0) if exact else (self.tolerance, self.noises.get(name, 0.0))
-        return pair(mine, theirs, tolerance, code, step, noise)
+        return pair(mine, theirs, tolerance, affine, step, noise)
 
     def _read(self, unit: Unit, values: Results) -> dict[str, Array] | None:
         """The tensors that a unit reads, from feeds, `values` or constants; None if one is missing."""

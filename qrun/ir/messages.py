@@ -16,7 +16,7 @@ __all__ = ["AttributeProto", "ModelProto", "TensorProto"]
 
 def generated_module() -> ModuleType:
     """The module that protobuf's compiler generated for onnx, under a name that nobody else imports; onnx where that
-    fails."""
+    fails, and where it is imported already."""
     package = None if "onnx" in sys.modules else find_spec("onnx")
     for folder in (package and package.submodule_search_locations) or ():
         file = Path(folder, "onnx_ml_pb2.py")

@@ -153,8 +153,8 @@ class SumOrder:
         return self.kind == "chains" and (self.block == BLOCK or k <= min(self.block, BLOCK))
 
 
-def block_of(n: int, k: int) -> int:
-    """The block of k for an unpacked right operand of n columns: one stride is halved while the other one is
+def ort_block(n: int, k: int) -> int:
+    """onnxruntime's block of k for an unpacked right operand of n columns: one stride is halved while the other one is
     doubled."""
     columns, block = _STRIDE, _STRIDE
     while n >= k and block // 2 >= max(k, 1):
@@ -181,8 +181,8 @@ class ProductForm:
 _PLAIN = ProductForm()
 
 
-def order_of(m: int, n: int, k: int, given: ProductForm = _PLAIN) -> SumOrder:
-    """The order of the sums of [m,k] times [k,n]."""
+def ort_order(m: int, n: int, k: int, given: ProductForm = _PLAIN) -> SumOrder:
+    """onnxruntime's order of the sums of [m,k] times [k,n]."""
     if given.packed:
         return SumOrder()
     if m == 1 and not given.turned[0] and given.plain:
@@ -190,24 +190,26 @@ def order_of(m: int, n: int, k: int, given: ProductForm = _PLAIN) -> SumOrder:
     step = (k if given.turned[1] else n) if given.step is None else given.step
     if n == 1 and step == 1 and given.plain:
         return SumOrder("fours") if given.turned[0] else SumOrder("lanes", columns=False)
-    return SumOrder(block=min(_STRIDE, block_of(n, k)) if given.turned[0] else block_of(n, k))
+    return SumOrder(block=min(_STRIDE, ort_block(n, k)) if given.turned[0] else ort_block(n, k))
 
 
-def matmul_order(a: tuple[int, ...], b: tuple[int, ...], given: ProductForm = _PLAIN) -> tuple[SumOrder, bool]:
-    """The order of the sums of [...,M,K] times [...,K,N]; and whether the left operand is taken as one matrix."""
+def ort_matmul_order(a: tuple[int, ...], b: tuple[int, ...], given: ProductForm = _PLAIN) -> tuple[SumOrder, bool]:
+    """onnxruntime's order of the sums of [...,M,K] times [...,K,N]; and whether it takes the left operand as one
+    matrix."""
     if len(a) == 1 or len(b) == 1:
-        return order_of(1, b[-1] if len(b) > 1 else 1, a[-1], given), False
+        return ort_order(1, b[-1] if len(b) > 1 else 1, a[-1], given), False
     whole = not given.turned[0] and given.step is None and len(a) >= len(b) and math.prod(b[:-2]) == 1
-    return order_of(math.prod(a[:-1]) if whole else a[-2], b[-1], a[-1], given), whole
+    return ort_order(math.prod(a[:-1]) if whole else a[-2], b[-1], a[-1], given), whole
 
 
-def conv_order(x: tuple[int, ...], w: tuple[int, ...], win: SlidingWindow, group: int) -> SumOrder:
-    """The order of the sums of a convolution: W [M/group,k] times the windows of an image [k,pixels]."""
+def ort_conv_order(x: tuple[int, ...], w: tuple[int, ...], win: SlidingWindow, group: int) -> SumOrder:
+    """onnxruntime's order of the sums of a float32 convolution: W [M/group,k] times the windows of an image [k,pixels].
+    A kernel as wide as the image, on one channel, without strides, dilations and pads, reads the image in place."""
     m, k, pixels = w[0] // group, math.prod(w[1:]), math.prod(win.out)
     within = len(win.kernel) <= 2 and {*win.strides, *win.dilations} <= {1} and not any((*win.begin, *win.end))
     if within and w[1] == 1 and k > 1 and w[-1] == x[-1]:
-        return order_of(m, pixels, k, ProductForm(turned=(False, True), step=w[-1]))
-    return order_of(m, pixels, k)
+        return ort_order(m, pixels, k, ProductForm(turned=(False, True), step=w[-1]))
+    return ort_order(m, pixels, k)
 
 
 def ordered_products(

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
-from qrun.ops._chains import SumOrder, chained_products, conv_order, ordered_products
+from qrun.ops._chains import SumOrder, chained_products, ordered_products, ort_conv_order
 from qrun.ops._complete import Settled
 from qrun.ops._op import Array, Context, Real, Shape, bad_shape, contrib_op, one_of, op, refuse, require, with_shape
 from qrun.ops._window import (
@@ -55,7 +55,7 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
 
 
 def _order(x: Array, w: Array, win: SlidingWindow, group: int, ctx: Context) -> SumOrder:
-    return conv_order(x.shape, w.shape, win, group) if ctx.arith == "ort" and x.dtype == np.float32 else SumOrder()
+    return ort_conv_order(x.shape, w.shape, win, group) if ctx.arith == "ort" and x.dtype == np.float32 else SumOrder()
 
 
 def _convolve(

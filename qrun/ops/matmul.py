@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
-from qrun.ops._chains import ProductForm, SumOrder, chained_products, matmul_order, order_of, ordered_products
+from qrun.ops._chains import ProductForm, SumOrder, chained_products, ordered_products, ort_matmul_order, ort_order
 from qrun.ops._float import is_integer, narrow, product, single, widen
 from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_macs
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, one_of, op, refuse
@@ -40,7 +40,7 @@ def _order(a: Array, b: Array, ctx: Context, alpha: float = 1.0, **lie: Any) -> 
     """The order of the sums of a @ b, float32, and whether a is taken as one matrix. lie: fields of ProductForm."""
     if ctx.arith != "ort":
         return SumOrder(), False
-    return matmul_order(a.shape, b.shape, ProductForm(ctx.stores(1) and b.ndim == 2, plain=alpha == 1, **lie))
+    return ort_matmul_order(a.shape, b.shape, ProductForm(ctx.stores(1) and b.ndim == 2, plain=alpha == 1, **lie))
 
 
 def _sums(left: Array, right: Array, order: SumOrder, ctx: Context, alpha: float, first: Array | None = None) -> Array:
@@ -96,7 +96,7 @@ def _gemm_order(left: Array, right: Array, c: Array | None, attributes: GemmAttr
         return SumOrder()
     plain = attributes.alpha == 1 and (c is None or attributes.beta in (0, 1))
     given = ProductForm(ctx.stores(1), (bool(attributes.transA), bool(attributes.transB)), plain)
-    return order_of(left.shape[0], right.shape[1], left.shape[1], given)
+    return ort_order(left.shape[0], right.shape[1], left.shape[1], given)
 
 
 def _check(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:

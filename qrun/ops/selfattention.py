@@ -133,7 +133,8 @@ def q_attention(
 def _check_projection(
     x: Array, weights: Array, names: tuple[str, str], heads: int, sizes: tuple[int, ...] | None, do_rotary: int
 ) -> tuple[int, ...]:
-    """The widths of queries, keys and values, checked."""
+    """The widths of Q, K and V among the columns of the weights: `sizes`, or thirds. names: of x and weights, for
+    messages. Raises OperatorError where they do not fit, and for do_rotary."""
     if do_rotary:
         raise refuse(
             "the angles are not known", "do_rotary", "0, and RotaryEmbedding or GroupQueryAttention", "1", code="QR204"

@@ -67,8 +67,8 @@ def _moves_dequantized(model: Model) -> bool:
     return any(node.op_type in ("Identity", "Dropout") or not made.isdisjoint(node.inputs) for node in model.nodes)
 
 
-def _multiplies_codes(model: Model) -> bool:
-    """Whether a product may read weights of 2 or 4 bits that were dequantized."""
+def _has_narrow_weights(model: Model) -> bool:
+    """Whether the model has a MatMul or Gemm, and a DequantizeLinear of stored codes of 2 or 4 bits."""
     if model.op_types.isdisjoint(("MatMul", "Gemm")):
         return False
     narrow = {name for name, part in parts(model.constants).items() if part.dtype in PACKED_INTEGERS}
@@ -99,7 +99,7 @@ _FLOATS = _Pass("fold_constants", _folds)
 _MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
 _TABULATE, _FUSE = _Pass("tabulate", _has_chains), _Pass("fuse_qdq", _has_float_nodes)
 _FUSE_ALL = _Pass("fuse_qdq", _has_float_nodes, {"functions": True})
-_CODES = _Pass("multiply_codes", _multiplies_codes)
+_CODES = _Pass("multiply_codes", _has_narrow_weights)
 _FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
 Functions = Literal["tables", "literal", "fused"]
 """The form of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer operators

@@ -57,7 +57,8 @@ def apart(pair: TensorPair) -> str:
 
 
 def largest(pair: TensorPair) -> str:
-    """The difference of the element that is farthest beyond the tolerance."""
+    """The difference of the element that is farthest beyond the tolerance, as text; ``NaN on one side`` where it is no
+    number."""
     if special := odd(pair):
         return f"{special} on one side"
     return plural(int(pair.beyond), "step") if pair.difference.integral else number(pair.beyond)

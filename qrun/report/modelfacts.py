@@ -140,7 +140,8 @@ class ModelFacts:
 
     @cached_property
     def quantized(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Activations and weights as ``uint8 per tensor``, the most frequent first."""
+        """Types and granularities of quantized activations, and of weights, such as ``uint8 per tensor``, the most
+        frequent first."""
         activations: Counter[str] = Counter()
         weights: Counter[str] = Counter()
         for scope, node in nodes(self.model):

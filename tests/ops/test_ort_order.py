@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import qrun
 from qrun.comparing.sides import QrunSide, Unit
-from qrun.ops._chains import BLOCK, block_of
+from qrun.ops._chains import BLOCK, ort_block
 from qrun.peers import Nodes, Peer
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -145,7 +145,7 @@ def test_random_products(seed: int) -> None:
 
 
 def test_blocks_of_fed_operands() -> None:
-    assert [block_of(*nk) for nk in ((384, 384), (1536, 384), (48, 600), (16, 768), (9, 1100), (700, 30))] == [
+    assert [ort_block(*nk) for nk in ((384, 384), (1536, 384), (48, 600), (16, 768), (9, 1100), (700, 30))] == [
         128, 128, 256, 1024, 1024, 32,
     ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from helpers.browser import Page, browser, find_browser
 from helpers.page import check, collected, finding, full_page, models, node, pair, profile, runtimes, tensor
 
 from qrun.report.html.page import html
-from qrun.report.html.several import side_by_side
+from qrun.report.html.several import comparison_document
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no chromium or google-chrome is installed")
 COUNT = 40
@@ -69,7 +69,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         pages.append(page)
     path = tmp_path_factory.mktemp("several") / "several.html"
-    path.write_text(side_by_side(pages, ["a.json", "b.json", "c.json"]), encoding="utf-8")
+    path.write_text(comparison_document(pages, ["a.json", "b.json", "c.json"]), encoding="utf-8")
     return path
 
 

@@ -9,7 +9,7 @@ from helpers.page import Read, check, collected, finding, models, node, profile
 
 from qrun.documents.record import Item
 from qrun.report.html.collect import by_model
-from qrun.report.html.several import CellValue, Row, names_of, side_by_side
+from qrun.report.html.several import CellValue, Row, comparison_document, names_of
 
 A, B = ({"path": f"{name}.onnx", "sha256": name * 64} for name in "ab")
 
@@ -74,7 +74,7 @@ def test_a_finding_that_only_one_model_has_is_none_in_the_other() -> None:
         collected(check=check(found, path))
         for path, found in (("a.onnx", []), ("b.onnx", [finding(), finding()]), ("c.onnx", [finding()]))
     ]
-    read = Read(side_by_side(pages, ["a.json", "b.json", "c.json"]))
+    read = Read(comparison_document(pages, ["a.json", "b.json", "c.json"]))
     assert read.table("rule")[1] == ["QR301 scale-shape (error)", "0", "2", "1"]
 
 
@@ -83,7 +83,7 @@ def test_nodes_that_differ_most_come_first() -> None:
         collected(profile=profile([node(n, name=f"n{n}", median_ms=time) for n, time in enumerate(times)], model=model))
         for model, times in ((A, (1.0, 5.0, 2.0)), (B, (1.5, 1.0, 2.0)))
     ]
-    rows = Read(side_by_side(pages, ["a.json", "b.json"])).table("node")
+    rows = Read(comparison_document(pages, ["a.json", "b.json"])).table("node")
     assert [row[0] for row in rows] == ["node", "n1", "n0", "n2"]
     assert rows[1][1:] == ["5.00 ms", "1.00 ms"]
 
@@ -95,5 +95,5 @@ def test_times_within_the_spread_are_not_marked(step: float, marked: bool) -> No
     for model, median in ((A, 10.0), (B, 5.0)):
         samples = [median + step * (n - 10) for n in range(21)]
         pages.append(collected(profile=profile([], model=model, run={"median_ms": median, "samples_ms": samples})))
-    text = side_by_side(pages, ["a.json", "b.json"])
+    text = comparison_document(pages, ["a.json", "b.json"])
     assert ("b.onnx is faster" in text, '<b class="good">5.00 ms</b>' in text) == (marked, marked)

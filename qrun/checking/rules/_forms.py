@@ -109,9 +109,9 @@ def older(node: Node) -> bool:
     return not node.domain and node.version < 13
 
 
-def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
-    """Broadcast scales or zero points of the form ``axis`` to a tensor of this shape;
-    None if they do not fit."""
+def broadcast_parameter(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
+    """Broadcast a per-tensor, per-axis or blocked parameter of a QuantizeLinear or DequantizeLinear to its tensor's
+    shape; None if it does not fit."""
     axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
     if not isinstance(axis, int) or not isinstance(block, int) or block < 0:
         return None

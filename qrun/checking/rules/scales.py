@@ -10,7 +10,7 @@ from math import frexp
 
 import numpy as np
 
-from qrun.checking.rules._forms import quantized, spread
+from qrun.checking.rules._forms import broadcast_parameter, quantized
 from qrun.checking.rules._onescale import OneScaled, one_scaled, source
 from qrun.checking.rules._rule import TOLERANCE, Finding, at, digits, first_of, listed, operators, rule
 from qrun.checking.rules._scope import Scope
@@ -102,9 +102,9 @@ def _bad_scales(scope: Scope, node: Node, q: Quantizer, real: Array) -> Array:
 
 def _carries(scope: Scope, node: Node, q: Quantizer, codes: Array, shape: tuple[int, ...]) -> Array:
     """A mask of the scales of codes that differ from their zero point; all true if that is not known."""
-    owner = spread(np.arange(math.prod(shape)).reshape(shape), node, codes.shape)
+    owner = broadcast_parameter(np.arange(math.prod(shape)).reshape(shape), node, codes.shape)
     stored = scope.value(q.zero_point.tensor) if q.zero_point else np.zeros(shape)
-    zero = spread(stored, node, codes.shape) if stored is not None else None
+    zero = broadcast_parameter(stored, node, codes.shape) if stored is not None else None
     if owner is None or zero is None:
         return np.ones(shape, bool)
     found = np.zeros(math.prod(shape), bool)

@@ -78,7 +78,8 @@ def _size(view: TargetView, name: str) -> Facts:
 
 
 def _types(view: TargetView, codes: str, maker: Op | None, retyped: bool) -> Facts:
-    """The facts declared (a quantized tensor's type in the file) and type (the one that the target gives it)."""
+    """The facts `declared` (the codes' type in the file) and `type` (the one that the target gives them). They differ
+    where the target turns int8 into uint8 (`retyped`): for codes of a QuantizeLinear that `_read_once` accepts."""
     declared = view.type(codes)
     if not retyped or declared != "int8" or maker is None or maker.op_type != QUANTIZE:
         return {"declared": declared, "type": declared}

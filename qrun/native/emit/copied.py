@@ -201,7 +201,9 @@ class Clipping:
         self.entries = self.table + a.chunk * BLOCK
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
-        """Copy the rows of every block, tap by tap. Clip the activations that do not fit, and list their upper bits."""
+        """Copy the rows of every block, tap by tap. Where the sum of a lane's products might leave int16, copy only the
+        low bits of its eight activations, and list their upper bits. A block with more than `limit` such eights is
+        copied whole; -1 stands for the length of its list."""
         w = self.w
         with w.loop(first, end, 1, [self.copy, self.table, self.entries]) as turn:
             copy, table, entry = turn.carried

@@ -449,10 +449,11 @@ class DynamicSums(Operation):
 def dynamic_sums(
     product: Conv | Gemm, zero: Operand, y_shape: Sequence[int] | None = None, memo: Memo | None = None
 ) -> tuple[Prepare, DynamicSums]:
-    """The two operations of a product whose zero point comes with the run.
+    """The int32 sums of a product whose activations get their zero point in the run, as two operations: Prepare fills a
+    buffer with the start values and the padding for that zero point, DynamicSums reads it.
 
-    memo: keeps results for the same weights and other shapes. Raises Declined for an empty product.
-    """
+    product: without a target, planned for zero point 0. y_shape: of the result, if not the product's. memo: keeps
+    results for the same weights and other shapes. Raises Declined for an empty product."""
     plan = SumsPlan(product, zero, memo or Memo())
     if not plan.parts:
         raise Declined("an empty product")

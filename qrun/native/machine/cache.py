@@ -157,7 +157,8 @@ class ObjectCache:
         return [] if self.refused or self.directory is None else _entries(self.directory)
 
     def clear(self) -> int:
-        """Remove all entries and unfinished files of killed writers; returns the bytes removed. Other files stay."""
+        """Remove all entries and unfinished files of killed writers; returns the bytes of the entries removed. Other
+        files stay."""
         before = self.entries()
         if self.directory is not None and not self.refused:
             _remove_unfinished(self.directory, _MINUTE)

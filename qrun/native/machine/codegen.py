@@ -128,7 +128,8 @@ def begin() -> None:
 
 @cache
 def llvm() -> Any:
-    """llvmlite, imported only where its library alone is not enough. Raises Declined if that fails."""
+    """llvmlite.binding, ready for this machine; imported only where llvmlite's library alone is not enough. Raises
+    Declined if that fails."""
     try:
         import llvmlite.binding
     except (ImportError, OSError) as error:

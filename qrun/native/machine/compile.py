@@ -207,7 +207,7 @@ class Kernels:
         return found
 
     def _key(self, name: str, isa: Isa) -> str:
-        return f"{_version()} {isa.cpu} {isa.features} {name}"
+        return f"{_fingerprint()} {isa.cpu} {isa.features} {name}"
 
 
 def _alone(name: str) -> bool:
@@ -257,8 +257,9 @@ def _runner_text(isa: Isa) -> str:
 
 
 @cache
-def _version() -> str:
-    """Identifies everything besides the specification that the machine code depends on; does not import llvmlite."""
+def _fingerprint() -> str:
+    """Identifies the emitters' sources, llvmlite, the system and the architecture, without importing llvmlite. `_key`
+    adds the CPU, its features and the specification."""
     machine = os.path.dirname(__file__)
     native = os.path.dirname(machine)
     folders = os.path.join(native, "emit"), os.path.join(os.path.dirname(native), "formulas"), machine

@@ -101,8 +101,10 @@ def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
     return named if len(set(named)) == len(named) else [f"{place}: {name}" for place, name in enumerate(named, 1)]
 
 
-def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
-    """The HTML document of several models; for one model, its page. sources: the files with each model's results."""
+def comparison_document(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
+    """The HTML document that compares models with the first one: a verdict on each, then tables with a column per
+    model. One model alone gets its own page. sources: the files with their results, which tell models of one path
+    apart."""
     if len(pages) == 1:
         return html(pages[0])
     names = names_of(pages, sources)
