@@ -46,20 +46,20 @@ def tolerance_text(t: Tolerance, pairs: Iterable[TensorPair]) -> str:
     return limits(replace(t, lsb=t.lsb if steps else 0, eps=t.eps if any(pair.noise for pair in found) else 0))
 
 
-def odd(pair: TensorPair) -> str:
+def non_finite(pair: TensorPair) -> str:
     """``NaN`` or ``inf`` if the farthest elements are that on one side only (or differ in sign), else ""."""
     return "" if isfinite(pair.beyond) else "NaN" if "nan" in f"{pair.a} {pair.b}" else "inf"
 
 
 def apart(pair: TensorPair) -> str:
     """The largest difference between real numbers; ``NaN`` or ``inf`` where one side is that."""
-    return odd(pair) or number(pair.max_abs)
+    return non_finite(pair) or number(pair.max_abs)
 
 
 def largest(pair: TensorPair) -> str:
     """The difference of the element that is farthest beyond the tolerance, as text; ``NaN on one side`` where it is no
     number."""
-    if special := odd(pair):
+    if special := non_finite(pair):
         return f"{special} on one side"
     return plural(int(pair.beyond), "step") if pair.difference.integral else number(pair.beyond)
 
@@ -117,7 +117,7 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
     facts = [("type", pair.type), ("differ", f"{differ} {largest(pair)}")]
     if allowed and pair.other_bits > d.differing:
         most = plural(int(d.largest), "step") if d.integral else number(d.largest)
-        which = "largest finite difference" if odd(pair) else "largest"
+        which = "largest finite difference" if non_finite(pair) else "largest"
         facts.append(("other bits", f"{plural(pair.other_bits, 'element')}, {which} {most}"))
     before = f"   before rounding {exact:.9g}" if exact is not None else ""
     a, b = (v if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v) for v in (pair.a, pair.b))
@@ -281,7 +281,7 @@ def _by(pair: TensorPair) -> str:
     form = pair.difference.form
     if form is not None:
         return f" ({form[0]} and {form[1]})"
-    return "" if not pair.beyond else f" with {largest(pair)}" if odd(pair) else f" by {largest(pair)}"
+    return "" if not pair.beyond else f" with {largest(pair)}" if non_finite(pair) else f" by {largest(pair)}"
 
 
 def _differing_block(found: Comparison, top: int | None) -> Block:
@@ -365,7 +365,7 @@ def _outputs(found: Comparison) -> Block:
     columns = [
         Column("name", shrink=1, cell=lambda o: o[0]),
         Column("max abs", right=True, cell=lambda o: size(apart(o[1]), o[1])),
-        Column("max rel", right=True, optional=2, cell=lambda o: size(odd(o[1]) or number(o[1].max_rel), o[1])),
+        Column("max rel", right=True, optional=2, cell=lambda o: size(non_finite(o[1]) or number(o[1].max_rel), o[1])),
         Column("SQNR", right=True, optional=1, cell=lambda o: decibel(o[1].sqnr)),
         Column("argmax", cell=lambda o: _argmax(o[1])),
         Column("verdict", cell=lambda o: _verdict_text(found, o[1])),

@@ -59,17 +59,17 @@ class Compiled:
 
     def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
         """The outputs that `direct` computes from checked feeds; None where only `run` can compute them. budget: counts
-        the arrays that steps outside the program make, and the memory that they claim. Raises whatever the kernels that
-        run elsewhere raise; then the steps must run one by one."""
+        the arrays that steps outside the program make, and the memory that they claim. Raises whatever the Python
+        steps raise; then the steps must run one by one."""
         this_run = ProgramRun(budget, UNTIMED, None, "", {})
 
-        def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
+        def call_python(item: int, arrays: list[Array]) -> Sequence[Array]:
             made = (self._elsewhere.get(item) or self._bound_step(item)).run(arrays, this_run)
             for array in made:
                 budget.hold_made(array, "output")
             return made
 
-        return self.direct.run(feeds, elsewhere) if self.direct else None
+        return self.direct.run(feeds, call_python) if self.direct else None
 
     def run(
         self,
@@ -83,12 +83,12 @@ class Compiled:
         """Run once. feeds: already counted in the budget. inside: receives the events of graphs inside nodes. timed:
         whether to measure times. path: of the plan's graph, as in `Run`.
 
-        Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by
+        Raises whatever the Python steps raise, Unplanned and Undecided; then the steps must run one by
         one. Raises TimeLimitError.
         """
         this_run = ProgramRun(budget, inside, observer, path, {})
 
-        def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
+        def call_python(item: int, arrays: list[Array]) -> Sequence[Array]:
             step = self._elsewhere.get(item) or self._bound_step(item)
             try:
                 return step.run(arrays, this_run)
@@ -96,7 +96,7 @@ class Compiled:
                 raise placed(error, self.plan.model, self.plan.steps[item].node) from None
 
         try:
-            ran = self.program.run(feeds, elsewhere, budget, observer, timed)
+            ran = self.program.run(feeds, call_python, budget, observer, timed)
         except Exception as error:
             late = self._late(error, budget)
             if late is None:

@@ -156,7 +156,7 @@ def operations_of(model: onnx.ModelProto, feeds: Mapping[str, Array], **options:
     return [item.operation for item in schedule.items if isinstance(item, Task)]
 
 
-def elsewhere(session: qrun.Session) -> list[Any]:
+def reference_nodes(session: qrun.Session) -> list[Any]:
     """The steps of the session's programs that Python runs."""
     items = [item for schedule in schedules(session) for item in schedule.items]
     return [item for item in items if isinstance(item, PythonStep) and item.outputs]

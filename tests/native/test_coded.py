@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.native import Array, engine, every_isa, thin
 from helpers.passes import Graph
-from helpers.placed import elsewhere, natively, run_placed, same_runs, schedules
+from helpers.placed import natively, reference_nodes, run_placed, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS, node_model
 from ops.test_ms_blocks import ZEROS, case
@@ -147,7 +147,7 @@ def test_nodes_run_natively_and_as_part_of_a_program() -> None:
     session = qrun.Session(model, backend="native")
     session.run(feeds)
     session.run(feeds)
-    assert not elsewhere(session)
+    assert not reference_nodes(session)
 
 
 def test_weights_of_other_blocks_are_not_rounded_to_the_type_of_the_node() -> None:
@@ -156,7 +156,7 @@ def test_weights_of_other_blocks_are_not_rounded_to_the_type_of_the_node() -> No
         inputs, attributes = case(seed, bits, zeros, dtype=dtype, groups=True, sizes=(3, 70, 9), block=16)
         model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, outputs=[dtype], constants=range(1, 6))
         session = same_runs(model, feeds, times=2)
-        assert not elsewhere(session), f"{dtype} {bits} {zeros}"
+        assert not reference_nodes(session), f"{dtype} {bits} {zeros}"
 
 
 def test_scales_that_are_no_numbers_are_told_by_both_backends() -> None:
@@ -172,7 +172,7 @@ def test_float16_products_run_natively() -> None:
     for seed, (dtype, (bits, zeros)) in enumerate(combinations((np.float16, BFLOAT16), FORMS)):
         inputs, attributes = case(seed, bits, zeros, dtype=dtype, sizes=(3, 270, 9), block=32, bias=True)
         model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, outputs=[dtype], constants=range(1, 6))
-        assert not elsewhere(same_runs(model, feeds, times=2)), f"{dtype} {bits} {zeros}"
+        assert not reference_nodes(same_runs(model, feeds, times=2)), f"{dtype} {bits} {zeros}"
 
 
 def test_relu_and_clip_behind_a_product_are_its_own() -> None:

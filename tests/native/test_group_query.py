@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array
-from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs, schedules
+from helpers.placed import reference_nodes, run_placed, same_everywhere, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS
 from helpers.widths import every_width
@@ -103,7 +103,7 @@ class Step:
 
     def run(self, **options: Any) -> None:
         """Three runs with the bits of the reference, none of which leaves a step to Python."""
-        assert not elsewhere(same_runs(self.model(), self.feeds, same=assert_bits, **options))
+        assert not reference_nodes(same_runs(self.model(), self.feeds, same=assert_bits, **options))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -178,7 +178,7 @@ def test_sinks_of_heads(isa: str, threads: int) -> None:
         Step(batch=2, new=4, past=0, room=0, special=0.02),
     ):
         model = form.model(head_sink=sinks)
-        assert not elsewhere(same_runs(model, form.feeds, same=assert_bits, isa=isa, threads=threads))
+        assert not reference_nodes(same_runs(model, form.feeds, same=assert_bits, isa=isa, threads=threads))
 
 
 def test_a_sink_of_the_run_is_declined() -> None:
@@ -198,7 +198,7 @@ def test_lengths_change_from_run_to_run() -> None:
         feeds = {**form.feeds, "ends": np.int32(ends)}
         for (name, array), want in zip(session.run(feeds).items(), reference.run(feeds).values(), strict=True):
             assert_bits(array, want, name)
-    assert not elsewhere(session)
+    assert not reference_nodes(session)
 
 
 def test_outputs_that_nobody_asks_for() -> None:

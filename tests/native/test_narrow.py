@@ -12,7 +12,7 @@ import pytest
 from helpers.float32 import UNARY
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array
-from helpers.placed import elsewhere, same_runs, schedules
+from helpers.placed import reference_nodes, same_runs, schedules
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width, thin_width
 from onnx import ModelProto, TensorProto, helper
@@ -42,7 +42,7 @@ def random_numbers(dtype: np.dtype[Any], rng: np.random.Generator, *shape: int) 
 def same(model: ModelProto, feeds: dict[str, Array], isa: str, **options: Any) -> qrun.Session:
     """A session whose steps, and then its program, gave the bits of the reference; all of them ran natively."""
     session = same_runs(model, feeds, times=2, isa=isa, **options)
-    assert not elsewhere(session)
+    assert not reference_nodes(session)
     return session
 
 
@@ -287,7 +287,7 @@ def test_dequantize_makes_the_type_that_it_states(dtype: np.dtype[Any], code: ty
             with np.errstate(over="ignore"):
                 want = exact.astype(np.float32).astype(made)
             assert_equal(session.run(feeds)["y0"], want, str(stated))
-            assert not stated or not elsewhere(session)
+            assert not stated or not reference_nodes(session)
 
 
 @narrow_types

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import OBJECTS, every_isa, thin
-from helpers.placed import elsewhere, natively, same_everywhere, same_refusal
+from helpers.placed import natively, reference_nodes, same_everywhere, same_refusal
 from helpers.support import MS, assert_equal, node_model
 from ops.test_recurrent import dynamic_case, dynamic_kernel
 
@@ -157,7 +157,7 @@ def test_it_is_part_of_a_program() -> None:
     session = qrun.Session(model, backend="native")
     for _ in range(3):
         session.run(feeds)
-    assert not elsewhere(session)
+    assert not reference_nodes(session)
 
 
 @pytest.mark.parametrize("sizes", SIZES)

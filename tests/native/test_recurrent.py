@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import EMULATED, Array, engine
-from helpers.placed import elsewhere, natively, run_placed, same_everywhere, same_refusal
+from helpers.placed import natively, reference_nodes, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width, thin_width
 from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
@@ -190,7 +190,7 @@ def test_it_is_part_of_a_program_and_lengths_are_checked_in_every_run() -> None:
     session = qrun.Session(model, backend="native")
     for _ in range(3):
         session.run(feeds)
-    assert not elsewhere(session)
+    assert not reference_nodes(session)
     for wrong in (5, -1):
         bad = {**feeds, "i4": np.array([4, wrong, 2], np.int32)}
         with pytest.raises(qrun.OperatorError) as caught:

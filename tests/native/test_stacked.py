@@ -10,7 +10,7 @@ import pytest
 from helpers import edges
 from helpers.models import make_model, typed
 from helpers.native import ISAS, Array, codes, engine, every_isa, exact_result, thin
-from helpers.placed import elsewhere, run_placed, same_runs
+from helpers.placed import reference_nodes, run_placed, same_runs
 from helpers.support import assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -138,7 +138,7 @@ def test_nodes_whose_shapes_change_from_run_to_run(op: str, fed: str, threads: i
             for shapes in (*edges.STACKED, *edges.STACKED[::-1])
             for _ in range(2)
         )
-        assert elsewhere(same_runs(model, feeds, times=1, threads=threads)) == []
+        assert reference_nodes(same_runs(model, feeds, times=1, threads=threads)) == []
 
 
 def test_products_without_elements() -> None:
@@ -176,4 +176,4 @@ def test_attention(isa: str) -> None:
         for b, h, s, t in ((1, 2, 5, 5), (2, 3, 17, 17), (1, 1, 1, 40), (2, 2, 33, 7))
         for _ in range(2)
     )
-    assert elsewhere(same_runs(model, feeds, times=1, fuse=True, isa=isa, threads=2)) == []
+    assert reference_nodes(same_runs(model, feeds, times=1, fuse=True, isa=isa, threads=2)) == []

@@ -10,7 +10,7 @@ import pytest
 from helpers import edges
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, codes, engine, every_isa, thin
-from helpers.placed import elsewhere, run_placed, same_runs
+from helpers.placed import reference_nodes, run_placed, same_runs
 from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper
 
@@ -55,8 +55,11 @@ def test_no_step_needs_python(arith: Any, threads: int) -> None:
     w = np.random.default_rng(20).integers(-128, 128, (40, 33)).astype(np.int8)
     for m in (1, 3, 20, 100):
         session = same(chain(w), (2, m, 40), arith=arith, threads=threads)
-        assert elsewhere(session) == []
-        assert elsewhere(same(chain(w), (2, m, 40), ["q", "z", "sums", "s", "y"], arith=arith, threads=threads)) == []
+        assert reference_nodes(session) == []
+        assert (
+            reference_nodes(same(chain(w), (2, m, 40), ["q", "z", "sums", "s", "y"], arith=arith, threads=threads))
+            == []
+        )
 
 
 @every_isa
@@ -71,22 +74,24 @@ def test_columns_of_every_number(isa: str) -> None:
             (np.uint8, np.full(n, 128, np.uint8)),
         ):
             w = rng.integers(0, 256, (21, n)).astype(np.uint8).view(kind)
-            assert elsewhere(same(chain(w, zero if zero is None else np.asarray(zero)), (1, 20, 21), isa=isa)) == []
+            assert (
+                reference_nodes(same(chain(w, zero if zero is None else np.asarray(zero)), (1, 20, 21), isa=isa)) == []
+            )
 
 
 def test_weights_that_leave_int8_less_their_zero_point() -> None:
     w = np.random.default_rng(23).integers(0, 256, (16, 24)).astype(np.uint8)
     zeros = np.random.default_rng(24).integers(0, 256, 24).astype(np.uint8)
     for zero in (np.array(3, np.uint8), zeros):
-        assert elsewhere(same(chain(w, zero), (1, 4, 16))) == []
+        assert reference_nodes(same(chain(w, zero), (1, 4, 16))) == []
 
 
 def test_vectors_scalars_and_outputs_that_nobody_wants() -> None:
     w = np.random.default_rng(24).integers(-128, 128, (16, 24)).astype(np.int8)
-    assert elsewhere(same(chain(w, flat=True), (16,))) == []
-    assert elsewhere(same(chain(w, names=("q", "", "z")), (1, 3, 16))) == []
+    assert reference_nodes(same(chain(w, flat=True), (16,))) == []
+    assert reference_nodes(same(chain(w, names=("q", "", "z")), (1, 3, 16))) == []
     model, _ = node_model("DynamicQuantizeLinear", [np.array(3, F)], outputs=[np.uint8, F, np.uint8])
-    assert elsewhere(same_runs(model, ({"i0": np.array(value, F)} for value in (3, -2, 0, 7)), times=1)) == []
+    assert reference_nodes(same_runs(model, ({"i0": np.array(value, F)} for value in (3, -2, 0, 7)), times=1)) == []
 
 
 def test_values_that_are_no_numbers() -> None:
@@ -275,7 +280,7 @@ def test_products_that_give_floats(isa: str, arith: Any, name: str) -> None:
         ]
         model = make_model(nodes, {"x": [None, k]}, "y", tensors, opset=17)
         for rows in (1, 7):
-            assert elsewhere(same(model, (rows, k), isa=isa, arith=arith, threads=1 + number % 2)) == []
+            assert reference_nodes(same(model, (rows, k), isa=isa, arith=arith, threads=1 + number % 2)) == []
 
 
 @pytest.mark.parametrize("late", ["w", "ws", "wz", "bias", "w ws wz bias", ""])
@@ -305,4 +310,4 @@ def test_parameters_that_come_with_the_run(name: str, late: str) -> None:
     model = make_model(nodes, infos, "y", {t: a for t, a in values.items() if t not in fed}, opset=17)
     shapes = [(k, m) if "transA" in turned else (m, k) for m in (1, 1, 1, 6, 6, 6)]
     feeds = ({"x": rng.normal(0, 2, shape).astype(F), **fed} for shape in shapes)
-    assert elsewhere(same_runs(model, feeds, times=1)) == []
+    assert reference_nodes(same_runs(model, feeds, times=1)) == []

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array, codes, every_isa
-from helpers.placed import elsewhere, same_runs, schedules
+from helpers.placed import reference_nodes, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.widths import every_width
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -83,7 +83,7 @@ class Layer:
     def same(self, names: list[str], **options: Any) -> qrun.Session:
         feeds = ({"x": (self.rng.normal(0.3, 1, self.shape) * scale).astype(F)} for scale in (1, 30, 1, 1e-3))
         session = same_runs(self.model(), feeds, names, times=1, **options)
-        assert elsewhere(session) == []
+        assert reference_nodes(session) == []
         return session
 
 

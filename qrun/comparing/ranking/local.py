@@ -256,17 +256,17 @@ class Watch:
         self.sums.add(got, want)
         if group.rounds:
             kept, out = self.b.pass_through(raw, group.rounds), beyond(raw, self.range)
-            self.energy["clipped"] += _energy(kept[out], raw[out])
-            self.energy["rounding"] += _energy(kept[~out], raw[~out])
+            self.energy["clipped"] += _error_energy(kept[out], raw[out])
+            self.energy["rounding"] += _error_energy(kept[~out], raw[~out])
         self.values.add(raw)
-        self.energy["before"] += _energy(want, raw)
+        self.energy["before"] += _error_energy(want, raw)
         self.moved += int(np.count_nonzero(differing(got.reshape(want.shape), want)))
         for (place, at), path in group.own.items():
             source = self.b.sources[self.b.nodes[place].inputs[at]]
             if source.value in group.inputs:
                 array = clean[group.inputs[source.value]]
                 self.inputs[place, at].add(array)
-                self.noise[place, at] += _energy(self.b.pass_through(array, path), array)
+                self.noise[place, at] += _error_energy(self.b.pass_through(array, path), array)
         return got
 
     def _operate(self, clean: Values, want: Array, raw: Array) -> Array:
@@ -299,7 +299,7 @@ class Watch:
             noise = self._inside(self._with(constants.instead([constant]), clean, raw), fair)
             self.of_constants[at] += noise
             self.energy["bias" if constant.role == "bias" else "weights"] += noise
-        if self.structure is None and apart > _APART * _energy(raw, np.zeros_like(raw)):
+        if self.structure is None and apart > _APART * _error_energy(raw, np.zeros_like(raw)):
             label = self.a.model.label
             self.structure = judge_structure(self.a, self.b, self.group, constants, clean, self._clip, label)
 
@@ -318,7 +318,7 @@ class Watch:
 
     def _inside(self, got: Array, want: Array) -> float:
         """The energy of the difference of two arrays, both clipped to the range."""
-        return _energy(self._clip(got), self._clip(want))
+        return _error_energy(self._clip(got), self._clip(want))
 
     def local(self) -> Local:
         signal = self.sums.signal
@@ -368,7 +368,7 @@ class Watch:
         return found
 
 
-def _energy(got: Array, want: Array) -> float:
+def _error_energy(got: Array, want: Array) -> float:
     """The sum of the finite squared differences."""
     with np.errstate(all="ignore"):
         error = np.square(got.astype(np.float64) - want)

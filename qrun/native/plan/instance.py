@@ -20,7 +20,7 @@ from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
 
-Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
+PythonCall = Callable[[int, list[Array]], Sequence[Array]]
 
 
 class Looks(Protocol):
@@ -133,7 +133,7 @@ class Instance:
         return array
 
     def run(
-        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
+        self, arrays: Mapping[Any, Array], call_python: PythonCall, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
         values, copies = self.results(budget), dict[Key, Array]()
@@ -163,7 +163,7 @@ class Instance:
                     begin = now() if looks else begin
             else:
                 item = listing.steps[segment.item]
-                made = elsewhere(segment.item, [self.value(key, values) for key in item.inputs])
+                made = call_python(segment.item, [self.value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
                     in_arena = array.base is not None and np.may_share_memory(array, self.memory)
                     own = array.copy() if in_arena else array  # later calls overwrite the arena

@@ -1,4 +1,4 @@
-"""The parts of a program: operations on values by name, chains of them, and steps that run elsewhere."""
+"""The parts of a program: operations on values by name, chains of them, and Python steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Chain:
 
 @frozen
 class PythonStep:
-    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether it is bound to no
+    """A step that runs in Python, on arrays; nothing runs for one without outputs. loose: whether it is bound to no
     shapes."""
 
     inputs: tuple[Key, ...]

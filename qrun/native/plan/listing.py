@@ -55,7 +55,7 @@ class Listing:
     borders:  values of the arena that are filled once, and the fill.
     views:    values that are read from outside; arrays of their own key are returned, and made by each run.
     given, room: of arrays by key, type and shape, and the bytes that calls may touch; fixed: those that never change.
-    steps:    steps that run elsewhere, by item; items: their number. wanted: keys of the values that a run returns.
+    steps:    Python steps, by item; items: their number. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided.
     joined:   items whose work another one does, with the number of that one.
     loose:    values from outside, of any shape and type.

@@ -1,6 +1,6 @@
 """Program: a listing that several threads can run at once, each in its own memory, which is kept for the next run.
 
-Direct: runs it with little Python: one native call for all kernels, or for those between two steps that run elsewhere.
+Direct: runs it with little Python: one native call for all kernels, or for those between two Python steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qrun.native.emit.spec import (
 )
 from qrun.native.machine.call import scratch
 from qrun.native.machine.memory import Array, address, elements_at, fresh, new_aligned
-from qrun.native.plan.instance import Elsewhere, Instance, Looks
+from qrun.native.plan.instance import Instance, Looks, PythonCall
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.stamps import Segment, StampedResult
@@ -55,12 +55,12 @@ class Program:
     def run(
         self,
         arrays: Mapping[Any, Array],
-        elsewhere: Elsewhere,
+        call_python: PythonCall,
         budget: Budget,
         looks: Looks | None = None,
         timed: bool = True,
     ) -> StampedResult:
-        """Run once. arrays: the values that come from outside, already counted. elsewhere: computes an item's outputs
+        """Run once. arrays: the values that come from outside, already counted. call_python: computes an item's outputs
         from its number and inputs. timed: whether the result has stamps.
 
         Raises Unplanned if an array does not have the type and shape of its operand, Undecided if a kernel could not
@@ -68,7 +68,7 @@ class Program:
         """
         instance = self._memory(budget)
         try:
-            return instance.run(arrays, elsewhere, budget, looks, timed)
+            return instance.run(arrays, call_python, budget, looks, timed)
         finally:
             self.free.append(instance)
 
@@ -95,7 +95,7 @@ class Direct:
     read: keys of the arrays from outside that kernels read. made: for each result of kernels its key, shape and type,
     and the bytes of its memory, 0 if the result is small and needs no more than its elements take. copied: keys of
     results that are values from outside, or parts of others. alone: whether the program is one native call, without
-    steps elsewhere. nbytes: the most memory of a run, without results of such steps.
+    Python steps. nbytes: the most memory of a run, without results of such steps.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
@@ -130,25 +130,26 @@ class Direct:
         loose = any(step.loose for step in listing.steps.values())
         return made if whole and not loose else None
 
-    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
+    def run(self, arrays: Mapping[Any, Array], call_python: PythonCall | None = None) -> dict[Any, Array] | None:
         """The results for arrays that have the operands' shapes and types and that nobody changes meanwhile. None if
-        `Program.run` must compute them: an array has gaps, memory is short, or a kernel could not decide. elsewhere: as
-        in `Program.run`; not called if `alone`.
+        `Program.run` must compute them: an array has gaps, memory is short, or a kernel could not decide. call_python:
+        as in `Program.run`; not called if `alone`.
 
-        Raises what `elsewhere` raises. The arrays that `elsewhere` makes may share their memory with other arrays."""
+        Raises what `call_python` raises. The arrays that `call_python` makes may share their memory with other
+        arrays."""
         try:
             instance = self._free.pop()
         except IndexError:
             return None
         try:
-            return None if instance.measuring else self.run_with(instance, arrays, elsewhere)
+            return None if instance.measuring else self.run_with(instance, arrays, call_python)
         except MemoryError:
             return None
         finally:
             self._free.append(instance)
 
     def run_with(
-        self, instance: Instance, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None
+        self, instance: Instance, arrays: Mapping[Any, Array], call_python: PythonCall | None
     ) -> dict[Any, Array] | None:
         """The same as `run`, in this memory."""
         told = instance.direct if type(instance.direct) is _Told else self._told(instance)
@@ -170,8 +171,8 @@ class Direct:
             if not self._called(instance, told, 0):
                 return None
             return self._with_copies(instance, made, arrays) if self.copied else made
-        assert elsewhere is not None
-        return self._in_turn(instance, told, {**arrays, **made}, elsewhere)
+        assert call_python is not None
+        return self._in_turn(instance, told, {**arrays, **made}, call_python)
 
     def _called(self, instance: Instance, told: _Told, first: int) -> bool:
         """Run the calls from the first one on; whether all results were decided."""
@@ -183,7 +184,7 @@ class Direct:
         return False
 
     def _in_turn(
-        self, instance: Instance, told: _Told, values: dict[Any, Array], elsewhere: Elsewhere
+        self, instance: Instance, told: _Told, values: dict[Any, Array], call_python: PythonCall
     ) -> dict[Any, Array] | None:
         """Run segment after segment. values: all existing arrays, which it keeps alive until the end."""
         words, steps = told.words, self.listing.steps
@@ -195,7 +196,7 @@ class Direct:
                     return None
                 continue
             step = steps[segment.item]
-            found = elsewhere(segment.item, [instance.value(key, values) for key in step.inputs])
+            found = call_python(segment.item, [instance.value(key, values) for key in step.inputs])
             for key, array in zip(step.outputs, found, strict=True):
                 if array.base is not None and np.may_share_memory(array, instance.memory):
                     array = array.copy()
@@ -225,7 +226,7 @@ class Direct:
 class _Told:
     """The words that the function `direct` reads (emit/spec.py), for this memory. Each run sets those from _ARRAYS on.
 
-    there: keys of the arrays that exist when a run begins; later: keys of those that steps elsewhere make, in order.
+    there: keys of the arrays that exist when a run begins; later: keys of those that Python steps make, in order.
     places: the word of each later array that kernels read, by key. segments: each with the number of existing places.
     """
 

@@ -112,10 +112,10 @@ class PlannedCall:
 
 
 class Schedule:
-    """Operations and steps that run elsewhere, in order, on values by key; `Program` runs it.
+    """Operations and Python steps, in order, on values by key; `Program` runs it.
 
     items:  in an order in which they can run.
-    given:  operands of the values that come as arrays: feeds, constants, and results of steps elsewhere.
+    given:  operands of the values that come as arrays: feeds, constants, and results of Python steps.
     fixed:  arrays that are the same in each run.
     wanted: keys of the values that a run returns.
     loose:  keys of values that may have any shape and type: no operation reads them.
@@ -201,7 +201,7 @@ class Schedule:
         return marks, since
 
     def _apart(self, number: int) -> bool:
-        """Whether a step runs elsewhere between this call and the one before."""
+        """Whether a Python step runs between this call and the one before."""
         start, end = self.calls[number - 1].placed.item, self.calls[number].placed.item
         return any(isinstance(item, PythonStep) and item.outputs for item in self.items[start + 1 : end])
 

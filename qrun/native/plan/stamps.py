@@ -25,7 +25,7 @@ _PART = 16
 
 @frozen
 class Segment:
-    """The calls first to end - 1; or, if there are none, an item that runs elsewhere. Pieces of `cut` have both.
+    """The calls first to end - 1; or, if there are none, a Python step. Pieces of `cut` have both.
 
     frees: keys of arrays that no later segment needs. tiles: of all its calls.
     """
@@ -82,7 +82,7 @@ class Stamp:
 @frozen
 class StampedResult:
     """The requested values, and the time stamps. lent: whether others may hold some of the values too. told: by item,
-    the events that steps elsewhere report."""
+    the events that Python steps report."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
