@@ -19,6 +19,7 @@ from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 
 import qrun
+from qrun.formulas import single, wide
 from qrun.native.emit import expression
 from qrun.native.emit.functions import EXACT, LOGICAL, SINGLE
 from qrun.native.errors import Declined, Undecided
@@ -33,6 +34,11 @@ BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divid
 
 def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1) -> Elementwise:
     return Elementwise(engine(isa, threads), name, [Operand(shape, np.dtype(F))], (P, Q))
+
+
+def test_functions_of_many_steps_have_an_exact_form() -> None:
+    """What qrun/formulas computes is in LONG, whose functions `exact` knows; a cube is two products."""
+    assert ({*vars(single), *vars(wide)} & {*SINGLE, *EXACT}) - {*expression.LONG} == {"cube"}
 
 
 def test_every_function_is_here() -> None:
