@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from helpers.cli import ROOT, call, deep_model, npy, process, save, says, sum_model
 
 from qrun.cli._group import COMMANDS, is_model
+from qrun.cli._main import BLAS_VARIABLES, _other_sizes, limit_blas_threads
 
 
 @pytest.fixture(autouse=True)
@@ -209,3 +211,35 @@ def test_completion(folder: Path) -> None:
         assert f"_QRUN_COMPLETE={shell}_source qrun" in call("explain", "completion").out
     assert "qrun explain completion" in call("--help").out
     assert "_qrun_completion" in process(env={"_QRUN_COMPLETE": "bash_source"}, cwd=folder).out
+
+
+def test_threads_without_a_number() -> None:
+    """The last word, at which the number of BLAS threads is looked for before the call is parsed."""
+    ended = process("run", ROOT / "models" / "digits" / "qdq" / "model.onnx", "--threads")
+    assert ended.code == 2
+    assert "requires an argument" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["m.onnx"], "1"),
+        (["m.onnx", "--threads", "3"], "3"),
+        (["--threads=2"], "2"),
+        (["--threads"], "1"),
+        (["--threads", "x"], "1"),
+    ],
+)
+def test_blas_gets_as_many_threads(words: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in BLAS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    limit_blas_threads(words)
+    assert {os.environ.pop(name) for name in BLAS_VARIABLES} == {wanted}
+
+
+def test_at_most_three_sizes_are_suggested_where_those_at_hand_fit() -> None:
+    names = ["n", "h w", "c", "d"]
+    assert _other_sizes(names, True).count("--shape") == 3
+    assert _other_sizes(names, False) == (
+        "the sizes that the model needs: --shape n=SIZE --shape 'h w=SIZE' --shape c=SIZE --shape d=SIZE"
+    )

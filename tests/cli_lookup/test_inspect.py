@@ -174,6 +174,8 @@ def test_models_that_qrun_cannot_run(capsys: pytest.CaptureFixture[str], tmp_pat
     text = run(capsys, save(tmp_path, STRANGE))
     assert "  runs here  no: 2 operators missing: Decode, com.acme::Frobnicate" in text
     assert "no, unknown domain" in text
+    found = json.loads(run(capsys, save(tmp_path, STRANGE), "--json"))
+    assert (found["runs"], found["obstacle"]) == (False, "2 operators missing: Decode, com.acme::Frobnicate")
     assert "MMAC n/a (no cost is known for com.acme::Frobnicate)" in text, "what cannot run cannot be profiled"
 
 

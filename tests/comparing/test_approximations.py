@@ -16,6 +16,7 @@ from onnx import helper
 
 import qrun
 from qrun.comparing.causes import UNKNOWN, Reason
+from qrun.comparing.causes._formulas import ErrorBound, bound_of
 from qrun.comparing.differences import EXACT, Tolerance
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
@@ -196,6 +197,21 @@ def test_every_float_operator_of_onnxruntime(name: str) -> None:
         if tensor.refused:
             pytest.skip("onnxruntime has no such operator")
         assert tensor.guilt is None or tensor.guilt.reason.cause in KNOWN, f"seed {SEED}: {tensor.guilt}"
+
+
+@pytest.mark.parametrize("name", sorted(LIVE.keys() - {"CumSum", "Einsum", "LayerNormalization far from 0"}))
+def test_bounds_are_of_the_real_value(name: str) -> None:
+    """Every rule computes the operator's value, by float64 kernels, and a bound that is neither 0 nor wide."""
+    op, inputs, attributes = LIVE[name]
+    doubles = [array.astype(np.float64) if array.dtype == f32 else array for array in inputs]
+    proto, feeds = node_model(op, doubles, attributes, opset=28, outputs=(np.float64,))
+    (want,) = qrun.Session(proto, backend="reference").run(feeds).values()
+    bound = bound_of(qrun.load(proto.SerializeToString()).nodes[0], [ErrorBound.of(array) for array in inputs])
+    assert bound is not None
+    size = max(np.abs(want).max(), np.abs(inputs[0]).max())
+    assert np.allclose(bound.value, want, rtol=1e-6, atol=1e-7 * size), f"seed {SEED}"
+    assert ((bound.error >= 0) & (bound.error <= 1e-2 * size)).all()
+    assert (bound.error > 0).any()
 
 
 KNOWN = ("approximation", "float-steps", "float-order", "float32-arithmetic", "near-tie")

@@ -18,7 +18,7 @@ from onnx import helper
 import qrun
 from qrun.comparing.choices import tolerance
 from qrun.comparing.comparison import Comparison
-from qrun.comparing.differences import NOISE, Tolerance, difference, magnitude
+from qrun.comparing.differences import NOISE, Tolerance, difference, magnitude, pair
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.runtimes import compare_runtimes, noises
 from qrun.comparing.sides import QrunSide
@@ -245,3 +245,12 @@ def test_two_models_have_no_noise_and_steps_only_where_they_are(tmp_path: Path) 
     ended = call("compare", tmp_path / "a.onnx", tmp_path / "b.onnx", "-i", tmp_path / "x.npy", "--lsb", "1")
     told = ended.out.splitlines()[0]
     assert (ended.code, told.split(";")[0]) == (1, "differ: scores over rtol 0.001, atol 1e-07")
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit"), [(np.int8, "step"), (np.uint64, "step"), (np.float16, "absolute"), (f64, "absolute")]
+)
+def test_the_unit_of_a_difference(kind: type, unit: str) -> None:
+    a, b = np.array([1, 2], kind), np.array([1, 4], kind)
+    found = pair(a, b, Tolerance(rtol=0, atol=0))
+    assert (found.unit, found.difference.largest, found.where) == (unit, 2, (1,))

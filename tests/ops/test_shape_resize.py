@@ -276,3 +276,11 @@ def test_strong_antialias_of_a_long_axis() -> None:
     assert call(x, **sizes(3), mode="linear", antialias=1).tolist() == [3, 3, 3]
     with pytest.raises(qrun.OperatorError, match="no averages"):
         call(np.zeros(3, bool), **sizes(2), mode="linear")
+
+
+def test_resize_10_has_two_modes() -> None:
+    x = np.arange(4, dtype=f32).reshape(1, 4)
+    for mode in ("nearest", "linear"):
+        run_qrun(*node_model("Resize", [x, np.array([1, 2], f32)], {"mode": mode}, opset=10))
+    with pytest.raises(qrun.OperatorError, match="mode"):
+        run_qrun(*node_model("Resize", [x, np.array([1, 2], f32)], {"mode": "cubic"}, opset=10))

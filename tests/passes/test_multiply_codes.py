@@ -114,3 +114,12 @@ def test_what_is_refused() -> None:
     ):
         assert_same(g)
         refused(g)
+
+
+def test_a_gemm_whose_weights_are_not_transposed() -> None:
+    rng = np.random.default_rng(2)
+    g = Graph(25)
+    w = g.node("DequantizeLinear", g.const(weights(rng, "int4", (32, 6))), g.const(np.full(6, 0.1, F)), axis=1)
+    g.output(g.node("Gemm", g.feed(rng.standard_normal((2, 32)).astype(F), known=True), w))
+    done = assert_same(g)
+    assert ops(done)[-1] == "MatMulNBits"

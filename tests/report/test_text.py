@@ -450,3 +450,12 @@ def test_small_ratios_have_two_digits() -> None:
         "0.0033",
         "0.00027",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("color", [False, True])
+def test_colours_that_are_forced_into_a_pipe_are_the_standard_ones(color: bool, terminal: bool) -> None:
+    console = Screen(io.StringIO(), terminal=terminal, width=80, color=color).console
+    if not (color and terminal):  # a terminal says itself how many it has
+        assert console.color_system == ("standard" if color else None)
+    assert console.no_color is not color
