@@ -356,6 +356,7 @@ OTHERS = {
     "net.keras": (zipped("metadata.json", "config.json"), "a Keras model", "from_keras"),
     "net.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file", "from_keras"),
     "net.zip": (zipped("net.onnx"), "a zip archive", "unzip net.zip"),
+    "settings.zip": (zipped("config.json"), "a zip archive", "unzip settings.zip"),
     "x y.npz": (npz(), "an .npz archive of arrays", "qrun MODEL -i 'x y.npz'"),
     "graph.pb": (GRAPH_DEF, "a frozen TensorFlow graph", "--graphdef graph.pb"),
     "saved_model.pb": (b"\x08\x01\x12" + field(1, b"\x12\x00")[1:2] + b"\n\x02\x12\x00", "a TensorFlow SavedModel",

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ import _digits  # noqa: E402
 import _quantizer  # noqa: E402
 
 import qrun  # noqa: E402
-from qrun.comparing.accuracy import Accuracy, accuracy  # noqa: E402
+from qrun.comparing.accuracy import Accuracy, _hint, accuracy  # noqa: E402
 from qrun.comparing.differences import ErrorSums, Tolerance, sqnr  # noqa: E402
 from qrun.errors import CallError, MemoryLimitError  # noqa: E402
 from qrun.report.accuracy import accuracy_fields, accuracy_sheet  # noqa: E402
@@ -508,3 +509,11 @@ def test_the_json_has_all_numbers() -> None:
     assert len(found["tensors"]) == len(masked().tensors)
     assert found["outputs"][0]["sqnr_db"] == masked().outputs[0].noise.sqnr
     assert found["equal"] is False
+
+
+def test_what_a_group_that_departs_is_told_to_look_at() -> None:
+    def group(whole: bool) -> Any:
+        return SimpleNamespace(region=SimpleNamespace(operators=()), whole=whole)
+
+    assert _hint(SimpleNamespace(), group(True)) == "look at its scales and zero points"  # type: ignore[arg-type]
+    assert _hint(SimpleNamespace(), group(False)) == "what it reads has no counterpart in the first model"  # type: ignore[arg-type]

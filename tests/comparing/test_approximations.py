@@ -171,6 +171,7 @@ LIVE: dict[str, tuple[str, list[np.ndarray], dict[str, Any]]] = {
     "Conv": ("Conv", [IMAGE, values(shape=(3, 6, 3, 3))], {}),
     "BatchNormalization": ("BatchNormalization", [IMAGE, *C], {}),
     "LayerNormalization": ("LayerNormalization", [values(), ROW[0], ROW[1]], {}),
+    "LayerNormalization without bias": ("LayerNormalization", [values(), ROW[0]], {}),
     "LayerNormalization far from 0": ("LayerNormalization", [values(1000, 1001), ROW[0], ROW[1]], {}),
     "RMSNormalization": ("RMSNormalization", [values(), ROW[0]], {}),
     "InstanceNormalization": ("InstanceNormalization", [IMAGE, *C[:2]], {}),

@@ -18,7 +18,7 @@ import qrun
 from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels import point
-from qrun.native.kernels.point import Point
+from qrun.native.kernels.point import Lines, Point
 from qrun.native.proof.fits import CodeProduct, CodeSum, Expected, expected, fit_lines, fused
 from qrun.ops.qlinearbinary import qlinear_sigmoid
 
@@ -267,3 +267,13 @@ def test_the_sigmoid_of_all_codes_is_the_reference_kernels() -> None:
     model, feeds = node_model("QLinearSigmoid", [x, *parameters], domain=MS, outputs=[np.uint8], constants=range(1, 5))
     got = qrun.Session(model, backend="native", cache=OBJECTS, fuse=False).run(feeds)["y0"]
     assert_equal(got, qlinear_sigmoid(x, *parameters))
+
+
+def test_columns_that_change_often_between_lines_and_none_take_tables_alone() -> None:
+    def runs(good: list[bool]) -> list[tuple[int, int, bool]]:
+        return Lines(np.array(good, bool), np.ones(len(good), F), np.zeros(len(good), F), 0, "u8", False).runs()
+
+    assert runs([]) == []
+    assert runs([True, True, False]) == [(0, 2, True), (2, 3, False)]
+    assert runs([True, False] * 4) == [(n, n + 1, n % 2 == 0) for n in range(8)]
+    assert runs([True, False] * 5) == [(0, 10, False)]

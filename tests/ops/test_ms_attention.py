@@ -319,6 +319,8 @@ def test_refusals() -> None:
             ),
             ("query has shape", "MultiHeadAttention", [X], HEADS),
             ("key has shape", "MultiHeadAttention", [X, X], HEADS),
+            ("query has shape", "MultiHeadAttention", [np.ones((1, 3, 2, 3, 2), F), X], HEADS),
+            ("query has shape", "MultiHeadAttention", [np.ones((1, 3, 2, 2, 2), F)], HEADS),
             ("key has shape", "MultiHeadAttention", [X, X[:1], X[:1]], HEADS),
             ("bias has shape", "MultiHeadAttention", [X, X, X, B[:3]], HEADS),
             ("past_value is missing", "MultiHeadAttention", [X, X, X, *[None] * 3, np.ones((2, 2, 1, 2), F)], HEADS),
