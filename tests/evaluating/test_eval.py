@@ -78,6 +78,7 @@ def test_a_table_of_models_equals_plain_arithmetic(digits: Digits) -> None:
         worst = found["models"][place]["worst"][0]
         ratios = (apart**2).sum(axis=1) / (want.astype(np.float64) ** 2).sum(axis=1)
         assert worst["place"] == ratios.argmax()
+        assert worst["sqnr_db"] == pytest.approx(-10 * np.log10(ratios.max()))
         assert worst["max_abs"] == np.abs(apart[worst["place"]]).max()
 
 

@@ -317,6 +317,7 @@ def sarif(made: Report) -> Any:
 
 def test_sarif() -> None:
     run = sarif(everything())
+    assert run["invocations"] == [{"executionSuccessful": True, "exitCode": 1}]
     assert len(run["results"]) == 6
     first = run["results"][0]
     assert first["locations"][0]["physicalLocation"] == {
