@@ -141,7 +141,7 @@ def test_help_shows_the_function_of_the_report() -> None:
     import pydoc
 
     shown = pydoc.render_doc(qrun.report, renderer=pydoc.plaintext)
-    assert "qrun.report - One self-contained HTML page of a model" in shown
+    assert "qrun.report - Makes one self-contained HTML page of a model" in shown
     assert "qrun.report(model: 'str | Path | bytes | onnx.ModelProto | Model', feeds:" in shown
     assert "as for Session" in shown
     assert "May be imported by" not in shown
