@@ -12,6 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from qrun.child.process import Crash, Slow
 from qrun.cli import main
 from qrun.ir import infer
 from qrun.ir.load import load
@@ -254,16 +255,21 @@ def test_a_crash_of_onnx_inference_changes_nothing(capsys: pytest.CaptureFixture
     assert "x float32 [N] -> y float32 [N]" in printed
 
 
-def test_a_crash_of_onnx_inference_of_one_node_tells_nothing() -> None:
+@pytest.mark.parametrize("error", [Crash("crashed", "SIGSEGV"), Slow(), ValueError("no answer")], ids=repr)
+def test_a_crash_of_onnx_inference_of_one_node_tells_nothing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     from qrun.ir import TensorType
-    from qrun.ir.infer import infer_node
     from qrun.ops import expansion
 
-    proto = onnx.helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean"], axis=2**63 - 1)
+    def ask(*arguments: Any) -> None:
+        raise error
+
+    proto = onnx.helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean"], axis=1)
     graph = onnx.helper.make_graph([proto], "g", [onnx.ValueInfoProto(name=name) for name in "xs"], [])
     node = load(onnx.helper.make_model(graph).SerializeToString()).nodes[0]
     types = {name: TensorType(name, np.dtype(np.float32), (4, 4)) for name in "xs"}
-    assert infer_node(node, {"": 18}, types, {}, expansion) == {}
+    assert infer.infer_node(node, {"": 18}, types, {}, expansion).keys() == {"y", "mean"}
+    monkeypatch.setattr(infer, "_ask", ask)
+    assert infer.infer_node(node, {"": 18}, types, {}, expansion) == {}
 
 
 def test_operators_that_only_qrun_writes_are_inferred_too() -> None:
