@@ -77,7 +77,7 @@ class FunctionCall:
         below = self.p * x
         return x.test("olt", ZERO).select(below, x)
 
-    def fake_quantized(self, values: list[Value], way: Way) -> Value:
+    def fake_quantize(self, values: list[Value], way: Way) -> Value:
         """(way(clip(x / scale + zero point, p, q)) - zero point) * scale. NaN stays NaN, except with `way` sign."""
         x, scale, zero = values
         return (way(clip(x / scale + zero, self.p, self.q)) - zero) * scale
@@ -158,7 +158,7 @@ SINGLE: dict[str, Write] = {
     "round": lambda k, v: conversions.whole(v[0]),
     "floor": lambda k, v: conversions.floor(v[0]),
     "ceil": lambda k, v: conversions.ceil(v[0]),
-    **{f"fake_quantize_{name}": partial(FunctionCall.fake_quantized, way=way) for name, way in ROUNDINGS.items()},
+    **{f"fake_quantize_{name}": partial(FunctionCall.fake_quantize, way=way) for name, way in ROUNDINGS.items()},
     "bipolar": lambda k, v: v[0].test("oge", ZERO).select(v[1], -v[1]),
     "cast": lambda k, v: k.to_float(v[0]),
     "dequantize": lambda k, v: (k.to_float(v[0]) - k.q) * k.p,
