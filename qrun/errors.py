@@ -148,7 +148,7 @@ class MemoryLimitError(LimitError):
     """A tensor would exceed the memory limit."""
 
 
-def used_up(error: BaseException) -> MemoryLimitError:
+def out_of_memory_error(error: BaseException) -> MemoryLimitError:
     """The error for a machine, or a limit of the process, without memory left. error: the exception that said so."""
     return MemoryLimitError(
         "QR010",
@@ -209,7 +209,7 @@ def absent(path: str) -> tuple[str, str]:
 def choose(what: str, value: str, allowed: Sequence[str]) -> None:
     """Raises CallError if the value is not one of those allowed."""
     if value not in allowed:
-        near = meant(value, allowed)
+        near = suggest(value, allowed)
         fixes = [f"did you mean {near!r}?"] if near else []
         facts = [("expected", ", ".join(allowed))]
         raise CallError("QR005", f"{what} {value!r} does not exist", facts=facts, fixes=fixes)
@@ -219,7 +219,7 @@ FULL_NAMES = {"onnxruntime": "ort", "onnx.reference": "onnx-ref", "onnx": "onnx-
 """Common names of the runtimes for which qrun has short names."""
 
 
-def meant(value: str, allowed: Iterable[str]) -> str:
+def suggest(value: str, allowed: Iterable[str]) -> str:
     """The allowed value that was probably meant; "" if none is similar."""
     known = list(allowed)
     full = FULL_NAMES.get(value.lower(), "")

@@ -103,7 +103,7 @@ def _owner(array: Any) -> Any:
     return array
 
 
-def _rounded_up(nbytes: int) -> str:
+def _round_up_size(nbytes: int) -> str:
     """A size of at least this many bytes, in the form that `parse_size` reads: ``21GiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= 4 * size or unit == "KiB":
@@ -278,9 +278,9 @@ def over_limit(
     least: what the run will need in all, if that was looked ahead.
     """
     dims = ",".join(str(n) for n in shape)
-    enough = f"--max-memory {_rounded_up(max(needed, least))} is enough up to here, though later nodes may need more"
+    enough = f"--max-memory {_round_up_size(max(needed, least))} is enough up to here, though later nodes may need more"
     if least:
-        enough = f"--max-memory {_rounded_up(max(needed, least))} if this is meant, or smaller inputs"
+        enough = f"--max-memory {_round_up_size(max(needed, least))} if this is meant, or smaller inputs"
     possible = max(needed, least) < ADDRESSABLE
     return MemoryLimitError(
         "QR010",

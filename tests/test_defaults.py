@@ -74,7 +74,7 @@ def test_every_way_to_run_takes_replaced_defaults() -> None:
     seen: dict[str, np.ndarray] = {}
     session.watch(feeds, seen.__setitem__)
     results = [
-        session.run(feeds)["y"], session.execute(feeds).outputs["y"], session.observed(feeds).outputs["y"],
+        session.run(feeds)["y"], session.execute(feeds).outputs["y"], session.run_observed(feeds).outputs["y"],
         session.values(feeds)["y"], seen["y"], session.execute(feeds, ["gain", "y"]).outputs["y"],
     ]  # fmt: skip
     assert all(np.allclose(got, want) for got in results)

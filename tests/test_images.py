@@ -29,7 +29,7 @@ from qrun.ir.external import _File
 from qrun.native.machine import blob
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.kept.images import Images
-from qrun.running.kept.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
+from qrun.running.kept.packed import Bundle, Unstorable, pack_mapping, unpack, unpack_mapping
 from qrun.running.kept.versions import SUFFIX
 
 DIGITS = Path(__file__).parents[1] / "models" / "digits"
@@ -70,11 +70,11 @@ def test_an_optimized_model_is_made_once(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, observe: bool
 ) -> None:
     cache = tmp_path / "cache"
-    qrun.Session(model, cache=cache)._runs.prepared((), observe)
+    qrun.Session(model, cache=cache)._runs.prepare((), observe)
     monkeypatch.setattr(passes, "_optimize", lambda *_: pytest.fail("made again"))
-    found = qrun.Session(model, cache=cache)._runs.prepared((), observe)
+    found = qrun.Session(model, cache=cache)._runs.prepare((), observe)
     monkeypatch.undo()
-    made = qrun.Session(model, cache=False)._runs.prepared((), observe)
+    made = qrun.Session(model, cache=False)._runs.prepare((), observe)
     assert list(told(found.plan.model)) == list(told(made.plan.model))
     assert (found.groups, found.reasons) == (made.groups, made.reasons)
 
@@ -84,10 +84,10 @@ def test_runs_that_observe_make_no_tables(form: str, tmp_path: Path, monkeypatch
     """What depends on no table is one plan for both kinds of runs."""
     path = DIGITS / form / "model.onnx"
     feeds = {qrun.load(path).inputs[0].name: np.load(DIGITS / "x.npy")}
-    tables = passes.has_tables(qrun.Session(path, cache=False)._runs.prepared((), False).plan.model)
+    tables = passes.has_tables(qrun.Session(path, cache=False)._runs.prepare((), False).plan.model)
     assert passes.makes_tables(qrun.load(path), "exact") == tables
     session = qrun.Session(path, cache=tmp_path / "cache")
-    want = session.observed(feeds)
+    want = session.run_observed(feeds)
     keep = session._runs.names(None)
     assert ((keep, False) in session._runs.plans) == (not tables)
     got = session.run(feeds)
@@ -107,8 +107,8 @@ def test_another_model_has_another_image(model: Path, tmp_path: Path) -> None:
     onnx.save(proto, model)
     other = qrun.Session(model, cache=cache)
     assert len(images(cache)) == 2 * len(before)
-    assert list(told(other._runs.prepared((), False).plan.model)) == list(
-        told(qrun.Session(model, cache=False)._runs.prepared((), False).plan.model)
+    assert list(told(other._runs.prepare((), False).plan.model)) == list(
+        told(qrun.Session(model, cache=False)._runs.prepare((), False).plan.model)
     )
 
 
@@ -204,11 +204,11 @@ def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(header + " main (float[2] x) => (float[2] y) { y = Relu(x) }"), path)
     loaded, x = qrun.load(path), np.array([-1, 2], np.float32)
     for fuse in (True, False):
-        qrun.Session(loaded, cache=cache, fuse=fuse).observed({"x": x})
+        qrun.Session(loaded, cache=cache, fuse=fuse).run_observed({"x": x})
         qrun.Session(loaded, cache=cache, fuse=fuse).run({"x": x})
         other = replace(loaded, nodes=(replace(loaded.nodes[0], op_type="Neg"),))
         assert plain(qrun.Session(other, cache=cache, fuse=fuse).run({"x": x})["y"]) == plain(-x)
-        optimized = qrun.Session(DIGITS / "qdq" / "model.onnx", cache=cache)._runs.prepared((), True).plan.model
+        optimized = qrun.Session(DIGITS / "qdq" / "model.onnx", cache=cache)._runs.prepare((), True).plan.model
         assert not qrun.Session(optimized, cache=cache, fuse=fuse)._runs.kept, "its nodes are not the file's"
 
 
@@ -220,7 +220,7 @@ def test_no_image_is_made_where_nothing_is_kept(model: Path, tmp_path: Path) -> 
         (onnx.load(model), tmp_path / "cache"),
     ):
         session = qrun.Session(given, cache=cache)
-        session.observed({session.inputs[0].name: x})
+        session.run_observed({session.inputs[0].name: x})
     assert not list(tmp_path.rglob(f"*{SUFFIX}"))
 
 
@@ -240,7 +240,7 @@ def test_models_that_are_in_no_file_have_images(tmp_path: Path) -> None:
     feeds = {"x": np.random.default_rng(2).normal(size=(2, 128)).astype(np.float32)}
     want = facts(qrun.Session(path, cache=False).execute(feeds))[0]
     for given in (path.read_bytes(), onnx.load(path)):
-        assert facts(qrun.Session(given, cache=cache).observed(feeds))[0] == want
+        assert facts(qrun.Session(given, cache=cache).run_observed(feeds))[0] == want
         session = qrun.Session(given, cache=cache)
         assert facts(session.execute(feeds))[0] == want
         assert served(session)
@@ -258,7 +258,7 @@ def test_a_program_of_a_run_step_by_step_is_kept_too(tmp_path: Path, monkeypatch
     first = qrun.Session(path, cache=cache)
     with monkeypatch.context() as patch:
         patch.setattr("qrun.running.runs.run_program", lambda *_: pytest.fail("run again"))
-        want = first.observed(feeds)
+        want = first.run_observed(feeds)
     assert any(event.backend == "reference" for event in want.events)
     session = qrun.Session(path, cache=cache)
     assert facts(session.execute(feeds))[0] == facts(want)[0]
@@ -309,10 +309,10 @@ def test_models_with_graphs_inside_nodes_have_images(
     assert served(session)
     assert list(told(qrun.load(path))) == list(told(session.model))
     for given in feeds:
-        observed = qrun.Session(path, cache=cache).observed(given)
-        assert facts(observed) == facts(qrun.Session(replace(qrun.load(path)), cache=False).observed(given))
+        observed = qrun.Session(path, cache=cache).run_observed(given)
+        assert facts(observed) == facts(qrun.Session(replace(qrun.load(path)), cache=False).run_observed(given))
     monkeypatch.setattr(ObjectCache, "save_parts", lambda *_: pytest.fail("kept again"))
-    qrun.Session(path, cache=cache).observed(feeds[0])
+    qrun.Session(path, cache=cache).run_observed(feeds[0])
 
 
 @pytest.mark.parametrize(
@@ -346,15 +346,15 @@ def test_no_damaged_byte_is_believed(tmp_path: Path) -> None:
     good = file.read_bytes()
     for place in range(len(good)):
         file.write_bytes(good[:place] + bytes((good[place] ^ 1 << place % 8,)) + good[place + 1 :])
-        assert cache.mapped("key", SUFFIX) is None, place
+        assert cache.map_entry("key", SUFFIX) is None, place
     for size in range(len(good)):
         file.write_bytes(good[:size])
-        assert cache.mapped("key", SUFFIX) is None, size
+        assert cache.map_entry("key", SUFFIX) is None, size
     file.write_bytes(good)
-    assert cache.mapped("another key", SUFFIX) is None
-    body = cache.mapped("key", SUFFIX)
+    assert cache.map_entry("another key", SUFFIX) is None
+    body = cache.map_entry("key", SUFFIX)
     assert body is not None
-    found, arrays = unpacked(body)
+    found, arrays = unpack(body)
     assert found == index
     assert [plain(array) for array in arrays] == [plain(np.arange(40, dtype=np.int16)), plain(np.array(2, "f4"))]
 
@@ -363,25 +363,25 @@ def test_pieces_of_any_size_have_the_checks_of_the_whole(tmp_path: Path) -> None
     cache = ObjectCache(tmp_path / "cache")
     data = np.random.default_rng(0).bytes(5 << 19)
     cache.save_parts("key", [data[:7], b"", data[7 : 1 << 20], data[1 << 20 :]], SUFFIX)
-    assert cache.mapped("key", SUFFIX) == data
+    assert cache.map_entry("key", SUFFIX) == data
 
 
 def test_attributes_come_back_as_they_were() -> None:
     values = {"a": 1, "b": -0.0, "c": float("nan"), "d": "é", "e": b"\xff", "f": (1, 2.0, "x"), "g": np.arange(3),
               "h": (np.zeros((0, 2), np.int8), np.array(True)), "i": ()}  # fmt: skip
     bundle = Bundle()
-    index, arrays = unpacked(memoryview(b"".join(bundle.parts(packed_mapping(values, bundle)))))
-    assert plain(tuple(unpacked_mapping(index, arrays).items())) == plain(tuple(values.items()))
+    index, arrays = unpack(memoryview(b"".join(bundle.parts(pack_mapping(values, bundle)))))
+    assert plain(tuple(unpack_mapping(index, arrays).items())) == plain(tuple(values.items()))
     for value in (np.array(["text"], object), object()):
         with pytest.raises(Unstorable):
-            packed_mapping({"x": value}, bundle)
+            pack_mapping({"x": value}, bundle)
 
 
 def outcome(session: qrun.Session, feeds: Any) -> Any:
     """What a session tells of these inputs, or the words with which it refuses them."""
     try:
         first = session.execute(feeds)
-        again = session.observed(feeds)
+        again = session.run_observed(feeds)
     except qrun.QrunError as error:
         return str(error)
     return facts(first), check(session.model, first), [plain(array) for array in again.outputs.values()]
@@ -403,7 +403,7 @@ def test_a_kept_program_tells_what_a_first_run_tells(form: str, arith: Any) -> N
     for fuse in (True, False):
         options: dict[str, Any] = {"arith": arith, "fuse": fuse}
         feeds = {qrun.load(path).inputs[0].name: x}
-        qrun.Session(path, cache=cache, **options).observed(feeds)
+        qrun.Session(path, cache=cache, **options).run_observed(feeds)
         for array in (x, 1000 * x, -x, odd, np.zeros_like(x)):
             feeds = dict.fromkeys(feeds, array)
             kept = qrun.Session(path, cache=cache, **options)
@@ -465,7 +465,7 @@ def test_keeping_a_program_compiles_nothing(form: str, tmp_path: Path, monkeypat
         counts.append(kernels.compiled)
 
     monkeypatch.setattr(Images, "keep", counted)
-    session.observed({session.inputs[0].name: np.load(DIGITS / "x.npy")})
+    session.run_observed({session.inputs[0].name: np.load(DIGITS / "x.npy")})
     before, after = counts
     assert before == after > 0
 
@@ -564,7 +564,7 @@ def test_errors_are_those_of_a_run_step_by_step(tmp_path: Path) -> None:
     onnx.save(proto, path)
     good = {"x": np.arange(4, dtype=np.float32), "i": np.array([3])}
     bad = good | {"i": np.array([9])}
-    qrun.Session(path, cache=cache).observed(good)
+    qrun.Session(path, cache=cache).run_observed(good)
     with pytest.raises(qrun.QrunError) as want:
         qrun.Session(path, cache=False).execute(bad)
     for observe in (True, False):
@@ -596,7 +596,7 @@ def test_random_graphs_with_and_without_an_image(first: int, tmp_path: Path) -> 
 def test_damaged_images_are_made_again(model: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
-    want = facts(qrun.Session(model, cache=cache).observed(feeds))[0]
+    want = facts(qrun.Session(model, cache=cache).run_observed(feeds))[0]
     rng = np.random.default_rng(3)
     for turn in range(24):
         for file in images(cache):
@@ -610,13 +610,13 @@ def test_damaged_images_are_made_again(model: Path, tmp_path: Path) -> None:
         session = qrun.Session(model, cache=cache)
         assert facts(session.execute(feeds))[0] == want
         assert not served(session)
-        session.observed(feeds)
+        session.run_observed(feeds)
 
 
 def test_an_image_of_other_sources_is_not_used(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
-    qrun.Session(model, cache=cache).observed(feeds)
+    qrun.Session(model, cache=cache).run_observed(feeds)
     monkeypatch.setattr("qrun.running.kept.versions.version", lambda: "another version")
     session = qrun.Session(model, cache=cache)
     session.execute(feeds)
@@ -676,12 +676,12 @@ def test_findings_are_the_same_whether_kept_or_not(form: str, tmp_path: Path, mo
     for _ in range(2):
         session = qrun.Session(path, cache=OBJECTS)
         result = session.execute({session.inputs[0].name: x})
-        assert check(session.model, result, keeper=session.kept) == check(qrun.load(path), result)
+        assert check(session.model, result, keeper=session.load_or_make) == check(qrun.load(path), result)
     assert rule_count() == len(RULES)
     monkeypatch.setattr(
         "qrun.checking.rules._rule.Rule.find", lambda rule, *_: [] if rule.runs else pytest.fail(rule.id)
     )
-    check(session.model, result, keeper=session.kept)
+    check(session.model, result, keeper=session.load_or_make)
     other = Path(shutil.copy(path, tmp_path / "other.onnx"))
     with pytest.raises(pytest.fail.Exception):
-        check(qrun.load(other), result, keeper=qrun.Session(other, cache=OBJECTS).kept)
+        check(qrun.load(other), result, keeper=qrun.Session(other, cache=OBJECTS).load_or_make)

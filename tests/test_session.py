@@ -182,7 +182,7 @@ def test_public_names_exist() -> None:
     [
         lambda s, f: s.run(np.zeros(3)),
         lambda s, f: s.run(None, f),
-        lambda s, f: s.observed(None),
+        lambda s, f: s.run_observed(None),
         lambda s, f: s.watch(None, print),
         lambda s, f: s.profile(f, runs=0),
         lambda s, f: qrun.Session(None),
@@ -301,7 +301,7 @@ def test_outputs_are_in_c_order(backend: str) -> None:
 def test_observed_keeps_the_program_and_gives_what_run_gives() -> None:
     session = qrun.Session(ROOT / "models/digits/qoperator/model.onnx")
     feeds = {session.inputs[0].name: np.load(ROOT / "models/digits/x.npy")}
-    results = [session.observed(feeds) for _ in range(3)]
+    results = [session.run_observed(feeds) for _ in range(3)]
     wanted = session.run(feeds)
     for result in results:
         for name, array in wanted.items():

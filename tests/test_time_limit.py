@@ -63,7 +63,7 @@ def limited(text: str, backend: str, seconds: float) -> qrun.Session:
 @pytest.mark.parametrize("text", [LOOP, APART])
 def test_an_endless_loop_ends(text: str, backend: str) -> None:
     session = limited(text, backend, 0.2)
-    for execute in (session.run, session.run, session.execute, session.observed):
+    for execute in (session.run, session.run, session.execute, session.run_observed):
         start = perf_counter()
         with pytest.raises(TimeLimitError) as caught:
             execute({"x": X, "n": MANY})

@@ -328,10 +328,10 @@ def check_in_processes(
 
     A model that ends its process three times gets that as its finding.
     """
-    from qrun.running.crew import crewed
+    from qrun.running.crew import run_in_crew
 
     found: dict[Path, Checked] = {}
-    for checked in crewed(partial(_checker, settings, backend), iter(paths), jobs, _lost):
+    for checked in run_in_crew(partial(_checker, settings, backend), iter(paths), jobs, _lost):
         found[checked.path] = checked
         if progress is not None:
             progress(len(found))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.declare.frozen import changeable
-from qrun.errors import CallError, meant
+from qrun.errors import CallError, suggest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -94,7 +94,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            near = meant(str(value), self.choices)
+            near = suggest(str(value), self.choices)
             self.fail(f"{error.message} Did you mean {near!r}?" if near else error.message, param, ctx)
 
 

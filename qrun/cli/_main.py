@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import qrun
 from qrun.cli._base import COMMANDS, Call
-from qrun.errors import CallError, OperatorError, QrunError, used_up
+from qrun.errors import CallError, OperatorError, QrunError, out_of_memory_error
 
 if TYPE_CHECKING:
     import click
@@ -141,12 +141,12 @@ def _run(call: Call) -> int:
         raise
     except OSError as error:
         if error.errno == errno.ENOMEM:
-            return _fail(call, used_up(error))
+            return _fail(call, out_of_memory_error(error))
         if error.filename is None and error.errno in STREAM_FULL:
             raise
         return _bug(call, error)
     except MemoryError as error:
-        return _fail(call, used_up(error))
+        return _fail(call, out_of_memory_error(error))
     except Exception as error:
         return _bug(call, error)
 

@@ -47,7 +47,7 @@ def command(out: Out, **options: Any) -> int:
 
     names = [*(v.name for v in ready.model.outputs), *ready.extra]
     session = ready.session
-    run = session.observed if isinstance(session, Session) else session.execute
+    run = session.run_observed if isinstance(session, Session) else session.execute
     result = run(ready.feeds.arrays, names)
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
@@ -112,5 +112,5 @@ def _check(ready: Ready, result: RunResult, counted: bool) -> list[Finding]:
     from qrun.checking.rules import check
 
     given = not any(source.startswith("random") for source in ready.feeds.sources.values())
-    keeper = None if given and counted else getattr(ready.session, "kept", None)
+    keeper = None if given and counted else getattr(ready.session, "load_or_make", None)
     return check(ready.model, result, ready.feeds.arrays if given else None, keeper)

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
-from qrun.ops import channel_axis, unsigned
+from qrun.ops import channel_axis, to_unsigned
 from qrun.ops._quantize import limits
 
 
@@ -471,7 +471,7 @@ def _unsigned_pairs(model: Model) -> Iterator[Rewrite]:
         zero = f"{node.label}/unsigned zero point"
         nodes = {n.outputs[0]: (replace(n, inputs=(*n.inputs[:2], zero)),) for n in (node, dq.node)}
         text = f"makes the codes of {node.label} uint8"
-        yield Rewrite(node, node.outputs[0], text, nodes, {zero: unsigned(q.zero)})
+        yield Rewrite(node, node.outputs[0], text, nodes, {zero: to_unsigned(q.zero)})
 
 
 def _has_int8_zero(p: StoredParameters) -> bool:

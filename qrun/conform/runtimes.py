@@ -24,7 +24,7 @@ import qrun
 from qrun.conform.suite import Case, write_case
 from qrun.conform.worker import receive, send
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError, UnsupportedError, meant
+from qrun.errors import CallError, QrunError, UnsupportedError, suggest
 from qrun.ir import Array
 from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import DTYPES, NUMBERS
@@ -371,7 +371,7 @@ def runtime(name: str) -> Runtime:
         return Runtime(name, " ".join(word for word in words if word not in PLACES) or name, "")
     if name in RUNTIMES:
         return RUNTIMES[name]
-    near = meant(name, RUNTIMES)
+    near = suggest(name, RUNTIMES)
     raise CallError(
         "QR005",
         f"--runtime {name}: there is no such runtime",

@@ -65,7 +65,7 @@ def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: b
     return declared  # type: ignore[no-any-return]
 
 
-def declared(cls: type[Any]) -> Mapping[str, Any]:
+def fields_of(cls: type[Any]) -> Mapping[str, Any]:
     """The fields of a class made by `frozen` or `changeable`, in order, with their defaults; MISSING where there is
     none."""
     names, defaults = cls._declared

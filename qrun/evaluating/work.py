@@ -24,7 +24,7 @@ from qrun.ir.load import load
 from qrun.ir.types import describe
 from qrun.ops import Arith
 from qrun.running.cpus import usable_cpus
-from qrun.running.crew import AHEAD, TRIES, crewed
+from qrun.running.crew import AHEAD, TRIES, run_in_crew
 from qrun.running.session import Session
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[D
 
 def processes(job: Job, chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
     """Run the chunks in `jobs` processes. If a chunk kills its process every time, its samples fail."""
-    yield from crewed(partial(_worker, job), chunks, jobs, _lost)
+    yield from run_in_crew(partial(_worker, job), chunks, jobs, _lost)
 
 
 def _worker(job: Job, threads: int) -> Callable[[Chunk], Done]:

@@ -17,20 +17,28 @@ from qrun.ops._quantized import (
     channel_axis,
     expansion,
     facts,
+    op_names,
     operands,
     parameter_axis,
     quantized_operators,
     quantizers,
     real_operator,
-    unsigned,
-    written,
+    to_unsigned,
 )
 from qrun.ops._signature import MASK, Granularity, Whole
 
 __all__ = ["MASK", "REGISTRY", "RUNNER", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find"]
 __all__ += ["near_operators", "op", "operators"]
 __all__ += ["Bias", "Facts", "Granularity", "Quantizer", "Slot", "bias", "channel_axis", "expansion", "facts"]
-__all__ += ["operands", "parameter_axis", "quantized_operators", "quantizers", "real_operator", "unsigned", "written"]
+__all__ += [
+    "op_names",
+    "operands",
+    "parameter_axis",
+    "quantized_operators",
+    "quantizers",
+    "real_operator",
+    "to_unsigned",
+]
 
 
 def operators() -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._body import node
 from qrun.ops._context import check_range
-from qrun.ops._float import bounds, narrow, rounded, single
+from qrun.ops._float import bounds, narrow, round_to_type, single
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, refuse, with_shape
 
 
@@ -30,14 +30,14 @@ def split_heads(x: Array, count: int) -> Array:
     return x.reshape(*x.shape[:2], count, x.shape[2] // count).transpose(0, 2, 1, 3)
 
 
-def merged_heads(x: Array, ctx: Context) -> Array:
+def merge_heads(x: Array, ctx: Context) -> Array:
     """[B,N,S,H] as [B,S,N*H]."""
     ctx.claim(x.shape, x.itemsize)
     batch, count, length, size = x.shape
     return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(batch, length, count * size)
 
 
-def appended(past: Array | None, new: Array, ctx: Context) -> Array:
+def append_to_cache(past: Array | None, new: Array, ctx: Context) -> Array:
     """Joins the cache and the new keys or values: [B,N,P+L,H]."""
     ctx.claim((*new.shape[:2], new.shape[2] + (0 if past is None else past.shape[2]), new.shape[3]), new.itemsize)
     return np.array(new, order="C") if past is None else np.concatenate([past, new], axis=2)
@@ -105,7 +105,7 @@ def attend(
     shares = node("Softmax", [scores], ctx) if sink is None else _softmax_beside(scores, sink, ctx)
     if empty_rows is not None and empty_rows.any():
         shares = np.where(empty_rows, np.zeros((), shares.dtype), shares)
-    shares = shares.astype(q.dtype, copy=False) if softmax_type is None else rounded(shares, q.dtype)
+    shares = shares.astype(q.dtype, copy=False) if softmax_type is None else round_to_type(shares, q.dtype)
     return Attended(_grouped_product(shares, v, ctx), products, capped, biased, shares)
 
 
@@ -141,7 +141,7 @@ def causal(rows: int, columns: int, offset: Array | int) -> Array:
     return np.asarray(seen[0, 0] if np.ndim(offset) == 0 else seen)
 
 
-def hidden(seen: Array, value: float, dtype: Any, ctx: Context) -> Array:
+def additive_mask(seen: Array, value: float, dtype: Any, ctx: Context) -> Array:
     """The mask to add to scores: 0 where an element is seen, else `value`."""
     ctx.claim(seen.shape, np.dtype(dtype).itemsize, "mask")
     return np.where(seen, np.zeros((), dtype), np.asarray(value, dtype))
@@ -165,15 +165,15 @@ class Cache:
     def part(self, number: int) -> Cache:
         return Cache(None if self.past is None else self.past[number], self.shared, self.filled)
 
-    def extended(self, new: Array, name: str, ctx: Context) -> tuple[Array, Array, int]:
+    def extend(self, new: Array, name: str, ctx: Context) -> tuple[Array, Array, int]:
         """All keys [B,N,P+L,H], the present, and P. Refuses a cache that does not fit the new keys [B,N,L,H]."""
         past = self.past
         if past is None:
-            made = appended(None, new, ctx)
+            made = append_to_cache(None, new, ctx)
             return made, made, 0
         check_past(past, new.shape, name)
         if not self.shared:
-            made = appended(past, new, ctx)
+            made = append_to_cache(past, new, ctx)
             return made, made, past.shape[2]
         if self.filled is None or self.filled.size != 1:
             raise refuse("past_sequence_length is no number", "past_sequence_length", "[1]", self.filled, code="QR205")
@@ -200,14 +200,14 @@ def biases_of(
     """The terms to add to scores [B,N,S,T]: the bias, the mask, and the mask of later positions."""
     rows, columns = shape[2:]
     check_bias(bias, shape)
-    seen = None if mask is None else seen_by_mask(mask, name, shape, past)
-    made = [bias, None if seen is None else hidden(seen, single(options[0]), dtype, ctx)]
+    seen = None if mask is None else keys_shown_by(mask, name, shape, past)
+    made = [bias, None if seen is None else additive_mask(seen, single(options[0]), dtype, ctx)]
     if options[1]:
-        made.append(hidden(causal(rows, columns, past), bounds(dtype)[0], dtype, ctx))
+        made.append(additive_mask(causal(rows, columns, past), bounds(dtype)[0], dtype, ctx))
     return made
 
 
-def seen_by_mask(mask: Array, name: str, shape: Shape, past: int) -> Array | None:
+def keys_shown_by(mask: Array, name: str, shape: Shape, past: int) -> Array | None:
     """Which keys a mask shows, bool, to broadcast to [B,N,S,T]; None for all."""
     batch, _, rows, columns = shape
     places = np.arange(columns)

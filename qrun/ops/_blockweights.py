@@ -50,7 +50,7 @@ class BlockWeights:
         known = self.bits != 2 or self.block in _BLOCKS_OF_2_BITS
         return accuracy_level == _INT8 and packed and known and self.groups is None
 
-    def unpacked(self) -> Array:
+    def unpack(self) -> Array:
         """The codes, uint8 [N, blocks * block_size]."""
         return unpack(self.codes.reshape(len(self.codes), -1), self.bits)
 
@@ -66,7 +66,7 @@ class BlockWeights:
         """The real weights, float32 [N, depth]. depth: K, or K rounded up to whole blocks if there is no g_idx."""
         blocks = np.arange(depth) // self.block if self.groups is None else self.groups[:depth]
         with np.errstate(all="ignore"):
-            wide = self.unpacked()[:, :depth].astype(np.float32)
+            wide = self.unpack()[:, :depth].astype(np.float32)
             wide -= self.zeros().astype(np.float32)[:, blocks]
             wide *= self.scales.astype(np.float32)[:, blocks]
             return wide
@@ -103,7 +103,7 @@ def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Arr
     block, (columns, blocks) = weights.block, weights.scales.shape
     padding = [(0, 0), (0, blocks * block - weights.depth)]
     padded = np.pad(rows.astype(np.float32), padding).reshape(len(rows), blocks, block)
-    codes = weights.unpacked().reshape(columns, blocks, block).astype(np.float64)
+    codes = weights.unpack().reshape(columns, blocks, block).astype(np.float64)
     zeros, scales = widen(weights.zeros()), widen(weights.scales)
     total = np.zeros((len(rows), columns))
     with np.errstate(all="ignore"):

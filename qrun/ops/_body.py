@@ -60,7 +60,7 @@ def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
     return inputs[value] if isinstance(value, int) else made[value]
 
 
-def dequantized(codes: Array, scale: Array, zero_point: Array, ctx: Context) -> Array:
+def dequantize(codes: Array, scale: Array, zero_point: Array, ctx: Context) -> Array:
     """The real values of the codes of a tensor with one scale, as DequantizeLinear-13 computes them."""
     return np.asarray(node("DequantizeLinear", [codes, scale, zero_point], ctx, version=13))
 

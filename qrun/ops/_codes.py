@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import declared
+from qrun.declare.frozen import fields_of
 from qrun.ir.types import shape_text
 from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._op import Array, Context, Shape, misfit
@@ -40,7 +40,7 @@ def zero_param(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor
 def parameters(op_type: str, given: InputRecord, ctx: Context) -> tuple[list[Array], list[Array]]:
     """The per-tensor scales and zero points of a record of inputs, in its order. All scales are checked before the zero
     points. The output's zero point, whose tensor is not in the record, must have the type of the first zero point."""
-    inputs = {name: getattr(given, name) for name in declared(type(given))}
+    inputs = {name: getattr(given, name) for name in fields_of(type(given))}
     scales = [scale_param(array, name, op_type, ctx) for name, array in inputs.items() if name.endswith("_scale")]
     owners = {name.lower(): name for name in inputs}
     zeros: list[Array] = []
@@ -75,7 +75,7 @@ def single(scale: Array) -> Array:
     return scale.astype(np.float32)
 
 
-def requantized(codes: Array, zero: Array, scale: Array, y_zero: Array, y_scale: Array, ctx: Context) -> Rounded:
+def requantize(codes: Array, zero: Array, scale: Array, y_zero: Array, y_scale: Array, ctx: Context) -> Rounded:
     """RNE((codes - zero) * scale / y_scale); in ``ort`` with a float32 product and quotient."""
     centre = codes.astype(np.float64) - float(zero)
     with np.errstate(all="ignore"):

@@ -112,23 +112,23 @@ def few_codes(made: Any) -> tuple[int, int] | None:
 _RECORDS = {record.__name__: record for record in (Settled, FewEnds, Between, EachPart, Finite, KnownScale)}
 
 
-def stored(check: Complete) -> tuple[Any, ...] | None:
+def to_fields(check: Complete) -> tuple[Any, ...] | None:
     """The check as plain values; None if it is none of these records."""
     if type(check) not in _RECORDS.values():
         return None
     fields: list[Any] = [getattr(check, name) for name in check.__slots__]  # type: ignore[attr-defined]
     if isinstance(check, EachPart):
-        parts = tuple(map(stored, check.checks))
+        parts = tuple(map(to_fields, check.checks))
         if None in parts:
             return None
         fields[-1] = parts
     return (type(check).__name__, *fields)
 
 
-def restored(fields: tuple[Any, ...]) -> Complete:
-    """The check from which `stored` made these values."""
+def from_fields(fields: tuple[Any, ...]) -> Complete:
+    """The check from which `to_fields` made these values."""
     name, *values = fields
     if name == "EachPart":
-        values[-1] = tuple(map(restored, values[-1]))
+        values[-1] = tuple(map(from_fields, values[-1]))
     made: Complete = _RECORDS[name](*values)
     return made

@@ -57,7 +57,7 @@ def with_zeros(made: Array, below: Array) -> Array:
     return np.where(made == 0, np.where(below, -0.0, 0.0).astype(made.dtype), made)
 
 
-def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
+def round_to_type(x: Array, dtype: np.dtype[Any]) -> Array:
     """x itself if it has this floating-point type, else rounded to it."""
     return x if x.dtype == dtype else narrow(x, dtype)
 
@@ -113,13 +113,7 @@ def axes_in(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def slide(
-    state: State,
-    axis: int,
-    taps: int,
-    dilation: int,
-    stride: int,
-    out: int,
-    combine: Callable[[State, State], State],
+    state: State, axis: int, taps: int, dilation: int, stride: int, out: int, combine: Callable[[State, State], State]
 ) -> State:
     """Combine `taps` elements along an axis, `dilation` apart, starting at each of `out` places `stride` apart.
 

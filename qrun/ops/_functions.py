@@ -14,7 +14,7 @@ import numpy as np
 from qrun.formulas import single, wide
 from qrun.formulas.lanes import Lanes
 from qrun.ir import Array
-from qrun.ops._float import narrow, rounded, widen
+from qrun.ops._float import narrow, round_to_type, widen
 from qrun.ops._float import single as attribute
 from qrun.ops._rounding import fma32
 
@@ -35,7 +35,7 @@ def _by_blocks(function: Callable[[Array], Array], x: Array) -> Array:
     return made.reshape(x.shape)
 
 
-def _made(function: Callable[..., Any], x: Array, *others: Any) -> Array:
+def _apply(function: Callable[..., Any], x: Array, *others: Any) -> Array:
     made = _by_blocks(lambda part: np.asarray(function(Lanes(part), *others).x), x)
     made[np.isnan(made)] = np.nan
     return made
@@ -47,18 +47,18 @@ def _fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 def in_single(function: Callable[..., Any], x: Array, *constants: float) -> Array:
     """Applies a float32 function to every element of a float32 array."""
-    return _made(partial(function, fma=_fma), x, *_as_lanes(constants, _FLOAT))
+    return _apply(partial(function, fma=_fma), x, *_as_lanes(constants, _FLOAT))
 
 
-def rounded_single(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
+def apply_single(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
     """Applies a float32 function to every element and rounds to x's type; a float64 x uses `double`."""
     if x.dtype == np.float64:
         return _plain(double, x)
     with np.errstate(all="ignore"):
-        return rounded(in_single(function, x.astype(_FLOAT), *constants), x.dtype)
+        return round_to_type(in_single(function, x.astype(_FLOAT), *constants), x.dtype)
 
 
-def rounded_double(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
+def apply_double(function: Callable[..., Any], double: Callable[[Array], Any], x: Array, *constants: float) -> Array:
     """Applies a float64 function to every element and rounds once to x's type; a float64 x uses `double`."""
     if x.dtype == np.float64:
         return _plain(double, x)
@@ -68,7 +68,7 @@ def rounded_double(function: Callable[..., Any], double: Callable[[Array], Any],
 
 def in_lanes(function: Callable[..., Any], x: Array, *constants: float) -> Array:
     """Applies a float64 function to every element of a float64 array."""
-    return _made(function, x, *_as_lanes(constants, np.dtype(np.float64)))
+    return _apply(function, x, *_as_lanes(constants, np.dtype(np.float64)))
 
 
 def _plain(double: Callable[[Array], Any], x: Array) -> Array:
@@ -85,7 +85,7 @@ exp, share = partial(in_single, single.exp), partial(in_single, single.share)
 
 def log(x: Array) -> Array:
     """log(x) of float64."""
-    return _made(wide.log, x)
+    return _apply(wide.log, x)
 
 
 _NEAR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(19))
@@ -151,7 +151,7 @@ def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
 
 def gelu(x: Array) -> Array:
     """x / 2 * (1 + erf(x / sqrt(2))), without cancellation; NaN at -inf."""
-    return rounded_single(single.gelu, lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
+    return apply_single(single.gelu, lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
 
 
 def gelu_by_tanh(x: Array) -> Array:
@@ -160,7 +160,7 @@ def gelu_by_tanh(x: Array) -> Array:
     def double(v: Array) -> Array:
         return np.asarray(v / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (v + 0.044715 * v * v * v))))
 
-    return rounded_single(single.gelu_by_tanh, double, x)
+    return apply_single(single.gelu_by_tanh, double, x)
 
 
 def logistic(x: Array) -> Array:
@@ -173,7 +173,7 @@ def logistic(x: Array) -> Array:
 def swish(x: Array, alpha: float) -> Array:
     """x / (1 + exp(-alpha * x)), with alpha rounded to float32."""
     slope = attribute(alpha)
-    return rounded_single(single.swish, lambda v: v / (1.0 + np.exp(-slope * v)), x, slope)
+    return apply_single(single.swish, lambda v: v / (1.0 + np.exp(-slope * v)), x, slope)
 
 
 def nearest_share(terms: Mapping[int, int], step: float, scale: float, estimate: float) -> int:

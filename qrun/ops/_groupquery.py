@@ -157,7 +157,7 @@ class CacheCodes:
     bits: int
     scale: Array
 
-    def stored(self, x: Array, ctx: Context) -> Array:
+    def encode(self, x: Array, ctx: Context) -> Array:
         """The codes [B,M,L,W] of x [B,M,L,H]."""
         ctx.claim(x.shape, 4, "codes")
         if self.bits == 8:

@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._context import Given, bad_parameter, note_scale, parameter_kind, same_type
 from qrun.ops._op import Array, Context, Shape, first_place, misfit, refuse
-from qrun.ops._rounding import scaled
+from qrun.ops._rounding import scale_sums
 from qrun.ops._signature import Attributes
 from qrun.shapes import broadcast_shapes
 
@@ -81,7 +81,7 @@ class Weights:
         return total
 
 
-def centred(codes: Array, zero_point: Array | None) -> Array:
+def centre(codes: Array, zero_point: Array | None) -> Array:
     """code - zero point in float32 (exact: at most 9 bits); the zero point broadcasts."""
     values = codes.astype(np.float32)
     if zero_point is not None and np.any(zero_point):
@@ -181,8 +181,8 @@ def integer_matmul(
     Exact integers in float32 or float64. 1-D operands become a row and a column.
     """
     left, right = claim_product(a, b, ctx)
-    weights = Weights(np.swapaxes(centred(right, b_zero), -1, -2), magnitude(a.dtype, a_zero))
-    acc, bound = np.swapaxes(weights.times(np.swapaxes(centred(left, a_zero), -1, -2)), -1, -2), weights.bound
+    weights = Weights(np.swapaxes(centre(right, b_zero), -1, -2), magnitude(a.dtype, a_zero))
+    acc, bound = np.swapaxes(weights.times(np.swapaxes(centre(left, a_zero), -1, -2)), -1, -2), weights.bound
     if ctx.lost is not None:
         acc, bound = add_bias(acc.astype(np.float64), ctx.lost(left, right), bound)
     acc, bound = add_bias(acc, bias, bound)
@@ -235,7 +235,7 @@ def float_matmul(
     bz, bs = check_product(a, a_scale, b, b_scale, b_zero_point, bias, op_type, ctx)
     acc = integer_matmul(a, b, a_zero, bz, ctx)
     if ctx.arith != "ort" or a_scale.dtype != np.float32:
-        y = scaled(acc, (a_scale, bs), bias, a_scale.dtype)
+        y = scale_sums(acc, (a_scale, bs), bias, a_scale.dtype)
     else:
         with np.errstate(all="ignore"):
             y = acc.astype(np.float32) * (a_scale * bs)

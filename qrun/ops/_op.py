@@ -9,7 +9,7 @@ from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from qrun.declare.frozen import declared
+from qrun.declare.frozen import fields_of
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
 from qrun.ir.schema import MS, OWN, STANDARD, Formal, Schema, home, schema
@@ -125,9 +125,9 @@ class OpDef:
 
     def __call__(self, *args: Any, ctx: Context | None = None, **kwargs: Any) -> Any:
         """Runs the reference kernel, in a new Context if none is given."""
-        given = self._gathered(kwargs) if self._records else kwargs
+        given = self._gather_records(kwargs) if self._records else kwargs
         if self._taken is not None:
-            args = (self._taken(*args, **{name: given.pop(name) for name in declared(self._taken) if name in given}),)
+            args = (self._taken(*args, **{name: given.pop(name) for name in fields_of(self._taken) if name in given}),)
         if self.takes_context:
             given["ctx"] = ctx or Context()
         return self.reference(*args, **given)
@@ -142,7 +142,7 @@ class OpDef:
             ctx.claim(args[0].shape, args[0].itemsize)
         return self(*args, **kwargs, ctx=ctx)
 
-    def _gathered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _gather_records(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes as the kernel's parameters; those that belong to a record are passed in that record."""
         own = {name: value for name, value in kwargs.items() if name not in self._inside}
         return {**{name: kind.of(kwargs) for name, kind in self._records.items()}, **own}
@@ -161,7 +161,7 @@ class OpDef:
     @cached_property
     def _inside(self) -> frozenset[str]:
         """The attributes that are fields of records."""
-        return frozenset(name for kind in self._records.values() for name in declared(kind))
+        return frozenset(name for kind in self._records.values() for name in fields_of(kind))
 
     @cached_property
     def _taken(self) -> type[InputRecord] | None:

@@ -238,7 +238,7 @@ def dynamic_parameters(x: Array, arith: Arith = "exact", name: str = "x") -> tup
     return range_parameters(bottom, top, arith)
 
 
-def quantized(x: Array, arith: Arith = "exact", name: str = "x") -> tuple[Array, Array, Array]:
+def quantize_dynamically(x: Array, arith: Arith = "exact", name: str = "x") -> tuple[Array, Array, Array]:
     """The results of DynamicQuantizeLinear for x, float32: codes (uint8), scale and zero point, as above."""
     scale, zero = dynamic_parameters(x, arith, name)
     codes = np.empty(x.shape, np.uint8)

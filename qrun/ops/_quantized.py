@@ -140,7 +140,7 @@ def _listed_operators() -> Mapping[tuple[str, str], frozenset[str]]:
     return found
 
 
-def written(operators: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def op_names(operators: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Operators as users write them: ``Relu``, ``com.microsoft::QGemm``."""
     return tuple(f"{domain}::{op_type}" if domain else op_type for domain, op_type in operators)
 
@@ -152,7 +152,7 @@ def quantized_index() -> str:
         known = facts(domain, op_type)
         if known and known.quantized:
             own = sorted({row[3] for row in known.quantized})
-            lines.append(" ".join([*written([(domain, op_type)]), *own]) + "\n")
+            lines.append(" ".join([*op_names([(domain, op_type)]), *own]) + "\n")
     return "".join(lines)
 
 
@@ -204,7 +204,7 @@ def channel_axis(node: Node) -> int:
     return {"Conv": 0, "MatMul": -1}.get(node.op_type, 0 if node.attributes.get("transB") else 1)
 
 
-def unsigned(codes: Array) -> Array:
+def to_unsigned(codes: Array) -> Array:
     """int8 codes, or their zero point, shifted by 128 to uint8."""
     return (codes.astype(np.int16) + 128).astype(np.uint8)
 

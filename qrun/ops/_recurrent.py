@@ -16,7 +16,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._chains import chained_products
-from qrun.ops._float import rounded, single, unary
+from qrun.ops._float import round_to_type, single, unary
 from qrun.ops._op import Array, Context, Shape, bad_shape, find, misfit, one_of, refuse, require
 from qrun.ops._signature import Attributes
 
@@ -81,7 +81,7 @@ def activations(
         if name.lower() not in _OPERATORS:
             raise refuse(f"there is no activation {name!r}", "activations", ", ".join(_OPERATORS), name, code="QR204")
         kinds = zip((_ALPHA, _BETA), _OPERATORS[name.lower()][1], strict=False)
-        made.append(_function(name.lower(), {kind: _taken(name, kind, rest[kind], default) for kind, default in kinds}))
+        made.append(_function(name.lower(), {kind: _take(name, kind, rest[kind], default) for kind, default in kinds}))
     require("clip", clip is None or clip > 0, "more than 0", clip)
     own = [slice(first, first + len(defaults)) for first in range(0, wanted, len(defaults))]
     known = tuple(tuple(name.lower() for name in names[part]) for part in own)
@@ -98,7 +98,7 @@ def _function(name: str, given: Mapping[str, Any]) -> Activation:
     return lambda x: unary(lambda v: alpha * np.tanh(beta * v), x)
 
 
-def _taken(name: str, kind: str, rest: list[float], default: float | None) -> float:
+def _take(name: str, kind: str, rest: list[float], default: float | None) -> float:
     if rest:
         return single(rest.pop(0))
     if default is None:
@@ -158,7 +158,7 @@ class Sequences:
         return len(self.backward)
 
 
-def checked(
+def check_sequences(
     x: Array,
     weights: Sequence[tuple[str, Array | None, tuple[int, ...] | None]],
     lengths: Array | None,
@@ -250,7 +250,7 @@ def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> 
             y[order[t, running], number, running] = plain(states[0])
     if sequences.batch_first:
         y, last = y.transpose(2, 0, 1, 3), [state.swapaxes(0, 1) for state in last]
-    return tuple(np.ascontiguousarray(rounded(array, sequences.made)) for array in (y, *last))
+    return tuple(np.ascontiguousarray(round_to_type(array, sequences.made)) for array in (y, *last))
 
 
 def plain(states: Array) -> Array:
@@ -341,6 +341,6 @@ def lstm_step(
     return step
 
 
-def mixed(z: Array, new: Array, old: Array) -> Array:
+def mix_states(z: Array, new: Array, old: Array) -> Array:
     """The next state of a GRU: (1 - z) * new + z * old."""
     return np.asarray((z.dtype.type(1) - z) * new + z * old)

@@ -13,7 +13,7 @@ from qrun.ops._float import bounds, is_integer, narrow, single, widen, with_zero
 from qrun.ops._functions import exponentials, log
 
 
-def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
+def reduced_shape(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
     """The shape of the result, which may have elements even if data has none."""
     return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
 
@@ -40,7 +40,7 @@ def sum_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum of floating-point numbers in float64, of the elements over `axes` as one row of `row_sums`."""
     if not axes:
         return widen(data)
-    return row_sums(_rows(data, axes)).reshape(left(data, axes, keepdims))
+    return row_sums(_rows(data, axes)).reshape(reduced_shape(data, axes, keepdims))
 
 
 def product_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -48,7 +48,7 @@ def product_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     if not axes:
         return widen(data)
     made = np.asarray(np.multiply.reduce(_rows(data, axes), axis=1, dtype=np.float64))
-    return made.reshape(left(data, axes, keepdims))
+    return made.reshape(reduced_shape(data, axes, keepdims))
 
 
 def _rows(data: Array, axes: tuple[int, ...]) -> Array:
@@ -76,7 +76,7 @@ def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bo
         return with_zeros(made, joined(np.signbit(data), axis=axes, keepdims=keepdims))
 
 
-def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
+def standardize(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
     """(x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon), in float64."""
     with np.errstate(all="ignore"):
         mean = mean_over(x, axes)

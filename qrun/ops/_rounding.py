@@ -138,7 +138,7 @@ def fma32(a: Any, b: Any, c: Any) -> Array:
         return made
 
 
-def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np.dtype[Any]) -> Array:
+def scale_sums(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np.dtype[Any]) -> Array:
     """acc * factor * ... + bias, rounded once to `dtype` (float32 or float16).
 
     acc: integers below 2**31 in magnitude. factors: two or three float32 numbers. bias: float32, or None. A float64

@@ -41,7 +41,7 @@ def same_but(a: Shape, b: Shape, axis: int) -> bool:
     return len(a) == len(b) and a[:axis] == b[:axis] and a[axis + 1 :] == b[axis + 1 :]
 
 
-def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
+def check_shape(shape: Sequence[int], itemsize: int, param: str) -> Shape:
     """The shape, if an array may have it: at most 64 axes, fewer than 2**63 bytes."""
     dims = tuple(int(n) for n in shape)
     if len(dims) > MOST_AXES:
@@ -55,7 +55,7 @@ def claim(ctx: Context, shape: Sequence[int], dtype: np.dtype[Any], param: str) 
     """The shape, after claiming memory for an array of it."""
     dims = tuple(int(n) for n in shape)
     ctx.claim(dims, dtype.itemsize)
-    return checked(dims, dtype.itemsize, param)
+    return check_shape(dims, dtype.itemsize, param)
 
 
 def check_indices(indices: Array, data: Array, axis: int) -> None:

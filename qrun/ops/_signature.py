@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 
-from qrun.declare.frozen import declared, field_types, frozen
+from qrun.declare.frozen import field_types, fields_of, frozen
 from qrun.errors import OperatorError, close_matches
 from qrun.ir import Attribute, Model, Node, TensorType
 from qrun.ir.schema import Formal, Schema
@@ -98,11 +98,11 @@ class Attributes:
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Self:
         """The record of a node's attributes; `attributes` may lack some, and may have others too."""
-        return cls(**{name: attributes[name] for name in declared(cls) if name in attributes})
+        return cls(**{name: attributes[name] for name in fields_of(cls) if name in attributes})
 
-    def named(self) -> dict[str, Any]:
+    def by_name(self) -> dict[str, Any]:
         """All attributes by name."""
-        return {name: getattr(self, name) for name in declared(type(self))}
+        return {name: getattr(self, name) for name in fields_of(type(self))}
 
 
 @frozen
@@ -214,7 +214,7 @@ def flat(signature: inspect.Signature) -> inspect.Signature:
 
 def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
     names, written = vars(sys.modules[kind.__module__]), field_types(kind)
-    for name, default in declared(kind).items():
+    for name, default in fields_of(kind).items():
         value = inspect.Parameter.empty if default is MISSING else default
         yield inspect.Parameter(name, place, default=value, annotation=_type(written[name], names))
 

@@ -16,7 +16,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._context import bad_shape, per_channel, same_type, scalar
-from qrun.ops._matmul import Weights, add_bias, centred, magnitude, wrap32
+from qrun.ops._matmul import Weights, add_bias, centre, magnitude, wrap32
 from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.ops._rounding import decide, two_product
 from qrun.ops._signature import Attributes
@@ -150,7 +150,7 @@ def _padding(
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
 
-def padded(x: Array, win: SlidingWindow, fill: Any, ctx: Context) -> Array:
+def pad_window(x: Array, win: SlidingWindow, fill: Any, ctx: Context) -> Array:
     """x [..., spatial] with `fill` around it, extended to where ceil_mode reaches past the end pads."""
     rank = len(win.kernel)
     lead, size = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
@@ -229,7 +229,7 @@ def counts(where: Spans, axes: tuple[int, ...], rank: int) -> Array:
     return result
 
 
-def pooled(acc: Array, x_scale: Array, y_scale: Array, count: Array) -> Array:
+def round_means(acc: Array, x_scale: Array, y_scale: Array, count: Array) -> Array:
     """RNE(acc * x_scale / (y_scale * count)) for exact integers acc; float64."""
     with np.errstate(all="ignore"):
         den = y_scale * count
@@ -312,12 +312,12 @@ def accumulate(
     m = w.shape[0] // group
     k = math.prod(w.shape[1:])
     zero = None if w_zero_point is None else w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
-    weights = Weights(centred(w, zero).reshape(group, m, k), magnitude(x.dtype, x_zero_point))
+    weights = Weights(centre(w, zero).reshape(group, m, k), magnitude(x.dtype, x_zero_point))
     addend = None if bias is None else bias.reshape(group, m, 1)
     if any(win.begin) or any(win.end):
         sides = zip(win.begin, x.shape[2:], win.end, strict=True)
         ctx.claim((*x.shape[:2], *(sum(s) for s in sides)), 5, "padded input")
-    source = centred(padded(x, win, 0 if x_zero_point is None else x_zero_point, ctx), x_zero_point)
+    source = centre(pad_window(x, win, 0 if x_zero_point is None else x_zero_point, ctx), x_zero_point)
     places = math.prod(win.out[1:])
     columns = group * k * places
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(columns, 1)))

@@ -15,7 +15,7 @@ from qrun.formulas import wide
 from qrun.ops import _functions
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import binary, bounds, is_integer, narrow, single, unary, widen
-from qrun.ops._functions import rounded_double, rounded_single
+from qrun.ops._functions import apply_double, apply_single
 from qrun.ops._op import Array, Context, OpDef, bad_attribute, contrib_op, misfit, op
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.float32 import function, function_kernel, pointwise, pointwise_kernel
@@ -113,7 +113,7 @@ def _between(x: Array, low: Array, high: Array) -> Array:
 @op("Sigmoid", since=6, form="pointwise", native=function("sigmoid"))
 def sigmoid(X: Array) -> Array:
     """1 / (1 + exp(-X)) as a polynomial in float32, at most 1.73 ULP from the real value; float64 stays float64."""
-    return rounded_single(formulas.sigmoid, _functions.logistic, X)
+    return apply_single(formulas.sigmoid, _functions.logistic, X)
 
 
 @op("HardSigmoid", since=6, form="pointwise", native=function("hard_sigmoid", "alpha", "beta"))
@@ -144,7 +144,7 @@ def mish(X: Array) -> Array:
         part = np.where(x >= 0, 1.0 + 2.0 * e, e * (e + 2.0))
         return np.asarray(x * part / (part + np.where(x >= 0, 2.0 * e * e, 2.0)))
 
-    return rounded_double(wide.mish, stable, X)
+    return apply_double(wide.mish, stable, X)
 
 
 @op("Gelu", since=20, form="pointwise")
@@ -170,14 +170,14 @@ def _lower_gelu(site: LoweringContext) -> NativeKernel:
 def elu(X: Array, *, alpha: float = 1.0) -> Array:
     """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64."""
     scale = single(alpha)
-    return rounded_double(wide.elu, lambda x: np.where(x < 0, scale * np.expm1(x), x), X, scale)
+    return apply_double(wide.elu, lambda x: np.where(x < 0, scale * np.expm1(x), x), X, scale)
 
 
 @op("Selu", since=6, form="pointwise", native=function("selu", "alpha", "gamma"))
 def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
     """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64."""
     a, g = single(alpha), single(gamma)
-    return rounded_double(wide.selu, lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X, a, g)
+    return apply_double(wide.selu, lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X, a, g)
 
 
 @op("Celu", since=12, form="pointwise", native=function("celu", "alpha"))
@@ -189,7 +189,7 @@ def celu(X: Array, *, alpha: float = 1.0) -> Array:
         below = a * np.expm1(x / a)
         return np.asarray(np.where(x < 0, 0.0, x) + np.where(below > 0, 0.0, below))
 
-    return rounded_double(wide.celu, parts, X, float(a))
+    return apply_double(wide.celu, parts, X, float(a))
 
 
 @op("ThresholdedRelu", since=10, form="pointwise", native=function("thresholded_relu", "alpha"))
@@ -202,7 +202,7 @@ def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
 @op("Softplus", since=1, form="pointwise", native=function("softplus"))
 def softplus(X: Array) -> Array:
     """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64."""
-    return rounded_double(wide.softplus, lambda x: np.logaddexp(0.0, x), X)
+    return apply_double(wide.softplus, lambda x: np.logaddexp(0.0, x), X)
 
 
 @op("Softsign", since=1, form="pointwise", native=function("softsign"))
@@ -214,13 +214,13 @@ def softsign(input: Array) -> Array:
 @op("Tanh", since=6, form="pointwise", native=function("tanh"))
 def tanh(input: Array) -> Array:
     """tanh(input) as polynomials in float32, at most 1.20 ULP from the real value; float64 stays float64."""
-    return rounded_single(formulas.tanh, np.tanh, input)
+    return apply_single(formulas.tanh, np.tanh, input)
 
 
 @op("Exp", since=6, form="pointwise", native=function("exp"))
 def exp(input: Array) -> Array:
     """e ** input as a polynomial in float32, at most 0.98 ULP from the real value; float64 stays float64."""
-    return rounded_single(formulas.exp, np.exp, input)
+    return apply_single(formulas.exp, np.exp, input)
 
 
 @op("Sqrt", since=6, form="pointwise", native=function("sqrt"))
@@ -265,7 +265,7 @@ def sign(input: Array) -> Array:
 @op("Log", since=6, form="pointwise", native=function("log"))
 def log(input: Array) -> Array:
     """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0."""
-    return rounded_double(wide.log, np.log, input)
+    return apply_double(wide.log, np.log, input)
 
 
 @op("Erf", since=9, form="pointwise", native=function("erf"))
@@ -274,7 +274,7 @@ def erf(input: Array) -> Array:
 
     Integers, in version 9 only: toward zero, so 0.
     """
-    return np.zeros_like(input) if is_integer(input.dtype) else rounded_single(formulas.erf, _functions.erf, input)
+    return np.zeros_like(input) if is_integer(input.dtype) else apply_single(formulas.erf, _functions.erf, input)
 
 
 def _angle(op_type: str, double: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
@@ -282,7 +282,7 @@ def _angle(op_type: str, double: Callable[[Array], Any], says: str, *, since: in
     name = op_type.lower()
 
     def made(input: Array) -> Array:
-        y = rounded_double(getattr(wide, name), double, input)
+        y = apply_double(getattr(wide, name), double, input)
         with np.errstate(all="ignore"):
             far = (np.abs(input) > wide.WIDEST) & (input.dtype != np.float64)
             if name in ("sin", "cos", "tan") and far.any():

@@ -11,12 +11,12 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._attention import (
-    appended,
+    additive_mask,
+    append_to_cache,
     attend,
     causal,
     check_past,
-    hidden,
-    merged_heads,
+    merge_heads,
     positive,
     split_heads,
 )
@@ -89,7 +89,7 @@ def attention(
     made = sum(math.prod((*x.shape[:2], past + x.shape[2], x.shape[3])) for x in (k, v))
     scores_size = math.prod(q.shape[:3]) * (past + k.shape[2] + v.shape[3])
     ctx.claim((made + scores_size,), q.itemsize, "present_key, present_value and scores")
-    keys, values = appended(given.past_key, k, ctx), appended(given.past_value, v, ctx)
+    keys, values = append_to_cache(given.past_key, k, ctx), append_to_cache(given.past_value, v, ctx)
     shape, lengths = (*q.shape[:3], keys.shape[2]), given.nonpad_kv_seqlen
     bias = None if given.attn_mask is None else _bias(given.attn_mask, shape, q.dtype, ctx)
     window = attributes.left_window_size, attributes.right_window_size
@@ -97,7 +97,7 @@ def attention(
         shape, past if lengths is None else lengths - q.shape[2], bool(attributes.is_causal), window, lengths
     )
     if seen is not None:
-        mask = hidden(seen, -np.inf, q.dtype, ctx)
+        mask = additive_mask(seen, -np.inf, q.dtype, ctx)
         bias = mask if bias is None else node("Add", [bias, mask], ctx)
     factor = _root(attributes.scale, q.shape[3], q.dtype)
     found = attend(
@@ -110,7 +110,7 @@ def attention(
         softmax_type=attributes.softmax_precision,
         empty_rows=None if bias is None or not keys.shape[2] else bias.max(axis=-1, keepdims=True) == -np.inf,
     )
-    y = merged_heads(found.y, ctx) if given.Q.ndim == 3 else found.y
+    y = merge_heads(found.y, ctx) if given.Q.ndim == 3 else found.y
     scores = (found.products, found.capped, found.biased, found.shares)[attributes.qk_matmul_output_mode]
     return y, keys, values, scores
 
@@ -185,7 +185,7 @@ def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
     ctx.claim(mask.shape, 8, "mask")
     mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
     if mask.dtype == np.bool_:
-        return hidden(mask, -np.inf, dtype, ctx)
+        return additive_mask(mask, -np.inf, dtype, ctx)
     with np.errstate(all="ignore"):
         return mask.astype(dtype)
 

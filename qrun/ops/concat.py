@@ -330,25 +330,25 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
 @pad_2.native
 def _lower_2(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
-    return _lowered(site, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
+    return _lower_pads(site, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
 
 
 @pad.native
 def _lower_pad(site: LoweringContext) -> NativeKernel:
     data, pads, constant, axes = site.inputs
     places = None if axes is None else ints(axes, "axes")
-    return _lowered(site, ints(pads, "pads"), lambda: np.asarray(_fill(constant, data.dtype)), places)
+    return _lower_pads(site, ints(pads, "pads"), lambda: np.asarray(_fill(constant, data.dtype)), places)
 
 
-def _lowered(
+def _lower_pads(
     site: LoweringContext, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
 ) -> NativeKernel:
-    from qrun.native.kernels.copy import padded
+    from qrun.native.kernels.copy import pad_copy
 
     data, engine = site.inputs[0], site.engine
     if site.attributes["mode"] == "constant":
         return moving_kernel(
-            site, lambda x, y: padded(engine, x.shape, value(), *_amounts(data, pads, axes), order_of(x))
+            site, lambda x, y: pad_copy(engine, x.shape, value(), *_amounts(data, pads, axes), order_of(x))
         )
     sizes = _check_pads(data, pads, axes, site.attributes["mode"], site.ctx)
     site.require_constants()

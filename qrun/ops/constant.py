@@ -143,14 +143,14 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     an index that does not exist gives values[0] everywhere. depth: a scalar, 0 or more. axis: -r-1 to r.
     Raises OperatorError for other shapes, and a negative or infinite depth.
     """
-    size, place, shape = _spread(indices, depth, values, axis, ctx)
+    size, place, shape = _one_hot(indices, depth, values, axis, ctx)
     index, exists = _places(indices, size, -size if ctx.version >= 11 else 0)
     index, exists = (np.expand_dims(array, place) for array in (index, exists))
     counted = np.arange(size).reshape([size if axis == place else 1 for axis in range(len(shape))])
     return np.asarray(np.where((counted == index) & exists, values[1], values[0]), values.dtype)
 
 
-def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context) -> tuple[int, int, tuple[int, ...]]:
+def _one_hot(indices: Array, depth: Array, values: Array, axis: int, ctx: Context) -> tuple[int, int, tuple[int, ...]]:
     """The length of the new axis, its position, and the result's shape, which is claimed."""
     if values.shape != (2,):
         raise misfit("values is not [off, on]", "values", "[2]", values)
@@ -169,7 +169,7 @@ def _lower_one_hot(site: LoweringContext) -> NativeKernel:
 
     indices, depth, values = site.inputs
     site.require_constants()
-    size, place, _ = _spread(indices, depth, values, site.attributes["axis"], site.ctx)
+    size, place, _ = _one_hot(indices, depth, values, site.attributes["axis"], site.ctx)
     if indices.dtype.name not in ONE_HOT_KINDS:
         raise declined(f"indices that are {type_name(indices.dtype)}")
     require_copied(values.dtype)

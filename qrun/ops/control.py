@@ -12,7 +12,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Body
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, misfit, op, refuse, require
-from qrun.ops._shape import checked
+from qrun.ops._shape import check_shape
 
 _FORWARD, _REVERSE = 0, 1
 
@@ -131,7 +131,7 @@ class ScanOutput:
         if blocks:
             (_, *shape), count = blocks[0].shape, sum(map(len, blocks))
             axis = axis_in(axis, blocks[0].ndim, "scan_output_axes")
-            checked((*shape[:axis], count, *shape[axis:]), blocks[0].itemsize, "body")
+            check_shape((*shape[:axis], count, *shape[axis:]), blocks[0].itemsize, "body")
             one = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
             return np.require(np.moveaxis(one[::-1] if backward else one, 0, axis), requirements="C")
         if dtype is None:
@@ -211,7 +211,7 @@ def _of_batch(parts: Sequence[Array]) -> Array:
                 f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
                 f"{type_name(part.dtype)} {shape_text(part.shape)}",
             )
-    checked((len(parts), *first.shape), first.itemsize, "body")
+    check_shape((len(parts), *first.shape), first.itemsize, "body")
     return np.stack(parts)
 
 

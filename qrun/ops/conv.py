@@ -25,11 +25,11 @@ from qrun.ops._window import (
     conv_macs,
     conv_params,
     conv_window,
-    padded,
+    pad_window,
     patches,
     window,
 )
-from qrun.ops.lowering.integers import LIMIT, Given, conv_kernel, planned_conv
+from qrun.ops.lowering.integers import LIMIT, Given, conv_kernel, plan_conv
 from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops.lowering.products import float_conv_kernel, float_conv_transpose_kernel, require_order
 
@@ -45,7 +45,7 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
     Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
-    win = _checked(X, W, B, geometry, ctx)
+    win = _check_conv(X, W, B, geometry, ctx)
     group, channels = geometry.group, W.shape[0]
     y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)
     with np.errstate(all="ignore"):
@@ -67,7 +67,7 @@ def _convolve(
     k = w[0].size
     weights = w.reshape(group, m, k)
     addend = None if bias is None else bias.reshape(group, m, 1)
-    source = padded(x, win, 0, ctx)
+    source = pad_window(x, win, 0, ctx)
     width = int(np.prod(win.out[1:], dtype=np.int64))
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(group * (k + m) * width, 1)))
     rows = win.out[0] if order.kind == "lanes" else rows  # these sums depend on groups of four results
@@ -84,7 +84,7 @@ def _convolve(
             y[n, :, :, first:last] = made.reshape(group, m, last - first, *win.out[1:])
 
 
-def _checked(x: Array, w: Array, bias: Array | None, geometry: ConvGeometry, ctx: Context) -> SlidingWindow:
+def _check_conv(x: Array, w: Array, bias: Array | None, geometry: ConvGeometry, ctx: Context) -> SlidingWindow:
     """Refuse what the page forbids, and claim the result."""
     win = conv_window(x, w, geometry, ("X", "W"))
     check_bias(bias, w.shape[0])
@@ -96,7 +96,7 @@ def _checked(x: Array, w: Array, bias: Array | None, geometry: ConvGeometry, ctx
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
     geometry = ConvGeometry.of(site.attributes)
-    win = _checked(x, w, bias, geometry, site.ctx)
+    win = _check_conv(x, w, bias, geometry, site.ctx)
     require_order(_order(x, w, win, geometry.group, site.ctx), w[0].size if len(w) else 0)
     return float_conv_kernel(site, x, w, bias, win)
 
@@ -144,8 +144,8 @@ def _lower_integer(site: LoweringContext) -> NativeKernel:
     site.require_constant(1)
     site.require_constant(3)
     if site.fixed[2]:
-        return conv_kernel(site, planned_conv(site, x, w, (xz, wz), win))
-    conv = planned_conv(site, x, w, (None, wz), win, kinds=KINDS, stores=False)
+        return conv_kernel(site, plan_conv(site, x, w, (xz, wz), win))
+    conv = plan_conv(site, x, w, (None, wz), win, kinds=KINDS, stores=False)
     prepare, sums = dynamic_sums(conv, Given.input(site, 2).operand, memo=site.memo)
     wraps = site.memo.once("reach", lambda: reach(w, wz)) >= LIMIT
     stages = Stage(prepare, (2,), "prepared"), Stage(sums, (0, "prepared"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
-from qrun.ops._float import is_integer, narrow, rounded, single, widen
+from qrun.ops._float import is_integer, narrow, round_to_type, single, widen
 from qrun.ops._matmul import GemmAttributes, gemm_macs
 from qrun.ops._op import Array, Context, bad_shape, contrib_op, misfit, one_of, refuse, with_shape
 from qrun.ops._signature import FLOATS
@@ -64,7 +64,7 @@ def _gemm_nodes(product: GemmAttributes, name: str, values: Mapping[str, Any], a
     if name and (name not in _OF_GEMM or (is_integer(a.dtype) and name != "Relu")):
         expected = "Relu" if is_integer(a.dtype) else ", ".join(_OF_GEMM)
         raise refuse(f"there is no activation {name!r}", "activation", expected, name, code="QR204")
-    gemm = InnerNode("Gemm", (0, 1, 2), product.named(), "product" if name else "")
+    gemm = InnerNode("Gemm", (0, 1, 2), product.by_name(), "product" if name else "")
     if not name:
         return [gemm]
     known = InnerNode(name, ()).definition.attributes
@@ -116,7 +116,7 @@ def _conv_nodes(
     if name and len(params) != len(names):
         what = f"{name} has {len(params)} parameters"
         raise refuse(what, "activation_params", f"{len(names)}, for {name}", len(params), code="QR204")
-    nodes = [InnerNode("Conv", (0, 1, 2), geometry.named(), "sums")]
+    nodes = [InnerNode("Conv", (0, 1, 2), geometry.by_name(), "sums")]
     if z is not None:
         nodes.append(InnerNode("Add", ("sums", 3), {}, "total"))
     if name:
@@ -189,7 +189,7 @@ def gated_rms_norm(
     normal = node("RMSNormalization", [groups, scale.astype(np.float32)], ctx, epsilon=epsilon).reshape(X.shape)
     opened = node(_function(activation), [gate.astype(np.float32)], ctx)
     made = np.asarray(node("Mul", [normal, opened], ctx))
-    return rounded(made, X.dtype)
+    return round_to_type(made, X.dtype)
 
 
 @gated_rms_norm.native

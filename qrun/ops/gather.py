@@ -34,11 +34,11 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 @gather.native
 def _lower_gather(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops.lowering.moves import gathered_kernel, taken_kernel
+    from qrun.ops.lowering.moves import gather_kernel, take_kernel
 
     if site.fixed[1]:
         try:
-            return taken_kernel(site)
+            return take_kernel(site)
         except Declined:
             if site.fixed[0]:
                 raise
@@ -49,7 +49,7 @@ def _lower_gather(site: LoweringContext) -> NativeKernel:
     if len(shape) > MOST_AXES:
         raise declined("its result has too many axes")  # the reference kernel reports bad indices first
     claim(site.ctx, shape, data.dtype, "indices")
-    return gathered_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
+    return gather_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
 
 
 @op("GatherElements", since=11, form="moves")
@@ -66,11 +66,11 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
 
 @gather_elements.native
 def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.ops.lowering.moves import gathered_kernel, named_elements
+    from qrun.ops.lowering.moves import gather_kernel, named_elements
 
     data, indices = site.inputs
     claim(site.ctx, indices.shape, data.dtype, "indices")
-    return gathered_kernel(site, named_elements(site), indices.shape)
+    return gather_kernel(site, named_elements(site), indices.shape)
 
 
 @op("GatherND", since=11, form="moves")
@@ -91,14 +91,14 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
 @gather_nd.native
 def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops.lowering.moves import gathered_kernel
+    from qrun.ops.lowering.moves import gather_kernel
 
     data, indices = site.inputs
     lead = site.attributes["batch_dims"]
     shape = _check_gather(data, indices, lead, site.ctx)
     split = lead + indices.shape[-1]
     places = NamedRows(data.shape[lead:split], math.prod(data.shape[:lead]), True, 1, math.prod(data.shape[split:]))
-    return gathered_kernel(site, places, shape)
+    return gather_kernel(site, places, shape)
 
 
 def _check_gather(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
@@ -252,24 +252,24 @@ def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, re
 @scatter_elements.native
 @EveryType
 def _lower_scatter_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.ops.lowering.moves import named_elements, scattered_kernel
+    from qrun.ops.lowering.moves import named_elements, scatter_kernel
 
     _, indices, updates = site.inputs
     places = named_elements(site)
-    return scattered_kernel(site, places, _native_reduction(site, updates.shape == indices.shape))
+    return scatter_kernel(site, places, _native_reduction(site, updates.shape == indices.shape))
 
 
 @scatter_nd.native
 @EveryType
 def _lower_scatter_nd(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops.lowering.moves import scattered_kernel
+    from qrun.ops.lowering.moves import scatter_kernel
 
     data, indices, updates = site.inputs
     depth = indices.shape[-1] if indices.ndim else 0
     tail = data.shape[depth:]
     how = _native_reduction(site, 1 <= depth <= data.ndim and updates.shape == (*indices.shape[:-1], *tail))
-    return scattered_kernel(site, NamedRows(data.shape[:depth], 1, True, 1, math.prod(tail)), how)
+    return scatter_kernel(site, NamedRows(data.shape[:depth], 1, True, 1, math.prod(tail)), how)
 
 
 def _native_reduction(site: LoweringContext, fits: bool) -> str:

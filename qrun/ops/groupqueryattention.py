@@ -11,13 +11,13 @@ import numpy as np
 
 from qrun.ops._attention import (
     Places,
+    additive_mask,
     angles,
     attend,
     check_bias,
     default_scale,
-    hidden,
     keep,
-    merged_heads,
+    merge_heads,
     number,
     places_of,
     positive,
@@ -110,7 +110,7 @@ def group_query_attention(
         q, k = _rotate(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
     check_bias(given.attention_bias, (*q.shape[:3], total))
     sink = _sink_of(given, attributes, q.dtype)
-    cached = [kind.stored(x, ctx) for kind, x in zip(codes, (k, v), strict=True)] if codes else [k, v]
+    cached = [kind.encode(x, ctx) for kind, x in zip(codes, (k, v), strict=True)] if codes else [k, v]
     rows = room if attributes.kept else max(room, total)
     shape = (*k.shape[:2], rows, cached[0].shape[3])
     ctx.claim((2, *shape), cached[0].itemsize, "present")
@@ -133,12 +133,12 @@ def group_query_attention(
         found, told = _attend(q[own, :, :rows], used, bias, seen, sink, attributes, ctx)
         y[own, :, :rows] = found
         scores[own, :, :rows, first : first + seen.shape[1]] = told
-    return merged_heads(y, ctx), *presents, scores
+    return merge_heads(y, ctx), *presents, scores
 
 
 @group_query_attention.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    given, attributes = site.given(GroupQueryInputs), GroupQueryAttributes.of(site.attributes)
+    given, attributes = site.input_record(GroupQueryInputs), GroupQueryAttributes.of(site.attributes)
     q, k, _ = heads_of(given, attributes)
     check_modes(attributes)
     check_pasts(k, given, attributes)
@@ -221,7 +221,7 @@ def _attend(
 ) -> tuple[Array, Array]:
     """The results of one sequence with the keys and values `used`, and its scores or shares, whichever qk_output
     requests. Hidden scores are 0."""
-    mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
+    mask = None if seen.all() else additive_mask(seen, -np.inf, q.dtype, ctx)
     scale = default_scale(attributes.scale, q.shape[3])
     found = attend(q, used[0], used[1], [bias, mask], ctx, scale=scale, softcap=attributes.softcap, sink=sink)
     if attributes.qk_output == 2:
@@ -427,7 +427,7 @@ def linear_attention(
     q, k, v = _linear_heads(query, q_num_heads), _linear_heads(key, kv_num_heads), _linear_heads(value, kv_num_heads)
     with np.errstate(all="ignore"):
         fades = np.exp(_linear_heads(decay, kv_num_heads)) if gated and decay is not None else None
-        made = _attended_linear(q, k, v, state, fades, widen(beta) if delta and beta is not None else None)
+        made = _attend_linear(q, k, v, state, fades, widen(beta) if delta and beta is not None else None)
         made *= single(scale) or 1 / math.sqrt(depth)
     present = narrow(state, (query if past_state is None else past_state).dtype)
     return narrow(made.reshape(batch, tokens, heads * width), query.dtype), present
@@ -441,7 +441,7 @@ def _check_rule(name: str, given: Array | None, rule: str, *shapes: tuple[int, .
     with_shape(given if rule else None, name, *shapes)
 
 
-def _attended_linear(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:
+def _attend_linear(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:
     """The output of each token [B,T,H,dv] from the state [B,Hk,dk,dv], updated in place; all float64, heads apart.
     fades: factors of the state's rows, [B,T,Hk,dk] or [B,T,Hk,1]; rates: beta."""
     heads, stored = max(q.shape[2], k.shape[2]), k.shape[2]

@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._body import InnerNode, dequantized, node, nodes_kernel, run_nodes
+from qrun.ops._body import InnerNode, dequantize, node, nodes_kernel, run_nodes
 from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._op import (
@@ -30,7 +30,7 @@ from qrun.ops._op import (
     require,
     with_shape,
 )
-from qrun.ops._reduce import affine, inverse_rms, mean_over, standardized, sum_over
+from qrun.ops._reduce import affine, inverse_rms, mean_over, standardize, sum_over
 from qrun.ops._signature import FLOATS, MASK, InputRecord
 from qrun.ops.lowering.float32 import rms_kernel, standardize_kernel
 from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined
@@ -64,7 +64,7 @@ def layer_normalization(
     weights = [_check_fit(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
     ctx.claim(X.shape, 16)
     x = np.asarray(X, order="C")
-    y, mean, inverse = standardized(x, axes, epsilon)
+    y, mean, inverse = standardize(x, axes, epsilon)
     return affine(y, weights, Scale.dtype), narrow(mean, kind), narrow(inverse, kind)
 
 
@@ -326,9 +326,9 @@ def embed_layer_normalization(
     """
     tables = (word_embedding, position_embedding, segment_embedding)
     check_tables(tables, gamma, beta)
-    total = embedded(input_ids, segment_ids, position_ids, tables, ctx)
+    total = sum_embeddings(input_ids, segment_ids, position_ids, tables, ctx)
     y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
-    return y, counted(mask, input_ids, mask_index_type), total
+    return y, count_ones(mask, input_ids, mask_index_type), total
 
 
 _Q_EMBED = "QEmbedLayerNormalization"
@@ -382,9 +382,9 @@ def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILO
     kinds = None if given.segment_embedding is None else _table_numbers(given, "segment_embedding", ctx)
     gamma, beta = (_table_numbers(given, name, ctx) for name in _TABLES[3:])
     check_tables((words, places, kinds), gamma, beta)
-    total = embedded(given.input_ids, given.segment_ids, None, (words, places, kinds), ctx)
+    total = sum_embeddings(given.input_ids, given.segment_ids, None, (words, places, kinds), ctx)
     y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
-    return y, counted(given.mask, given.input_ids, None)
+    return y, count_ones(given.mask, given.input_ids, None)
 
 
 def _table_numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
@@ -395,7 +395,7 @@ def _table_numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
     step, shift = scalar(scale, f"{name}_scale", _Q_EMBED), scalar(zero, f"{name}_zero_point", _Q_EMBED)
     note_scale(ctx, step, f"{name}_scale")
     ctx.claim(code.shape, 8)
-    return dequantized(code, step, shift, ctx)
+    return dequantize(code, step, shift, ctx)
 
 
 def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: Array) -> None:
@@ -411,7 +411,7 @@ def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: 
     with_shape(beta, "beta", (width,))
 
 
-def embedded(
+def sum_embeddings(
     ids: Array, segments: Array | None, positions: Array | None, tables: tuple[Array, Array, Array | None], ctx: Context
 ) -> Array:
     """The sum of the embeddings [B,S,n], each addition rounded."""
@@ -436,7 +436,7 @@ def _embedding_rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
     return np.asarray(node("Gather", [table, ids], ctx, axis=0))
 
 
-def counted(mask: Array | None, ids: Array, mask_index_type: int | None) -> Array:
+def count_ones(mask: Array | None, ids: Array, mask_index_type: int | None) -> Array:
     """The number of elements of each line of the mask that are 1: int32 [B]."""
     if mask_index_type not in (None, 0, 1):
         raise bad_attribute("mask_index_type", "0, 1", mask_index_type)

@@ -18,7 +18,7 @@ from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_mac
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, one_of, op, refuse
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, turned_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, transposed_kernel
 from qrun.ops.lowering.products import matmul_kernel, require_order
 from qrun.shapes import broadcast_shapes, broadcasts_to
 
@@ -211,7 +211,7 @@ def _lower_fused(site: LoweringContext) -> NativeKernel:
     turns: dict[int, Sequence[int]] = {
         place: perms[place] for place in operands if perms[place] != sorted(perms[place])
     }
-    return turned_kernel(site, kernel, operands, turns) if turns else kernel
+    return transposed_kernel(site, kernel, operands, turns) if turns else kernel
 
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")

@@ -24,7 +24,7 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._op import Array, Context, Real, contrib_op, op
-from qrun.ops._quantize import narrow, quantized, requantize, store
+from qrun.ops._quantize import narrow, quantize_dynamically, requantize, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
 from qrun.ops._signature import InputRecord
 from qrun.ops.lowering.integers import (
@@ -34,8 +34,8 @@ from qrun.ops.lowering.integers import (
     gemm_kernel,
     native_target,
     plain_scales,
+    quantize_stages,
     quantized_kernel,
-    quantizing,
     scaled_stages,
 )
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, quiet, require_type, staged_kernel
@@ -170,7 +170,7 @@ def dynamic_quantize_matmul(
     """
     unobserved = replace(ctx, observing=False)
     check_product(A, np.ones((), np.float32), B, b_scale, b_zero_point, bias, _DYNAMIC, unobserved)
-    codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact", "A")
+    codes, scale, zero = quantize_dynamically(A, "ort" if ctx.arith == "ort" else "exact", "A")
     return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _DYNAMIC, ctx)
 
 
@@ -184,7 +184,7 @@ def _lower_dynamic(site: LoweringContext) -> NativeKernel:
     codes = np.broadcast_to(np.uint8(0), a.shape)
     product = DynamicProduct(site, codes, b, ("codes", 1, Given("zero", RESULTS["zero"]), 3))
     stages, shown = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
-    before = quantizing(site.engine, a, ("codes", "scale", "zero"))
+    before = quantize_stages(site.engine, a, ("codes", "scale", "zero"))
     complete = NEVER if product.wraps else Finite()
     return staged_kernel(site, [*before, *stages], shown, complete, plain_scales(site, 2))
 
@@ -301,7 +301,7 @@ def _check_qlinear(given: QLinearMatMulInputs, ctx: Context) -> _Checked:
 
 @qlinear_matmul.native
 def _lower_qlinear(site: LoweringContext) -> NativeKernel:
-    given = site.given(QLinearMatMulInputs)
+    given = site.input_record(QLinearMatMulInputs)
     a, b, c = given.a, given.b, _check_qlinear(given, site.ctx)
     claim_product(a, b, site.ctx)
     for place in (1, 4, 6, 7):

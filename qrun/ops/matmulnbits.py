@@ -63,7 +63,7 @@ def matmul_n_bits(
     float32 steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must
     be 0: other layouts are those of one device. Raises OperatorError for shapes, types and attributes that do not fit.
     """
-    weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
+    weights = check_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     ctx.claim((*A.shape[:-1], N), 8)
     note_scale(ctx, scales, "scales", signed=True)  # quantizers write negative scales, so that -8 is used too
     return dequantized_product(A.reshape(-1, K), weights, bias, accuracy_level, ctx).reshape(*A.shape[:-1], N)
@@ -75,7 +75,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given = site.attributes
     assert a is not None
     numbers = tuple(int(given[name]) for name in ("K", "N", "bits", "block_size"))
-    weights = checked_weights(a, rest, numbers, given["weight_prepacked"])
+    weights = check_weights(a, rest, numbers, given["weight_prepacked"])
     depth, columns = numbers[:2]
     site.ctx.claim((*a.shape[:-1], columns), 8)
     site.require_constants()
@@ -110,7 +110,7 @@ def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: A
     return kernel_of(site, operation, (0,), ALWAYS)
 
 
-def checked_weights(
+def check_weights(
     a: Array, inputs: Sequence[Array | None], numbers: Sequence[int], weight_prepacked: int
 ) -> BlockWeights:
     """The weights, checked. inputs: all but A. numbers: K, N, bits, block_size."""
@@ -217,7 +217,7 @@ def gather_block_quantized(
     if not size[along]:
         return np.zeros(shape, scales.dtype)
     codes = _unpack(np.take(data, places, axis=along), width).astype(np.float32)
-    spread = partial(_spread, places, along, np.arange(size[blocks_along]) // block, blocks_along)
+    spread = partial(_spread_parameters, places, along, np.arange(size[blocks_along]) // block, blocks_along)
     with np.errstate(all="ignore"):
         if zeros is not None:
             codes -= spread(zeros)
@@ -228,7 +228,7 @@ def gather_block_quantized(
     return np.asarray(np.where(beyond, np.zeros((), made.dtype), made)) if not known.all() else made
 
 
-def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array) -> Array:
+def _spread_parameters(places: Array, along: int, rows: Array, blocks_along: int, x: Array) -> Array:
     """The parameter of each code at these positions of an axis, from the parameters of blocks; rows: each code's block
     along the other axis."""
     if blocks_along == along:

@@ -61,8 +61,8 @@ def category_mapper(
 def _beside(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
     """The number paired with each text, or the text paired with each number; a default if it is not listed."""
     if x.dtype == _TEXT:
-        return _found(x, texts, numbers, number, _WHOLE, ctx)
-    return _found(x, numbers, texts, text, _TEXT, ctx)
+        return _look_up(x, texts, numbers, number, _WHOLE, ctx)
+    return _look_up(x, numbers, texts, text, _TEXT, ctx)
 
 
 @op("LabelEncoder", since=2, domain=ML, types={"T": ("string int64 float int32 int16 double", "X")})
@@ -99,7 +99,7 @@ def label_encoder(
     default: Any = default_string if dtype == _TEXT else default_float if dtype.kind == "f" else default_int64
     if default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
-    return _found(X, keys, values, default, dtype, ctx)
+    return _look_up(X, keys, values, default, dtype, ctx)
 
 
 def _choose_list(name: str, tensor: Array | None, *lists: Sequence[Any] | None) -> tuple[Sequence[Any], np.dtype[Any]]:
@@ -114,7 +114,7 @@ def _choose_list(name: str, tensor: Array | None, *lists: Sequence[Any] | None) 
     return given[0]
 
 
-def _found(
+def _look_up(
     x: Array, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: np.dtype[Any], ctx: Context
 ) -> Array:
     """The value for each element that is among the keys (of several, the last), else the default."""

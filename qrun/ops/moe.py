@@ -80,7 +80,7 @@ def tokens_of(x: Array, router_probs: Array, experts: int, attributes: ExpertAtt
     return rows
 
 
-def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
+def has_gate(attributes: ExpertAttributes, gate_given: bool) -> bool:
     """Whether a third projection multiplies the activated values; refuses a missing one, or a surplus one."""
     needed = attributes.activation_type == _FUSED and not attributes.swiglu_fusion
     if needed and not gate_given:
@@ -92,7 +92,7 @@ def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
     return gate_given
 
 
-def chosen(router_probs: Array, k: int) -> Array:
+def choose_experts(router_probs: Array, k: int) -> Array:
     """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last, NaN before
     all."""
     tokens, experts = router_probs.shape
@@ -102,7 +102,7 @@ def chosen(router_probs: Array, k: int) -> Array:
     return np.asarray(experts - 1 - np.take_along_axis(order, unknown, 1)[:, :k]).reshape(tokens, k)
 
 
-def normalized(shares: Array, ctx: Context) -> Array:
+def normalize_shares(shares: Array, ctx: Context) -> Array:
     """Shares divided by their sum, as ReduceSum and Div; shares whose sum is 0 are unchanged."""
     total = node("ReduceSum", [shares, np.array([1])], ctx)
     return np.asarray(np.where(total == 0, shares, node("Div", [shares, total], ctx)))
@@ -128,11 +128,11 @@ def mixture(
         token, place = np.nonzero((routes.experts == number) & (routes.shares != 0))
         own = rows[token]
         third = project(3, number, own) if gate else None
-        made[token, place] = project(2, number, activated(project(1, number, own), third, attributes, ctx))
+        made[token, place] = project(2, number, activate(project(1, number, own), third, attributes, ctx))
     return chained_products(routes.shares[:, None], made, rows.dtype)[:, 0]
 
 
-def activated(first: Array, third: Array | None, attributes: ExpertAttributes, ctx: Context) -> Array:
+def activate(first: Array, third: Array | None, attributes: ExpertAttributes, ctx: Context) -> Array:
     """The activation as nodes of ai.onnx, each rounded to the type: Relu, Gelu (tanh), Swish or none; then Mul if
     `third` is given. swiglu: Clip both to the limit (the first from above only), Swish with alpha, Add of beta, Mul."""
     kind = attributes.activation_type
@@ -166,7 +166,7 @@ def _swiglu(gate: Array, linear: Array, attributes: ExpertAttributes, ctx: Conte
     return np.asarray(node("Mul", [node("Swish", [gate], ctx, alpha=alpha), shifted], ctx))
 
 
-def projected(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> Array:
+def project_rows(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> Array:
     """rows @ weights' as MatMul, then + bias. weights [outputs,width]."""
     ctx.claim((len(rows), len(weights)), 32, "a projection")
     return chained_products(rows, weights.T, rows.dtype, bias=bias)
@@ -222,7 +222,7 @@ def moe(
         raise bad_shape("fc1_experts_weights", "[experts,made,width]", fc1_experts_weights)
     experts, made, _ = fc1_experts_weights.shape
     rows = tokens_of(input, router_probs, experts, attributes)
-    gate, width, inner = gated(attributes, fc3_experts_weights is not None), rows.shape[1], made // attributes.parts
+    gate, width, inner = has_gate(attributes, fc3_experts_weights is not None), rows.shape[1], made // attributes.parts
     shapes = (experts, inner * attributes.parts, width), (experts, width, inner), (experts, inner, width)
     weights = (fc1_experts_weights, fc2_experts_weights, fc3_experts_weights)
     for number, (given, shape) in enumerate(zip(weights, shapes, strict=True), 1):
@@ -233,11 +233,11 @@ def moe(
     def project(number: int, expert: int, x: Array) -> Array:
         matrices, bias = weights[number - 1], biases[number - 1]
         assert matrices is not None
-        return projected(x, matrices[expert], None if bias is None else bias[expert], ctx)
+        return project_rows(x, matrices[expert], None if bias is None else bias[expert], ctx)
 
-    own = chosen(router_probs, attributes.k)
+    own = choose_experts(router_probs, attributes.k)
     shares = np.take_along_axis(np.asarray(node("Softmax", [router_probs], ctx)), own, 1)
-    shares = normalized(shares, ctx) if attributes.normalize_routing_weights else shares
+    shares = normalize_shares(shares, ctx) if attributes.normalize_routing_weights else shares
     y = mixture(rows, routes_of(own, shares, 0.0, ctx), project, attributes, gate, ctx)
     return y.reshape(input.shape)
 
@@ -329,7 +329,7 @@ def qmoe(
     ]
     experts = given.fc1_experts_weights.shape[0] if given.fc1_experts_weights.ndim == 3 else 0
     rows = tokens_of(given.input, given.router_probs, experts, attributes)
-    gate = gated(attributes, given.fc3_experts_weights is not None)
+    gate = has_gate(attributes, given.fc3_experts_weights is not None)
     weights = _weights_of(given, rows, attributes, bits, block_size)
     biases = (given.fc1_experts_bias, given.fc2_experts_bias, given.fc3_experts_bias)
     check_biases(biases, experts, [w.codes.shape[1] if w else 0 for w in weights])
@@ -340,7 +340,7 @@ def qmoe(
         level = (accuracy_level if own.bits == 4 else 4) if block_size else 0
         return dequantized_product(x, own.part(expert), None if bias is None else bias[expert], level, ctx)
 
-    own = chosen(given.router_probs, attributes.k)
+    own = choose_experts(given.router_probs, attributes.k)
     routes = routes_of(own, _shares(given, own, attributes, ctx), _NO_SHARE, ctx)
     return mixture(rows, routes, project, attributes, gate, ctx).reshape(given.input.shape)
 
@@ -350,7 +350,7 @@ def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, c
         return np.asarray(node("Softmax", [np.take_along_axis(given.router_probs, experts, 1)], ctx))
     with_shape(given.router_weights, "router_weights", given.router_probs.shape)
     shares = np.take_along_axis(given.router_weights, experts, 1)
-    return normalized(shares, ctx) if attributes.normalize_routing_weights else shares
+    return normalize_shares(shares, ctx) if attributes.normalize_routing_weights else shares
 
 
 def _weights_of(

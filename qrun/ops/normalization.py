@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._op import Array, Context, bad_shape, misfit, op, refuse, require
-from qrun.ops._reduce import affine, standardized, sum_over
+from qrun.ops._reduce import affine, standardize, sum_over
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
 
@@ -264,7 +264,7 @@ def instance_normalization(input: Array, scale: Array, B: Array, *, epsilon: flo
     ctx.claim(input.shape, 16)
     x = _group_channels(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
     weights = [_per_channel(p, input, name) for name, p in (("scale", scale), ("B", B))]
-    return affine(standardized(x, (2,), epsilon)[0].reshape(input.shape), weights, input.dtype)
+    return affine(standardize(x, (2,), epsilon)[0].reshape(input.shape), weights, input.dtype)
 
 
 @op("GroupNormalization", since=21)
@@ -287,7 +287,7 @@ def group_normalization(
     ctx.claim(X.shape, 16)
     x = _group_channels(X, num_groups, "X")
     weights = [_per_channel(p, X, name) for name, p in (("scale", scale), ("bias", bias))]
-    return affine(standardized(x, (2,), epsilon)[0].reshape(X.shape), weights, X.dtype)
+    return affine(standardize(x, (2,), epsilon)[0].reshape(X.shape), weights, X.dtype)
 
 
 @instance_normalization.native

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, contrib_op, misfit, op, refuse, require
-from qrun.ops._window import PoolGeometry, SlidingWindow, check_rank, padded, patches
+from qrun.ops._window import PoolGeometry, SlidingWindow, check_rank, pad_window, patches
 from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops.lowering.pool import largest_kernel, taps_of
 
@@ -182,14 +182,14 @@ def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: C
     if not math.prod(shape):
         return (np.empty(shape, x.dtype), np.empty(shape, np.int64))[: 1 + indices]
     fill = np.iinfo(x.dtype).min if _float.is_integer(x.dtype) else -np.inf
-    state: State = (padded(x, win, fill, ctx),)
+    state: State = (pad_window(x, win, fill, ctx),)
     if indices:
         ctx.claim(state[0].shape, 8, "indices")
         plane = math.prod(x.shape[2:])
         places = np.arange(plane, dtype=np.int64).reshape(1, 1, *x.shape[2:][:: -1 if storage_order else 1])
         if storage_order:
             places = places.transpose(0, 1, *range(x.ndim - 1, 1, -1))
-        state = (state[0], padded(places, win, -1, ctx))
+        state = (state[0], pad_window(places, win, -1, ctx))
     with np.errstate(all="ignore"):
         state = _slide_all(state, win, _first_larger if indices else _larger)
     if not indices:
@@ -227,7 +227,7 @@ def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Ar
     ctx.claim(shape, 8)
     if not math.prod(shape):
         return np.empty(shape, x.dtype)
-    source = padded(x, win, 0, ctx)
+    source = pad_window(x, win, 0, ctx)
     ctx.claim(source.shape, 16, "sums")
     with np.errstate(all="ignore"):
         return _float.narrow(_sums(_float.widen(source), win) / _divisors(x, win, bool(include_pad)), x.dtype)
@@ -281,7 +281,7 @@ def lp_pool(
     if not math.prod(shape):
         return np.empty(shape, X.dtype)
     rank = len(win.kernel)
-    return _norm(patches(padded(X, win, 0, ctx), win), p, tuple(range(2, 2 + rank)))
+    return _norm(patches(pad_window(X, win, 0, ctx), win), p, tuple(range(2, 2 + rank)))
 
 
 @op("GlobalLpPool", since=2)

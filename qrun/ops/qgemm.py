@@ -13,7 +13,7 @@ from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._matmul import claim_product, column_param, gemm_macs, integer_matmul
 from qrun.ops._op import Array, Context, Real, contrib_op, misfit, refuse
 from qrun.ops._quantize import requantize
-from qrun.ops._rounding import scaled
+from qrun.ops._rounding import scale_sums
 from qrun.ops._signature import InputRecord
 from qrun.ops.lowering.integers import (
     DynamicProduct,
@@ -75,7 +75,7 @@ def qgemm(given: QGemmInputs, *, alpha: float = 1.0, transA: int = 0, transB: in
         own = ctx if ctx.arith == "ort" else replace(ctx, arith="exact")
         return requantize(acc, factors, c.y_scale, c.y_zero, own)
     if ctx.arith != "ort":
-        return scaled(acc, factors, None, np.dtype(np.float32))
+        return scale_sums(acc, factors, None, np.dtype(np.float32))
     with np.errstate(all="ignore"):
         return np.asarray(acc.astype(np.float32) * (slope * c.a_scale * c.b_scale))
 
@@ -115,7 +115,7 @@ def _check(given: QGemmInputs, transposed: tuple[int, int], ctx: Context) -> _Ch
 
 @qgemm.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    given = site.given(QGemmInputs)
+    given = site.input_record(QGemmInputs)
     C, y_zero = given.C, given.y_zero_point
     transposed = (site.attributes["transA"], site.attributes["transB"])
     scales_fixed = all(site.fixed[place] for place in _SCALES)

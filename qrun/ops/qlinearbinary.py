@@ -20,7 +20,7 @@ from qrun.ops._codes import (
     common_shape,
     lookup,
     parameters,
-    requantized,
+    requantize,
     scale_param,
     single,
     unary,
@@ -187,7 +187,7 @@ def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
     shape = common_shape(_WHERE, condition=condition, X=X, Y=Y)
     (xs, ys, zs), (xz, yz, zz) = parameters(_WHERE, given, ctx)
     table = np.concatenate(
-        [requantized(all_codes(X.dtype), xz, xs, zz, zs, ctx), requantized(all_codes(Y.dtype), yz, ys, zz, zs, ctx)]
+        [requantize(all_codes(X.dtype), xz, xs, zz, zs, ctx), requantize(all_codes(Y.dtype), yz, ys, zz, zs, ctx)]
     )
     ctx.claim(shape, 3)
     index = np.where(condition, X.view(np.uint8), Y.view(np.uint8).astype(np.uint16) + np.uint16(256))
@@ -345,7 +345,7 @@ def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, a
     places = _check_shapes([x for x, _, _ in tensors], axis)
     ctx.claim((sum(x.size for x, _, _ in tensors),), 2, "parts and output")
     parts = [
-        unary(x, requantized(all_codes(x.dtype), xz, xs, yz, ys, ctx), yz, ctx, f"inputs[{3 * i}]")
+        unary(x, requantize(all_codes(x.dtype), xz, xs, yz, ys, ctx), yz, ctx, f"inputs[{3 * i}]")
         for i, (x, xs, xz) in enumerate(tensors)
     ]
     return np.concatenate(parts, axis=places)

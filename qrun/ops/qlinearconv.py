@@ -14,7 +14,7 @@ from qrun.ops._op import Array, Context, Real, contrib_op, op
 from qrun.ops._quantize import requantize
 from qrun.ops._signature import InputRecord
 from qrun.ops._window import ConvGeometry, SlidingWindow, accumulate, check_bias, conv_macs, conv_params, conv_window
-from qrun.ops.lowering.integers import conv_kernel, native_target, planned_conv
+from qrun.ops.lowering.integers import conv_kernel, native_target, plan_conv
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 _EIGHT = "int8 uint8"
@@ -103,7 +103,7 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     c = _check(given, ConvGeometry.of(site.attributes), site.ctx)
     site.require_constants()
     target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)
-    conv = planned_conv(site, given.x, given.w, (c.x_zero, c.w_zero), c.window, given.B, target)
+    conv = plan_conv(site, given.x, given.w, (c.x_zero, c.w_zero), c.window, given.B, target)
     return conv_kernel(site, conv, target, channels_last=channels_last)
 
 

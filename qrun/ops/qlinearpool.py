@@ -18,7 +18,7 @@ from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
 from qrun.ops._signature import InputRecord
-from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, pooled, spans, window_sums
+from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, round_means, spans, window_sums
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, between_turns, declined, kernel_of, quiet
 from qrun.ops.lowering.pool import mean_kernel, taps_of
 
@@ -70,7 +70,7 @@ def qlinear_average_pool(
             rounded = _pool_ort(x, c)
         else:
             acc = window_sums(x, c.axes, c.where).astype(np.float64) - c.inside * float(c.zeros[0])
-            rounded = pooled(acc, *c.scales, c.divisor)
+            rounded = round_means(acc, *c.scales, c.divisor)
         store(rounded, c.zeros[1], out, ctx, "Y")
     return y
 
@@ -118,13 +118,13 @@ def _check(given: AveragePoolInputs, geometry: PoolGeometry, modes: tuple[bool, 
 
 @qlinear_average_pool.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    given = site.given(AveragePoolInputs)
+    given = site.input_record(AveragePoolInputs)
     x, modes = given.X, (bool(site.attributes["channels_last"]), bool(site.attributes["count_include_pad"]))
     c = _check(given, PoolGeometry.of(site.attributes), modes, site.ctx)
     site.require_constants()
     order: Literal["rows", "channels"] = "rows" if modes[0] else "channels"
     taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
-    rounding = None if site.ctx.arith == "ort" else lambda sums, count: pooled(sums, *c.scales, count)
+    rounding = None if site.ctx.arith == "ort" else lambda sums, count: round_means(sums, *c.scales, count)
     return mean_kernel(site, x, taps, c.divisor.reshape(-1), c.zeros, c.scales, rounding, order)
 
 
@@ -210,7 +210,7 @@ def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> t
 def _round(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
     """Divides the sums and rounds the quotients."""
     if arith != "ort":
-        return pooled(acc, *scales, count)
+        return round_means(acc, *scales, count)
     with np.errstate(all="ignore"):
         multiplier = single(scales[0]) / (single(scales[1]) * count.astype(np.float32))
         return np.asarray(np.rint(acc.astype(np.float32) * multiplier).astype(np.float64))
@@ -218,7 +218,7 @@ def _round(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
 
 @qlinear_global_average_pool.native
 def _lower_global(site: LoweringContext) -> NativeKernel:
-    given = site.given(GlobalPoolInputs)
+    given = site.input_record(GlobalPoolInputs)
     x, last = given.X, site.attributes["channels_last"]
     scales, zeros, axes, count = _check_image(given, last, site.ctx)
     site.require_constants()

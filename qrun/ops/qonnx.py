@@ -12,7 +12,7 @@ from qrun.ir.schema import QONNX
 from qrun.ops._float import broadcast
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, elementwise_of, preceded
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, elementwise_of, kernel_after
 
 _NUMBERS = "float int8 uint8 int32 int64"
 _NAMES = ("X", "scale", "zeropt", "bitwidth")
@@ -119,7 +119,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     if site.inputs[2].dtype == np.float32:
         return kernel
     cast = Stage(elementwise_of(site, "cast", site.inputs[2]), (2,), "zero")
-    return preceded(site, kernel, (0, 1, 2), {2: cast})
+    return kernel_after(site, kernel, (0, 1, 2), {2: cast})
 
 
 _TYPES = {"T": ("float", "X scale"), "Z": (_NUMBERS, "zeropt"), "B": (_NUMBERS, "bitwidth")}

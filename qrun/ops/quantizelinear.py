@@ -15,9 +15,9 @@ from qrun.ops._complete import KnownScale
 from qrun.ops._context import assumed_axis, note_scale, same_type
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refuse
-from qrun.ops._quantize import BLOCK, largest, limits, narrow, quantized
+from qrun.ops._quantize import BLOCK, largest, limits, narrow, quantize_dynamically
 from qrun.ops._signature import Attributes
-from qrun.ops.lowering.integers import quantizing
+from qrun.ops.lowering.integers import quantize_stages
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type, staged_kernel
 from qrun.ops.lowering.pointwise import dequantize_kernel, quantize_kernel
 
@@ -422,7 +422,7 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
     """
     ctx.claim(x.shape)
-    made = quantized(x, ctx.arith)
+    made = quantize_dynamically(x, ctx.arith)
     note_scale(ctx, made[1], "y_scale")
     return made
 
@@ -431,5 +431,5 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
 def _lower_dynamic(site: LoweringContext) -> NativeKernel:
     if site.ctx.arith == "onnx-ref":
         raise declined("no native kernels for onnx-ref arithmetic")
-    stages = quantizing(site.engine, site.inputs[0], (0, 1, 2))
+    stages = quantize_stages(site.engine, site.inputs[0], (0, 1, 2))
     return staged_kernel(site, stages, [stages[place].operation for place in (0, -1)], KnownScale())

@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import bad_parameter, note_scale, same_type
 from qrun.ops._matmul import integer_matmul
 from qrun.ops._op import Array, Context, contrib_op, op
-from qrun.ops._quantize import quantized
+from qrun.ops._quantize import quantize_dynamically
 from qrun.ops._recurrent import (
     Gates,
     Product,
@@ -20,15 +20,15 @@ from qrun.ops._recurrent import (
     Share,
     Step,
     biases,
-    checked,
-    mixed,
+    check_sequences,
+    mix_states,
     products,
     recurrent_macs,
     share,
     walk,
     walk_lstm,
 )
-from qrun.ops._rounding import scaled
+from qrun.ops._rounding import scale_sums
 from qrun.ops._signature import InputRecord, Whole
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 from qrun.ops.lowering.recurrent import LENGTHS, plain_lstm, quantized_lstm_kernel, recurrent_kernel
@@ -65,7 +65,7 @@ def _sequences(
     if isinstance(given, LstmInputs):
         weights.append(("P", given.P, (-5,)))
         states.append(("initial_c", given.initial_c))
-    return checked(given.X, weights, given.sequence_lens, states, gates, attributes, layout, ctx)
+    return check_sequences(given.X, weights, given.sequence_lens, states, gates, attributes, layout, ctx)
 
 
 @op("LSTM", since=7, cost=recurrent_macs, wholes=_WHOLE)
@@ -110,7 +110,7 @@ def lstm(
 
 @lstm.native
 def _lower_lstm(site: LoweringContext) -> NativeKernel:
-    given, attributes = site.given(LstmInputs), RecurrentAttributes.of(site.attributes)
+    given, attributes = site.input_record(LstmInputs), RecurrentAttributes.of(site.attributes)
     sequences = _sequences(given, 4, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _LSTM)
     plain_lstm(given.P, site.attributes["input_forget"])
@@ -153,7 +153,7 @@ def gru(
 @gru.native
 def _lower_gru(site: LoweringContext) -> NativeKernel:
     attributes = RecurrentAttributes.of(site.attributes)
-    sequences = _sequences(site.given(RecurrentInputs), 3, attributes, site.attributes["layout"], site.ctx)
+    sequences = _sequences(site.input_record(RecurrentInputs), 3, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _GRU)
     kind = "linear" if site.attributes["linear_before_reset"] else "gru"
     return recurrent_kernel(site, sequences, kind, gates)
@@ -176,7 +176,7 @@ def _gru(
         z, reset = np.split(gate(both(h, x[:, : 2 * n])), 2, axis=1)
         own = x[:, 2 * n :]
         made = new(reset * last(h, rb[2 * n :]) + own if linear else last(reset * h, own))
-        return (mixed(z, made, h),)
+        return (mix_states(z, made, h),)
 
     return lambda rows: inputs(rows, None if b is None else added), step
 
@@ -214,7 +214,7 @@ def rnn(
 @rnn.native
 def _lower_rnn(site: LoweringContext) -> NativeKernel:
     attributes = RecurrentAttributes.of(site.attributes)
-    sequences = _sequences(site.given(RecurrentInputs), 1, attributes, site.attributes["layout"], site.ctx)
+    sequences = _sequences(site.input_record(RecurrentInputs), 1, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"][: sequences.directions], _RNN)
     return recurrent_kernel(site, sequences, "rnn", gates)
 
@@ -241,11 +241,7 @@ class QuantizedLstmInputs(InputRecord):
 @contrib_op(
     "DynamicQuantizeLSTM",
     cost=recurrent_macs,
-    types={
-        "T": ("float", "X B initial_h initial_c P"),
-        "T1": ("int32", "sequence_lens"),
-        "T2": ("uint8 int8", "W R"),
-    },
+    types={"T": ("float", "X B initial_h initial_c P"), "T1": ("int32", "sequence_lens"), "T2": ("uint8 int8", "W R")},
     wholes={"sequence_lens": Whole((("X", 0),))},
 )
 def dynamic_quantize_lstm(
@@ -282,7 +278,7 @@ def dynamic_quantize_lstm(
 
 @dynamic_quantize_lstm.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    given, attributes = site.given(QuantizedLstmInputs), RecurrentAttributes.of(site.attributes)
+    given, attributes = site.input_record(QuantizedLstmInputs), RecurrentAttributes.of(site.attributes)
     sequences = _check(given, attributes, site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _DEFAULTS)
     plain_lstm(given.P, site.attributes["input_forget"])
@@ -302,9 +298,11 @@ def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Con
     weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", given.B, (-4,)), ("P", given.P, (-5,))]
     states = [("initial_h", given.initial_h), ("initial_c", given.initial_c)]
     for of, tensor in (("W", w), ("R", r)):
-        for name in (f"{of}_scale", f"{of}_zero_point") if tensor.ndim == 3 else ():  # `checked` refuses any other rank
+        for name in (
+            (f"{of}_scale", f"{of}_zero_point") if tensor.ndim == 3 else ()
+        ):  # `check_sequences` refuses any other rank
             _check_parameter(name, getattr(given, name), tensor, of, ctx)
-    return checked(given.X, weights, given.sequence_lens, states, 4, attributes, 0, ctx)
+    return check_sequences(given.X, weights, given.sequence_lens, states, 4, attributes, 0, ctx)
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:
@@ -323,10 +321,10 @@ def _product(name: str, weight: Array, scale: Array, zero: Array, ctx: Context) 
     once. name: of the rows."""
 
     def product(rows: Array, added: Array | None) -> Array:
-        codes, row_scale, row_zero = quantized(rows, "ort" if ctx.arith == "ort" else "exact", name)
+        codes, row_scale, row_zero = quantize_dynamically(rows, "ort" if ctx.arith == "ort" else "exact", name)
         sums = integer_matmul(codes, weight, row_zero, zero, ctx)
         if ctx.arith != "ort":
-            return scaled(sums, (row_scale, scale), added, rows.dtype)
+            return scale_sums(sums, (row_scale, scale), added, rows.dtype)
         y = sums.astype(np.float32) * (row_scale * scale)
         return np.asarray(y if added is None else y + added)
 

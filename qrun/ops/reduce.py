@@ -13,10 +13,10 @@ import numpy as np
 
 from qrun.ops._cast import convert
 from qrun.ops._complete import ALWAYS
-from qrun.ops._float import axes_in, axis_in, is_integer, narrow, rounded, widen
+from qrun.ops._float import axes_in, axis_in, is_integer, narrow, round_to_type, widen
 from qrun.ops._functions import exp, log
 from qrun.ops._op import Array, Context, misfit, op, refuse
-from qrun.ops._reduce import extreme, left, product_over, shares, sum_over
+from qrun.ops._reduce import extreme, product_over, reduced_shape, shares, sum_over
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.float32 import reduction_kernel, shares_kernel
 from qrun.ops.lowering.kernel import FLOAT, Lowering, LoweringContext, NativeKernel, between_turns, kernel_of, operand
@@ -50,7 +50,7 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
             return claimed(data, _choose_axes(data, _vector(axes), noop_with_empty_axes), keepdims, ctx)
 
         def claimed(data: Array, axes: tuple[int, ...], keepdims: int, ctx: Context) -> Array:
-            ctx.claim(left(data, axes, keepdims), max(8, data.itemsize))
+            ctx.claim(reduced_shape(data, axes, keepdims), max(8, data.itemsize))
             return reduce(data, axes, bool(keepdims))
 
         by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
@@ -68,7 +68,7 @@ def _lowering_of(kind: str) -> Lowering:
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
         chosen = _choose_axes(data, given, site.attributes.get("noop_with_empty_axes", 0))
         site.require_constants()
-        shape = left(data, chosen, site.attributes["keepdims"])
+        shape = reduced_shape(data, chosen, site.attributes["keepdims"])
         return reduction_kernel(site, kind, chosen, shape)
 
     return lower
@@ -268,7 +268,7 @@ def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
     rows = np.moveaxis(x, axis, -1)  # makes the order of additions independent of the axis
     matrix = np.ascontiguousarray(rows).reshape(-1, rows.shape[-1])
     made = shares(matrix.astype(x.dtype if x.dtype == np.float64 else FLOAT), logarithms)
-    return np.ascontiguousarray(np.moveaxis(rounded(made, x.dtype).reshape(rows.shape), -1, axis))
+    return np.ascontiguousarray(np.moveaxis(round_to_type(made, x.dtype).reshape(rows.shape), -1, axis))
 
 
 def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op, refuse
-from qrun.ops._shape import checked, claim, ints, same_length
+from qrun.ops._shape import check_shape, claim, ints, same_length
 from qrun.ops._signature import Whole
 from qrun.ops.lowering.copies import moving_kernel, view_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
@@ -54,7 +54,7 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
         dims[dims.index(-1)] = data.size // rest
     if math.prod(dims) != data.size:
         raise _misfit(data, wanted, f"{data.size} elements, as data {shape_text(data.shape)}")
-    return data.reshape(checked(dims, data.itemsize, "shape"))
+    return data.reshape(check_shape(dims, data.itemsize, "shape"))
 
 
 def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
@@ -73,7 +73,7 @@ def flatten(input: Array, *, axis: int = 1) -> Array:
         raise refuse(f"axis {axis} does not exist", "axis", f"-{rank} to {rank}", axis, code="QR204")
     split = axis + rank if axis < 0 else axis
     dims = (math.prod(input.shape[:split]), math.prod(input.shape[split:]))
-    return input.reshape(checked(dims, input.itemsize, "input"))
+    return input.reshape(check_shape(dims, input.itemsize, "input"))
 
 
 def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
@@ -112,7 +112,7 @@ def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
     new = set(_float.axes_in(axes, rank))
     rest = iter(data.shape)
     dims: Shape = tuple(1 if place in new else next(rest) for place in range(rank))
-    return data.reshape(checked(dims, data.itemsize, "axes"))
+    return data.reshape(check_shape(dims, data.itemsize, "axes"))
 
 
 @op("Unsqueeze", since=1, form="moves", native=view_kernel)
@@ -145,10 +145,10 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
 
 @transpose.native
 def _lower_transpose(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.copy import transposed
+    from qrun.native.kernels.copy import transpose_copy
 
     perm = site.attributes["perm"] or tuple(range(site.inputs[0].ndim))[::-1]
-    return moving_kernel(site, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
+    return moving_kernel(site, lambda x, y: transpose_copy(site.engine, x.shape, x.dtype, perm))
 
 
 @op("Identity", since=1, form="moves", native=view_kernel, compounds="passes")
@@ -412,9 +412,9 @@ def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int],
 
 
 def _lower(site: LoweringContext, gathered: bool) -> NativeKernel:
-    from qrun.ops.lowering.moves import spread_kernel
+    from qrun.ops.lowering.moves import depth_to_space_kernel
 
-    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=gathered)
+    return depth_to_space_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=gathered)
 
 
 depth_to_space.native(partial(_lower, gathered=False))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.types import shape_text
-from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, positive, split_heads
+from qrun.ops._attention import Cache, attend, biases_of, default_scale, merge_heads, positive, split_heads
 from qrun.ops._body import node
 from qrun.ops._context import same_type, scalar
 from qrun.ops._matmul import float_matmul
@@ -171,8 +171,8 @@ def _self_attention(
     past = cache.past
     if past is not None and (past.ndim != 5 or past.shape[0] != 2 or k.shape[3] != v.shape[3]):
         raise bad_shape("past", f"[2,{shape_text(k.shape[:2])[1:-1]},past,{k.shape[3]}]", past)
-    keys, present_keys, before = cache.part(0).extended(k, "past", ctx)
-    values, present_values, _ = cache.part(1).extended(v, "past", ctx)
+    keys, present_keys, before = cache.part(0).extend(k, "past", ctx)
+    values, present_values, _ = cache.part(1).extend(v, "past", ctx)
     shape = (*q.shape[:3], keys.shape[2])
     biases = biases_of(mask, "mask_index", bias, shape, before, options[:2], q.dtype, ctx)
     found = attend(q, keys, values, biases, ctx, scale=default_scale(options[2], q.shape[3]))
@@ -183,7 +183,7 @@ def _self_attention(
             raise refuse("present has no shape", "qkv_hidden_sizes", expected, str(tuple(widths)), code="QR204")
         ctx.claim((2, *present_keys.shape), q.itemsize)
         present = np.stack([present_keys, present_values])
-    return merged_heads(found.y, ctx), present
+    return merge_heads(found.y, ctx), present
 
 
 def _cross_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -237,13 +237,13 @@ def multi_head_attention(
     if k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3]:
         raise bad_shape("key", f"heads as those of query {shape_text(q.shape)} and value {shape_text(v.shape)}", k)
     shared = past_key is not None and past_sequence_length is not None
-    keys, present_key, past = Cache(past_key, shared, past_sequence_length).extended(k, "past_key", ctx)
-    values, present_value, _ = Cache(past_value, shared, past_sequence_length).extended(v, "past_value", ctx)
+    keys, present_key, past = Cache(past_key, shared, past_sequence_length).extend(k, "past_key", ctx)
+    values, present_value, _ = Cache(past_value, shared, past_sequence_length).extend(v, "past_value", ctx)
     options = (mask_filter_value, bool(unidirectional))
     shape = (*q.shape[:3], keys.shape[2])
     biases = biases_of(key_padding_mask, "key_padding_mask", attention_bias, shape, past, options, q.dtype, ctx)
     found = attend(q, keys, values, biases, ctx, scale=default_scale(scale, q.shape[3]))
-    return merged_heads(found.y, ctx), present_key, present_value, found.biased
+    return merge_heads(found.y, ctx), present_key, present_value, found.biased
 
 
 def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -> tuple[Array, Array, Array, bool]:

@@ -18,7 +18,7 @@ from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import OWN
 from qrun.ir.types import PACKED_INTEGERS
 from qrun.ops import Arith, find
-from qrun.passes._draft import Rewritten, unchanged
+from qrun.passes._draft import Rewritten, unchanged_model
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 
 __all__ = ["Functions", "Optimized", "Refusal", "has_tables", "makes_tables", "optimize"]
@@ -38,7 +38,7 @@ class _Pass:
 
     def __call__(self, model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
         if not self.wanted(model):
-            return unchanged(model)
+            return unchanged_model(model)
         rewrite = getattr(import_module(f"qrun.passes.{self.name}"), self.name)
         made: Rewritten = rewrite(model, keep, arith, **self.options)
         return made

@@ -53,10 +53,10 @@ class _Follower:
 
     def follow(self, node: Node, definition: OpDef) -> None:
         """Note the node's result as a function of an 8-bit tensor, if it is one."""
-        data = [place for place, name in enumerate(node.inputs) if name and self.draft.computed(name) is None]
+        data = [place for place, name in enumerate(node.inputs) if name and self.draft.constant_value(name) is None]
         if not data:
             return
-        starts = (self._joined, self._fresh)
+        starts = (self._join_inputs, self._fresh)
         for start in starts:
             try:
                 chain = start(node, definition, data)
@@ -69,7 +69,7 @@ class _Follower:
                 self.chains[output(node)] = ElementwiseChain(chain.root, chain.dtype, chain.nodes | {node.index}, along)
                 return
 
-    def _joined(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
+    def _join_inputs(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
         """One chain of all inputs that are not constant, to their common root. Raises Refused if there is none."""
         places = {node.inputs[p]: p for p in reversed(data)}
         found = [self.chains.get(name) or self._fresh(node, definition, [p]) for name, p in places.items()]
@@ -115,7 +115,7 @@ class _Follower:
             name = node.inputs[place]
             if not name:
                 continue
-            constant = self.draft.computed(name)
+            constant = self.draft.constant_value(name)
             assert constant is not None
             if definition.form == "broadcast":
                 along = _same_axis(along, self._broadcast_axis(constant, chain.root))

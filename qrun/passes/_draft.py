@@ -96,14 +96,14 @@ class Draft:
             part = self._read[name] = self._read[name] if name in self._read else part.read()
         return part
 
-    def computed(self, name: str, depth: int = _DEPTH) -> Array | None:
+    def constant_value(self, name: str, depth: int = _DEPTH) -> Array | None:
         """The value of a constant, or of a small tensor that nodes compute from constants alone; else None."""
         found = self.value(name)
         if found is not None or name not in self._fixed or not depth:
             return found
         if name not in self._computed:
             node = self.model.producers[name]
-            args = [self.computed(i, depth - 1) if i else None for i in node.inputs]
+            args = [self.constant_value(i, depth - 1) if i else None for i in node.inputs]
             known = all(a is not None or not i for a, i in zip(args, node.inputs, strict=True))
             small = known and sum(a.nbytes for a in args if a is not None) <= _SMALL
             made = _evaluate.evaluate(node, args, self.arith, _SMALL * 8) if small else None
@@ -183,7 +183,7 @@ class Draft:
         """The rewritten model, without nodes that only replaced nodes needed."""
         old = self.model.nodes
         if not self._slots:
-            return unchanged(self.model, self.refused)
+            return unchanged_model(self.model, self.refused)
         needed = set(self.preserved) | self._leaves()
         live = []
         for index in range(len(old) - 1, -1, -1):
@@ -220,7 +220,7 @@ class Draft:
         return found
 
 
-def unchanged(model: Model, refused: Mapping[int, str] | None = None) -> Rewritten:
+def unchanged_model(model: Model, refused: Mapping[int, str] | None = None) -> Rewritten:
     """The result of a pass that found nothing to rewrite."""
     return Rewritten(model, (), refused or {})
 

@@ -20,12 +20,12 @@ from qrun.passes._shapes import windows_reach_input
 from qrun.passes._sides import (
     QuantizedTensor,
     dequantize_side,
-    dequantized,
+    dequantized_input,
     is_dequantize,
     is_quantize,
     param,
     per_tensor,
-    quantized,
+    quantized_output,
 )
 
 _CLAMPS = ("Relu", "Clip")
@@ -79,7 +79,7 @@ def read_output(draft: Draft, node: Node) -> Output:
             raise Refused(f"{what} goes to {reader.op}, not to QuantizeLinear")
         clamps.append(reader)
         name, what = _first(reader), f"the result of {reader.op_type}"
-    side = quantized(draft, reader, "its result")
+    side = quantized_output(draft, reader, "its result")
     return Output(side, tuple(clamps), _limits(draft, side, clamps) if clamps else None)
 
 
@@ -216,7 +216,7 @@ class _Bias:
 
 def conv(draft: Draft, node: Node) -> IntegerOperator:
     """Conv: W with one scale, or one per output channel."""
-    x, w = per_tensor(draft, node, 0), dequantized(draft, node, 1)
+    x, w = per_tensor(draft, node, 0), dequantized_input(draft, node, 1)
     out = read_output(draft, node)
     weights = _weights(draft, w, "W", 0)
     if weights.ndim < 3:
@@ -241,7 +241,7 @@ def conv(draft: Draft, node: Node) -> IntegerOperator:
 
 def gemm(draft: Draft, node: Node) -> IntegerOperator:
     """Gemm with alpha and beta 1: B with one scale, or one per column of the product; C one row."""
-    a, b = per_tensor(draft, node, 0), dequantized(draft, node, 1)
+    a, b = per_tensor(draft, node, 0), dequantized_input(draft, node, 1)
     out = read_output(draft, node)
     if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
         raise Refused("alpha or beta is not 1")
@@ -260,7 +260,7 @@ def gemm(draft: Draft, node: Node) -> IntegerOperator:
 
 def matmul(draft: Draft, node: Node) -> IntegerOperator:
     """MatMul: B with one scale, or a constant matrix with one scale per column."""
-    a, b = per_tensor(draft, node, 0), dequantized(draft, node, 1)
+    a, b = per_tensor(draft, node, 0), dequantized_input(draft, node, 1)
     out = read_output(draft, node)
     weights = draft.value(b.tensor)
     if b.axis is not None:

@@ -49,7 +49,7 @@ def param(node: Node, place: int) -> str:
     return definition.param(place) if definition else str(place)
 
 
-def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> QuantizedTensor:
+def dequantized_input(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> QuantizedTensor:
     """The quantized tensor behind input number `place`. Raises Refused unless an integer operator can take it."""
     name = node.inputs[place] if place < len(node.inputs) else ""
     what = param(node, place)
@@ -87,13 +87,13 @@ def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.d
 
 def per_tensor(draft: Draft, node: Node, place: int) -> QuantizedTensor:
     """The 8-bit tensor with one scale behind input number `place`. Raises Refused otherwise."""
-    side = dequantized(draft, node, place)
+    side = dequantized_input(draft, node, place)
     if side.axis is not None:
         raise Refused(f"{param(node, place)} has one scale per place along axis {side.axis}")
     return side
 
 
-def quantized(draft: Draft, node: Node, what: str) -> QuantizedTensor:
+def quantized_output(draft: Draft, node: Node, what: str) -> QuantizedTensor:
     """The output of a QuantizeLinear node, of 8 bits with one scale. Raises Refused otherwise."""
     if node.attributes.get("precision", 0) not in (0, NUMBERS[_F32]):
         raise Refused(f"{what} is not quantized in float32 precision")

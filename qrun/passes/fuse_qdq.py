@@ -48,7 +48,7 @@ from collections.abc import Container, Iterable
 from qrun.ir import Model
 from qrun.ops import Arith
 from qrun.passes._chains import chains
-from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
+from qrun.passes._draft import Draft, Refused, Rewritten, unchanged_model
 from qrun.passes._qdq import FORMS, put
 from qrun.passes._sides import has_quantized
 
@@ -61,7 +61,7 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
     functions: also for functions of one tensor.
     """
     if not has_quantized(model):
-        return unchanged(model)
+        return unchanged_model(model)
 
     draft = Draft(model, keep, arith)
     single: Container[str] | None = () if functions else None

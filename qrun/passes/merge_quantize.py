@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterable
 
 from qrun.ir import Model, Node
 from qrun.ops import Arith
-from qrun.passes._draft import Draft, Rewritten, unchanged
+from qrun.passes._draft import Draft, Rewritten, unchanged_model
 from qrun.passes._sides import is_quantize
 
 
 def merge_quantize(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
     """The model without the second of two equal QuantizeLinear nodes."""
     if "QuantizeLinear" not in model.op_types:
-        return unchanged(model)
+        return unchanged_model(model)
     draft = Draft(model, keep, arith)
     first: dict[Hashable, str] = {}
     for node in model.nodes:

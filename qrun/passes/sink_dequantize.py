@@ -27,7 +27,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.types import type_name
 from qrun.ops import Arith, find
-from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
+from qrun.passes._draft import Draft, Refused, Rewritten, unchanged_model
 from qrun.passes._evaluate import accepting_version
 from qrun.passes._shapes import windows_reach_input
 from qrun.passes._sides import EIGHT, QuantizedTensor, dequantize_side, is_dequantize, levels
@@ -48,7 +48,7 @@ class _Moved:
 def sink_dequantize(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
     """The model with every DequantizeLinear behind the nodes that only move its result."""
     if model.op_types.isdisjoint(("DequantizeLinear", "Identity")):
-        return unchanged(model)
+        return unchanged_model(model)
     return _Sink(Draft(model, keep, arith)).run()
 
 

@@ -31,7 +31,7 @@ from qrun.ir.schema import OWN
 from qrun.ir.types import NUMBERS
 from qrun.ops import Arith
 from qrun.passes._chains import ElementwiseChain, chains, is_table, output
-from qrun.passes._draft import Draft, Rewritten, unchanged
+from qrun.passes._draft import Draft, Rewritten, unchanged_model
 from qrun.passes._sides import EIGHT, is_dequantize
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _CODES = np.arange(256, dtype=np.uint8)
 
 def tabulate(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
     """The model with tables for its elementwise functions of 8-bit tensors."""
-    return _Tables(Draft(model, keep, arith)).run() if _has_codes(model) else unchanged(model)
+    return _Tables(Draft(model, keep, arith)).run() if _has_codes(model) else unchanged_model(model)
 
 
 def makes_a_table(model: Model, arith: Arith) -> bool:
@@ -136,7 +136,7 @@ class _Tables:
         values = {chain.root: np.array(np.broadcast_to(codes, shape)).view(chain.dtype)}
         for index in sorted(chain.nodes):
             node = self.draft.model.nodes[index]
-            args = [values.get(i, self.draft.computed(i)) if i else None for i in node.inputs]
+            args = [values.get(i, self.draft.constant_value(i)) if i else None for i in node.inputs]
             made = _evaluate.evaluate(node, args, self.draft.arith, _MEMORY, saturating=True)
             if made is None:
                 return None

@@ -18,7 +18,7 @@ from qrun.ir import Array, Model
 from qrun.ir.load import parse, read_file
 from qrun.memory import human, out_of_time
 from qrun.running.plan import plan
-from qrun.running.profiling import NOTHING, Burst, TimedRunner, known_on
+from qrun.running.profiling import NOTHING, Burst, TimedRunner, processor_time
 
 
 def proto_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> onnx.ModelProto:
@@ -139,7 +139,7 @@ class Loaded:
 
         def burst(times: int) -> Burst:
             spent, on = self._ask("repeat", lambda: (held.handle, times), times)
-            return Burst(spent, NOTHING, known_on(on))
+            return Burst(spent, NOTHING, processor_time(on))
 
         return TimedRunner(burst, self.model, most=most, settle=settle)
 

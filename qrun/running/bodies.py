@@ -17,14 +17,14 @@ from qrun.native.errors import Declined
 from qrun.ops._context import Repeated
 from qrun.running.compiled import Compiled
 from qrun.running.derived import blank
-from qrun.running.dispatch import NativeKernels, undecided
+from qrun.running.dispatch import NativeKernels, is_undecided
 from qrun.running.dryrun import program_ahead
 from qrun.running.events import Happening, Inside, NodeEvent
 from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import Run
-from qrun.running.turns import call_of, told, turns_of
+from qrun.running.turns import call_of, happenings, turns_of
 
 if TYPE_CHECKING:
     from qrun.native.plan.turns import Turns
@@ -52,7 +52,7 @@ class BodyPrograms:
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
         """The graph's outputs from its native program; None where the graph must run step by step. given: the graph's
         inputs, and the values that it reads from around it, by name."""
-        again = self._known(plan, given)
+        again = self._program_for(plan, given)
         if again is None:
             return None
         try:
@@ -61,7 +61,7 @@ class BodyPrograms:
         except TimeLimitError:
             raise
         except Exception as error:  # step by step it either succeeds, or fails with the words of the reference
-            if not undecided(error):
+            if not is_undecided(error):
                 self._last = None
                 self._programs.drop(plan, given)
                 with self._lock:
@@ -84,19 +84,23 @@ class BodyPrograms:
     ) -> Repeated | None:
         """Run turns in one call, as `Body.repeat`. outside: the values that the graph reads from around it."""
         last = self._last
-        found = self._turning(last, plan, len(scanned)) if last and self._idle < PATIENT else None
+        found = self._loop_program(last, plan, len(scanned)) if last and self._idle < PATIENT else None
         if last is None or found is None:
             return None
         names = [value.name for value in plan.model.inputs]
         values = {**outside, **dict(zip(names, args, strict=True))}
         like = next(iter(last.compiled.program.free.copy()), None)
-        if like is None or like.measuring or last.taken(values) is None:
+        if like is None or like.measuring or last.take_feeds(values) is None:
             return None
         values |= dict(zip(names[len(names) - len(scanned) :], scanned, strict=True))
         compiled, turns = found
         most = left if scanned else min(left, max(max(kept, ROOM) // max(turns.element, 1), 1))
         happened, budget = list[Happening](), run.budget.aside()
-        watch = (lambda held, tick: happened.extend(told(compiled, held, tick, run.path))) if run.inside.timed else None
+        watch = (
+            (lambda held, tick: happened.extend(happenings(compiled, held, tick, run.path)))
+            if run.inside.timed
+            else None
+        )
         try:
             count, goes, made = turns.run(values, number, most, budget, like, watch)
         except MemoryLimitError:  # one by one they may have room
@@ -107,7 +111,7 @@ class BodyPrograms:
         states = [*([] if scanned else [np.array(goes)]), *made[: len(turns.carried)]]
         return (count, states, made[len(turns.carried) :]) if count else None
 
-    def _turning(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
+    def _loop_program(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
         """The program without steps in Python, and its turns; None if there is none. Several calls look for it, as
         programs of graphs inside may be made later."""
         found: tuple[Compiled, Turns] | None
@@ -135,10 +139,10 @@ class BodyPrograms:
             return None if steps else compiled
         return programs.with_calls(plan, given, compiled, lambda step, infos: call_of(step, programs.natives, infos))
 
-    def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
+    def _program_for(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
         """The program for values of these shapes: the one used last, one made before, or one made now; else None."""
         last = self._last
-        if last is not None and last.taken(given) is not None:
+        if last is not None and last.take_feeds(given) is not None:
             return last
         compiled = self._programs.ready(plan, given)
         return None if compiled is None else Repeatable.of(compiled, given)
@@ -173,6 +177,6 @@ def _with_account(compiled: Compiled, given: Mapping[str, Array], run: Run) -> M
     ran = compiled.run(given, budget, inside, None, inside.timed, run.path)
     run.budget.peak = max(run.budget.peak, budget.peak)
     if inside.timed:
-        run.inside.add_later(lambda: compiled.timed(ran), run.path)
+        run.inside.add_later(lambda: compiled.events_of(ran), run.path)
         run.inside.add_all(inside)
     return ran.values

@@ -16,9 +16,9 @@ from qrun.native.errors import Declined, Late
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import UNTIMED, Inside, LaterEvents, NodeEvent, TensorInfo
-from qrun.running.plan import Plan, Step, moving
+from qrun.running.plan import Plan, Step, varying_names
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
-from qrun.running.steps import placed
+from qrun.running.steps import locate_limit
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operand
@@ -64,7 +64,7 @@ class Compiled:
         this_run = ProgramRun(budget, UNTIMED, None, "", {})
 
         def call_python(item: int, arrays: list[Array]) -> Sequence[Array]:
-            made = (self._elsewhere.get(item) or self._bound_step(item)).run(arrays, this_run)
+            made = (self._elsewhere.get(item) or self._bind_step(item)).run(arrays, this_run)
             for array in made:
                 budget.hold_made(array, "output")
             return made
@@ -89,11 +89,11 @@ class Compiled:
         this_run = ProgramRun(budget, inside, observer, path, {})
 
         def call_python(item: int, arrays: list[Array]) -> Sequence[Array]:
-            step = self._elsewhere.get(item) or self._bound_step(item)
+            step = self._elsewhere.get(item) or self._bind_step(item)
             try:
                 return step.run(arrays, this_run)
             except TimeLimitError as error:
-                raise placed(error, self.plan.model, self.plan.steps[item].node) from None
+                raise locate_limit(error, self.plan.model, self.plan.steps[item].node) from None
 
         try:
             ran = self.program.run(feeds, call_python, budget, observer, timed)
@@ -109,9 +109,9 @@ class Compiled:
         if not isinstance(error, Late):
             return None
         assert budget.deadline is not None
-        return placed(out_of_time(budget.deadline.seconds), self.plan.model, self.plan.steps[error.item].node)
+        return locate_limit(out_of_time(budget.deadline.seconds), self.plan.model, self.plan.steps[error.item].node)
 
-    def _bound_step(self, item: int) -> BoundStep:
+    def _bind_step(self, item: int) -> BoundStep:
         loose = self.program.listing.steps[item].loose
         natives, arith = self.natives, self.arith
         made = (
@@ -122,7 +122,7 @@ class Compiled:
         self._elsewhere[item] = made
         return made
 
-    def timed(self, ran: StampedResult) -> Timed:
+    def events_of(self, ran: StampedResult) -> Timed:
         """The events of a run."""
         return Timed(self.events, self.program.listing, ran)
 
@@ -133,12 +133,12 @@ class Timed(LaterEvents):
     def __init__(self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult) -> None:
         self._known, self._listing, self._ran = events, listing, ran
 
-    def made(self) -> tuple[NodeEvent, ...]:
-        from qrun.native.plan.stamps import helped, times
+    def build(self) -> tuple[NodeEvent, ...]:
+        from qrun.native.plan.stamps import helper_spans, times
 
         listing = self._listing
         starts, spans = times(self._ran.stamps, listing.item_of, listing.items)
-        helpers = helped(self._ran.stamps, listing.item_of) if listing.engine.threads > 1 else {}
+        helpers = helper_spans(self._ran.stamps, listing.item_of) if listing.engine.threads > 1 else {}
         steps = self._steps(listing.joined)
         return tuple(
             self._ran.told.get(item, event).at(start, span, helpers.get(item, ()), steps.get(item, ()))
@@ -231,7 +231,7 @@ class Compiler:
             else calls.get(number) or _item(plan, step, bounds[number], number in loose.steps)
             for number, step in enumerate(plan.steps)
         ]
-        given, fixed = _given(plan, items, infos, fed), dict(shapes)
+        given, fixed = _entering_operands(plan, items, infos, fed), dict(shapes)
         names = (name for item in items if not isinstance(item, PythonStep) for name in item.inputs)
         fixed |= {n: a for n in names if isinstance(n, str) and (a := plan.model.constant(n)) is not None}
         given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
@@ -250,11 +250,11 @@ def _item(plan: Plan, step: Step, bound: KernelBinding | None, loose: bool) -> I
 
     kernel = bound.kernel if bound else None
     if kernel is None or not kernel.stages:
-        return PythonStep(moving(plan, step), tuple(name for name in step.node.outputs if name), loose)
+        return PythonStep(varying_names(plan, step), tuple(name for name in step.node.outputs if name), loose)
     return _stages(step, kernel)
 
 
-def _given(
+def _entering_operands(
     plan: Plan, items: Sequence[Item], infos: Mapping[str, TensorInfo], fed: Iterable[str]
 ) -> dict[Key, Operand]:
     """Shape and type of each value that enters the program as an array: fed, or made by a step outside the program."""

@@ -22,7 +22,7 @@ TRIES = 3
 """The most starts of a task whose process dies each time."""
 
 
-def crewed(
+def run_in_crew(
     start: Callable[[int], Callable[[Task], Result]], tasks: Iterator[Task], jobs: int, lost: Callable[[Task], Result]
 ) -> Iterator[Result]:
     """The results of tasks, in the order in which they are ready. Tasks of a process that dies are done again.
@@ -40,7 +40,7 @@ def crewed(
                     crew.submit(next(tasks), 0)
                 except StopIteration:
                     more = False
-            yield from crew.finished(lost)
+            yield from crew.wait_for_results(lost)
     finally:
         crew.end()
 
@@ -69,7 +69,7 @@ class _Crew(Generic[Task, Result]):
             self._suspects.append((task, tries))
             self._renew()
 
-    def finished(self, lost: Callable[[Task], Result]) -> Iterator[Result]:
+    def wait_for_results(self, lost: Callable[[Task], Result]) -> Iterator[Result]:
         """Wait until a task is done or a process has died; yield the results."""
         if self._suspects and not self._pending:
             task, tries = self._suspects.pop(0)

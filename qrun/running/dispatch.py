@@ -124,13 +124,15 @@ class NativeKernels:
                 found.of_bodies, found.bodies = self.of_bodies, self.of_bodies(found) if self.of_bodies else None
             return found
 
-    def known(self, step: Step, args: Sequence[Part | None]) -> KernelBinding | None:
+    def find(self, step: Step, args: Sequence[Part | None]) -> KernelBinding | None:
         """The binding for inputs of these shapes and types, or None."""
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
 
-    def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> KernelBinding | None:
-        """The same as `known`, from types and shapes alone. shapes: the values that follow from shapes."""
+    def find_by_shapes(
+        self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]
+    ) -> KernelBinding | None:
+        """The same as `find`, from types and shapes alone. shapes: the values that follow from shapes."""
         fixed = self._fixed.get(step.node.index)
         if fixed is None:
             return None
@@ -150,7 +152,7 @@ class NativeKernels:
             key, kept = _key(args, fixed), self._bound.setdefault(index, {})
             found = kept.get(key) if self._fixed.get(index) == fixed else None
             if found is None:
-                found = self._sized(index, key) or self._shared(step, args, fixed, key, budget)
+                found = self._resized_binding(index, key) or self._reuse(step, args, fixed, key, budget)
                 while len(kept) >= VARIANTS:
                     del kept[next(iter(kept))]
                 kept[key] = found
@@ -162,7 +164,7 @@ class NativeKernels:
             return "constant"
         return "value" if name in self.derived and array.size <= SMALL else ""
 
-    def _shared(self, step: Step, args: Sequence[Part | None], fixed: Fixed, key: Key, budget: Budget) -> KernelBinding:
+    def _reuse(self, step: Step, args: Sequence[Part | None], fixed: Fixed, key: Key, budget: Budget) -> KernelBinding:
         """The binding of an earlier node with the same attributes, constants and shapes, if there is one; else a new
         one. Where the lowering reads only the shapes of constants (`OfShapes`), their values do not count."""
         node = step.node
@@ -186,13 +188,13 @@ class NativeKernels:
                     self._twins.learn(node.index, own, key, found.kernel, found.observations)
         return found
 
-    def _sized(self, index: int, key: Key) -> KernelBinding | None:
+    def _resized_binding(self, index: int, key: Key) -> KernelBinding | None:
         """A binding made by giving this node's first kernel its leader's sizes (Twins); None without leader."""
         leader = self._twins.leader(index, key)
         found = None if leader is None else self._bound[leader].get(key)
         if found is None or found.kernel is None:
             return None
-        kernel, observations = self._twins.sized(index, found.kernel)
+        kernel, observations = self._twins.with_leader_sizes(index, found.kernel)
         if kernel is None:
             return None
         made = KernelBinding(kernel, "", found.claims, observations)
@@ -281,6 +283,6 @@ def _attributes(step: Step) -> Mapping[str, Any]:
     return {**defaults, **step.kwargs}
 
 
-def undecided(error: Exception) -> bool:
+def is_undecided(error: Exception) -> bool:
     """Whether a native kernel raised this because it could not decide a result; the reference kernel can."""
     return isinstance(error, Undecided)

@@ -30,7 +30,7 @@ class DryEvents(LaterEvents):
     def __init__(self, steps: Sequence[DryStep], run: Run) -> None:
         self._steps, self._infos, self._groups = steps, run.infos, run.groups
 
-    def made(self) -> tuple[NodeEvent, ...]:
+    def build(self) -> tuple[NodeEvent, ...]:
         return tuple(event_of(s.step, self._infos, s.made, s.bound, s.observations, self._groups) for s in self._steps)
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ def program_ahead(
     if programs is None or not programs.foretold:
         return None
     engine, run = programs.natives.engine, Run(programs.arith, budget, observe, programs.natives, Clock(), groups)
-    with engine.kernels.foreseeing(), without_collector():
+    with engine.kernels.speculate(), without_collector():
         try:
             dry = dry_run(plan, feeds, run)
         except (QrunError, *REFUSALS):

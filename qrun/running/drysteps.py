@@ -40,7 +40,7 @@ class DryValues:
     def __init__(self, known: dict[str, Part]) -> None:
         self.held, self.known = known, set(known)
 
-    def shown(self, name: str) -> Part | None:
+    def part_of(self, name: str) -> Part | None:
         """The value as kernels are bound to it: zeros in place of unknown elements."""
         if not name:
             return None
@@ -57,7 +57,7 @@ def dry_step(step: Step, values: DryValues, run: Run, told: bool = False) -> Dry
     # a small value that follows from shapes must have known elements
     if step.bodies or any(n in derived and n not in known and held[n].size <= SMALL for n in node.inputs):
         return None
-    args = [held[name] if name in known else values.shown(name) for name in node.inputs]
+    args = [held[name] if name in known else values.part_of(name) for name in node.inputs]
     check_types(step, args)
     bound = natives.bind(step, args, run.budget)
     follows = derived.issuperset(filter(None, node.outputs)) and (
@@ -66,7 +66,7 @@ def dry_step(step: Step, values: DryValues, run: Run, told: bool = False) -> Dry
     )
     if not follows and (bound.kernel is None or (told and not bound.shaped)):
         return None
-    made, observations = _made(step, values, args, bound, run, follows)
+    made, observations = _outputs_of(step, values, args, bound, run, follows)
     for name, array in zip(node.outputs, made, strict=False):
         if name:
             if array.nbytes > LARGEST:
@@ -80,7 +80,7 @@ def dry_step(step: Step, values: DryValues, run: Run, told: bool = False) -> Dry
     return DryStep(step, bound, tuple([array.shape for array in made]), observations)
 
 
-def _made(
+def _outputs_of(
     step: Step, values: DryValues, args: list[Part | None], bound: KernelBinding, run: Run, follows: bool
 ) -> tuple[Sequence[Array], tuple[Observation, ...]]:
     """A step's outputs, with their elements where it `follows` from shapes, and its observations."""
@@ -91,7 +91,7 @@ def _made(
             return shaped, ()
     ctx = Context(run.arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)), run.observe, run.budget)
     held = [values.held[name] if name else None for name in node.inputs]
-    made = _told(step, bound, args, ctx) if follows else _room(bound, held, ctx)
+    made = _compute(step, bound, args, ctx) if follows else _room(bound, held, ctx)
     return made if isinstance(made, tuple) else (made,), tuple(ctx.observations)
 
 
@@ -104,7 +104,7 @@ def _room(bound: KernelBinding, args: Sequence[Part | None], ctx: Context) -> An
     return kernel.room(args) if kernel.room else kernel.run([borrow(part) for part in args])
 
 
-def _told(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Context) -> Any:
+def _compute(step: Step, bound: KernelBinding, given: list[Part | None], ctx: Context) -> Any:
     """The results of a step that reads only shapes and small values, in arrays that take the memory of a real run."""
     args = [borrow(part) for part in given]
     if bound.kernel is None or not ctx.observing:

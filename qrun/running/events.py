@@ -76,12 +76,12 @@ class LaterEvents(Sequence[NodeEvent]):
     """The events of a run, built on first access; their number is known before."""
 
     @abstractmethod
-    def made(self) -> tuple[NodeEvent, ...]:
+    def build(self) -> tuple[NodeEvent, ...]:
         """All events; called once."""
 
     @cached_property
     def _events(self) -> tuple[NodeEvent, ...]:
-        return self.made()
+        return self.build()
 
     def __iter__(self) -> Iterator[NodeEvent]:
         return iter(self._events)

@@ -105,12 +105,12 @@ class Repeatable:
         nbytes = sum(array.nbytes for array in feeds.values()) + (direct.nbytes if direct else 0)
         return cls(compiled, forms, awaited, direct, nbytes)
 
-    def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
+    def compute_outputs(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
         """The outputs as a caller gets them; None where the feeds have other forms, or where the slower way
         (`run_program`, then step by step) must be taken."""
         if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes):
             return None
-        values = self.taken(feeds)
+        values = self.take_feeds(feeds)
         if values is None or self.direct.alone:
             return None if values is None else self.direct.run(values)
         budget, model = limits.budget(), self.compiled.plan.model
@@ -123,7 +123,7 @@ class Repeatable:
             return None
         return {name: to_runtime(value) for name, value in outputs.items()} if made else None
 
-    def counted(self) -> bool:
+    def count_run(self) -> bool:
         """Count another run; False for the run after which the program must be kept: `Runs.run` does that."""
         if self.awaited is None:
             return True
@@ -132,7 +132,7 @@ class Repeatable:
         self.awaited.left -= 1
         return True
 
-    def taken(self, feeds: object) -> dict[str, Array] | None:
+    def take_feeds(self, feeds: object) -> dict[str, Array] | None:
         """A new dict of the feeds, if they are plain arrays of the same names, shapes and types; else None. None also
         for arrays of objects, which may hold anything. The dict is new because another thread may change the caller's
         dict, and kernels must read the arrays that were checked here."""
@@ -214,11 +214,11 @@ def run_program(
     outputs = own_outputs(made, feeds, plan.model, budget) if kept else made
     _check_outputs(plan.model, outputs)
     duration = now() - begin
-    events = compiled.timed(ran) if timed else ()
+    events = compiled.events_of(ran) if timed else ()
     return RunResult(outputs, events, duration, budget.peak, begin, inside=inside.events)
 
 
-def expected_failure(error: Exception) -> bool:
+def is_expected_failure(error: Exception) -> bool:
     """Whether running step by step may succeed where the program failed with this error."""
     return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
 
@@ -244,11 +244,11 @@ def own_outputs(
             return array.with_elements(own(name, element) for element in array.elements)
         root = _root(array)
         if root in seen or not array.flags.writeable:
-            array = _copied(name, array, model, budget)
+            array = _copy_output(name, array, model, budget)
             root = id(array)
         elif not array.flags.c_contiguous:
             with suppress(MemoryLimitError):
-                array = _copied(name, array, model, budget)
+                array = _copy_output(name, array, model, budget)
                 root = id(array)
         seen.add(root)
         return array
@@ -256,7 +256,7 @@ def own_outputs(
     return {name: own(name, array) for name, array in outputs.items()}
 
 
-def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
+def _copy_output(name: str, array: Array, model: Model, budget: Budget) -> Array:
     try:
         budget.reserve(array.nbytes, name)
     except MemoryLimitError as error:

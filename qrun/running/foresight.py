@@ -51,7 +51,7 @@ def _needs(
         told.learn(step)
         views = step.definition.form == "moves"
         for name in filter(None, step.node.outputs):
-            known = _known(told.types.get(name))
+            known = _known_form(told.types.get(name))
             shape, nbytes = (known.shape, math.prod(known.shape) * known.dtype.itemsize) if known else ((), 0)
             if views and nbytes <= sizes.get(step.node.inputs[0], nbytes):
                 nbytes = 0
@@ -99,7 +99,7 @@ class _Told:
             self.types |= infer_node(node, self.opsets, known, values, expansion)
 
     def _info(self, name: str) -> _Known | None:
-        return _known(self.types.get(name))
+        return _known_form(self.types.get(name))
 
 
 @frozen
@@ -110,7 +110,7 @@ class _Known:
     shape: tuple[int, ...]
 
 
-def _known(value: TensorType | None) -> _Known | None:
+def _known_form(value: TensorType | None) -> _Known | None:
     """None where an axis or the type is unknown."""
     if value is None or value.dtype is None or value.shape is None:
         return None

@@ -96,21 +96,21 @@ def this_machine(
         try:
             chosen = choose(isa)
             store = ObjectCache(default_directory() if cache is True else None if cache is False else cache)
-            return _kept(store, chosen, threads, known)
+            return _load_or_measure(store, chosen, threads, known)
         except Declined:
             return None
     except (ImportError, OSError, QrunError):
         return None
 
 
-def _kept(store: ObjectCache, isa: Isa, threads: int, known: Machine | None) -> Machine:
+def _load_or_measure(store: ObjectCache, isa: Isa, threads: int, known: Machine | None) -> Machine:
     from qrun import __version__
 
     key = f"machine 3 {__version__} {processor()} {isa.name} {threads}"
     found = store.load(key, ".machine") if known is None else None
-    machine = _parsed(found) if found is not None else None
+    machine = _parse(found) if found is not None else None
     if machine is None:
-        machine = _measured(isa, threads)
+        machine = _measure(isa, threads)
         machine = machine if known is None else faster(machine, known)
         if not machine.busy:
             store.save(key, json.dumps(asdict(machine)).encode(), ".machine")
@@ -122,10 +122,10 @@ def faster(one: Machine, other: Machine) -> Machine:
     memory = [(size, max(a, b)) for (size, a), (_, b) in zip(one.memory, other.memory, strict=True)]
     best = one if one.int8 >= other.int8 else other
     busy = one.busy and other.busy
-    return replace(best, float32=max(one.float32, other.float32), memory=falling(memory), busy=busy)
+    return replace(best, float32=max(one.float32, other.float32), memory=make_monotonic(memory), busy=busy)
 
 
-def _parsed(body: bytes) -> Machine | None:
+def _parse(body: bytes) -> Machine | None:
     """A kept measurement; None if it is damaged."""
     try:
         fields: dict[str, Any] = json.loads(body)
@@ -137,17 +137,17 @@ def _parsed(body: bytes) -> Machine | None:
         return None
 
 
-def _measured(isa: Isa, threads: int) -> Machine:
+def _measure(isa: Isa, threads: int) -> Machine:
     from qrun.native.machine.peak import Peak
 
     peak = Peak(isa, threads)
     tiles, products = max(peak.tiles(), default=0.0), max(peak.products())
     instruction = "tdpbusd" if tiles > products else peak.instruction.name
-    memory = falling([(size, max(peak.reads(size))) for size in SIZES])
+    memory = make_monotonic([(size, max(peak.reads(size))) for size in SIZES])
     return Machine(processor(), threads, instruction, max(tiles, products), max(peak.floats()), memory, peak.busy)
 
 
-def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+def make_monotonic(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """The speeds (bytes, bytes per second), each at least that of the next larger buffer, as a smaller one is at least
     as near."""
     speeds: list[float] = []

@@ -14,7 +14,7 @@ from qrun.ops._complete import NEVER
 from qrun.running.events import Clock
 from qrun.running.execution import RunResult, run_program
 from qrun.running.kept.programs import KeptProgram, look_key
-from qrun.running.plan import moving
+from qrun.running.plan import varying_names
 from qrun.running.steps import observe_codes, reference
 
 
@@ -63,7 +63,7 @@ class Observer:
                         self.found[item] = (*(self._kept.told or ())[item], *few.observations)
                     return
             step = plan.steps[item]
-            moves, constants = moving(plan, step), parts(plan.model.constants)
+            moves, constants = varying_names(plan, step), parts(plan.model.constants)
             args = [
                 (seen(name) if name in moves else borrow(constants[name])) if name else None for name in node.inputs
             ]

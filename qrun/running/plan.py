@@ -67,15 +67,15 @@ def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
     CallError for a name the graph does not have.
     """
     kept = tuple(dict.fromkeys(keep)) or tuple(v.name for v in model.outputs)
-    known = _known(model)
+    known = _tensor_names(model)
     for name in kept:
         if name not in known:
             raise _unknown_tensor(model, name, known)
     _refuse_unsupported(model)
-    return _bound(model, kept, frozenset())
+    return _bind(model, kept, frozenset())
 
 
-def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan:
+def _bind(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan:
     """The plan of a model, or of a body. outside: names of the values that the body captures."""
     last = _last_use(model, kept, outside)
     accepted: dict[tuple[str, str, int], set[tuple[np.dtype[Any] | None, ...]]] = {}
@@ -86,7 +86,7 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
         try:
             kwargs = definition.bind(node)
         except OperatorError as error:
-            raise located(error, model, node, definition) from None
+            raise locate(error, model, node, definition) from None
         seen = accepted.setdefault((node.domain, node.op_type, node.version), set())
         bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
         formals, frees = definition.formals(node.version), last.get(node.index, ())
@@ -95,7 +95,7 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
     return Plan(model, tuple(steps), kept)
 
 
-def moving(plan: Plan, step: Step) -> tuple[str, ...]:
+def varying_names(plan: Plan, step: Step) -> tuple[str, ...]:
     """Names of the values that are not constant and that the step or its bodies read, each once."""
     constants = plan.model.constants
     return tuple(dict.fromkeys(n for n in step.reads if n and n not in constants))
@@ -118,10 +118,10 @@ def _body(model: Model, node: Node, name: str) -> Plan:
     captured = {n: part for n in graph.captured if (part := model.part(n)) is not None}
     constants = constants_of({**captured, **parts(graph.constants)})
     own = replace(graph, constants=constants, source=f"{model.label}: {node.label}/{name}")
-    return _bound(own, tuple(dict.fromkeys(v.name for v in own.outputs)), frozenset(own.captured))
+    return _bind(own, tuple(dict.fromkeys(v.name for v in own.outputs)), frozenset(own.captured))
 
 
-def _known(model: Model) -> set[str]:
+def _tensor_names(model: Model) -> set[str]:
     names = {v.name for v in (*model.inputs, *model.defaults)} | set(model.constants)
     return names | {name for node in model.nodes for name in node.outputs if name}
 
@@ -204,7 +204,7 @@ def _later_opset(node: Node) -> int:
     return next((v for v in range(node.version + 1, OPSETS[-1] + 1) if schema("", node.op_type, v)), 0)
 
 
-def located(error: OperatorError, model: Model, node: Node, definition: OpDef | None = None) -> OperatorError:
+def locate(error: OperatorError, model: Model, node: Node, definition: OpDef | None = None) -> OperatorError:
     """The error with file, node and tensor added."""
     where = [model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"]
     names = [p.name for p in definition.inputs] if definition else []

@@ -135,12 +135,12 @@ def plain_runs(call: Callable[[], object]) -> Callable[[int], Burst]:
 
     def burst(times: int) -> Burst:
         spent, on = timed_calls(call, times)
-        return Burst(spent, NOTHING, known_on(on))
+        return Burst(spent, NOTHING, processor_time(on))
 
     return burst
 
 
-def known_on(ns: int) -> int | None:
+def processor_time(ns: int) -> int | None:
     """`ns`, the time that a thread was on a processor; None on Windows, which counts it in 15.6 ms."""
     return None if sys.platform == "win32" else ns
 
@@ -255,7 +255,7 @@ def measure_in_turns(
             order.append(order.pop(0))
             done += times
             if progress is not None:
-                progress(done, runs, _left(done, (perf_counter_ns() - begin) / 1e9, runs, seconds))
+                progress(done, runs, _seconds_left(done, (perf_counter_ns() - begin) / 1e9, runs, seconds))
     except KeyboardInterrupt:
         if not all(samples.totals for samples in taken):
             raise
@@ -310,7 +310,7 @@ def _enough(done: int, spent_ns: int, runs: int | None, seconds: float, least: i
     return done >= least and (spent_ns > seconds * 1e9 or done >= MAX_RUNS)
 
 
-def _left(done: int, spent: float, runs: int | None, seconds: float) -> float:
+def _seconds_left(done: int, spent: float, runs: int | None, seconds: float) -> float:
     each = spent / done
     if runs is not None:
         return each * (runs - done)

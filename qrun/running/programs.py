@@ -85,10 +85,10 @@ class Programs:
             self._seen.pop(key, None)
             ahead = self._ahead.pop(key, None)
             before = self._made.pop(key, None) or ahead
-            self._varying |= varying(before.events, events) if before else frozenset()
+            self._varying |= varying_tensors(before.events, events) if before else frozenset()
             served = self._any.get(plan.keep)
             if served is not None and served.compiled is not None and served.takes(feeds):
-                more = varying(served.compiled.events, events)
+                more = varying_tensors(served.compiled.events, events)
                 if not more <= self._sized[plan.keep]:
                     self._sized[plan.keep] |= more
                     del self._any[plan.keep]
@@ -101,7 +101,7 @@ class Programs:
         key = _key(plan, feeds)
         with self._lock:
             if key in self._seen:
-                self._made[key] = self._compiled(plan, feeds, self._seen.pop(key))
+                self._made[key] = self._compile(plan, feeds, self._seen.pop(key))
                 self._forget()
             elif key in self._ahead:
                 self._made[key] = self._ahead.pop(key)
@@ -158,7 +158,7 @@ class Programs:
         """The program `before` with calls in place of its Python steps; None if one of these cannot be a call."""
         with without_collector():
             fed = _infos(feeds)
-            infos, shapes, bounds = self._learned(plan, fed, before.events)
+            infos, shapes, bounds = self._learn_facts(plan, fed, before.events)
             known = {**self.natives.constants, **infos}
             calls = {number: call(plan.steps[number], known) for number in before.program.listing.steps}
             made = {number: found[0] for number, found in calls.items() if found is not None}
@@ -196,12 +196,12 @@ class Programs:
         (before, earlier), (last, events) = list(alike.items())[-2:]
         shapes = [{name: shape for name, shape, _ in k[1]} for k in (before, last, key)]
         fed = [name for name in shapes[0] if not shapes[0][name] == shapes[1][name] == shapes[2][name]]
-        sized = self._sized[plan.keep] = varying(earlier, events).union(fed, self._sized.get(plan.keep, ()))
+        sized = self._sized[plan.keep] = varying_tensors(earlier, events).union(fed, self._sized.get(plan.keep, ()))
         loose, compiled = Loose.of(plan, self._varying, sized, self.natives.derived), None
         if 2 * len(loose.steps) <= len(plan.steps):
             with without_collector():
                 inputs = {name: TensorInfo(name, kind, shape) for name, shape, kind in last[1]}
-                infos, values, bounds = self._learned(plan, inputs, events)
+                infos, values, bounds = self._learn_facts(plan, inputs, events)
                 compiled = self._compiler.program(plan, events, infos, inputs, values, bounds, loose)
         forms = {name: (None if name in fed else shape, kind) for name, shape, kind in key[1]}
         return AnyShapes(forms, compiled)
@@ -222,20 +222,20 @@ class Programs:
         for key in surplus({key: made.program.nbytes if made else 0 for key, made in self._made.items()}):
             del self._made[key]
 
-    def _compiled(self, plan: Plan, feeds: Mapping[str, Array], events: Sequence[NodeEvent]) -> Compiled | None:
+    def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: Sequence[NodeEvent]) -> Compiled | None:
         """The program of a plan that has run, with these events."""
         with without_collector():
             fed = _infos(feeds)
-            infos, shapes, bounds = self._learned(plan, fed, events)
+            infos, shapes, bounds = self._learn_facts(plan, fed, events)
             return self._compiler.program(plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying))
 
-    def _learned(
+    def _learn_facts(
         self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]
     ) -> tuple[dict[str, TensorInfo], dict[str, Array], list[KernelBinding | None]]:
         """Facts from a run's events: all tensors by name, the values that follow from shapes, each step's binding."""
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | fed
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
-        return infos, shapes, [self.natives.bound(step, infos, shapes) for step in plan.steps]
+        return infos, shapes, [self.natives.find_by_shapes(step, infos, shapes) for step in plan.steps]
 
 
 def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
@@ -265,7 +265,7 @@ def forms(feeds: Mapping[str, Array]) -> Forms:
     return tuple([(name, array.shape, array.dtype) for name, array in sorted(feeds.items())])
 
 
-def varying(before: Sequence[NodeEvent], after: Iterable[NodeEvent]) -> frozenset[str]:
+def varying_tensors(before: Sequence[NodeEvent], after: Iterable[NodeEvent]) -> frozenset[str]:
     """The tensors whose type or shape differed between two runs of the same nodes."""
     infos = {info.name: info for event in before for info in event.outputs}
     made = (info for event in after for info in event.outputs)

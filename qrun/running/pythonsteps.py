@@ -13,7 +13,7 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import Clock, Inside, NodeEvent
-from qrun.running.plan import Plan, moving
+from qrun.running.plan import Plan, varying_names
 from qrun.running.steps import Run, compute, compute_step, reference
 from qrun.running.typecheck import check_types
 
@@ -57,7 +57,7 @@ class BoundStep:
     ) -> None:
         self.step, self._item, self._arith, self._natives = plan.steps[item], item, arith, natives
         node, self._constants = self.step.node, parts(plan.model.constants)
-        self._moving = moving(plan, self.step)
+        self._moving = varying_names(plan, self.step)
         places = {name: place for place, name in enumerate(self._moving)}
         self._known = [self._constants[name] if name and name not in places else None for name in node.inputs]
         self._read = [(at, places[name]) for at, name in enumerate(node.inputs) if name in places]
@@ -65,7 +65,7 @@ class BoundStep:
         self._kernel, self._claims = (bound.kernel, bound.claims) if bound else (None, ())
 
     def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
-        """The outputs that have names. given: the values read that are not constant, in the order of `moving`."""
+        """The outputs that have names. given: the values read, without constants, in the order of `varying_names`."""
         args = self._args(given)
         if self._kernel is None:
             made = self._reference(args, given, of)
@@ -73,7 +73,7 @@ class BoundStep:
             for shape, itemsize, what in self._claims:
                 of.budget.claim(shape, itemsize, what)
             made = self._kernel.run(self._kernel.read(args))
-        return self._named(made, given)
+        return self._named_outputs(made, given)
 
     def _args(self, given: Sequence[Array]) -> list[Part | None]:
         args: list[Part | None] = self._known.copy()
@@ -81,7 +81,7 @@ class BoundStep:
             args[at] = given[place]
         return args
 
-    def _named(self, made: Any, given: Sequence[Array]) -> Sequence[Array]:
+    def _named_outputs(self, made: Any, given: Sequence[Array]) -> Sequence[Array]:
         """The outputs that have names."""
         outputs = made if isinstance(made, (tuple, list)) else (made,)
         return [apart(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
@@ -121,10 +121,10 @@ class LooseStep(BoundStep):
         few = not step.bodies and sum(array.size for array in args if array is not None) <= FEW
         natives = None if few else self._natives
         if of.inside.timed or (of.observer is not None and natives is not None):
-            return self._told(given, of, natives)
+            return self._run_recorded(given, of, natives)
         check_types(step, args)
         if natives is None or step.bodies:
-            return self._named(self._reference(args, given, of), given)
+            return self._named_outputs(self._reference(args, given, of), given)
         ctx = Context(
             self._arith,
             step.node.version,
@@ -135,10 +135,10 @@ class LooseStep(BoundStep):
             memo=step.memo,
             fixed=step.fixed,
         )
-        bound = natives.known(step, args) or natives.bind(step, args, of.budget)
-        return self._named(compute(step, args, bound, ctx)[0], given)
+        bound = natives.find(step, args) or natives.bind(step, args, of.budget)
+        return self._named_outputs(compute(step, args, bound, ctx)[0], given)
 
-    def _told(self, given: Sequence[Array], of: ProgramRun, natives: NativeKernels | None) -> Sequence[Array]:
+    def _run_recorded(self, given: Sequence[Array], of: ProgramRun, natives: NativeKernels | None) -> Sequence[Array]:
         """Run, and record the event."""
         step, before = self.step, self._before
         groups, observe = {step.node.index: before.group}, of.observer is not None
@@ -146,4 +146,4 @@ class LooseStep(BoundStep):
         made, event = compute_step(step, self._model, self._around(given), run)
         why = before.why or "small, of a shape that differs from run to run"
         of.told[self._item] = event if natives else replace(event, why=why)
-        return self._named(made, given)
+        return self._named_outputs(made, given)

@@ -15,7 +15,7 @@ from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
 from qrun.running.bodies import BodyPrograms
 from qrun.running.compiled import Compiled
-from qrun.running.dispatch import NativeKernels, undecided
+from qrun.running.dispatch import NativeKernels, is_undecided
 from qrun.running.dryrun import program_ahead
 from qrun.running.engine import begin
 from qrun.running.execution import (
@@ -24,7 +24,7 @@ from qrun.running.execution import (
     RunRequest,
     RunResult,
     execute,
-    expected_failure,
+    is_expected_failure,
     run_program,
 )
 from qrun.running.kept.images import Images, KeptPrograms
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 KEPT_STEPS = 20_000
-"""The most steps for which `observed` makes a program: this takes a tenth of a millisecond for each."""
+"""The most steps for which `run_observed` makes a program: this takes a tenth of a millisecond for each."""
 AHEAD_STEPS = 2000
 """The most steps for which a program is made before the first run with further shapes of a session."""
 PLANS = 8
@@ -66,17 +66,17 @@ class Runs:
                 begin(engine)
             self._first_plan = plan(self._settled)
 
-    def repeated(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
+    def repeat(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
         """The graph's outputs, if the last run's program computes them in one call; None where `run` must be called."""
         last = self.again
-        return None if last is None else last.made(feeds, self.limits)
+        return None if last is None else last.compute_outputs(feeds, self.limits)
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
         """Run once, as `Session.execute`. timed: with events; runs that observe always have them."""
         last = self.again
-        taken = None if last is None or outputs is not None or observe else last.taken(feeds)
-        if last is not None and taken is not None and last.counted():
-            result = _tried(lambda: run_program(last.compiled, taken, self.limits.budget(), timed))
+        taken = None if last is None or outputs is not None or observe else last.take_feeds(feeds)
+        if last is not None and taken is not None and last.count_run():
+            result = _try_program(lambda: run_program(last.compiled, taken, self.limits.budget(), timed))
             if result is not None:
                 return result
             self.again = None
@@ -92,9 +92,9 @@ class Runs:
         if kept is None or self.kept is None:
             return None
         if observe:
-            result = _tried(lambda: run_observed(kept, values, asked.budget))
+            result = _try_program(lambda: run_observed(kept, values, asked.budget))
         else:
-            result = _tried(lambda: run_program(kept.compiled, values, asked.budget, asked.timed))
+            result = _try_program(lambda: run_program(kept.compiled, values, asked.budget, asked.timed))
         if result is None:
             self.kept.drop(keep, observe, values)
         elif not observe:
@@ -104,7 +104,7 @@ class Runs:
     def _run_own(self, asked: RunRequest) -> RunResult:
         """Run this process's program if there is one, else step by step, and record what making a program needs."""
         keep, values, budget = asked.keep, asked.values, asked.budget.anew()
-        chosen = self.prepared(keep, asked.observe)
+        chosen = self.prepare(keep, asked.observe)
         opening = self.kept is not None and self.kept.opens(keep, asked.observe, values)
         first = self._run_ahead(chosen, asked) if opening else None
         if first is not None:
@@ -128,16 +128,16 @@ class Runs:
             except Exception as error:
                 failed, budget = error, budget.anew()
         result = self._step_by_step(chosen, values, budget, False)
-        if failed is not None and not expected_failure(failed):
+        if failed is not None and not is_expected_failure(failed):
             raise failed
-        if failed is None or not undecided(failed):
+        if failed is None or not is_undecided(failed):
             chosen.programs.learn(chosen.plan, values, tuple(result.events))
             if failed is None and opening:
                 self._keep_program(chosen.programs.ready(chosen.plan, values), keep, values, result)
         return result
 
-    def observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
-        """See `Session.observed`."""
+    def run_observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+        """See `Session.run_observed`."""
         first = self.run(feeds, outputs, True, True)
         if self.kept is not None and len(first.events) <= KEPT_STEPS:
             self._keep_observed(self.names(outputs), check_feeds(self.model, feeds), first)
@@ -147,7 +147,7 @@ class Runs:
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
     ) -> RunResult:
         """See `Session.watch`."""
-        chosen = self.prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
+        chosen = self.prepare(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
         if self._watched is None or self._watched[0] is not chosen:
             self._watched = chosen, plan(chosen.plan.model)
         return execute(self._watched[1], check_feeds(self.model, feeds), arith=self.arith,
@@ -163,7 +163,7 @@ class Runs:
             raise CallError("QR005", "outputs is not usable", facts=facts)
         return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
 
-    def prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+    def prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         """The plan for these outputs, or the graph's, and what runs it. Plans of one model share native kernels."""
         keep = keep or self.names(None)
         with self._lock:
@@ -179,7 +179,7 @@ class Runs:
         """Make the program for the outputs and inputs of `first`, an observing run, and keep it, if none is kept."""
         if self.kept is None or self.kept.find(keep, True, values) is not None:
             return
-        chosen = self.prepared(keep, True)
+        chosen = self.prepare(keep, True)
         if chosen.programs is None:
             return
         found = chosen.programs.ready(chosen.plan, values)
@@ -191,7 +191,7 @@ class Runs:
     def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
         """Let the next run repeat this program, if this run returned the graph's outputs."""
         if asked.keep == self.names(None):
-            awaited = self.kept.awaited(asked.keep, asked.values) if self.kept else None
+            awaited = self.kept.runs_left(asked.keep, asked.values) if self.kept else None
             self.again = Repeatable.of(compiled, asked.values, awaited)
 
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
@@ -201,7 +201,7 @@ class Runs:
         made = observing_program(*ahead) if ahead and asked.observe else None
         if made is None or self.kept is None:
             return None
-        result = _tried(lambda: run_observed(made, values, self.limits.budget()))
+        result = _try_program(lambda: run_observed(made, values, self.limits.budget()))
         if result is None:
             return None
         self.kept.put(keep, True, values, made)
@@ -236,7 +236,7 @@ class Runs:
         first = self._first_plan if usual and self._first_plan else plan(self._settled, keep)
         if not self.fuse:
             return self._with_kernels(first, {}, {})
-        kept = self.images.optimized if self.images else None
+        kept = self.images.load_or_optimize if self.images else None
         done = optimize(self._settled, frozenset(first.keep), self.arith, "literal" if observe else "tables", kept)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
         best = first if done.model is self._settled else plan(done.model, keep)
@@ -265,7 +265,7 @@ class Prepared:
     programs: Programs | None = None
 
 
-def _tried(run: Callable[[], RunResult]) -> RunResult | None:
+def _try_program(run: Callable[[], RunResult]) -> RunResult | None:
     """The result of a program; None where it failed for any reason but time. A run step by step then either succeeds,
     if the program lacked memory, met other shapes or could not decide a result, or it fails with the words of the
     reference."""

@@ -179,7 +179,7 @@ class Session:
                  for a sequence, None for an empty optional value, a dict for a map; the results have the same forms.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
-        repeated = self._runs.repeated(feeds) if outputs is None else None
+        repeated = self._runs.repeat(feeds) if outputs is None else None
         if repeated is not None:
             return repeated
         return {name: to_runtime(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
@@ -200,10 +200,10 @@ class Session:
     def _run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
         return self._of(feeds, outputs).run(feeds, outputs, observe, timed)
 
-    def observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+    def run_observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, and keep the program of such runs for later processes. There is none without native
         kernels, and none of more than 20,000 steps."""
-        return self._of(feeds, outputs).observed(feeds, outputs)
+        return self._of(feeds, outputs).run_observed(feeds, outputs)
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
@@ -218,15 +218,17 @@ class Session:
     def refuses(self, feeds: Mapping[str, Array], deadline: Deadline) -> bool:
         """Whether a run with these checked feeds ends in an error, as far as shapes and small values show it before the
         deadline. Always False without native kernels."""
-        from qrun.running.trial import refused
+        from qrun.running.trial import is_refused
 
         if self._engine is None:
             return False
         runs, budget = self._of(feeds), Budget(default_limit, deadline)
         given = [(name, x.shape, x.dtype.name, x.tobytes() if x.size <= SMALL else b"") for name, x in feeds.items()]
-        return self.kept(f"refuses {given!r}", lambda: refused(runs.prepared((), True), feeds, self.arith, budget))
+        return self.load_or_make(
+            f"refuses {given!r}", lambda: is_refused(runs.prepare((), True), feeds, self.arith, budget)
+        )
 
-    def kept(self, name: str, make: Callable[[], T]) -> T:
+    def load_or_make(self, name: str, make: Callable[[], T]) -> T:
         """The plain values that `make` computes from the model, now or in an earlier process. name: identifies these
         values."""
         images = self._runs.images
@@ -250,7 +252,7 @@ class Session:
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate, and why."""
-        return dict(self._runs.prepared(self._runs.names(outputs), True).reasons)
+        return dict(self._runs.prepare(self._runs.names(outputs), True).reasons)
 
     def profile(
         self,
@@ -293,13 +295,13 @@ class _Closed:
     """Replaces the parts of a closed session: every access raises CallError."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _closed()
+        raise _closed_error()
 
     def __call__(self, *given: object) -> NoReturn:
-        raise _closed()
+        raise _closed_error()
 
 
-def _closed() -> CallError:
+def _closed_error() -> CallError:
     fixes = ["run it before close(), or inside its with block", "make another Session"]
     return CallError("QR005", "this session is closed", fixes=fixes)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.declare.stored import Part, StoredConstants, borrow, hold, parts
-from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
+from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, out_of_memory_error
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
 from qrun.ir.types import describe
@@ -16,9 +16,9 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation, quantizers
 from qrun.ops._complete import few_codes
 from qrun.ops._context import Repeated
-from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
+from qrun.running.dispatch import KernelBinding, NativeKernels, is_undecided
 from qrun.running.events import Clock, Inside, NodeEvent, TensorInfo
-from qrun.running.plan import Plan, Step, located, step_of
+from qrun.running.plan import Plan, Step, locate, step_of
 from qrun.running.typecheck import check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
@@ -65,7 +65,7 @@ def run_step(step: Step, model: Model, values: dict[str, Part], run: Run) -> Nod
             try:
                 run.budget.hold_made(array, name)
             except MemoryLimitError as error:
-                raise placed(error, model, step.node) from None
+                raise locate_limit(error, model, step.node) from None
     return told
 
 
@@ -90,19 +90,19 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Part], run: Run)
             with run.clock.aside:
                 observe(step, args, bound, result, ctx)
     except OperatorError as error:
-        raise error if error.where else located(error, model, node, step.definition) from None
+        raise error if error.where else locate(error, model, node, step.definition) from None
     except LimitError as error:
-        raise placed(error, model, node) from None
+        raise locate_limit(error, model, node) from None
     except MemoryError as error:
-        raise placed(used_up(error), model, node) from None
+        raise locate_limit(out_of_memory_error(error), model, node) from None
     except REFUSALS as error:
-        raise _failed(error, model, step, args) from error
+        raise _run_error(error, model, step, args) from error
     except Exception as error:
         error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")
         raise
     made = result if isinstance(result, tuple) else (result,)
     if len(made) < sum(wanted):
-        raise _failed(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
+        raise _run_error(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
     return made, event(step, args, made, bound, ctx, run, start, duration)
 
 
@@ -214,7 +214,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
     return made
 
 
-def placed(error: LimitError, model: Model, node: Node) -> LimitError:
+def locate_limit(error: LimitError, model: Model, node: Node) -> LimitError:
     """The error with file and node added, unless it names them: a foreseen error is a later node's, or one inside."""
     if not error.where or not error.where[0].startswith(model.label):
         error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
@@ -228,7 +228,7 @@ def bind(step: Step, args: Sequence[Part | None], run: Run, wait: bool = True) -
     """
     if run.natives is None:
         return None
-    bound = run.natives.known(step, args)
+    bound = run.natives.find(step, args)
     if bound is None:
         with run.clock.aside:
             bound = run.natives.bind(step, args, run.budget)
@@ -247,7 +247,7 @@ def compute(step: Step, args: Sequence[Part | None], bound: KernelBinding | None
     try:
         return bound.kernel.run(bound.kernel.read(args)), True
     except Exception as error:
-        if not undecided(error):
+        if not is_undecided(error):
             raise
         return reference(step, args, ctx), False
 
@@ -286,7 +286,7 @@ def observe_codes(node: Node, result: Any, ctx: Context) -> None:
         ctx.observe("few-codes", "", size, size, (), f"{found[0]} {found[1]}")
 
 
-def _failed(error: Exception, model: Model, step: Step, args: Sequence[Part | None]) -> QrunError:
+def _run_error(error: Exception, model: Model, step: Step, args: Sequence[Part | None]) -> QrunError:
     node = step.node
     shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
     return RunError(

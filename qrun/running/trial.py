@@ -21,7 +21,7 @@ _ELEMENTS = 1 << 20
 NonMaxSuppression."""
 
 
-def refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: Budget) -> bool:
+def is_refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: Budget) -> bool:
     """Whether a run with these checked feeds ends in an error, as far as shapes and small values show.
 
     Steps whose result shapes are known are not computed; others are, with zeros for unknown values. An error in a step
@@ -29,8 +29,8 @@ def refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: 
     """
     assert chosen.natives is not None
     trial = _Trial(chosen, feeds, arith, budget)
-    with chosen.natives.engine.kernels.foreseeing(), without_collector():
-        return trial.refused()
+    with chosen.natives.engine.kernels.speculate(), without_collector():
+        return trial.has_refusal()
 
 
 class _Trial:
@@ -43,7 +43,7 @@ class _Trial:
         self._dry.infos.update(chosen.natives.constants if chosen.natives else {})
         self._computing = Run(arith, budget, False, None, clock, {})
 
-    def refused(self) -> bool:
+    def has_refusal(self) -> bool:
         """Whether a step refuses its inputs."""
         held = self._values.held
         for step in self._chosen.plan.steps:
@@ -52,7 +52,7 @@ class _Trial:
                 self._dry.budget.in_time()
                 if dry_step(step, self._values, self._dry) is None:
                     guesses |= not self._values.known.issuperset(filter(None, step.reads))
-                    if not self._computed(step):
+                    if not self._compute_small(step):
                         return False
             except TimeLimitError:
                 return False
@@ -66,13 +66,13 @@ class _Trial:
                 held.pop(name, None)
         return False
 
-    def _computed(self, step: Step) -> bool:
+    def _compute_small(self, step: Step) -> bool:
         """Whether the step is small enough to be computed here; its outputs are then put into the values."""
         values = self._values
         read = {name: values.held[name] for name in step.reads if name}
         if sum(array.size for array in read.values()) > _ELEMENTS:
             return False
-        blank = {name: array if array.dtype.names else values.shown(name) for name, array in read.items()}
+        blank = {name: array if array.dtype.names else values.part_of(name) for name, array in read.items()}
         around = {name: borrow(part) for name, part in blank.items() if part is not None}
         made, _ = compute_step(step, self._chosen.plan.model, around, self._computing)
         for name, array in zip(step.node.outputs, made, strict=False):

@@ -48,7 +48,7 @@ def call_of(
     if turned or not infos.keys() >= {*step.reads, *step.node.outputs} - {""}:
         return None
     try:
-        return _Call(step, natives, infos).made()
+        return _Call(step, natives, infos).build()
     except Declined:
         return None
 
@@ -70,7 +70,7 @@ class _Call:
         lengths = {infos[name].shape[0] for name in (*self.scanned, *told) if name}
         self.length = lengths.pop() if len(lengths) == 1 else None
 
-    def made(self) -> tuple[Item, Mapping[str, Compiled]]:
+    def build(self) -> tuple[Item, Mapping[str, Compiled]]:
         from qrun.native.plan.items import Task, item_of
         from qrun.native.plan.turns import TurnsOperation
 
@@ -115,10 +115,10 @@ class _Call:
         words["most"] = 1 if self.kind == "If" else ENDLESS if self.length is None else self.length
         told = (*node.inputs, "")[:2] if loop else ("", "" if self._count else node.inputs[0])
         for word, name, nbytes in zip(("count", "going"), told, (8, 1), strict=True):
-            words |= self._told(word, name, nbytes) if name else {}
+            words |= self._scalar_words(word, name, nbytes) if name else {}
         return InnerTurns(turns, operands, self._places(turns), words)
 
-    def _told(self, word: str, name: str, nbytes: int) -> dict[str, int]:
+    def _scalar_words(self, word: str, name: str, nbytes: int) -> dict[str, int]:
         """The words that locate the number of turns, or the condition. Raises Declined for one that is no scalar."""
         if self._form(name).nbytes != nbytes:
             raise Declined("no scalar")
@@ -138,7 +138,7 @@ class _Call:
         return self.names.setdefault(name, len(self.names))
 
 
-def told(compiled: Compiled, held: HeldTurns, tick: float, path: str) -> Iterator[Happening]:
+def happenings(compiled: Compiled, held: HeldTurns, tick: float, path: str) -> Iterator[Happening]:
     """The events at the nodes of a graph, for the turns that ran. tick: ns; path: of the graph."""
     listing, count = compiled.program.listing, held.word("total")
     spans = np.bincount(listing.counts[:, 3], held.spans, listing.items) * tick
@@ -149,4 +149,4 @@ def told(compiled: Compiled, held: HeldTurns, tick: float, path: str) -> Iterato
     for number, one in held.instance.held.items():
         item = int(listing.counts[number, 3])
         attribute, program = next(inner[item])
-        yield from told(program, one, tick, f"{path}{compiled.plan.steps[item].node.label}/{attribute}/")
+        yield from happenings(program, one, tick, f"{path}{compiled.plan.steps[item].node.label}/{attribute}/")

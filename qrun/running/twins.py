@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops import Observation
-from qrun.ops.lowering.kernel import NativeKernel, sized_as
+from qrun.ops.lowering.kernel import NativeKernel, with_sizes_of
 
 Part = tuple[tuple[int, ...], np.dtype[Any], bytes] | None
 Key = tuple[Part, ...]
@@ -58,12 +58,12 @@ class Twins:
             self._seen[twin.leader] = key, fits
         return twin.leader if fits else None
 
-    def sized(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
+    def with_leader_sizes(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
         """The node's first kernel with the sizes of its leader's kernel, None if the node must be lowered; and the
         observations in its constants. The leader's lowering has checked the shapes, which are the same here; the
         constants were checked when the first kernel was made."""
         twin = self._known[index]
-        return sized_as(twin.kernel, other), twin.observations
+        return with_sizes_of(twin.kernel, other), twin.observations
 
 
 def _of_other_sizes(first: Key, other: Key) -> bool:

@@ -20,7 +20,7 @@ from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.call import CompiledKernel, KernelCall
 from qrun.native.machine.codegen import compile_object
-from qrun.native.machine.compile import Kernels, emitted, kernel_text
+from qrun.native.machine.compile import Kernels, emit_code, kernel_text
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.threads import Awaited
 
@@ -71,7 +71,7 @@ class Unlinked(Kernels):
 
 @cache
 def _names(spec: KernelSpec) -> tuple[str, ...]:
-    return emitted(spec)[1]
+    return emit_code(spec)[1]
 
 
 class Foreign(Engine):
@@ -146,7 +146,7 @@ class Program:
         addresses.append(self._place(result, 1, _FILL))
         self.results.append((self.segments[-1][0], operands[-1]))
         for section in sections:
-            arguments = section.bound(addresses)
+            arguments = section.bind(addresses)
             for array in section.keep:
                 arguments[arguments == array.__array_interface__["data"][0]] = self._place(array)
             if section.spec not in self.kernels:

@@ -33,7 +33,7 @@ def image_compare(seed: int, folder: Path, cache: str | Path) -> bool:
     except QrunError:
         return False
     assert told(began) == told(Session(model, cache=cache, **options).execute(feeds[0])), f"seed {seed}, first"
-    first.observed(feeds[0])
+    first.run_observed(feeds[0])
     Session(path, cache=cache, **options).run(feeds[0])
     used = False
     for given in feeds:
@@ -41,7 +41,7 @@ def image_compare(seed: int, folder: Path, cache: str | Path) -> bool:
         got = kept.execute(given)
         want = Session(model, cache=cache, **options).execute(given)
         assert told(got) == told(want), f"seed {seed}"
-        for outputs in (kept.execute(given, observe=False).outputs, kept.observed(given).outputs):
+        for outputs in (kept.execute(given, observe=False).outputs, kept.run_observed(given).outputs):
             assert bits(outputs) == bits(want.outputs), f"seed {seed}"
         used |= not kept._runs.plans
     return used

@@ -57,9 +57,9 @@ def _halves(narrow: str, result: str) -> Write:
     def write(w: Flow, values: list[Value]) -> Value:
         count, whole, parts = values[0].lanes, w.value(result, "poison"), []
         for first in (0, count // 2):
-            cut = [value.shuffled(range(first, first + count // 2)) for value in values]
+            cut = [value.shuffle(range(first, first + count // 2)) for value in values]
             parts.append(w.call(f"<{whole.lanes // 2} x {whole.element}>", f"llvm.x86.{narrow}", *cut))
-        return parts[0].shuffled(range(whole.lanes), parts[1])
+        return parts[0].shuffle(range(whole.lanes), parts[1])
 
     return write
 

@@ -41,7 +41,7 @@ def run(operation: Conv | Gemm, x: Array) -> Array:
 def touched(operation: Operation) -> tuple[int, int]:
     """Bytes that calls touch of a convolution's 8-bit operand, all of which count, and of its result."""
     x, y = (max((call.extents[place] for call in operation.tight), default=0) for place in (0, 1))
-    return max(x, size(operation.operands[0].stored("channels"))), y
+    return max(x, size(operation.operands[0].memory_shape("channels"))), y
 
 
 def critical(scales: tuple[Any, Any, Any], out: str, zero: int) -> Array:

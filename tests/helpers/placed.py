@@ -43,7 +43,7 @@ def run_placed(
     for place, operand in enumerate(operation.operands):
         last = place == len(operation.operands) - 1
         order = operation.result_order if last else operation.source_order
-        stored = operand.stored(order)
+        stored = operand.memory_shape(order)
         rows, width = rows_of(stored, operand.dtype.itemsize)
         stride = strides[place] or width
         span = (rows - 1) * stride + width if rows else 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from helpers.native import SETS, Test, thin
-from qrun.declare.frozen import declared, replace
+from qrun.declare.frozen import fields_of, replace
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.compile import Kernels, kernel_text
@@ -26,7 +26,7 @@ _FEATURES = re.compile(r'"target-features"="[^"]*"')
 
 def width(isa: Isa) -> str:
     """Equal for sets that differ in products of bytes only."""
-    return repr([getattr(isa, f) for f in declared(Isa) if f not in (*OF_PRODUCTS, "name", "features", "needs")])
+    return repr([getattr(isa, f) for f in fields_of(Isa) if f not in (*OF_PRODUCTS, "name", "features", "needs")])
 
 
 BY_NAME = {isa.name: isa for isa in ISAS}

@@ -75,7 +75,7 @@ def test_packed_weights_are_not_held_as_they_were_stored(form: str, tmp_path: Pa
             assert len(found) == len(FORMS[form][1])
             for rows in (4, 1, 40, 4):
                 np.testing.assert_array_equal(session.run(feeds(rows))["y"], want[rows])
-                session.observed(feeds(rows))
+                session.run_observed(feeds(rows))
                 assert not held(found)
     kept = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*.model"))
     assert kept < (tmp_path / "weights").stat().st_size // 4

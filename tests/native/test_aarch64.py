@@ -27,7 +27,7 @@ from qrun.ir.types import NUMBERS
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, taps_per_turn
 from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.copy import sliced, transposed
+from qrun.native.kernels.copy import slice_copy, transpose_copy
 from qrun.native.kernels.decoder import Heads, RaggedMask, RaggedPresent, Rotary
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv
@@ -175,11 +175,11 @@ def copy_cases() -> Iterator[Case]:
 
 
 def plan_transposed(x: Array, perm: tuple[int, ...], engine: Engine) -> Operation:
-    return transposed(engine, x.shape, x.dtype, perm)
+    return transpose_copy(engine, x.shape, x.dtype, perm)
 
 
 def plan_sliced(x: Array, engine: Engine) -> Operation:
-    return sliced(engine, x.shape, x.dtype, (1, 5, 1, 0), (1, -2, 1, 3), (1, 3, 3, 3))
+    return slice_copy(engine, x.shape, x.dtype, (1, 5, 1, 0), (1, -2, 1, 3), (1, 3, 3, 3))
 
 
 def float_cases() -> Iterator[Case]:

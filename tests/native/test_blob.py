@@ -16,7 +16,7 @@ from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm, available
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine import blob
-from qrun.native.machine.blob import blob_of, loaded
+from qrun.native.machine.blob import blob_of, load_blobs
 from qrun.native.machine.codegen import compile_object, llvm
 from qrun.native.machine.engine import Engine
 from qrun.native.proof.epilogue import Target
@@ -58,7 +58,7 @@ def test_code_and_its_constants_run_wherever_they_lie() -> None:
     found = blob_of(compile_object(ADD, isa(), flat=True))
     assert found is not None
     for _ in range(3):
-        code = loaded([found])[0]
+        code = load_blobs([found])[0]
         kernel = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(code.get_function_address("kernel"))
         assert [kernel(i, 0) for i in range(4)] == [105, 106, 107, 108]
         helper = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.get_function_address("helper"))
@@ -80,13 +80,13 @@ def test_what_is_no_object_becomes_none() -> None:
 @pytest.mark.parametrize("bad", [b"\0" * 8, b"\1\0\0\0\5\0\0\0", b"\0\0\0\0\4\0\0\0abcde"])
 def test_broken_blobs_are_refused(bad: bytes) -> None:
     with pytest.raises(OSError, match="not a blob"):
-        loaded([bad])
+        load_blobs([bad])
 
 
 def test_code_cannot_be_written() -> None:
     found = blob_of(compile_object(ADD, isa(), flat=True))
     assert found is not None
-    code = loaded([found])[0]
+    code = load_blobs([found])[0]
     start = code.get_function_address("kernel")
     lines = Path("/proc/self/maps").read_text().splitlines()
     spans = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[1]) for line in lines]

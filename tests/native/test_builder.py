@@ -138,10 +138,10 @@ def test_two_threads_make_what_is_to_be_finished() -> None:
 def test_what_may_be_needed_is_made_last_and_what_is_unlikely_for_who_wants_it(usual: float) -> None:
     builder, made = Builder(), []
     _, gate = busy(builder)
-    with builder.foreseeing():
+    with builder.speculate():
         asked = [builder.later(lambda size=size: made.append(size), size) for size in (3, 1, 2)]  # type: ignore[misc]
         unlikely = builder.later(lambda: made.append(0), 0, likely=False)
-    with builder.foreseeing():
+    with builder.speculate():
         more = [builder.later(lambda size=size: made.append(size), size) for size in (6, 4, 5)]  # type: ignore[misc]
         gate.set()
         while any(awaited.waits for awaited in more):
@@ -238,7 +238,7 @@ def test_results_that_nobody_wants_any_more_leave_the_interval_as_before(usual: 
     begun, gate = busy(builder)
     begun.wait(60)
     left = [builder.later(lambda: 7) for _ in range(3)]
-    with builder.foreseeing():
+    with builder.speculate():
         left.append(builder.later(lambda: 7))
     del builder
     gate.set()

@@ -272,7 +272,7 @@ def test_rows_that_are_made_stay_within_their_memory(isa: str) -> None:
         scale = rng.normal(0, 1, shape[-1]).astype(F)
         operands = [Operand(s, np.dtype(F)) for s in (shape, other, shape)]
         source = Expression(engine(isa), operands, "ff", [FunctionStep("mul", (0, 1))])
-        operation = LayerNorm(engine(isa), shape, scale, None, float(F(1e-5))).reading(source)
+        operation = LayerNorm(engine(isa), shape, scale, None, float(F(1e-5))).fuse_source(source)
         assert operation is not None
         x, z = (rng.normal(0, 1, s).astype(F) for s in (shape, other))
         x.reshape(-1, shape[-1])[::3] = 3

@@ -19,7 +19,7 @@ import qrun
 from qrun.native.kernels.coded import CodedMatmul, CodedWeights
 from qrun.native.machine.engine import Engine
 from qrun.ops import Context, find
-from qrun.ops.matmulnbits import checked_weights
+from qrun.ops.matmulnbits import check_weights
 
 F = np.float32
 SIZES = (
@@ -38,7 +38,7 @@ def product(isa: str, inputs: list[Any], attributes: dict[str, int], threads: in
 def planned(engine: Engine, inputs: list[Any], attributes: dict[str, int]) -> CodedMatmul:
     """The operation, as the operator's lowering makes it."""
     a, *rest = inputs
-    weights = checked_weights(a, rest, [attributes[name] for name in ("K", "N", "bits", "block_size")], 0)
+    weights = check_weights(a, rest, [attributes[name] for name in ("K", "N", "bits", "block_size")], 0)
     zeros = None if weights.zero_points is None else weights.zeros()
     codes = weights.codes.reshape(len(weights.codes), -1)
     coded = CodedWeights(codes, weights.scales, zeros, weights.bits, weights.block, weights.depth)

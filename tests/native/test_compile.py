@@ -62,7 +62,7 @@ def test_what_mostly_becomes_part_of_others_is_compiled_only_for_who_wants_it(
     isa, kernels, (kind, steps, operands) = choose(), Kernels(), form
     rows, out = (4 * isa.lanes, "u8") if kind == "quantize" else (isa.lanes, "f32")
     spec = KernelSpec(kind, isa.name, rows, 1, 1, steps or kind, out, False, operands=operands)
-    with kernels.foreseeing():
+    with kernels.speculate():
         kernel = kernels.get(spec)
         deadline = time.monotonic() + (0.3 if waits else 60)
         while kernel.code.waits and time.monotonic() < deadline:

@@ -204,7 +204,7 @@ def test_wide_elements_in_either_order(isa: str, at_end: bool) -> None:
         assert operation.order == "any"
         assert_equal(np.ascontiguousarray(engine(isa, threads).run(operation, arrays)), want)
         for order in ("channels", "plain"):
-            lying = operation.lying(order)
+            lying = operation.with_layout(order)
             assert lying.parts == tuple(np.cumsum([0, 5, 0]) * each * (1 if order == "channels" else 15))
             for strides in [(0,) * 4] + [(7 * each, 0, 40 * each, 41 * each)] * (order == "channels"):
                 got = run_placed(engine(isa, threads), lying, arrays, strides, at_end)

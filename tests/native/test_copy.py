@@ -17,11 +17,22 @@ from onnx import helper
 
 import qrun
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Loop, Triangle, arrange, copies, merged, padded, shuffled, sliced, transposed, view
-from qrun.native.kernels.rearrange import repeated, spread
+from qrun.native.kernels.copy import (
+    Loop,
+    Triangle,
+    arrange,
+    copies,
+    merge,
+    pad_copy,
+    shuffle_copy,
+    slice_copy,
+    transpose_copy,
+    view,
+)
+from qrun.native.kernels.rearrange import depth_to_space_copy, tile_copy
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
-from qrun.native.plan.fusing import fused, shuffle_groups
+from qrun.native.plan.fusing import fuse, shuffle_groups
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -74,20 +85,20 @@ def test_transposes_slices_and_pads(isa: str, seed: int, threads: int) -> None:
         order: Any = rng.choice(["plain", "channels"]) if rank > 2 else "plain"
         x, case = numbers(rng, shape, dtype), f"{isa} seed {seed} {shape} {dtype} {order}"
         perm = [int(a) for a in rng.permutation(rank)]
-        operation = transposed(native, shape, dtype, perm, order)
+        operation = transpose_copy(native, shape, dtype, perm, order)
         assert_equal(run_placed(native, operation, [x], (0, 0)), x.transpose(perm), f"{case} {perm}")
         starts = [int(rng.integers(0, n)) for n in shape]
         steps = [int(s) for s in rng.choice([1, 1, 2, 3, -1, -2], rank)]
         counts = [int(rng.integers(0, ((n - 1 - a) // s if s > 0 else a // -s) + 2))
                   for n, a, s in zip(shape, starts, steps, strict=True)]  # fmt: skip
         picked = [a + s * np.arange(n) for a, s, n in zip(starts, steps, counts, strict=True)]
-        operation = sliced(native, shape, dtype, starts, steps, counts, order)
+        operation = slice_copy(native, shape, dtype, starts, steps, counts, order)
         want = x[np.ix_(*picked)] if rank else x
         assert_equal(run_placed(native, operation, [x], (0, 0)), want, f"{case} {starts} {steps} {counts}")
         begin = [int(n) for n in rng.integers(-2, 4, rank)]
         end = [max(int(e), -n - b) for e, n, b in zip(rng.integers(-2, 4, rank), shape, begin, strict=True)]
         fill = numbers(rng, (), dtype)
-        operation = padded(native, shape, fill, begin, end, order)
+        operation = pad_copy(native, shape, fill, begin, end, order)
         want = pad_by_hand(x, fill, begin, end)
         assert_equal(run_placed(native, operation, [x], (0, 0)), want, f"{case} {begin} {end}")
 
@@ -112,7 +123,7 @@ def test_channel_shuffles(isa: str, groups: tuple[int, int], threads: int) -> No
         for dtype in (np.uint8, np.float32) if n < 30 else (np.int8,):
             x = numbers(rng, (2, g * n, *spatial), dtype)
             want = x.reshape(2, g, n, *spatial).swapaxes(1, 2).reshape(x.shape)
-            operation = shuffled(native, x.shape, x.dtype, g)
+            operation = shuffle_copy(native, x.shape, x.dtype, g)
             row = g * n * x.itemsize
             for strides in ((0, 0), (row + 3, row + 9)):
                 assert_equal(run_placed(native, operation, [x], strides), want, f"{isa} {groups} {spatial} {strides}")
@@ -124,7 +135,7 @@ def test_large_copies_are_shared_by_threads() -> None:
         native = engine(ISAS[0], threads)
         for shape in ((1, 64, 56, 56), (1, 3, 224, 224), (200000,)):
             x = rng.integers(0, 256, shape).astype(np.uint8)
-            operation = transposed(native, shape, x.dtype, range(len(shape))[::-1])
+            operation = transpose_copy(native, shape, x.dtype, range(len(shape))[::-1])
             assert threads == 1 or sum(s.tiles for s in operation.tight) >= 3 or len(shape) == 1
             assert np.array_equal(native.run(operation, [x]), x.T)
 
@@ -134,11 +145,11 @@ def test_more_axes_than_a_kernel_has() -> None:
     native = engine(ISAS[0])
     x = rng.integers(0, 256, (2, 3, 2, 3, 2, 3, 2, 5)).astype(np.uint8)
     perm = (7, 1, 5, 3, 6, 0, 4, 2)
-    operation = transposed(native, x.shape, x.dtype, perm)
+    operation = transpose_copy(native, x.shape, x.dtype, perm)
     assert 1 < len(operation.tight) <= 64
     assert_equal(run_placed(native, operation, [x], (0, 0)), x.transpose(perm))
     with pytest.raises(Declined, match="too many axes"):
-        transposed(native, (70, 71, 72, 73, 74, 75, 76), x.dtype, (6, 4, 2, 0, 1, 3, 5)).sections((0, 0))
+        transpose_copy(native, (70, 71, 72, 73, 74, 75, 76), x.dtype, (6, 4, 2, 0, 1, 3, 5)).sections((0, 0))
 
 
 def test_views_are_copied_only_where_they_stand_alone() -> None:
@@ -150,8 +161,8 @@ def test_views_are_copied_only_where_they_stand_alone() -> None:
     for shape in ((0, 3), (3, 0, 2)):
         assert native.run(view(native, (0,), shape, x.dtype), [x[:0, 0, 0]]).shape == shape
     last, first = (
-        transposed(native, x.shape, x.dtype, (0, 2, 1)),
-        transposed(native, (1, 2, 3, 4), x.dtype, (0, 3, 1, 2)),
+        transpose_copy(native, x.shape, x.dtype, (0, 2, 1)),
+        transpose_copy(native, (1, 2, 3, 4), x.dtype, (0, 3, 1, 2)),
     )
     assert [(t.view, t.source_order, t.result_order) for t in (last, first)] == [
         (True, "channels", "plain"), (True, "plain", "channels")]  # fmt: skip
@@ -161,35 +172,32 @@ def test_views_are_copied_only_where_they_stand_alone() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
     with pytest.raises(ValueError, match="not among 4"):
-        sliced(native, (4,), u8, [1], [2], [3])
+        slice_copy(native, (4,), u8, [1], [2], [3])
     with pytest.raises(ValueError, match="not among 4"):
-        sliced(native, (4,), u8, [3], [-1], [5])
+        slice_copy(native, (4,), u8, [3], [-1], [5])
     with pytest.raises(ValueError, match="removes more"):
-        padded(native, (2,), np.uint8(0), [-1], [-2])
+        pad_copy(native, (2,), np.uint8(0), [-1], [-2])
     with pytest.raises(ValueError, match="no 3 groups"):
-        shuffled(native, (1, 8, 4), u8, 3)
+        shuffle_copy(native, (1, 8, 4), u8, 3)
     with pytest.raises(ValueError, match="as many elements"):
         view(native, (2, 3), (5,), u8)
     with pytest.raises(ValueError, match="in another order"):
         arrange(native, Operand((2, 3), u8), "plain", Operand((3, 2), u8), "plain")
     with pytest.raises(Declined, match="16 bytes"):
-        transposed(native, (2, 3), np.dtype(np.complex128), (1, 0))
-    operation = transposed(native, (1, 3, 4), u8, (0, 2, 1), "channels")
+        transpose_copy(native, (2, 3), np.dtype(np.complex128), (1, 0))
+    operation = transpose_copy(native, (1, 3, 4), u8, (0, 2, 1), "channels")
     for strides in ((2, 0), (0, 3)):
         with pytest.raises(ValueError, match="cannot lie"):
             operation.sections(strides)
     with pytest.raises(ValueError, match="not known"):
-        sliced(native, (1, 3, 4), u8, [0] * 3, [1] * 3, [1, 3, 4], "any").sections((4, 4))
+        slice_copy(native, (1, 3, 4), u8, [0] * 3, [1] * 3, [1, 3, 4], "any").sections((4, 4))
     with pytest.raises(ValueError, match="begins before"):
         list(copies(native, [Loop(3, (-1, 1))], (1, 0), 1))
 
 
 def test_neighbouring_loops_become_one() -> None:
-    assert merged([Loop(2, (12, 12)), Loop(3, (4, 4)), Loop(4, (1, 1))]) == [Loop(24, (1, 1))]
-    assert merged([Loop(4, (1, 3)), Loop(3, (4, 1)), Loop(1, (99, 99))]) == [
-        Loop(4, (1, 3)),
-        Loop(3, (4, 1)),
-    ]
+    assert merge([Loop(2, (12, 12)), Loop(3, (4, 4)), Loop(4, (1, 1))]) == [Loop(24, (1, 1))]
+    assert merge([Loop(4, (1, 3)), Loop(3, (4, 1)), Loop(1, (99, 99))]) == [Loop(4, (1, 3)), Loop(3, (4, 1))]
 
 
 def shuffle_model(groups: int, shape: tuple[int, ...], middle: list[int], perm: list[int]) -> onnx.ModelProto:
@@ -224,7 +232,7 @@ def test_shuffles_are_found_in_programs(
     same_everywhere(model, {"x": x}, ["c", "y"])
     native = engine(ISAS[0])
     first = view(native, shape, middle, x.dtype)
-    swap = transposed(native, middle, x.dtype, perm)
+    swap = transpose_copy(native, middle, x.dtype, perm)
     last = view(native, swap.result.shape, shape, x.dtype)
     assert shuffle_groups(first, swap, last) == groups
 
@@ -234,12 +242,12 @@ def test_a_shuffle_whose_parts_are_used_is_left_alone() -> None:
 
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
     shape, middle = (1, 8, 4), (1, 2, 4, 4)
-    operations = [view(native, shape, middle, u8), transposed(native, middle, u8, (0, 2, 1, 3)),
+    operations = [view(native, shape, middle, u8), transpose_copy(native, middle, u8, (0, 2, 1, 3)),
                   view(native, (1, 4, 2, 4), shape, u8)]  # fmt: skip
     items = [Task(o, (n,), n + 1) for n, o in enumerate(operations)]
-    assert [i.operation.order for i in fused(native, items, [3])] == ["channels"] * 3
-    assert fused(native, items, [2, 3]) == items
-    assert fused(native, items[1:], [3]) == items[1:]
+    assert [i.operation.order for i in fuse(native, items, [3])] == ["channels"] * 3
+    assert fuse(native, items, [2, 3]) == items
+    assert fuse(native, items[1:], [3]) == items[1:]
 
 
 NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
@@ -334,7 +342,7 @@ def test_repeats_and_blocks(isa: str, seed: int, threads: int) -> None:
         times = [int(n) for n in rng.choice([0, 1, 1, 2, 3, 5, 17], lead + rank, p=[0.04, *[0.16] * 6])]
         order: Any = rng.choice(["plain", "channels"]) if rank > 2 and not lead else "plain"
         x, case = rng.integers(0, 100, shape).astype(dtype), f"{isa} {dtype} {shape} {times} {order}"
-        operation = repeated(native, shape, dtype, times, order)
+        operation = tile_copy(native, shape, dtype, times, order)
         assert_equal(run_placed(native, operation, [x], (0, 0)), np.tile(x, times), case)
         b, rest, h, w = (int(n) for n in rng.integers(1, (5, 20, 9, 9)))
         x = rng.integers(0, 100, (2, b * b * rest, h, w)).astype(dtype)
@@ -346,9 +354,9 @@ def test_repeats_and_blocks(isa: str, seed: int, threads: int) -> None:
                 first = row * steps[0] + column * steps[1]
                 wide[:, :, row::b, column::b] = x[:, first :: steps[2]][:, :rest]
         case = f"{isa} {dtype} {x.shape} {b} {steps} {order}"
-        there = spread(native, x.shape, dtype, b, steps, order)
+        there = depth_to_space_copy(native, x.shape, dtype, b, steps, order)
         assert_equal(run_placed(native, there, [x], (0, 0)), wide, case)
-        back = spread(native, x.shape, dtype, b, steps, order, gathered=True)
+        back = depth_to_space_copy(native, x.shape, dtype, b, steps, order, gathered=True)
         assert_equal(run_placed(native, back, [wide], (0, 0)), x, case)
 
 

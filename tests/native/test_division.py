@@ -74,7 +74,7 @@ def test_quotients_and_remainders(isa: str, name: str, dtype: Any) -> None:
         own = engine(isa, 1 + number // 2 % 2)
         operation = Elementwise(own, name, [Operand(v.shape, v.dtype) for v in (x, y)])
         for order in ("plain", "channels") if operation.order == "any" else ("plain",):
-            got = run_placed(own, operation.lying(order), [x, y], (0, 0, 0))
+            got = run_placed(own, operation.with_layout(order), [x, y], (0, 0, 0))
             assert_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{x.shape} {y.shape} {order}")
 
 

@@ -215,7 +215,7 @@ def test_operands_that_broadcast(isa: str, name: str) -> None:
                 operation = Elementwise(engine(isa, threads), name, [Operand(v.shape, v.dtype) for v in (x, y)])
                 orders: tuple[Any, ...] = ("plain", "channels") if operation.order == "any" else ("plain",)
                 for order in orders:
-                    lying = operation.lying(order)
+                    lying = operation.with_layout(order)
                     got = run_placed(engine(isa), lying, [x, y], (0, 0, 0), True)
                     assert_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{shapes} {order}")
 
@@ -265,7 +265,7 @@ def test_integers_and_comparisons(isa: str, name: str, dtype: Any) -> None:
         for threads in (1, 2):
             operation = Elementwise(engine(isa, threads), name, [Operand(v.shape, v.dtype) for v in (x, y)])
             for order in ("plain", "channels") if operation.order == "any" else ("plain",):
-                got = run_placed(engine(isa), operation.lying(order), [x, y], (0, 0, 0), True)
+                got = run_placed(engine(isa), operation.with_layout(order), [x, y], (0, 0, 0), True)
                 assert_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{shapes} {order}")
 
 
@@ -288,7 +288,7 @@ def test_choices(isa: str, dtype: Any) -> None:
             arrays = [condition.view(bool), x, y]
             got = run_placed(engine(isa), operation, arrays, (0,) * 4) if operation.order != "any" else None
             for order in ("plain", "channels") if operation.order == "any" else ():
-                got = run_placed(engine(isa), operation.lying(order), arrays, (0,) * 4)
+                got = run_placed(engine(isa), operation.with_layout(order), arrays, (0,) * 4)
                 assert np.ascontiguousarray(got).view(want.dtype).tobytes() == want.tobytes(), (shapes, order)
             assert got is not None
             assert np.ascontiguousarray(got).tobytes() == want.tobytes(), shapes
@@ -321,7 +321,7 @@ def test_logical_nodes(threads: int) -> None:
 def test_rows_with_gaps(isa: str) -> None:
     rng = np.random.default_rng(14)
     x, y = (numbers(rng, 2 * 9 * 6).reshape(2, 9, 6) for _ in range(2))
-    operation = Elementwise(engine(isa), "add", [Operand(x.shape, x.dtype)] * 2).lying("channels")
+    operation = Elementwise(engine(isa), "add", [Operand(x.shape, x.dtype)] * 2).with_layout("channels")
     for strides in ((48, 0, 0), (0, 40, 0), (36, 60, 44)):
         for at_end in (True, False):
             with np.errstate(all="ignore"):

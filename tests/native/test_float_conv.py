@@ -110,7 +110,7 @@ def test_relu_and_clip_are_made_with_the_sums(isa: str) -> None:
         plan, want = made(isa, x, w, bias, **geometry), wanted(x, w, bias, geometry)
         for low, high, zero in ((0.0, np.inf, 0.0), (-0.5, 0.75, -0.0)):
             limits = np.where(want < low, F(low), np.where(want > high, F(high), want)) + F(zero)
-            assert_bits(run(plan.limited(low, high, zero), x), limits, f"{number} {low} {high}")
+            assert_bits(run(plan.with_limits(low, high, zero), x), limits, f"{number} {low} {high}")
 
 
 @every_width
@@ -222,7 +222,7 @@ def test_relu_and_clip_are_made_with_transposed_sums(isa: str) -> None:
         plan, want = transposing(isa, x, w, bias, **geometry), transposed(x, w, bias, geometry)
         for low, high, zero in ((0.0, np.inf, 0.0), (-0.5, 0.75, -0.0)):
             limits = np.where(want < low, F(low), np.where(want > high, F(high), want)) + F(zero)
-            assert_bits(engine(isa).run(plan.limited(low, high, zero), [x]), limits, f"{kind} {low} {high}")
+            assert_bits(engine(isa).run(plan.with_limits(low, high, zero), [x]), limits, f"{kind} {low} {high}")
 
 
 @every_width

@@ -61,7 +61,7 @@ def test_operands_that_broadcast(isa: str, name: str) -> None:
         want = np.asarray(definition(*arrays))
         operation = Elementwise(engine(isa), name, [Operand(v.shape, v.dtype) for v in arrays])
         for order in ("plain", "channels") if operation.order == "any" else ("plain",):
-            got = run_placed(engine(isa), operation.lying(order), arrays, (0,) * (len(arrays) + 1), True)
+            got = run_placed(engine(isa), operation.with_layout(order), arrays, (0,) * (len(arrays) + 1), True)
             same_bits(np.ascontiguousarray(got).reshape(want.shape), want, f"{shapes} {order}")
 
 

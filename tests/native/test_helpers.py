@@ -19,7 +19,7 @@ import qrun.native.machine.threads as module
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.meter import Meter
 from qrun.native.machine.threads import Helpers
-from qrun.native.plan.stamps import Segment, Stamp, helped, times
+from qrun.native.plan.stamps import Segment, Stamp, helper_spans, times
 
 SOON = 20.0
 
@@ -178,13 +178,13 @@ def test_what_runs_elsewhere_takes_the_whole_stretch() -> None:
 
 def test_a_helper_has_times_where_it_worked() -> None:
     helper = [[105, 120], [140, 140], [162, 170], [175, 175]]
-    assert helped([stamp(helper)], [0, 0, 2]) == {0: [(1, 1010, 30)], 2: [(1, 1124, 16)]}
+    assert helper_spans([stamp(helper)], [0, 0, 2]) == {0: [(1, 1010, 30)], 2: [(1, 1124, 16)]}
 
 
 def test_a_helper_that_was_not_there_left_old_notes() -> None:
     old = [[10, 40], [45, 50], [60, 70], [80, 80]]
     there = [[101, 111], [140, 140], [162, 162], [175, 175]]
-    assert helped([stamp(old, there)], [0, 0, 2]) == {0: [(2, 1002, 20)]}
+    assert helper_spans([stamp(old, there)], [0, 0, 2]) == {0: [(2, 1002, 20)]}
 
 
 def test_a_clock_that_goes_back_leaves_times_near_the_run() -> None:

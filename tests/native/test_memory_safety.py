@@ -202,7 +202,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def backwards() -> Iterator[None]:
-    forwards, seen = qrun.native.machine.compile.emitted, list[str]()
+    forwards, seen = qrun.native.machine.compile.emit_code, list[str]()
 
     def emitted(spec: Any) -> tuple[str, tuple[str, ...]]:
         text, names = forwards(spec)
@@ -212,7 +212,7 @@ def backwards() -> Iterator[None]:
         return made, names
 
     with emulation(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(qrun.native.machine.compile, "emitted", emitted)
+        patch.setattr(qrun.native.machine.compile, "emit_code", emitted)
         yield
     assert seen
 

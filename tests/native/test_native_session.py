@@ -169,13 +169,13 @@ def test_no_program_of_too_many_nodes_is_kept(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("qrun.running.runs.KEPT_STEPS", 0)
     monkeypatch.setattr("qrun.running.runs.Runs._keep_observed", refuse)
-    qrun.Session(open_model(), backend="native", cache=OBJECTS).observed({"i0": A})
+    qrun.Session(open_model(), backend="native", cache=OBJECTS).run_observed({"i0": A})
 
 
 def test_kernels_are_reused_and_bounded() -> None:
     session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
     assert session.execute({"i0": A}).aside_ns > 0
-    natives = session._runs.prepared((), False).natives
+    natives = session._runs.prepare((), False).natives
     assert natives is not None
     (made,) = natives._bound[0].values()
     session.execute({"i0": A}, ["y0"])
@@ -205,7 +205,7 @@ def test_nodes_whose_constants_differ_in_values_share_a_kernel_that_does_not_loo
     for _ in range(3):
         made = session.run({"x": given})
         assert [y.tolist() for y in made.values()] == [(given + c).tolist() for c in constants]
-    natives = session._runs.prepared((), False).natives
+    natives = session._runs.prepare((), False).natives
     assert natives is not None
     first, second, other = (next(iter(natives._bound[n].values())) for n in range(3))
     assert first is second
@@ -220,12 +220,12 @@ def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert np.array_equal(session.run({"i0": a})["y0"], a.astype(np.int32) @ B)
 
     def kept() -> list[int]:
-        found = session._runs.prepared((), False).programs
+        found = session._runs.prepare((), False).programs
         assert found is not None
         return [key[1][0][1][0] for key, made in found._made.items() if made]
 
     def once() -> list[int]:
-        found = session._runs.prepared((), False).programs
+        found = session._runs.prepare((), False).programs
         assert found is not None
         return [key[1][0][1][0] for key in found._ahead]
 
@@ -264,7 +264,7 @@ def test_further_shapes_run_as_programs_at_once() -> None:
             got = session.run({"i0": a})
             for name, array in reference.run({"i0": a}).items():
                 np.testing.assert_array_equal(got[name], array)
-            found = session._runs.prepared((), False).programs
+            found = session._runs.prepare((), False).programs
             assert found is not None
             assert [key[1][0][1][0] for key, program in found._made.items() if program] == made
         assert found.foretold == foretold

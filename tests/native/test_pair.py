@@ -20,7 +20,7 @@ from helpers.support import MS, assert_equal, node_model
 import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels import point
-from qrun.native.kernels.copy import repeated
+from qrun.native.kernels.copy import broadcast_copy
 from qrun.native.kernels.point import PairLookup, row_shapes
 from qrun.native.machine.engine import Engine
 from qrun.native.proof import fits
@@ -181,10 +181,10 @@ def test_shapes_to_which_operands_are_repeated() -> None:
     ):
         assert row_shapes(first, second) == want
     native, dtype = engine(ISAS[0]), np.dtype(np.uint8)
-    assert native.run(repeated(native, (), dtype, (3,)), [np.array(7, dtype)]).tolist() == [7, 7, 7]
+    assert native.run(broadcast_copy(native, (), dtype, (3,)), [np.array(7, dtype)]).tolist() == [7, 7, 7]
     for shape in ((2,), (3, 1), (1, 1)):
         with pytest.raises(ValueError, match="does not broadcast"):
-            repeated(native, shape, dtype, (3,))
+            broadcast_copy(native, shape, dtype, (3,))
 
 
 def test_what_is_refused() -> None:

@@ -19,7 +19,7 @@ from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels import point
 from qrun.native.kernels.point import Lines, Point
-from qrun.native.proof.fits import CodeProduct, CodeSum, Expected, expected, fit_lines, fused
+from qrun.native.proof.fits import CodeProduct, CodeSum, Expected, expected_lines, fit_lines, fused_add
 from qrun.ops.qlinearbinary import qlinear_sigmoid
 
 F = np.float32
@@ -170,7 +170,7 @@ def test_expected_lines_are_tried_and_never_believed(fma: bool) -> None:
     multiplied = np.rint(0.0131 * (x - 120) * (zeros[:, None] - 7)) + 131
     for estimate, values in ((near, added), (CodeProduct(0.0131, 120, 7, 131), multiplied)):
         tables = np.clip(values, 0, 255).astype(np.int64)
-        lines = expected(estimate, zeros)
+        lines = expected_lines(estimate, zeros)
         good, a, b, add = fit_lines(tables, (0, 255), fma, lines)
         assert good.all()
         assert np.count_nonzero(a == lines.slopes.astype(F)) > 200
@@ -180,7 +180,7 @@ def test_expected_lines_are_tried_and_never_believed(fma: bool) -> None:
                 good, a, b, add = fit_lines(tables, (0, 255), fma, misled)
                 assert good.all()
                 product, offset = a.astype(float)[:, None] * x, b.astype(float)[:, None]
-                value = fused(product, offset) if fma else (product.astype(F) + b[:, None]).astype(float)
+                value = fused_add(product, offset) if fma else (product.astype(F) + b[:, None]).astype(float)
                 assert_equal(np.clip(np.rint(value) + add, 0, 255).astype(np.int64), tables)
 
 
@@ -188,12 +188,12 @@ def test_a_fused_sum_is_rounded_once() -> None:
     rng = np.random.default_rng(10)
     a, b = (rng.standard_normal(4000).astype(F).astype(np.float64) for _ in range(2))
     c = (rng.standard_normal(4000) * 2.0 ** rng.integers(-70, 10, 4000)).astype(F).astype(np.float64)
-    got = fused(a * b, c)
+    got = fused_add(a * b, c)
     for i in range(0, 4000, 7):
         exact = Fraction(a[i]) * Fraction(b[i]) + Fraction(c[i])
         near = [np.nextafter(F(got[i]), F(end)) for end in (-np.inf, np.inf)]
         assert all(abs(Fraction(float(n)) - exact) >= abs(Fraction(got[i]) - exact) for n in near)
-    tie = fused(np.array([1 + 2.0**-24]), np.array([2.0**-80]))
+    tie = fused_add(np.array([1 + 2.0**-24]), np.array([2.0**-80]))
     assert tie == np.float64(F(1 + 2.0**-23))
 
 

@@ -36,7 +36,7 @@ from qrun.native.emit.spec import (
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Need, address, aligned, arrange
-from qrun.native.machine.threads import system_call, yielding
+from qrun.native.machine.threads import system_call, yield_address
 from qrun.native.plan.items import Task
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import _RUNS, Alone, Segment, Stamp
@@ -148,7 +148,7 @@ def test_a_thread_that_waits_long_gives_way(patience: int, given: int) -> None:
     calls: list[int] = []
     told = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: calls.append(1) or 0)
     engine, state = Engine.create(ISAS[-1], OBJECTS), aligned(STATE // 8, np.int64, 0)
-    for function in (ctypes.cast(told, ctypes.c_void_p).value, yielding(), 0):
+    for function in (ctypes.cast(told, ctypes.c_void_p).value, yield_address(), 0):
         state[YIELD // 8] = function
         engine.runner.follow(0, address(state), patience, 0, 0)
     assert len(calls) == given

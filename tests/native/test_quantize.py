@@ -21,7 +21,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.quantize import Dequantize, Quantize, reciprocal
 from qrun.native.machine.operation import Operand
-from qrun.native.proof.fits import fused
+from qrun.native.proof.fits import fused_add
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -133,11 +133,11 @@ def test_the_proof_covers_every_number() -> None:
 
 def multiplied(a: Array, b: Any, c: Array) -> Array:
     """a * b + c, rounded once."""
-    return fused(a.astype(np.float64) * np.float64(b), c.astype(np.float64))
+    return fused_add(a.astype(np.float64) * np.float64(b), c.astype(np.float64))
 
 
 def test_reciprocals_that_miss_a_tie_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qrun.native.kernels.quantize.fused", lambda product, addend: fused(product, addend * 0))
+    monkeypatch.setattr("qrun.native.kernels.quantize.fused_add", lambda ab, c: fused_add(ab, c * 0))
     missed = sum(reciprocal(F(s), -100, 155) is None for s in np.random.default_rng(2).uniform(0.01, 1, 50))
     assert missed > 45
     assert reciprocal(F(0.25), -100, 155) is not None
@@ -157,7 +157,7 @@ def test_images_become_pixels(isa: str, size: tuple[int, int], threads: int) -> 
         scale = F((0.0187, -0.3)[number == 3])
         x = numbers(rng, shape, 0.0187, kind, zero)
         plain = Quantize(native, shape, np.asarray(scale), np.asarray(zero, TYPES[kind]))
-        operation = plain.into(Operand(shape, np.dtype(TYPES[kind]), border, zero), "channels")
+        operation = plain.writing_to(Operand(shape, np.dtype(TYPES[kind]), border, zero), "channels")
         assert operation is not None
         assert (operation.source_order, operation.result_order) == ("plain", "channels")
         want = quantized(x, scale, zero, TYPES[kind])
@@ -170,10 +170,10 @@ def test_other_images_are_quantized_in_place() -> None:
     u8 = np.dtype(np.uint8)
     for shape in ((1, 5, 20, 20), (1, 0, 20, 20), (1, 3, 20, 15), (1, 3, 4, 20, 20), (3, 20)):
         plain = Quantize(engine(ISAS[0]), shape, np.asarray(F(1)), np.asarray(0, np.uint8))
-        assert plain.into(Operand(shape, u8), "channels") is None
+        assert plain.writing_to(Operand(shape, u8), "channels") is None
     plain = Quantize(engine(ISAS[0]), (1, 3, 20, 20), np.asarray(F(1)), np.asarray(0, np.uint8))
-    assert plain.into(Operand((1, 3, 20, 20), u8), "plain") is None
-    image = plain.into(Operand((1, 3, 20, 20), u8), "channels")
+    assert plain.writing_to(Operand((1, 3, 20, 20), u8), "plain") is None
+    image = plain.writing_to(Operand((1, 3, 20, 20), u8), "channels")
     assert image is not None
     with pytest.raises(ValueError, match="cannot lie 5 bytes apart"):
         image.sections((0, 5))
@@ -349,7 +349,7 @@ def test_kernels_of_aarch64(isa: str, tmp_path: Path) -> None:
             down = Quantize(foreign, shape, scale, zero)
             want = quantized(x, scale, zero, TYPES[kind])
             cases.append((f"{name} {shape}", foreign.run(down, [x]), want))
-            image = down.into(Operand(shape, np.dtype(TYPES[kind]), (1, 0, 2, 1), 5), "channels")
+            image = down.writing_to(Operand(shape, np.dtype(TYPES[kind]), (1, 0, 2, 1), 5), "channels")
             if image is not None:
                 cases.append((f"{name} image", foreign.run(image, [x]), want))
             with np.errstate(all="ignore"):
@@ -398,7 +398,7 @@ def test_quotients_of_16_bits(isa: str, dtype: np.dtype[Any]) -> None:
         zero = int((info.min, info.max, 0, rng.integers(info.min, info.max))[number % 4])
         x, constants = numbers_of_16(rng, shape, float(scale)), (float(scale), info.min - zero, info.max - zero, zero)
         operation = Elementwise(engine(isa, 1 + number % 2), CODES[dtype], [Operand(shape, np.dtype(F))], constants)
-        made = run_placed(engine(isa), operation.lying("plain"), [x], (0, 0), True)
+        made = run_placed(engine(isa), operation.with_layout("plain"), [x], (0, 0), True)
         assert_equal(made, quantized_to_16(x, scale, zero, dtype), f"{shape} {scale} {zero}")
 
 

@@ -35,7 +35,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch, mode: Mode | None = None) -> Non
     def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, int]:
         best, cost = chosen(window, pixel, depth, stored)
         possible = not stored and (mode != "lines" or window.dilations[1] == 1)
-        if mode and possible and tiled.tiling(window, pixel, depth, mode, stored):
+        if mode and possible and tiled.plan_tiling(window, pixel, depth, mode, stored):
             return mode, cost
         return best, cost
 

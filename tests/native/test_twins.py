@@ -166,7 +166,7 @@ def test_programs_of_new_sizes_are_those_made_afresh(make: Any) -> None:
 
 def sizes_taken(monkeypatch: pytest.MonkeyPatch, model: ModelProto, sizes: list[tuple[int, int]]) -> list[str]:
     """What the last stages are of the kernels that took their sizes from others, of a run with each of these."""
-    taken, sized = [], Twins.sized
+    taken, sized = [], Twins.with_leader_sizes
 
     def noted(self: Twins, index: int, other: Any) -> Any:
         found = sized(self, index, other)
@@ -174,7 +174,7 @@ def sizes_taken(monkeypatch: pytest.MonkeyPatch, model: ModelProto, sizes: list[
             taken.append(type(found[0].stages[-1].operation).__name__)
         return found
 
-    monkeypatch.setattr(Twins, "sized", noted)
+    monkeypatch.setattr(Twins, "with_leader_sizes", noted)
     session = qrun.Session(model, cache=False, fuse=False)
     for n, length in sizes:
         session.run({"x": np.ones((n, length, WIDTH), F)})
@@ -227,7 +227,7 @@ def test_columns_with_lines_are_each_layers_own(isa: str) -> None:
 
     first, own = tables(slice(0, 128)), tables(slice(0, 100))
     leader = Point(native, (9, width), first, x_type=u8, axis=-1)
-    made = Point(native, (4, width), own, x_type=u8, axis=-1).sized_as(leader, Memo())
+    made = Point(native, (4, width), own, x_type=u8, axis=-1).with_sizes_of(leader, Memo())
     assert made is not None
     x = rng.integers(0, 256, (9, width)).astype(u8)
     assert_equal(native.run(made, [x]), own[np.arange(width), x])

@@ -48,7 +48,7 @@ def written(kind: str, write: Callable[[Value], object], fused: bool = False) ->
         ),
         (
             "<2 x i8>",
-            lambda x: x.shuffled([1, -1, 2], x),
+            lambda x: x.shuffle([1, -1, 2], x),
             ["%v1 = shufflevector <2 x i8> %x, <2 x i8> %x, <3 x i32> <i32 1, i32 poison, i32 2>"],
         ),
     ],

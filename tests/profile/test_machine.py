@@ -18,7 +18,7 @@ from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.peak import Peak
 from qrun.running import machine
 from qrun.running.events import TensorInfo
-from qrun.running.machine import SIZES, Machine, falling, this_machine
+from qrun.running.machine import SIZES, Machine, make_monotonic, this_machine
 from qrun.running.profiling import Profile
 
 needs_native = pytest.mark.skipif(not available(), reason="no native kernels for this machine")
@@ -46,7 +46,7 @@ def test_share_is_achieved_by_the_least_of_peak_and_intensity_times_bandwidth() 
 
 
 def test_no_size_is_slower_than_a_larger_one() -> None:
-    assert falling([(1, 5.0), (2, 3.0), (4, 4.0), (8, 1.0)]) == ((1, 5.0), (2, 4.0), (4, 4.0), (8, 1.0))
+    assert make_monotonic([(1, 5.0), (2, 3.0), (4, 4.0), (8, 1.0)]) == ((1, 5.0), (2, 4.0), (4, 4.0), (8, 1.0))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(threads)
         return Machine("cpu", threads, isa.dot, 1e9, 1e9, ((10, 1e9),))
 
-    monkeypatch.setattr(machine, "_measured", measure)
+    monkeypatch.setattr(machine, "_measure", measure)
     return made
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_entry_is_measured_again(body: bytes, counted: list[int], tmp_
     file.write_bytes(body)
     this_machine(kept)
     assert len(counted) == 2, "what does not match its hash"
-    assert machine._parsed(body) is None, "what does, but is no measurement"
+    assert machine._parse(body) is None, "what does, but is no measurement"
 
 
 @needs_native

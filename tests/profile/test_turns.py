@@ -126,7 +126,7 @@ def test_the_program_of_later_runs_is_what_a_short_profile_times() -> None:
     """The first run looks at values, without tables of codes; its nodes and its time are not those of later runs."""
     graph = tanh()
     session = qrun.Session(graph.proto(), cache=False)
-    first = session.observed(graph.feeds)
+    first = session.run_observed(graph.feeds)
     found = brief(session, graph.feeds, first.duration_ns)
     assert found is not None
     later = session.execute(graph.feeds, observe=False)

@@ -16,7 +16,7 @@ from qrun.ir.schema import FORMER, MS, QONNX
 from qrun.memory import Budget
 from qrun.ops import Context, find
 from qrun.running.derived import blank
-from qrun.running.plan import located, plan, step_of
+from qrun.running.plan import locate, plan, step_of
 from qrun.running.steps import REFUSALS
 from qrun.running.typecheck import check_types
 
@@ -113,7 +113,7 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
         with np.errstate(all="ignore"):
             step.definition.compute(args, step.kwargs, ctx)
     except OperatorError as error:
-        return located(error, model, node, definition) if error.code in (_OF_SCALES if free else _OF_SHAPES) else None
+        return locate(error, model, node, definition) if error.code in (_OF_SCALES if free else _OF_SHAPES) else None
     except (QrunError, *REFUSALS):  # a claim of memory, which comes after the checks
         return None
     return None

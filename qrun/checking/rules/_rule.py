@@ -16,7 +16,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.declare.registry import Registry
 from qrun.errors import QrunError
 from qrun.ir import Array
-from qrun.ops import quantized_operators, written
+from qrun.ops import op_names, quantized_operators
 
 if TYPE_CHECKING:
     from qrun.checking.rules._scope import Shape
@@ -159,7 +159,7 @@ def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
 
     def listed() -> tuple[str, ...]:
 
-        return written(quantized_operators(*forms))
+        return op_names(quantized_operators(*forms))
 
     return listed
 

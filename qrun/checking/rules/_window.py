@@ -9,7 +9,7 @@ from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
 from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
-from qrun.ops import written
+from qrun.ops import op_names
 
 CONVS: dict[tuple[str, str], tuple[int, int]] = {
     ("", "Conv"): (0, 1),
@@ -34,7 +34,7 @@ _KEEPING = (
 )
 """Operators whose output has the channels of their first input, as pools do."""
 _HOPS = 8
-OPERATORS, CONV_NAMES = written((*CONVS, *POOLS)), written(CONVS)
+OPERATORS, CONV_NAMES = op_names((*CONVS, *POOLS)), op_names(CONVS)
 
 
 @frozen

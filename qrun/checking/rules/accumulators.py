@@ -17,8 +17,8 @@ from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import INSIDE, PRODUCTS, Weight, is_quantized, weights, weights_inside
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, once_per_model
-from qrun.ops import Context, find, unsigned
-from qrun.ops._window import ConvGeometry, conv_window, padded, patches
+from qrun.ops import Context, find, to_unsigned
+from qrun.ops._window import ConvGeometry, conv_window, pad_window, patches
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _as_run(model: Model, w: Weight) -> Weight:
     """The weight with its operand as in onnxruntime on x86 CPUs, which turns some int8 activations into uint8."""
     if (w.scope.path, w.node.index) not in _unsigned_operands(model):
         return w
-    zero = None if w.x.zero is None else unsigned(w.x.zero)
+    zero = None if w.x.zero is None else to_unsigned(w.x.zero)
     return replace(w, x=replace(w.x, dtype=np.dtype(np.uint8), zero=zero))
 
 
@@ -212,7 +212,7 @@ def _count_saturated(
 
 def _count(w: Weight, x: Array) -> tuple[int, int]:
     count = total = 0
-    x = unsigned(x) if x.dtype == np.int8 else x
+    x = to_unsigned(x) if x.dtype == np.int8 else x
     for columns, codes in _products(w, x):
         first, second = (codes[start : len(codes) // 2 * 2 : 2].astype(np.int32) for start in (0, 1))
         unsafe = np.abs(first + second) > _SAFE
@@ -251,7 +251,7 @@ def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
     fill = 0 if w.x.zero is None else int(w.x.zero.reshape(-1)[0])
     rank, depth = len(window.kernel), w.shape[1]
     for image in x:
-        seen = patches(padded(image, window, fill, Context()), window)
+        seen = patches(pad_window(image, window, fill, Context()), window)
         for g, codes in enumerate(np.split(stored, geometry.group)):
             part = np.moveaxis(seen[g * depth : (g + 1) * depth], 0, rank)
             yield part.reshape(depth * np.prod(window.kernel, dtype=int), -1), _terms(codes)

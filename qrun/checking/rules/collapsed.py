@@ -12,7 +12,7 @@ from qrun.checking.rules._onescale import OneScaled, bounds, distinct, joined, o
 from qrun.checking.rules._rule import RULES, Finding, at, rule
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
-from qrun.ops import written
+from qrun.ops import op_names
 
 if TYPE_CHECKING:
     from qrun.running.session import RunResult
@@ -24,7 +24,7 @@ LEAST, DISTINCT = 16, 8
 """The fewest values of a tensor, and distinct ones among them, that must share one or two codes."""
 MANY = 64
 """The fewest values of a tensor that must lie within a quarter of the codes."""
-_QUANTIZE = written([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")])
+_QUANTIZE = op_names([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")])
 _FIX = "calibrate again, with inputs like these"
 
 

@@ -17,7 +17,7 @@ from qrun.checking.rules._scope import Scope
 from qrun.comparing.rewrites import requantized
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
-from qrun.ops import Quantizer, Slot, written
+from qrun.ops import Quantizer, Slot, op_names
 
 
 @rule(
@@ -232,7 +232,7 @@ _WHOLE = (
     "warning",
     spec="ort-quantization",
     fix="calibrate with samples in which this tensor is not 0, or leave its node in float (nodes_to_exclude)",
-    applies=written([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")]),
+    applies=op_names([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")]),
 )
 def uncalibrated_scale(model: Model) -> Iterator[Finding]:
     """An activation has exactly the scale 1 and the zero point 0, which quantizers write where they saw no values.

@@ -11,7 +11,7 @@ from qrun.checking.rules._window import CONV_NAMES, CONVS, OPERATORS, Windowed, 
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
-from qrun.ops import written
+from qrun.ops import op_names
 
 PRODUCTS: dict[tuple[str, str], tuple[int, int]] = {
     ("", "MatMul"): (0, 1),
@@ -37,7 +37,7 @@ _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
     "error",
     spec="https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md",
     fix="check the layout of the tensors; qrun inspect MODEL --nodes shows the shapes",
-    applies=written(_PLACES),
+    applies=op_names(_PLACES),
     stops=True,
 )
 def shape_mismatch(model: Model) -> Iterator[Finding]:

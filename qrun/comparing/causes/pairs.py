@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
 from qrun.ops._quantize import requantize
-from qrun.ops._window import ConvGeometry, conv_window, padded, patches
+from qrun.ops._window import ConvGeometry, conv_window, pad_window, patches
 from qrun.shapes import broadcast_shapes
 
 Where = tuple[Any, ...]
@@ -51,7 +51,7 @@ def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Ite
         x = np.moveaxis(x, -1, 1)
     group, win = a.get("group", 1), conv_window(x, w, ConvGeometry.of(a))
     zero = s.arg("x_zero_point")
-    view = patches(padded(x, win, 0 if zero is None else zero.reshape(()), Context(observing=False)), win)
+    view = patches(pad_window(x, win, 0 if zero is None else zero.reshape(()), Context(observing=False)), win)
     rank, deep, many = len(win.kernel), w.shape[1], w.shape[0] // group
     for image in range(x.shape[0]):
         for g in range(group):

@@ -15,7 +15,7 @@ from qrun.comparing.differences import same
 from qrun.ir import Array, Node
 from qrun.ops import Arith
 from qrun.ops._window import PoolGeometry
-from qrun.ops.matmulnbits import checked_weights
+from qrun.ops.matmulnbits import check_weights
 
 _UNIT = 2.0**-24
 SUMS = {
@@ -136,7 +136,7 @@ def block_sizes(s: Suspect) -> Array:
     a, *rest = (*s.args, None, None, None)[:6]
     assert a is not None
     given: dict[str, Any] = {"bits": 4, **s.node.attributes}
-    weights = checked_weights(a, rest, [given[name] for name in ("K", "N", "bits", "block_size")], 0)
+    weights = check_weights(a, rest, [given[name] for name in ("K", "N", "bits", "block_size")], 0)
     rows = np.abs(a.reshape(-1, given["K"])).astype(np.float64)
     bias = 0.0 if rest[4] is None else np.abs(rest[4]).astype(np.float64)
     return np.asarray((rows @ np.abs(weights.values(given["K"])).astype(np.float64).T + bias).reshape(s.mine.shape))

@@ -16,7 +16,7 @@ from qrun.errors import MemoryLimitError, OperatorError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Body, Context, find
-from qrun.running.plan import located
+from qrun.running.plan import locate
 from qrun.running.steps import bodies_of
 
 Path = tuple[int, ...]
@@ -244,7 +244,7 @@ class Reals:
             bodies = bodies_of(self.model, node, around or {}, self.budget) if any(node.subgraphs) else {}
             return _call(node, args, self.budget, bodies)
         except OperatorError as error:
-            raise located(error, self.model, node) from None
+            raise locate(error, self.model, node) from None
         except MemoryLimitError as error:
             error.where = (self.model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
             raise

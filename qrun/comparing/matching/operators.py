@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array, Attribute, Model, Node
 from qrun.ir.schema import DOMAINS, MS
 from qrun.ops import Bias, Quantizer, bias, find, operands, parameter_axis, quantizers, real_operator
-from qrun.ops.matmulnbits import checked_weights
+from qrun.ops.matmulnbits import check_weights
 
 
 class NodeWriter:
@@ -225,10 +225,10 @@ def _blocks(writer: NodeWriter, node: Node) -> bool:
         for name in ("K", "N", "bits", "block_size", "weight_prepacked")
     )
     rows = np.empty((0, depth), scales.dtype)
-    weights = checked_weights(rows, (*values, None, None), (depth, *rest), prepacked)
+    weights = check_weights(rows, (*values, None, None), (depth, *rest), prepacked)
     if weights.zeros().dtype != np.uint8:
         return False
-    stored = (weights.unpacked()[:, : weights.depth], weights.scales, weights.zeros())
+    stored = (weights.unpack()[:, : weights.depth], weights.scales, weights.zeros())
     names = [writer.number(node, np.ascontiguousarray(array)) for array in stored]
     real = writer.real(node, *names, axis=1, block_size=weights.block)
     turned = writer.make(node, "Transpose", 13, (real,), "", {"perm": (1, 0)})

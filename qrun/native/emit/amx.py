@@ -115,7 +115,7 @@ class AmxEmitter(KernelEmitter):
             with w.loop(self.first_panel, self.end_panel, 1) as turn:
                 self._panel(turn.index)
         w.run("llvm.x86.tilerelease")
-        return self.finished()
+        return self.end_kernel()
 
     def _configure(self) -> None:
         """Configure the tiles: 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.

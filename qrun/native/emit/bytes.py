@@ -31,7 +31,7 @@ def packed_words(isa: Isa, a: Value, b: Value) -> Value:
     w, n = a.w, a.lanes
     if isa.architecture == "aarch64":
         low, high = (w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in (a, b))
-        return low.shuffled(range(8), high)
+        return low.shuffle(range(8), high)
     return w.call(f"<{2 * n} x i16>", f"llvm.x86.{_WORDS[n]}", a, b)
 
 
@@ -41,7 +41,7 @@ def packed_bytes(isa: Isa, out: str, a: Value, b: Value) -> Value:
     if isa.architecture == "aarch64":
         narrow = f"{_NEON}{'sqxtun' if out == 'u8' else 'sqxtn'}.v8i8"
         low, high = (w.call("<8 x i8>", narrow, value) for value in (a, b))
-        return low.shuffled(range(16), high)
+        return low.shuffle(range(16), high)
     return w.call(f"<{2 * n} x i8>", f"llvm.x86.{(_U8 if out == 'u8' else _S8)[n // 2]}", a, b)
 
 
@@ -49,15 +49,15 @@ def in_order(packed: Value) -> Value:
     """Bytes packed from four vectors, reordered so that each vector's bytes are contiguous: a0 a1 a2 ... b0 b1 ..."""
     n = packed.lanes // 4
     order = [4 * block + vector for vector in range(4) for block in range(n // 4)]
-    return packed.bitcast(f"<{n} x i32>").shuffled(order).bitcast(packed.kind)
+    return packed.bitcast(f"<{n} x i32>").shuffle(order).bitcast(packed.kind)
 
 
-def flipped(codes: Value) -> Value:
+def flip_sign_bit(codes: Value) -> Value:
     """int8 codes as uint8 codes that are 128 higher, or uint8 codes as int8 codes that are 128 lower."""
     return codes ^ -128
 
 
-def permuted(table: Sequence[Value], x: Value) -> Value:
+def look_up_bytes(table: Sequence[Value], x: Value) -> Value:
     """table[x] for 64 uint8 codes; table: its 256 bytes in four vectors.
 
     Each instruction takes entry x modulo 128 of two registers; codes of the upper ones have the sign bit set.
@@ -87,15 +87,15 @@ class Bytes:
         self.kind, self.ints16, self.ints32 = f"<{4 * n} x i8>", f"<{2 * n} x i16>", f"<{n} x i32>"
         self.floats, self.floats64 = f"<{n} x float>", f"<{n // 2} x double>"
 
-    def unpacked(self, a: Value, b: Value, half: int) -> Value:
+    def unpack(self, a: Value, b: Value, half: int) -> Value:
         """Elements of a and b in turn, from the lower (half 0) or upper half of each 16 bytes."""
-        return a.shuffled(unpacking(a.lanes, PIECE * a.lanes // self.width, half), b)
+        return a.shuffle(unpack_order(a.lanes, PIECE * a.lanes // self.width, half), b)
 
     def pairs(self, a: Value, b: Value) -> list[Value]:
         """int32 lanes whose low half is a byte of a and whose high half is the byte of b at the same place."""
         return [
-            self.unpacked(both, self.w.zero(self.kind), quarter).bitcast(self.ints32)
-            for both in (self.unpacked(a, b, half) for half in (0, 1))
+            self.unpack(both, self.w.zero(self.kind), quarter).bitcast(self.ints32)
+            for both in (self.unpack(a, b, half) for half in (0, 1))
             for quarter in (0, 1)
         ]
 
@@ -103,10 +103,10 @@ class Bytes:
         """Bytes, uint8 or int8, as int32 lanes. int8 is put at the top of its lane, then shifted down with its sign."""
         lanes, nothing, none = [], self.w.zero(self.kind), self.w.zero(self.ints16)
         for half in (0, 1):
-            words = self.unpacked(nothing, x, half) if signed else self.unpacked(x, nothing, half)
+            words = self.unpack(nothing, x, half) if signed else self.unpack(x, nothing, half)
             words = words.bitcast(self.ints16)
             for quarter in (0, 1):
-                lane = self.unpacked(none, words, quarter) if signed else self.unpacked(words, none, quarter)
+                lane = self.unpack(none, words, quarter) if signed else self.unpack(words, none, quarter)
                 lane = lane.bitcast(self.ints32)
                 lanes.append(lane.ashr(24) if signed else lane)
         return lanes
@@ -127,10 +127,10 @@ class Bytes:
         nothing, none, top = self.w.zero(self.kind), self.w.zero(self.ints32), self.w.value(self.ints16, _DOUBLES_TOP)
         made = []
         for half in (0, 1):
-            words = self.unpacked(nothing, x, half).bitcast(self.ints16)
+            words = self.unpack(nothing, x, half).bitcast(self.ints16)
             for quarter in (0, 1):
-                lane = self.unpacked(words, top, quarter).bitcast(self.ints32)
-                low, high = (self.unpacked(none, lane, side).bitcast(self.floats64) for side in (0, 1))
+                lane = self.unpack(words, top, quarter).bitcast(self.ints32)
+                low, high = (self.unpack(none, lane, side).bitcast(self.floats64) for side in (0, 1))
                 made.append((low, high))
         return made
 
@@ -138,9 +138,9 @@ class Bytes:
         """The low 32 bits of float64 values, as int32 lanes."""
         n = self.lanes
         words = [value.bitcast(self.ints32) for value in (low, high)]
-        return words[0].shuffled([b + i + side for b in range(0, n, 4) for side in (0, n) for i in (0, 2)], words[1])
+        return words[0].shuffle([b + i + side for b in range(0, n, 4) for side in (0, n) for i in (0, 2)], words[1])
 
-    def weighted(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
+    def weighted_sum(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
         """a * w0 + b * w1 + offset as int32 lanes. Each lane of `weights` has two int16:
         w0 is the low half, w1 the high one."""
         if self.isa.architecture == "aarch64":
@@ -150,17 +150,17 @@ class Bytes:
             return [x * high + total for x, total in zip(self.ints(b), sums, strict=True)]
         return [multiply_add(self.isa, offset, x, weights) for x in self.pairs(a, b)]
 
-    def stored(self, values: Sequence[Value], add: Value, out: str) -> Value:
+    def round_to_bytes(self, values: Sequence[Value], add: Value, out: str) -> Value:
         """float32 lanes as bytes: rounded to nearest, ties to even; then `add`, a vector of i16, is added;
         then saturated."""
-        return self.saturated([self._rounded(value) for value in values], add, out)
+        return self.saturate_to_bytes([self._round(value) for value in values], add, out)
 
-    def saturated(self, lanes: Sequence[Value], add: Value, out: str) -> Value:
+    def saturate_to_bytes(self, lanes: Sequence[Value], add: Value, out: str) -> Value:
         """int32 lanes as bytes: `add`, a vector of i16, is added; then saturated."""
         words = [packed_words(self.isa, lanes[i], lanes[i + 1]) for i in (0, 2)]
         return packed_bytes(self.isa, out, *[word.intrinsic("sadd.sat", add) for word in words])
 
-    def _rounded(self, value: Value) -> Value:
+    def _round(self, value: Value) -> Value:
         """float32 lanes as int32, by the processor's rounding mode: to nearest, ties to even."""
         w, kind = self.w, self.ints32
         if self.isa.architecture == "aarch64":
@@ -172,7 +172,7 @@ class Bytes:
         return w.call(kind, name, value)
 
 
-def unpacking(count: int, piece: int, half: int) -> list[int]:
+def unpack_order(count: int, piece: int, half: int) -> list[int]:
     """The order that interleaves two vectors of `count` elements piece by piece, as x86's unpack instructions do.
 
     For pieces of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
@@ -181,11 +181,11 @@ def unpacking(count: int, piece: int, half: int) -> list[int]:
     return [start + source for start in starts for source in (0, count)]
 
 
-def interleaved(rows: list[Value]) -> list[Value]:
+def interleave(rows: list[Value]) -> list[Value]:
     """Transpose vectors [rows][count] of integers to [count][rows], in pieces of 16 bytes, or one smaller piece.
 
     The number of rows is a power of two, or 3 if rows have at least 16 bytes. Longer rows are treated as lanes of 16
-    bytes: the first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
+    bytes: the first lanes of all pieces come before the second ones; `regroup_halves` or `sixteens` puts them in order.
     """
     size, count = _bytes(rows[0]), rows[0].lanes
     each = min(count, 16 // size)
@@ -209,18 +209,18 @@ def _bytes(vector: Value) -> int:
 
 def _pair(a: Value, b: Value, each: int) -> list[Value]:
     """Alternate elements of a and b in lanes of `each`: one vector if the new lanes have at most 16 bytes, else two."""
-    low, high = (unpacking(a.lanes, each, half) for half in (0, 1))
+    low, high = (unpack_order(a.lanes, each, half) for half in (0, 1))
     if 2 * each * _bytes(a) <= 16:
-        return [a.shuffled(low + high, b)]
-    return [a.shuffled(low, b), a.shuffled(high, b)]
+        return [a.shuffle(low + high, b)]
+    return [a.shuffle(low, b), a.shuffle(high, b)]
 
 
-def joined(pieces: list[Value]) -> list[Value]:
+def regroup_halves(pieces: list[Value]) -> list[Value]:
     """Pieces of 32 bytes, regrouped into vectors whose two halves of 16 bytes are neighbours."""
     count = pieces[0].lanes
     half = count // 2
     return [
-        a.shuffled([*range(start, start + half), *range(count + start, count + start + half)], b)
+        a.shuffle([*range(start, start + half), *range(count + start, count + start + half)], b)
         for start in (0, half)
         for a, b in zip(pieces[::2], pieces[1::2], strict=True)
     ]
@@ -229,7 +229,7 @@ def joined(pieces: list[Value]) -> list[Value]:
 def sixteens(pieces: list[Value]) -> list[Value]:
     """Split pieces into their lanes of 16 bytes: one list of all lanes, in order."""
     each = 16 // _bytes(pieces[0])
-    return [piece.shuffled(range(start, start + each)) for start in range(0, pieces[0].lanes, each) for piece in pieces]
+    return [piece.shuffle(range(start, start + each)) for start in range(0, pieces[0].lanes, each) for piece in pieces]
 
 
 def _three(rows: list[Value], count: int, each: int) -> list[Value]:
@@ -242,7 +242,7 @@ def _three(rows: list[Value], count: int, each: int) -> list[Value]:
             source = lane + p // 3
             two.append(source + p % 3 * count if p % 3 < 2 else -1)
             three.append(place if p % 3 < 2 else count + source)
-        pieces.append(rows[0].shuffled(two, rows[1]).shuffled(three, rows[2]))
+        pieces.append(rows[0].shuffle(two, rows[1]).shuffle(three, rows[2]))
     return pieces
 
 
@@ -252,7 +252,7 @@ def store_first(w: Flow, value: Value, count: Value, pointer: Value) -> None:
         some = count & size
         on = some.test("ne", 0)
         with w.when(on):
-            pointer.store(value.shuffled(range(size)))
-        rest = value.shuffled((i + size) % 16 for i in range(16))
+            pointer.store(value.shuffle(range(size)))
+        rest = value.shuffle((i + size) % 16 for i in range(16))
         value = on.select(rest, value)
         pointer = pointer + some

@@ -34,7 +34,7 @@ class SlicesEmitter(KernelEmitter):
         doubts = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]
         mark = reduce(lambda one, other: one.intrinsic("umax", other), doubts)
         with self.w.when(mark.test("ne", 0)):
-            self.w.undecided()
+            self.w.mark_undecided()
 
     def _part(self, number: int, moves: Value) -> Value:
         """Run a part. Returns its DOUBT word, in which its kernel reports that a result is undecided."""

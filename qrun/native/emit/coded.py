@@ -37,7 +37,7 @@ Weights = Iterator[Value]
 """One row of the right matrix, vector by vector."""
 
 
-def placed(bits: int) -> list[tuple[int, int]]:
+def code_positions(bits: int) -> list[tuple[int, int]]:
     """For each code of a word: the byte offset at which the word is read, and the bit at which the code then begins.
     Words of 16 bits are read once, since all their bits are below the exponent of a float32."""
     wide = GROUP[bits] * bits > _FRACTION
@@ -62,7 +62,7 @@ class CodedProductEmitter(FmaProductEmitter):
         bits, self.zeros = self.coding
         self.bits = int(bits)
         self.group = GROUP[self.bits]
-        self.word, self.placed = self.bits * self.group // 8, placed(self.bits)
+        self.word, self.placed = self.bits * self.group // 8, code_positions(self.bits)
         # Only codes in the lowest bits are looked up, so that units that permute and units that add share the work.
         self.looks_up = self.w.permutes and self.bits == _LOOKED_UP and self.zeros == "half"
         self.line = self.panel_width * self.word
@@ -142,12 +142,12 @@ class CodedProductEmitter(FmaProductEmitter):
         for place, (minus, apart, scale) in zip(places, parameters, strict=True):
             words = self._words(place + more, shift)
             if self.looks_up and not bit:
-                yield self._looked_up(words) * scale
+                yield self._look_up_codes(words) * scale
                 continue
             number = (words & mask | power).bitcast("float") - minus[bit]
             yield (number if apart is None else number - apart) * scale
 
-    def _looked_up(self, words: Value) -> Value:
+    def _look_up_codes(self, words: Value) -> Value:
         """The lowest code of each word minus the middle code, looked up by one instruction in a table of sixteen."""
         middle = 2 ** (self.bits - 1)
         table = ", ".join(f"float {real(code - middle)}" for code in range(self.lanes))

@@ -44,7 +44,7 @@ FORMATS = {"f16": Format(11, 2.0**-14, 2.0**16), "bf16": Format(8, 2.0**-126, 0.
 _KINDS = {"double": ("i64", 53), "float": ("i32", 24)}
 
 
-def rounded(value: Value, form: Format) -> Value:
+def round_to_format(value: Value, form: Format) -> Value:
     """Round float64 or float32 to a number of this format, ties to even; the result is float32. NaN stays as it is."""
     if value.w.fused and value.element == "float" and form is FORMATS["f16"]:
         return value.test("uno", value).select(value, value.through("half"))
@@ -64,7 +64,7 @@ def rounded(value: Value, form: Format) -> Value:
     return made.float32() if value.element == "double" else made
 
 
-def widened(bits: Value, kind: str) -> Value:
+def widen_to_float32(bits: Value, kind: str) -> Value:
     """The float32 values of float16 or bfloat16 numbers, given as their bits in i16 lanes."""
     whole = bits.zext("i32")
     if kind == "bf16":
@@ -76,7 +76,7 @@ def widened(bits: Value, kind: str) -> Value:
     return (special.select(size.bitcast("i32") | _INFINITE, finite) | sign).bitcast("float")
 
 
-def narrowed(value: Value, kind: str) -> Value:
+def narrow_to_bits(value: Value, kind: str) -> Value:
     """The bits, in i16 lanes, of float32 values that are float16 or bfloat16 numbers.
     NaN keeps its sign and the payload bits that fit; if none of those is set, the lowest bit is."""
     made = value.bitcast("i32")
@@ -92,11 +92,11 @@ def narrowed(value: Value, kind: str) -> Value:
     return (empty.select(bits | 1, bits) | sign).trunc("i16")
 
 
-def converted(value: Value, source: str, to: str) -> Value:
+def convert(value: Value, source: str, to: str) -> Value:
     """Convert elements from kind `source` to kind `to`. Integers become real numbers, rounded once. Integers become
     narrower ones by keeping the low bits. Real numbers become integers by truncation toward zero."""
     if source in SHORT:
-        value, source = widened(value, SHORT[source]), "f"
+        value, source = widen_to_float32(value, SHORT[source]), "f"
     if source == to:
         return value
     element, size = KINDS[to]
@@ -111,7 +111,7 @@ def converted(value: Value, source: str, to: str) -> Value:
     own = 0 if source == "t" else KINDS[source][1]
     if own == size:
         return value
-    return value.trunc(element) if own > size else value.extended(element, source not in UNSIGNED)
+    return value.trunc(element) if own > size else value.extend(element, source not in UNSIGNED)
 
 
 def _whole_number(x: Value, to: str) -> Value:
@@ -202,7 +202,7 @@ def quotient(a: Value, b: Value, kind: str) -> Value:
     rounding. 64 bits use the instruction; since it traps for divisors of 0, and -1 on overflow, those are replaced.
     """
     if KINDS[kind][1] < 8:
-        return converted(converted(a, kind, "d") / converted(b, kind, "d"), "d", kind)
+        return convert(convert(a, kind, "d") / convert(b, kind, "d"), "d", kind)
     zero = b.test("eq", 0)
     if kind in UNSIGNED:
         return a // zero.select(1, b)

@@ -159,7 +159,7 @@ class WidenedEmitter(CopiedEmitter):
         """Copy the activations of one tap, widened to int16."""
         with self.w.loop(0, self.a.depth, PIECE) as k:
             place = k.index.least(self.last)
-            wide = (source + place).load(f"<{PIECE} x i8>").extended("i16", self.spec.signed)
+            wide = (source + place).load(f"<{PIECE} x i8>").extend("i16", self.spec.signed)
             (to + place * 2).store(wide, 4)
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
@@ -241,7 +241,7 @@ class Clipping:
                     rest.next(self._count(codes, bounds, rest.index, rest.carried[0]))
                 row.next(place + 4, to + self.row, rest.carried[0])
             tap.next(row.carried[0], row.carried[2])
-        return tap.carried[1].reduced("add")
+        return tap.carried[1].reduce_lanes("add")
 
     def _codes(self, kind: str, source: Value) -> Value:
         """Load as many activations as the type has bytes, as uint8."""
@@ -257,18 +257,18 @@ class Clipping:
         """
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):
-            most = most.intrinsic("umax", self._exchanged(most, distance))
+            most = most.intrinsic("umax", self._swap_neighbours(most, distance))
         each, first = ((bound + place).load(BYTES) for bound in bounds)
         pairs = neighbours(codes, each).bitcast(BYTES)
-        other = self._exchanged(pairs, 4)
+        other = self._swap_neighbours(pairs, 4)
         total = neighbours(most, first)
         for part in (pairs, other):
             total = total.intrinsic("sadd.sat", part.bitcast(WORDS))
         return total.test("sgt", _MOST).sext("i16").bitcast(_EIGHTS).test("ne", ZERO)
 
-    def _exchanged(self, codes: Value, distance: int) -> Value:
+    def _swap_neighbours(self, codes: Value, distance: int) -> Value:
         """The bytes, each swapped with its neighbour at this distance, a power of two."""
-        return codes.shuffled(i ^ distance for i in range(VECTOR))
+        return codes.shuffle(i ^ distance for i in range(VECTOR))
 
     def _count(self, eights: Value, bounds: list[Value], place: Value, found: Value) -> Value:
         """`found` plus the number of `eights` that do not fit. A true i1, sign-extended, is -1."""

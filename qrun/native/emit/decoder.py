@@ -58,13 +58,13 @@ class RotaryEmitter(KernelEmitter):
         far = self.a.half * 4
         if self.spec.form == "pairs":
             both = _vector(x + at * 8, 2 * count)
-            real, imaginary = (both.shuffled(range(start, 2 * count, 2)) for start in (0, 1))
+            real, imaginary = (both.shuffle(range(start, 2 * count, 2)) for start in (0, 1))
         else:
             real, imaginary = (_vector(place, count) for place in (x + at * 4, x + at * 4 + far))
         made = cos * real - sin * imaginary, sin * real + cos * imaginary
         if self.spec.form == "pairs":
             order = chain.from_iterable((i, count + i) for i in range(count))
-            (y + at * 8).store(made[0].shuffled(order, made[1]), 4)
+            (y + at * 8).store(made[0].shuffle(order, made[1]), 4)
             return
         for value, place in zip(made, (y + at * 4, y + at * 4 + far), strict=True):
             place.store(value, 4)
@@ -145,7 +145,7 @@ def _count_kept(kernel: KernelEmitter, place: Value) -> Value:
     kept = place.load("i32", 4).sext("i64") - a.least
     fits = kept.test("ule", a.span)
     with w.when(~fits):
-        w.undecided()
+        w.mark_undecided()
     return fits.select(kept, 0)
 
 

@@ -142,7 +142,7 @@ class DenseEmitter(KernelEmitter):
             return self._flip_sign((row + 4 * u).load("i32").splat(lanes))
         if not u % lanes:
             held[row] = self._flip_sign((row + 4 * u).load(self.kind))
-        return held[row].shuffled([u % lanes] * lanes)
+        return held[row].shuffle([u % lanes] * lanes)
 
     def _flip_sign(self, packed: Value) -> Value:
         """Convert int8 activations to uint8, or uint8 ones to int8, where the dot product takes the other type."""

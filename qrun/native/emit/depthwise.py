@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.native.emit.bytes import Bytes, flipped
+from qrun.native.emit.bytes import Bytes, flip_sign_bit
 from qrun.native.emit.dot import dot, int32s, multiply_add
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
@@ -78,7 +78,7 @@ class DepthwiseEmitter(KernelEmitter):
         rows: the addresses of the pixels' channels, tap by tap."""
         n, row = self.isa.lanes, next(rows)
         for j, weight in enumerate(weights):
-            x = (row + j * n).load(f"<{n} x i8>").extended("i32", self.spec.signed)
+            x = (row + j * n).load(f"<{n} x i8>").extend("i32", self.spec.signed)
             place = unit * self.spec.vectors + j
             sums[place] = multiply_add(self.isa, sums[place], x, weight)
 
@@ -103,7 +103,7 @@ class InterleavedEmitter(DepthwiseEmitter):
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
         taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
         if self.spec.signed:
-            taps = [*map(flipped, taps)]
+            taps = [*map(flip_sign_bit, taps)]
         for j, x in enumerate(self._quads(taps) if self.step == 4 else self.vectors.pairs(*taps)):
             for pixel in range(self.spec.unroll):
                 place, weight = 4 * (unit * self.spec.unroll + pixel) + j, weights[4 * pixel + j]
@@ -116,7 +116,7 @@ class InterleavedEmitter(DepthwiseEmitter):
         """Bytes of four taps, interleaved."""
         for half in (0, 1):
             first, second = (
-                self.vectors.unpacked(taps[t], taps[t + 1], half).bitcast(self.vectors.ints16) for t in (0, 2)
+                self.vectors.unpack(taps[t], taps[t + 1], half).bitcast(self.vectors.ints16) for t in (0, 2)
             )
             for quarter in (0, 1):
-                yield self.vectors.unpacked(first, second, quarter).bitcast(self.kind)
+                yield self.vectors.unpack(first, second, quarter).bitcast(self.kind)

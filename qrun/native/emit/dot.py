@@ -72,7 +72,7 @@ def _neon(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
         return w.call(kind, f"{_NEON}{isa.dot}.v4i32.v16i8", acc, *pair)
     sums = []
     for first in (0, 8):
-        left, right = (value.shuffled(range(first, first + 8)) for value in (a, b))
+        left, right = (value.shuffle(range(first, first + 8)) for value in (a, b))
         product = w.call("<8 x i16>", f"{_NEON}smull.v8i16", left, right)
         sums.append(w.call(kind, f"{_NEON}saddlp.v4i32.v8i16", product))
     return acc + w.call(kind, f"{_NEON}addp.v4i32", *sums)

@@ -100,12 +100,12 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
             *sums, weights, places = line.carried
             b = []
             for _ in range(self.spec.unroll):
-                b.append([self.loaded(weights + 4 * self.lanes * j, masks[j]) for j in vectors])
+                b.append([self.load(weights + 4 * self.lanes * j, masks[j]) for j in vectors])
                 weights = weights + a.b_row
             for number, uses in enumerate(self.pixels.values()):
                 pixel = row_at(self.starts[0], places + 4 * number, a.padding) + self.column
                 for j in vectors:
-                    x = self.loaded(pixel + 4 * self.lanes * j, masks[j])
+                    x = self.load(pixel + 4 * self.lanes * j, masks[j])
                     for result, element in uses:
                         place = result * self.spec.vectors + j
                         sums[place] = fma_once(x, b[element][j], sums[place])
@@ -139,11 +139,11 @@ class FloatGroupedEmitter(ChannelsEmitter):
             spread = [lane // each * each + number for lane in range(self.lanes)]
             with w.loop(0, a.taps, 1, carried) as tap:
                 *sums, weights = tap.carried
-                b = self.loaded(weights, mask)
+                b = self.load(weights, mask)
                 for i in range(self.spec.rows):
                     place = a.offsets + (row + i) * a.a_row + tap.index * 4
-                    x = self.loaded(row_at(self.starts[0], place, a.padding) + self.column, mask)
-                    sums[i] = fma_once(x.shuffled(spread), b, sums[i])
+                    x = self.load(row_at(self.starts[0], place, a.padding) + self.column, mask)
+                    sums[i] = fma_once(x.shuffle(spread), b, sums[i])
                 tap.next(*sums, weights + a.b_row)
             carried = tap.carried
         return carried[:-1]

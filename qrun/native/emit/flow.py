@@ -210,7 +210,7 @@ class Flow(Instructions):
     def atomic_store(self, number: Operand, pointer: Value, order: str) -> None:
         self.do(f"store atomic i64 {number}, ptr {pointer} {order}, align 8")
 
-    def undecided(self) -> None:
+    def mark_undecided(self) -> None:
         """Mark the call's result as undecided, in the DOUBT word of its struct. The mark is read after the run."""
         self.atomic("umax", self.value("ptr", "%args") + DOUBT, UNDECIDED, "monotonic")
 

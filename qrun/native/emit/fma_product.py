@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import fma_once
-from qrun.native.emit.requantize import clipped
+from qrun.native.emit.requantize import clip
 from qrun.native.emit.widen import first_lanes
 
 BLOCK = 256
@@ -73,7 +73,7 @@ class FloatSumsEmitter(KernelEmitter):
         places = [(entry + 8 * n).load("i64", 8) for n in range(len(operands))]
         self.starts, self.channels = [start + n for start, n in zip(operands, places, strict=True)], places[2]
 
-    def loaded(self, source: Value, mask: Value | None) -> Value:
+    def load(self, source: Value, mask: Value | None) -> Value:
         return source.load(self.kind, 4) if mask is None else source.masked_load(self.kind, mask, 4)
 
     def number(self, place: int) -> Value:
@@ -85,14 +85,14 @@ class FloatSumsEmitter(KernelEmitter):
         """Store a vector of sums: add the addend, give every NaN one pattern, round to the result's type, apply the
         tail and the limits. addend, tail: the addresses of the operands that the form has."""
         if addend is not None:
-            value = value + self.loaded(addend, mask)
+            value = value + self.load(addend, mask)
         value = value.test("uno", value).select(value.like(math.nan), value)
         if self.w.narrowing:
             value = self.w.narrowing(value)
         for step, place in zip(self.tail, tail, strict=True):
-            value = TAIL[step](value, self.loaded(place, mask))
+            value = TAIL[step](value, self.load(place, mask))
         if self.limits:
-            value = clipped(value, self.number(LOW), self.number(HIGH)) + self.number(ADDED)
+            value = clip(value, self.number(LOW), self.number(HIGH)) + self.number(ADDED)
         if mask is None:
             target.store(value, 4)
         else:
@@ -158,7 +158,8 @@ class FmaProductEmitter(FloatSumsEmitter):
         self._pack()
         strips = parts(self.count, w.value("i64", self.spec.rows))
         if self.spec.prefetch:
-            following, self.fetch_step = self._following(panel - number), parts(w.value("i64", 4 * self.width), strips)
+            following = self._next_panels(panel - number)
+            self.fetch_step = parts(w.value("i64", 4 * self.width), strips)
         with w.loop(0, strips, 1) as strip:
             row = (strip.index * self.spec.rows).least(self.count - self.spec.rows)
             slot = self.scratch + a.sums_at + (number // self.beside * strips + strip.index) * a.slot
@@ -166,7 +167,7 @@ class FmaProductEmitter(FloatSumsEmitter):
                 self.fetch = following + strip.index * self.size * self.fetch_step
             self._strip(row, slot)
 
-    def _following(self, first: Value) -> Value:
+    def _next_panels(self, first: Value) -> Value:
         """The address of the panels that the tile reads next: those behind these, or its first panels in the next block
         of k; at the tile's end, these again."""
         a, start, wide = self.a, self._right_starts()[0], 4 * self.panel_width
@@ -184,7 +185,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _strip(self, row: Value, slot: Value) -> None:
         w = self.w
         places = [slot + 4 * self.lanes * n for n in range(self.spec.rows * self.spec.vectors)]
-        sums = self._joined(row, self._chains(row), places)
+        sums = self._add_earlier_sums(row, self._chains(row), places)
         for last in w.either(self.ends):
             if last:
                 self._finish(row, sums)
@@ -255,7 +256,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         if self.right_is == "near":
             source = starts[0] + k * self.a.b_row + (self.a.b_row * more if more else 0)
             for j, mask in enumerate(masks):
-                yield self.loaded(source + 4 * self.lanes * j, mask)
+                yield self.load(source + 4 * self.lanes * j, mask)
             return
         step, wide = k * (4 * self.panel_width), self.panel_vectors
         for j in range(self.spec.vectors):
@@ -284,7 +285,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         for masks in self._whole_or_cut():
             with w.loop(0, self.size, 1) as k:
                 for j, mask in enumerate(masks):
-                    x = self.loaded(source + k.index * self.a.b_row + 4 * self.lanes * j, mask)
+                    x = self.load(source + k.index * self.a.b_row + 4 * self.lanes * j, mask)
                     (target + k.index * (4 * self.width) + 4 * self.lanes * j).store(x, 4)
 
     def _pack_columns(self) -> None:
@@ -301,8 +302,8 @@ class FmaProductEmitter(FloatSumsEmitter):
             for whole in (True, False):
                 with w.loop(done, carried if whole else self.size, n) as k:
                     mask = None if whole else first_lanes(self.size - k.index, n)
-                    square = [self.loaded(source + k.index * 4, mask) for source in sources]
-                    for i, x in enumerate(transposed(square)):
+                    square = [self.load(source + k.index * 4, mask) for source in sources]
+                    for i, x in enumerate(transpose_square(square)):
                         (target + (k.index + i) * (4 * self.width) + 4 * n * vector).store(x, 4)
                 done = k.index
 
@@ -344,7 +345,7 @@ class FmaProductEmitter(FloatSumsEmitter):
             elements = [start + more for start in elements]
         add_products(elements, rights, sums, self.lanes)
 
-    def _joined(self, row: Value, sums: list[Value], places: Sequence[Value]) -> list[Value]:
+    def _add_earlier_sums(self, row: Value, sums: list[Value], places: Sequence[Value]) -> list[Value]:
         """Add a strip's sums to those of earlier blocks, or to the values that they begin with."""
         w = self.w
 
@@ -371,7 +372,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _begin(self, row: Value) -> list[Value]:
         masks = self._masks()
         made = [
-            self.loaded(self._addend(row + i, j), mask) for i in range(self.spec.rows) for j, mask in enumerate(masks)
+            self.load(self._addend(row + i, j), mask) for i in range(self.spec.rows) for j, mask in enumerate(masks)
         ]
         return [value * self.number(BETA) for value in made] if self.form == "scaled" else made
 
@@ -421,11 +422,11 @@ def parts(count: Value, size: Value) -> Value:
     return (count + size - 1) // size
 
 
-def transposed(rows: Sequence[Value]) -> list[Value]:
+def transpose_square(rows: Sequence[Value]) -> list[Value]:
     """The columns of a square of vectors. In log2(count) rounds, the lanes of each row of the first half alternate with
     those of its partner in the second half."""
     made, count, half = list(rows), len(rows), len(rows) // 2
     orders = [[side * half + lane // 2 + lane % 2 * count for lane in range(count)] for side in range(2)]
     for _ in range(count.bit_length() - 1):
-        made = [made[n].shuffled(order, made[n + half]) for n in range(half) for order in orders]
+        made = [made[n].shuffle(order, made[n + half]) for n in range(half) for order in orders]
     return made

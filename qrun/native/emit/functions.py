@@ -11,7 +11,7 @@ from operator import add
 
 from qrun.formulas import single, wide
 from qrun.native.emit import conversions, expression
-from qrun.native.emit.conversions import ROUNDINGS, Way, converted
+from qrun.native.emit.conversions import ROUNDINGS, Way, convert
 from qrun.native.emit.expression import (
     ANGLES,
     CONSTANTS,
@@ -25,7 +25,7 @@ from qrun.native.emit.expression import (
 )
 from qrun.native.emit.kernel import Isa, KernelSpec, emitter
 from qrun.native.emit.numbers import fma_once
-from qrun.native.emit.requantize import clipped, rectified
+from qrun.native.emit.requantize import clip, rectify
 from qrun.native.emit.spec import OUTER
 from qrun.native.emit.strided import StridedEmitter
 from qrun.native.emit.values import MAGIC32, ZERO, Value, every
@@ -64,11 +64,11 @@ class FunctionCall:
     def q(self) -> Value:
         return self.constants[1]
 
-    def floating(self, value: Value) -> Value:
+    def to_float(self, value: Value) -> Value:
         """The operand as float32 lanes."""
-        return converted(value, self.kind, "f")
+        return convert(value, self.kind, "f")
 
-    def compared(self, how: str, values: list[Value]) -> Value:
+    def compare(self, how: str, values: list[Value]) -> Value:
         """Whether the comparison `how` holds for the two operands: an i1 in each lane, false where one is NaN."""
         sign = "o" if self.kind in "fd" else "" if how == "eq" else "u" if self.kind in UNSIGNED else "s"
         return values[0].test(sign + how, values[1])
@@ -77,12 +77,12 @@ class FunctionCall:
         below = self.p * x
         return x.test("olt", ZERO).select(below, x)
 
-    def fake_quantized(self, values: list[Value], way: Way) -> Value:
+    def fake_quantize(self, values: list[Value], way: Way) -> Value:
         """(way(clip(x / scale + zero point, p, q)) - zero point) * scale. NaN stays NaN, except with `way` sign."""
         x, scale, zero = values
-        return (way(clipped(x / scale + zero, self.p, self.q)) - zero) * scale
+        return (way(clip(x / scale + zero, self.p, self.q)) - zero) * scale
 
-    def quantized(self, x: Value) -> Value:
+    def quantize(self, x: Value) -> Value:
         """x divided by a scale, rounded to an integer, plus a zero point: i16, saturated; NaN becomes the least code.
 
         constants: scale; the least and the greatest code, each minus the zero point; zero point. All but the scale are
@@ -109,7 +109,7 @@ class FunctionCall:
         moved = scaled + (0.5 if fixed else self.q.double())
         return moved.where("ult", 1.0).where("ugt", 0.0)
 
-    def shrunk(self, x: Value) -> Value:
+    def shrink(self, x: Value) -> Value:
         """x moved by p towards 0; 0 where abs(x) <= q."""
         bias, limit = self.p.double(), self.q.double()
         return x.test("olt", -limit).select(x + bias, x.test("ogt", limit).select(x - bias, x.like(0.0)))
@@ -124,7 +124,7 @@ Write = Callable[[FunctionCall, list[Value]], Value]
 
 
 def _conversion(kind: str) -> Write:
-    return lambda call, values: converted(values[0], call.kind, kind)
+    return lambda call, values: convert(values[0], call.kind, kind)
 
 
 def _of_single(function: Callable[[Value], Value]) -> Write:
@@ -149,20 +149,20 @@ SINGLE: dict[str, Write] = {
     "modulo": lambda k, v: conversions.modulo(v[0], v[1], k.kind),
     "square": lambda k, v: v[0] * v[0],
     "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
-    "relu": lambda k, v: rectified(v[0]),
+    "relu": lambda k, v: rectify(v[0]),
     "leaky_relu": lambda k, v: k.leaky(v[0]),
-    "clip": lambda k, v: clipped(v[0], k.p, k.q),
+    "clip": lambda k, v: clip(v[0], k.p, k.q),
     "abs": lambda k, v: abs(v[0]),
     "neg": lambda k, v: -v[0],
     "sqrt": lambda k, v: v[0].sqrt(),
     "round": lambda k, v: conversions.whole(v[0]),
     "floor": lambda k, v: conversions.floor(v[0]),
     "ceil": lambda k, v: conversions.ceil(v[0]),
-    **{f"fake_quantize_{name}": partial(FunctionCall.fake_quantized, way=way) for name, way in ROUNDINGS.items()},
+    **{f"fake_quantize_{name}": partial(FunctionCall.fake_quantize, way=way) for name, way in ROUNDINGS.items()},
     "bipolar": lambda k, v: v[0].test("oge", ZERO).select(v[1], -v[1]),
-    "cast": lambda k, v: k.floating(v[0]),
-    "dequantize": lambda k, v: (k.floating(v[0]) - k.q) * k.p,
-    **dict.fromkeys(QUANTIZED, lambda k, v: k.quantized(v[0])),
+    "cast": lambda k, v: k.to_float(v[0]),
+    "dequantize": lambda k, v: (k.to_float(v[0]) - k.q) * k.p,
+    **dict.fromkeys(QUANTIZED, lambda k, v: k.quantize(v[0])),
     **{name: _conversion(kind) for name, kind in expression.CONVERSIONS.items()},
     "where": lambda k, v: v[0].select(v[1], v[2]),
     "max": lambda k, v: k.extreme(v, "max"),
@@ -172,17 +172,17 @@ SINGLE: dict[str, Write] = {
     "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
     **{name: _of_single(function) for name, function in _IN_SINGLE.items()},
     "swish": lambda k, v: one_nan(swish(v[0], k.p)),
-    "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
-    "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
+    "to_f16": lambda k, v: conversions.narrow_to_bits(v[0], "f16"),
+    "to_bf16": lambda k, v: conversions.narrow_to_bits(v[0], "bf16"),
 }
 """Functions that are exact, or are defined in float32 arithmetic.
 p and q: the slope, the limits, or scale and zero point."""
 LOGICAL: dict[str, Write] = {
-    "equal": lambda k, v: k.compared("eq", v),
-    "greater": lambda k, v: k.compared("gt", v),
-    "greater_or_equal": lambda k, v: k.compared("ge", v),
-    "less": lambda k, v: k.compared("lt", v),
-    "less_or_equal": lambda k, v: k.compared("le", v),
+    "equal": lambda k, v: k.compare("eq", v),
+    "greater": lambda k, v: k.compare("gt", v),
+    "greater_or_equal": lambda k, v: k.compare("ge", v),
+    "less": lambda k, v: k.compare("lt", v),
+    "less_or_equal": lambda k, v: k.compare("le", v),
     "and": lambda k, v: v[0] & v[1],
     "or": lambda k, v: v[0] | v[1],
     "xor": lambda k, v: v[0] ^ v[1],
@@ -204,7 +204,7 @@ EXACT: dict[str, Write] = {
     "softsign": lambda k, v: v[0] / (abs(v[0]) + 1.0),
     "sum": lambda k, v: k.total(v),
     "mean": lambda k, v: k.total(v) / float(len(v)),
-    "shrink": lambda k, v: k.shrunk(v[0]),
+    "shrink": lambda k, v: k.shrink(v[0]),
     **{function.__name__: _in_double(function, CONSTANTS.get(function.__name__, 0)) for function in wide.FUNCTIONS},
 }
 """Functions that are defined in float64 steps and rounded once at the end. p and q: alpha and beta."""
@@ -244,20 +244,20 @@ class StepsEmitter:
     def call(self, number: int) -> FunctionCall:
         return self.calls[number - self.read]
 
-    def loaded(self, number: int, start: Value, place: Value) -> Value:
+    def load_operand(self, number: int, start: Value, place: Value) -> Value:
         """Load a vector of an operand's elements, from element `place` on."""
         element, size = KINDS[self.kinds[number]]
-        return self._told((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
+        return self._to_function_form((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
 
     def same(self, number: int, start: Value) -> Value:
         """Load an operand's single element into all lanes."""
-        return self._told(start.load(*KINDS[self.kinds[number]]).splat(self.lanes), number)
+        return self._to_function_form(start.load(*KINDS[self.kinds[number]]).splat(self.lanes), number)
 
-    def _told(self, value: Value, number: int) -> Value:
+    def _to_function_form(self, value: Value, number: int) -> Value:
         """Convert loaded elements to the form that functions take: bool becomes i1."""
         return value.test("ne", 0) if self.kinds[number] == "t" else value
 
-    def made(self, number: int, values: list[Value]) -> Value:
+    def emit_step(self, number: int, values: list[Value]) -> Value:
         """Write a step. values: its operands. Returns its result."""
         step, call = self.step(number), self.call(number)
         in_double = EXACT | _WIDER if step.narrow else EXACT
@@ -265,13 +265,13 @@ class StepsEmitter:
             if step.function in in_double:
                 return in_double[step.function](call, [value.double() for value in values]).single()
         made = (SINGLE | LOGICAL)[step.function](call, values)
-        return conversions.rounded(made, conversions.FORMATS[step.narrow]) if step.narrow else made
+        return conversions.round_to_format(made, conversions.FORMATS[step.narrow]) if step.narrow else made
 
     @contextmanager
     def rounding(self, number: int) -> Iterator[None]:
         """Write the body so that conversions of float64 round to this step's narrower type, if it has one."""
         narrow, before = self.step(number).narrow, self.w.narrowing
-        self.w.narrowing = partial(conversions.rounded, form=conversions.FORMATS[narrow]) if narrow else None
+        self.w.narrowing = partial(conversions.round_to_format, form=conversions.FORMATS[narrow]) if narrow else None
         yield
         self.w.narrowing = before
 
@@ -298,15 +298,15 @@ class ElementwiseEmitter(StridedEmitter):
         with w.loop(first, end.least(a.columns), self.spec.rows) as turn:
             place = turn.index.least(a.last)
             values = [
-                same[number] if kind.isupper() else steps.loaded(number, self.starts[f"x{number}"], place)
+                same[number] if kind.isupper() else steps.load_operand(number, self.starts[f"x{number}"], place)
                 for number, kind in kinds
             ]
             for number in range(steps.read, steps.last + 1):
                 given = [values[value] for value in steps.step(number).values]
                 if unclear := UNDECIDED.get(steps.step(number).function):
                     with w.when(unclear(given).any()):
-                        w.undecided()
-                values.append(steps.made(number, given))
+                        w.mark_undecided()
+                values.append(steps.emit_step(number, given))
             made = values[-1].zext("i8") if values[-1].element == "i1" else values[-1]
             size = {"float": 4, "double": 8}.get(made.element) or int(made.element[1:]) // 8
             (self.starts["y"] + place * size).store(made, size)

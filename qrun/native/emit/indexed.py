@@ -61,7 +61,7 @@ class IndexedEmitter(StridedEmitter):
             vector = (x + place * size).load(f"<{lanes} x i{8 * size}>")
             for number in range(times):
                 order = [(number * lanes + lane) // times for lane in range(lanes)]
-                (y + place * (size * times) + number * lanes * size).store(vector.shuffled(order))
+                (y + place * (size * times) + number * lanes * size).store(vector.shuffle(order))
 
 
 GATHERED = names(
@@ -107,7 +107,7 @@ class GatheredEmitter(KernelEmitter):
             place = index.test("slt", 0).select(index + length, index)
             inside = place.test("ult", length)
             with w.when(~inside):
-                w.undecided()
+                w.mark_undecided()
             turn.next(turn.carried[0] + inside.select(place, 0) * step)
         return turn.carried[0]
 
@@ -141,13 +141,13 @@ class ScatteredEmitter(GatheredEmitter):
         w, a, size = self.w, self.a, KINDS[self.spec.operands[1]][1]
         with w.part(tile, a.chunk, a.before) as outer:
             y, indices = a.y + outer * a.outer_step, a.indices + outer * a.index_outer
-            self._joined("none", a.x + outer * a.outer_step, y, a.whole)
+            self._combine("none", a.x + outer * a.outer_step, y, a.whole)
             with w.loop(0, a.count, 1) as turn:
                 row = y + turn.index % a.lines * a.line_step + self._offset(indices + turn.index * a.index_row)
                 updates = a.updates + (outer * a.count + turn.index) * a.run * size
-                self._joined(self.spec.form, updates, row, a.run)
+                self._combine(self.spec.form, updates, row, a.run)
 
-    def _joined(self, form: str, x: Value, y: Value, count: Value) -> None:
+    def _combine(self, form: str, x: Value, y: Value, count: Value) -> None:
         """Combine `count` elements of y with those of x."""
         kind = self.spec.operands[1]
         element, size = KINDS[kind]

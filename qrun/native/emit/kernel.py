@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from qrun.declare.registry import Registry
-from qrun.native.emit.conversions import FORMATS, rounded
+from qrun.native.emit.conversions import FORMATS, round_to_format
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, names
@@ -47,7 +47,7 @@ class KernelEmitter:
         self.spec, self.isa, self.w = spec, isa, Flow(isa.fma, isa.permutes)
         self.w.frozen = self.frozen
         if spec.out in FORMATS:
-            self.w.narrowing = partial(rounded, form=FORMATS[spec.out])
+            self.w.narrowing = partial(round_to_format, form=FORMATS[spec.out])
         self.w.label("entry")
         self.struct, self.scratch = self.w.value("ptr", "%args"), self.w.value("ptr", "%scratch")
         self.a = Arguments(self.struct, self.names)
@@ -60,9 +60,9 @@ class KernelEmitter:
         """The LLVM IR of the kernel."""
         with self.w.tiles(self.a.tiles) as turn:
             self.tile(turn.index)
-        return self.finished()
+        return self.end_kernel()
 
-    def finished(self) -> str:
+    def end_kernel(self) -> str:
         """Return from the kernel, after all tiles. Returns the LLVM IR of everything written so far."""
         self.w.do(f"ret i64 {self.w.done}")
         more = ", ptr noalias %scratch" if self.own_memory else ""

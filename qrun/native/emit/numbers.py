@@ -36,7 +36,7 @@ def word_order(lanes: int) -> list[int]:
 
 def low_words(x: Value) -> Value:
     """The lower halves of float64 lanes as i32, in the order of `word_order`."""
-    return x.bitcast(f"<{2 * x.lanes} x i32>").shuffled(2 * lane for lane in word_order(x.lanes))
+    return x.bitcast(f"<{2 * x.lanes} x i32>").shuffle(2 * lane for lane in word_order(x.lanes))
 
 
 def beside_a_middle(x: Value, places: int) -> Value:
@@ -57,15 +57,15 @@ def scaled_sum(n: Value, factor: Value, added: Value) -> tuple[Value, Value]:
         product = n * factor
         total, reach = product + added, (abs(product) + abs(added)) * SUM_REACH
         made = (total - reach).single()
-        return made, differ(made, (total + reach).single()).shuffled(order)
+        return made, differ(made, (total + reach).single()).shuffle(order)
     total = n.fma(factor, added)
     made = total.single()
     # Without its sign, 0 maps to the greatest integer, and the least number to the least integer.
     small = ((made.bitcast("i32") << 1) + _GREATEST).test("slt", 2 * _LEAST - _GREATEST)
-    return made, beside_a_middle(total, 1) | small.shuffled(order)
+    return made, beside_a_middle(total, 1) | small.shuffle(order)
 
 
-def rounded_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
+def round_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
     """The bits of n * (factor + rest) + bias rounded once to float32, where that is finite.
 
     The sum is top + low plus a negligible rest. It is rounded to odd: if low is not 0 and the last bit of top is not
@@ -80,7 +80,7 @@ def rounded_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
     top, low = two_sum(total, middle)
     top = middle.test("oeq", ZERO).select(total, top)
     low = low.test("une", ZERO).select(low, least)
-    moved = rounded_to_odd(top, low)
+    moved = round_to_odd(top, low)
     return abs(total).test("olt", math.inf).select(moved, total).single().bitcast("i32")
 
 
@@ -91,10 +91,10 @@ def fma_once(a: Value, b: Value, c: Value) -> Value:
         return a.intrinsic("fma", b, c)
     product, addend = a.double() * b.double(), c.double()
     total, lost = two_sum(product, addend)
-    return abs(total).test("olt", math.inf).select(rounded_to_odd(total, lost), total).float32()
+    return abs(total).test("olt", math.inf).select(round_to_odd(total, lost), total).float32()
 
 
-def rounded_to_odd(top: Value, low: Value) -> Value:
+def round_to_odd(top: Value, low: Value) -> Value:
     """top + low rounded to odd: 53 bits, the last of which is set if the sum is inexact. low is at most half of top's
     last bit. Rounding the result to 24 bits gives the same as rounding the exact sum."""
     whole = top.bitcast("i64")

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.bytes import Bytes, flipped, permuted
+from qrun.native.emit.bytes import Bytes, flip_sign_bit, look_up_bytes
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, masks
 
@@ -125,7 +125,7 @@ class RowsEmitter(KernelEmitter):
         """The float argument of this name, in every lane."""
         return self.a[name].bitcast("float").splat(self.bytes.lanes)
 
-    def added(self) -> Value:
+    def splat_addend(self) -> Value:
         """The argument `add` in every 16-bit lane."""
         return self.a.add.trunc("i16").splat(2 * self.bytes.lanes)
 
@@ -155,7 +155,7 @@ class PointEmitter(RowsEmitter):
         if form == "clamp":
             self.constants = [limit.trunc("i8").splat(self.width) for limit in (a.low, a.high)]
         elif form in ("affine", "affines"):
-            self.add = self.added()
+            self.add = self.splat_addend()
             self.constants = [self.splat(name) for name in ("a", "b")] if form == "affine" else []
         elif spec.vectors:
             count, step = {"permute": (4, 64), "shuffle": (16, SHUFFLED), "lookup": (16, 16)}[form]
@@ -166,7 +166,7 @@ class PointEmitter(RowsEmitter):
         if self.spec.form in ("affine", "affines"):
             return self._affine(x, start)
         if self.spec.form == "permute":
-            return permuted(self.constants, x)
+            return look_up_bytes(self.constants, x)
         return {"clamp": self._clamp, "shuffle": self._shuffle, "lookup": self._lookup}[self.spec.form](x)
 
     def _clamp(self, x: Value) -> Value:
@@ -175,10 +175,10 @@ class PointEmitter(RowsEmitter):
         return x.intrinsic(f"{sign}max", low).intrinsic(f"{sign}min", high)
 
     def _affine(self, x: Value, start: Value) -> Value:
-        values = self.bytes.numbers(flipped(x) if self.spec.signed else x)
+        values = self.bytes.numbers(flip_sign_bit(x) if self.spec.signed else x)
         lines = [(self.constants[0], self.constants[1])] * 4 if self.constants else self._lines(start)
         made = [value.fma(a, b) for value, (a, b) in zip(values, lines, strict=True)]
-        return self.bytes.stored(made, self.add, self.spec.out)
+        return self.bytes.round_to_bytes(made, self.add, self.spec.out)
 
     def _lines(self, start: Value) -> list[tuple[Value, Value]]:
         """The slopes and offsets of a vector of columns: four vectors of each, in the order of the lanes."""
@@ -195,7 +195,7 @@ class PointEmitter(RowsEmitter):
     def _shuffle(self, x: Value) -> Value:
         """Look codes up with shuffles, which give 0 for negative indices and use only the low four bits of others."""
         name, found = f"llvm.x86.{_SHUFFLES[self.width]}", None
-        for first, index in ((0, x), (8, flipped(x))):
+        for first, index in ((0, x), (8, flip_sign_bit(x))):
             for piece in range(first, first + 8):
                 if piece > first:
                     index = index.intrinsic("ssub.sat", 16)
@@ -225,7 +225,7 @@ class PairEmitter(RowsEmitter):
         self.known: dict[str, Value] = {}
         if spec.form == "table":
             return
-        self.add = self.added()
+        self.add = self.splat_addend()
         for name in (name.rstrip("!") for name in _PAIR[spec.form][:-1]):
             if spec.form == "f64":
                 self.known[name] = self.a[name].bitcast("double").splat(self.bytes.lanes // 2)
@@ -237,15 +237,15 @@ class PairEmitter(RowsEmitter):
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
         u, v = operands
         if self.spec.signed and self.spec.form != "fma":
-            u, v = flipped(u), flipped(v)
+            u, v = flip_sign_bit(u), flip_sign_bit(v)
         if self.spec.form == "f64":
-            return self.bytes.saturated(self._doubles(u, v), self.add, self.spec.out)
+            return self.bytes.saturate_to_bytes(self._doubles(u, v), self.add, self.spec.out)
         made = {"int": self._int, "fma": self._fma, "mul": self._mul}[self.spec.form](u, v)
-        return self.bytes.stored(made, self.add, self.spec.out)
+        return self.bytes.round_to_bytes(made, self.add, self.spec.out)
 
     def _int(self, u: Value, v: Value) -> list[Value]:
         k = self.known
-        sums = self.bytes.weighted(u, v, k["weights"], k["offset"])
+        sums = self.bytes.weighted_sum(u, v, k["weights"], k["offset"])
         return [total.sitofp("float").fma(k["m"], k["c"]) for total in sums]
 
     def _fma(self, u: Value, v: Value) -> list[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from qrun.native.emit.bytes import Bytes, flipped, store_first
+from qrun.native.emit.bytes import Bytes, flip_sign_bit, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.spec import LIMITS
 from qrun.native.emit.values import MAGIC64, every
@@ -129,17 +129,17 @@ class SumPoolEmitter(PoolEmitter):
             block.next(*(s + p for s, p in zip(block.carried, parts, strict=True)))
         step = {"x32": self._single, "f64": self._double, "q64": self._double, "table": self._lookup}[spec.form]
         numbers = step(block.carried)
-        return self._stored(numbers, a.zero.trunc("i16").splat(spec.rows // 2))
+        return self._round_to_bytes(numbers, a.zero.trunc("i16").splat(spec.rows // 2))
 
-    def _stored(self, numbers: list[Value], add: Value) -> list[Value]:
-        return [self.bytes.stored(numbers[i : i + 4], add, self.spec.out) for i in range(0, len(numbers), 4)]
+    def _round_to_bytes(self, numbers: list[Value], add: Value) -> list[Value]:
+        return [self.bytes.round_to_bytes(numbers[i : i + 4], add, self.spec.out) for i in range(0, len(numbers), 4)]
 
     def _codes(self, x: Value) -> Value:
-        return flipped(x) if self.spec.signed else x
+        return flip_sign_bit(x) if self.spec.signed else x
 
     def _wider(self, x: Value, element: str, half: int) -> Value:
         """The elements in the low or high half of each 16 bytes, zero-extended to twice their size."""
-        return self.bytes.unpacked(x, self.w.zero(x.kind), half).bitcast(f"<{x.lanes // 2} x {element}>")
+        return self.bytes.unpack(x, self.w.zero(x.kind), half).bitcast(f"<{x.lanes // 2} x {element}>")
 
     def _single(self, sums: list[Value]) -> list[Value]:
         a, b = ((self.constant + at).load("float", 4).splat(self.lanes) for at in (0, 4))
@@ -191,7 +191,7 @@ class MeanPoolEmitter(SumPoolEmitter):
         means = [total / count / divide + zero for total in turn.carried]
         # `within` turns NaN into the lower end.
         ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
-        return self._stored([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
+        return self._round_to_bytes([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
 
 
 AVERAGE = (*POOL, "constants*")

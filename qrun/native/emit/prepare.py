@@ -66,7 +66,7 @@ class PrepareEmitter(KernelEmitter):
     def tile(self, tile: Value) -> None:
         w, a, n, form = self.w, self.a, self.isa.lanes, self.spec.form
         code, width = a.zero.load("i8"), self.spec.vectors * n
-        zero = code.extended("i32", self.spec.signed).splat(n)
+        zero = code.extend("i32", self.spec.signed).splat(n)
         constants = a.constants + tile * (constant_bytes(form) * width)
         for vector in range(self.spec.vectors):
             place = tile * (4 * width) + 4 * n * vector
@@ -81,7 +81,7 @@ class PrepareEmitter(KernelEmitter):
 
     def _fields(self, channels: Value) -> list[Value]:
         """The bits of the constants of a vector of channels: one vector for each field of the form."""
-        on = self.w.value(channels.typed("i1"), every("i1", "true", self.isa.lanes))
+        on = self.w.value(channels.type_of("i1"), every("i1", "true", self.isa.lanes))
         found, sources = [], iter(zip(SOURCES, self.spec.operands, strict=False))
         for step in self.spec.form[len(TAIL) :]:
             if step in "ma":
@@ -107,7 +107,7 @@ class PackEmitter(KernelEmitter):
         self.kind, self.width = int32s(isa), spec.vectors * lanes
         factor = a.factor
         if spec.operands == "zero":
-            factor = factor + a.zero.load("i8").extended("i32", spec.signed)
+            factor = factor + a.zero.load("i8").extend("i32", spec.signed)
         self.factor, self.flip = factor.splat(lanes), a.flip.splat(lanes)
         self.ones = activations(isa, self.w.value("i32", _ONES).splat(lanes))
 
@@ -166,7 +166,7 @@ class RowTermsEmitter(KernelEmitter):
         a = self.a
         zeros = {"a": (a.a_value, a.a_zero, spec.signed), "b": (a.b_value, a.b_zero, spec.form == "s8")}
         known = {
-            name: place.load("i8").extended("i32", signed) if name in spec.operands else value
+            name: place.load("i8").extend("i32", signed) if name in spec.operands else value
             for name, (value, place, signed) in zeros.items()
         }
         self.nothing = a.depth.trunc("i32") * known["a"]
@@ -178,9 +178,9 @@ class RowTermsEmitter(KernelEmitter):
         with w.part(tile, a.chunk, a.rows) as row:
             start = a.a + row * a.depth
             with w.loop(0, whole, _CODES, [w.zero(f"<{_CODES} x i32>")]) as piece:
-                codes = (start + piece.index).load(f"<{_CODES} x i8>").extended("i32", signed)
+                codes = (start + piece.index).load(f"<{_CODES} x i8>").extend("i32", signed)
                 piece.next(piece.carried[0] + codes)
-            with w.loop(whole, a.depth, 1, [piece.carried[0].reduced("add")]) as one:
-                code = (start + one.index).load("i8").extended("i32", signed)
+            with w.loop(whole, a.depth, 1, [piece.carried[0].reduce_lanes("add")]) as one:
+                code = (start + one.index).load("i8").extend("i32", signed)
                 one.next(one.carried[0] + code)
             (a.y + row * 4).store((one.carried[0] - self.nothing) * self.factor, 4)

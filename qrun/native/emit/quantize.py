@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 from operator import add
 
-from qrun.native.emit.bytes import Bytes, in_order, interleaved, sixteens, store_first
+from qrun.native.emit.bytes import Bytes, in_order, interleave, sixteens, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import SUM_REACH, differ, product_error, rounded_once, scaled_sum
+from qrun.native.emit.numbers import SUM_REACH, differ, product_error, round_once, scaled_sum
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import FACTOR_BYTES, MAGIC_BITS, PIECE
 from qrun.native.emit.values import MAGIC32
-from qrun.native.emit.widen import first_lanes, folded
+from qrun.native.emit.widen import first_lanes, fold_lanes
 
 ROWS = names("x* y* x_row y_row rows chunk chunks columns part parts last tiles constants* fields zero!")
 IMAGE = names("""
@@ -110,9 +110,9 @@ class QuantizeEmitter(_Floats):
         quotients = [self._quotient(number, column, i) for i, number in enumerate(numbers)]
         add = self.zero
         if self.axis:
-            quotients = [self._placed(q, self._constant(3, column, i)) for i, q in enumerate(quotients)]
+            quotients = [self._round_quotient(q, self._constant(3, column, i)) for i, q in enumerate(quotients)]
             add = self.w.zero(self.bytes.ints16)
-        packed = self.bytes.stored(quotients, add, self.spec.out)
+        packed = self.bytes.round_to_bytes(quotients, add, self.spec.out)
         return packed if n == 4 else in_order(packed)
 
     def _quotient(self, x: Value, column: Value, i: int) -> Value:
@@ -125,7 +125,7 @@ class QuantizeEmitter(_Floats):
         return quotient.within(*(self._constant(field, column, i) for field in (1, 2)))
 
     @staticmethod
-    def _placed(quotient: Value, zero: Value) -> Value:
+    def _round_quotient(quotient: Value, zero: Value) -> Value:
         """The quotient rounded to an integer, plus the zero point."""
         return quotient + MAGIC32 - MAGIC32 + zero
 
@@ -154,7 +154,7 @@ class QuantizeImageEmitter(QuantizeEmitter):
         if spec.vectors == 1:
             y.store(codes[0])
             return
-        pieces = interleaved(codes)
+        pieces = interleave(codes)
         if spec.rows > PIECE:
             pieces = sixteens(pieces)
         for number, piece in enumerate(pieces):
@@ -189,7 +189,7 @@ class DequantizeEmitter(_Floats):
         """Load codes as int32 lanes."""
         if self.spec.out == "i32":
             return x.load(f"<{self.lanes} x i32>")
-        return x.load(f"<{self.lanes} x i8>").extended("i32", self.spec.signed)
+        return x.load(f"<{self.lanes} x i8>").extend("i32", self.spec.signed)
 
 
 class _Elements(KernelEmitter):
@@ -219,25 +219,25 @@ class RangeEmitter(_Elements):
             values = []
             for number in range(_UNROLL):
                 x = (a.x + (block.index + number * n) * 4).load(self.kind, 4)
-                values += self._taken(x, block.carried[3 * number : 3 * number + 3])
+                values += self._update_state(x, block.carried[3 * number : 3 * number + 3])
             block.next(*values)
         with w.loop(cut, end, n, block.carried[:3]) as one:
             start, mask = a.x + one.index * 4, first_lanes(end - one.index, n)
-            one.next(*self._taken(start.masked_load(self.kind, mask, 4), one.carried))
+            one.next(*self._update_state(start.masked_load(self.kind, mask, 4), one.carried))
         found = one.carried
         for number in range(1, _UNROLL):
-            found = self._joined(found, block.carried[3 * number : 3 * number + 3])
+            found = self._combine_states(found, block.carried[3 * number : 3 * number + 3])
         joins = (lambda a, b: a.where("olt", b), lambda a, b: a.where("ogt", b), add)
         for number, (value, join) in enumerate(zip(found, joins, strict=True)):
-            (a.found + tile * 16 + 4 * number).store(folded(value, join), 4)
+            (a.found + tile * 16 + 4 * number).store(fold_lanes(value, join), 4)
 
-    def _taken(self, x: Value, state: list[Value]) -> list[Value]:
+    def _update_state(self, x: Value, state: list[Value]) -> list[Value]:
         """The state updated with one more vector. x - x is 0 for finite x, else NaN."""
         nothing = x - x
-        return self._joined([x, x, nothing], state)
+        return self._combine_states([x, x, nothing], state)
 
     @staticmethod
-    def _joined(values: list[Value], state: list[Value]) -> list[Value]:
+    def _combine_states(values: list[Value], state: list[Value]) -> list[Value]:
         least, most, bad = values
         return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
 
@@ -332,7 +332,7 @@ class ParametersEmitter(KernelEmitter):
             turn.next(less.select(low, bottom), more.select(high, top), unknown + bad)
         bottom, top, unknown = turn.carried
         with w.when(unknown.test("une", "0.0")):
-            w.undecided()
+            w.mark_undecided()
         return bottom, top
 
 
@@ -408,7 +408,7 @@ class ScaleEmitter(KernelEmitter):
             near, doubtful = scaled_sum(number, factor, bias)
 
         def exact() -> list[Value]:
-            return [rounded_once(number, factor, self._factor(factors, 2), bias)]
+            return [round_once(number, factor, self._factor(factors, 2), bias)]
 
         (made,) = self.w.instead([near.bitcast("i32")], doubtful.any(), exact)
         return made
@@ -439,19 +439,19 @@ class FactorsEmitter(KernelEmitter):
             return start.load("float", 4).splat(lanes)
         return (start + first * 4).masked_load(f"<{lanes} x float>", mask, 4)
 
-    def _left(self) -> tuple[Value, Value | None]:
+    def _load_left_factors(self) -> tuple[Value, Value | None]:
         """The left scale, and the slope if there is one."""
         slope = self.a.slope.bitcast("float") if "m" in self.spec.operands else None
         return self.a.left.load("float", 4), slope
 
     def _float(self, right: Value, bias: Value) -> list[Value]:
-        left, slope = self._left()
+        left, slope = self._load_left_factors()
         left = left if slope is None else slope * left
         return [right * left.splat(self.isa.lanes), bias]
 
     def _real(self, right: Value, bias: Value) -> list[Value]:
         """A product of two float32 numbers is exact in float64; for a product of three, the remainder is kept."""
-        left, slope = self._left()
+        left, slope = self._load_left_factors()
         wide = left.double() if slope is None else left.double() * slope.double()
         factors = right.double(), wide.splat(self.isa.lanes)
         product = factors[0] * factors[1]

@@ -15,12 +15,12 @@ from operator import or_
 
 from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import rounded_once, scaled_sum
+from qrun.native.emit.numbers import round_once, scaled_sum
 from qrun.native.emit.quantize import parameters_of
 from qrun.native.emit.recurrent import GATES, WalkEmitter
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
-from qrun.native.emit.widen import first_lanes, folded
+from qrun.native.emit.widen import first_lanes, fold_lanes
 
 NAMES = names("""
     weights* column_sums* scales* addend* y* initial_h* initial_c* lengths* walk*
@@ -57,7 +57,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
 
     def step(self, direction: Value, number: Value, walk: Value) -> None:
         w = self.w
-        scale, zero = self._quantized(self.state_at(walk, 0, 0, w.value("i64", 0)))
+        scale, zero = self._quantize_state(self.state_at(walk, 0, 0, w.value("i64", 0)))
         for row, rows in w.runs(self.first, self.first + self.count, self.blocks):
             with w.loop(0, self.gates, 1) as gate:
                 self._products(direction * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
@@ -65,7 +65,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             sums = [self._sums_at(direction * self.gates + n, each.index) for n in range(self.gates)]
             self.make(walk, [(each.index, unit)], [[(start + unit * 4).load(self.units, 4) for start in sums]])
 
-    def _quantized(self, h: Value) -> tuple[Value, Value]:
+    def _quantize_state(self, h: Value) -> tuple[Value, Value]:
         """Quantize the tile's part of H into the thread's memory. Returns the scale (float64) and the zero point (i32,
         shifted as `Isa.shift` shifts activations)."""
         w, a, lanes = self.w, self.a, self.isa.lanes
@@ -75,10 +75,10 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             least, most, odd = turn.carried
             turn.next(x.where("olt", least), x.where("ogt", most), odd + (x - x))
         least, most, odd = turn.carried
-        bottom = folded(least, lambda a, b: a.where("olt", b))
-        top = folded(most, lambda a, b: a.where("ogt", b))
+        bottom = fold_lanes(least, lambda a, b: a.where("olt", b))
+        top = fold_lanes(most, lambda a, b: a.where("ogt", b))
         with w.when(odd.test("uno", odd).any()):
-            w.undecided()
+            w.mark_undecided()
         scale, zero = parameters_of(bottom, top)
         shift = self.isa.shift(False)
         low, high = ((end - zero).sitofp("float").splat(lanes) for end in (0, 255))
@@ -131,7 +131,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             made = list(k.carried)
             lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
             for turn in range(UNROLL):
-                left = [self.left(start, turn) for start in lefts]
+                left = [self.load_left(start, turn) for start in lefts]
                 for number, start in enumerate(rights):
                     right = weights(self.isa, self.four_weights(start, turn))
                     for row, x in enumerate(left):
@@ -147,7 +147,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         """The address of four weights of each column, for `count` vectors of columns."""
         return [source + (self.a.depth * number + four) * (4 * self.isa.lanes) for number in range(count)]
 
-    def left(self, start: Value, turn: int) -> Bytes4:
+    def load_left(self, start: Value, turn: int) -> Bytes4:
         """A row's four codes in the form that `dot` takes. turn: the number of the four in the iteration."""
         return activations(self.isa, self.four_codes(start, turn, 0))
 
@@ -173,7 +173,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             terms.append((number, added, target))
         with self.w.when(reduce(or_, doubtful).any()):
             for number, added, target in terms:
-                bits = rounded_once(number, factor, self.w.zero(factor.kind), added)
+                bits = round_once(number, factor, self.w.zero(factor.kind), added)
                 target.store(bits.bitcast("float"), 4)
 
 
@@ -185,9 +185,9 @@ class WideRecurrentEmitter(QuantizedRecurrentEmitter):
 
     def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
         order = [first + n for first in range(0, codes.lanes, 4) for n in (0, 2, 1, 3)]
-        (self.scratch + row + unit * 2).store(codes.trunc("i16").shuffled(order), 1)
+        (self.scratch + row + unit * 2).store(codes.trunc("i16").shuffle(order), 1)
 
-    def left(self, start: Value, turn: int) -> Bytes4:
+    def load_left(self, start: Value, turn: int) -> Bytes4:
         return tuple(self.four_codes(start, turn, part).bitcast(int16s(self.isa)) for part in range(2))
 
 
@@ -203,7 +203,7 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         low, high = ((part & 15).trunc("i8") for part in (codes, codes.lshr(4)))
         fours = [range(first, first + 4) for first in range(0, codes.lanes, 4)]
         order = [n + half for four in fours for half in (0, codes.lanes) for n in four]
-        (self.scratch + row + unit * 2).store(low.shuffled(order, high), 1)
+        (self.scratch + row + unit * 2).store(low.shuffle(order, high), 1)
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
         with self.w.loop(0, self.a.depth, UNROLL, [self.w.zero(int32s(self.isa))] * (count * rows)) as k:

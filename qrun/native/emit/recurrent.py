@@ -17,13 +17,13 @@ from qrun.native.emit.fma_product import BLOCK, add_products, parts
 from qrun.native.emit.functions import one_nan, sigmoid, tanh
 from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.requantize import clipped, rectified
+from qrun.native.emit.requantize import clip, rectify
 from qrun.native.emit.values import ZERO
 
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
 """The number of gates, by cell; ``linear`` is a GRU that resets the product (linear_before_reset), not the state."""
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
-FUNCTIONS: dict[str, Callable[[Value], Value]] = {"sigmoid": sigmoid, "tanh": tanh, "relu": rectified}
+FUNCTIONS: dict[str, Callable[[Value], Value]] = {"sigmoid": sigmoid, "tanh": tanh, "relu": rectify}
 """The activations that cells may use."""
 STEPS, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND, UNITS, PARTS, AHEAD = range(0, 64, 8)
 HEADER = 8
@@ -61,13 +61,13 @@ class Cells:
     def __init__(self, kind: str, functions: Sequence[str], bound: Value | None) -> None:
         self.kind, self.functions, self.bound = kind, functions, bound
 
-    def activated(self, place: int, x: Value) -> Value:
+    def activate(self, place: int, x: Value) -> Value:
         """The activation number `place` of x, which is clipped first."""
         if self.bound is not None:
-            x = clipped(x, -self.bound, self.bound)
+            x = clip(x, -self.bound, self.bound)
         return FUNCTIONS[self.functions[place]](x)
 
-    def made(self, gates: Sequence[Sequence[Value]], states: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
+    def next_states(self, gates: Sequence[Sequence[Value]], states: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
         """Yield the states after a step. gates, for each vector of units: i, o, f, c of an LSTM; z, already activated,
         and h of a GRU; z, r, h, and the inputs' contribution to h (linear).
 
@@ -76,20 +76,20 @@ class Cells:
         inner = [self._inner(own, old) for own, old in zip(gates, states, strict=True)]
         for own, old, x in zip(gates, states, inner, strict=True):
             if self.kind == "lstm":
-                yield [self.activated(0, own[1]) * self.activated(2, x), x]
+                yield [self.activate(0, own[1]) * self.activate(2, x), x]
             elif self.kind == "rnn":
-                yield [self.activated(0, x)]
+                yield [self.activate(0, x)]
             else:
-                z = own[0] if self.kind == "gru" else self.activated(0, own[0])
-                yield [(1.0 - z) * self.activated(1, x) + z * old[0]]
+                z = own[0] if self.kind == "gru" else self.activate(0, own[0])
+                yield [(1.0 - z) * self.activate(1, x) + z * old[0]]
 
     def _inner(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
         """The new C of an LSTM; for other cells, the argument of the last activation."""
         if self.kind == "lstm":
             i, _, f, g = gates
-            return self.activated(0, f) * states[1] + self.activated(0, i) * self.activated(1, g)
+            return self.activate(0, f) * states[1] + self.activate(0, i) * self.activate(1, g)
         if self.kind == "linear":
-            return self.activated(0, gates[1]) * gates[2] + gates[3]
+            return self.activate(0, gates[1]) * gates[2] + gates[3]
         return gates[-1]
 
 
@@ -122,7 +122,7 @@ class WalkEmitter(KernelEmitter):
     def text(self) -> str:
         with self.w.rounds(self.a.tiles, self.header(PARTS), PAUSE[self.isa.architecture]) as tile:
             self.tile(tile)
-        return self.finished()
+        return self.end_kernel()
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
@@ -153,7 +153,7 @@ class WalkEmitter(KernelEmitter):
         w, a = self.w, self.a
         with w.loop(self.first, self.first + self.count, 1) as row:
             with w.when((a.lengths + row.index * 4).load("i32", 4).sext("i64").test("ugt", steps)):
-                w.undecided()
+                w.mark_undecided()
             source = direction * self.header(FIRST_DIRECTION) + row.index * self.header(FIRST_ROW)
             for state, initial in zip(range(self.states), (a.initial_h, a.initial_c), strict=False):
                 target = self.state_at(walk, OLD, state, row.index)
@@ -182,13 +182,13 @@ class WalkEmitter(KernelEmitter):
 
     def make(self, walk: Value, places: Sequence[tuple[Value, Value]], gates: Sequence[Sequence[Value]]) -> None:
         """Compute and store the states after a step, and Y. places: the sequence and first unit of each vector; gates:
-        as in `Cells.made`. Beyond the end of a sequence its states do not change, and Y is 0."""
+        as in `Cells.next_states`. Beyond the end of a sequence its states do not change, and Y is 0."""
         at, a = (walk + AT).load("i64", 8), self.a
         states = [
             [(self.state_at(walk, OLD, n, row) + unit * 4).load(self.units, 4) for n in range(self.states)]
             for row, unit in places
         ]
-        made = [*self.cells().made(gates, states)]
+        made = [*self.cells().next_states(gates, states)]
         for (row, unit), old, new in zip(places, states, made, strict=True):
             runs = at.test("slt", (a.lengths + row * 4).load("i32", 4).sext("i64"))
             new = [one_nan(state) for state in new]
@@ -236,7 +236,7 @@ class RecurrentEmitter(WalkEmitter):
             lefts = [self._own(1, row + i, w.value("i64", 0)) for i in range(high)]
         else:
             lefts = [self.state_at(walk, 0, 0, of_all) for of_all in rows]
-        begun = [self._begun(direction, walk, of_all, unit, gate) for of_all in rows for gate in gates]
+        begun = [self._start_sums(direction, walk, of_all, unit, gate) for of_all in rows for gate in gates]
         sums = self._sums(lefts, weights, [vector for vectors in begun for vector in vectors])
         cells, places = [], []
         for i, of_all in enumerate(rows):
@@ -259,7 +259,7 @@ class RecurrentEmitter(WalkEmitter):
         """The inputs' contribution to a vector of a gate's units."""
         return (self.inputs_at(walk, row) + self.a.columns * (4 * gate) + unit * 4).load(self.units, 4)
 
-    def _begun(self, direction: Value, walk: Value, row: Value, unit: Value, gate: int) -> list[Value]:
+    def _start_sums(self, direction: Value, walk: Value, row: Value, unit: Value, gate: int) -> list[Value]:
         """The start values of a gate's sums."""
         places = [unit + v * self.at_once for v in range(self.spec.vectors)]
         if self.cell == "linear" and gate == GATES[self.cell] - 1:
@@ -293,5 +293,5 @@ class RecurrentEmitter(WalkEmitter):
     def _reset(self, walk: Value, row: Value, of_all: Value, unit: Value, sums: Sequence[Value]) -> None:
         state = (self.state_at(walk, 0, 0, of_all) + unit * 4).load(self.units, 4)
         cell = self.cells()
-        self._own(0, row, unit).store(cell.activated(0, sums[0]), 4)
-        self._own(1, row, unit).store(cell.activated(0, sums[1]) * state, 4)
+        self._own(0, row, unit).store(cell.activate(0, sums[0]), 4)
+        self._own(1, row, unit).store(cell.activate(0, sums[1]) * state, 4)

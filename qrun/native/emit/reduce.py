@@ -15,7 +15,7 @@ from qrun.native.emit.rowwise import RowwiseEmitter
 from qrun.native.emit.softmax import SoftmaxF32Emitter
 from qrun.native.emit.strided import StridedEmitter, outer_names
 from qrun.native.emit.values import constants
-from qrun.native.emit.widen import folded
+from qrun.native.emit.widen import fold_lanes
 
 ARG = (*outer_names(("x", "y")), *names("count x_step y_step length along"))
 """The argument words, 8 bytes each.
@@ -44,7 +44,7 @@ class SumEmitter(RowwiseEmitter):
         return total
 
     def make_row(self, x: Value, y: Value) -> None:
-        total = self.sum(lambda at, on: self.term(self.loaded(x, at, on)))
+        total = self.sum(lambda at, on: self.term(self.load_double(x, at, on)))
         y.store(self.result(total.splat(1)).single(), 4)
 
 
@@ -154,9 +154,9 @@ class FoldedEmitter(KernelEmitter):
             lanes = self.spec.rows
             first = w.value(f"<{lanes} x {self.wide}>", self._neutral())
             with w.loop(0, a.whole, lanes, [first]) as turn:
-                turn.next(self._joined(turn.carried[0], self._term(x, turn.index, lanes)))
-            with w.loop(a.whole, a.length, 1, [folded(turn.carried[0], self._joined)]) as rest:
-                rest.next(self._joined(rest.carried[0], self._term(x, rest.index, 0)))
+                turn.next(self._combine(turn.carried[0], self._term(x, turn.index, lanes)))
+            with w.loop(a.whole, a.length, 1, [fold_lanes(turn.carried[0], self._combine)]) as rest:
+                rest.next(self._combine(rest.carried[0], self._term(x, rest.index, 0)))
             made = rest.carried[0]
             if self.spec.form == "mean":
                 made = made.op("sdiv", a.length)
@@ -170,14 +170,14 @@ class FoldedEmitter(KernelEmitter):
         if self.spec.operands == "t":
             return value.test("ne", 0).zext(self.element)
         if self.spec.form == "mean":
-            return value.extended(self.wide, not self.unsigned)
+            return value.extend(self.wide, not self.unsigned)
         if self.spec.form == "sum_square":
             return value * value
         if self.spec.form == "sum_abs" and not self.unsigned:
             return value.test("slt", 0).select(value.like(0) - value, value)
         return value
 
-    def _joined(self, a: Value, b: Value) -> Value:
+    def _combine(self, a: Value, b: Value) -> Value:
         if self.spec.form in ("greatest", "least"):
             return a.intrinsic(("u" if self.unsigned else "s") + ("max" if self.spec.form == "greatest" else "min"), b)
         return a * b if self.spec.form == "product" else a + b
@@ -233,11 +233,11 @@ class RunningEmitter(KernelEmitter):
             start = w.value(kind, 1 if self.what == "product" else -0.0 if self.wide == "double" else 0)
             with w.loop(0, a.steps, 1, [a.x + place, y, start]) as turn:
                 x, y, total = turn.carried
-                total = self._joined(total, x.load(f"<{self.spec.rows} x {self.element}>", self.size))
+                total = self._combine(total, x.load(f"<{self.spec.rows} x {self.element}>", self.size))
                 self._store(total, y)
                 turn.next(x + a.step, y + a.step, total)
 
-    def _joined(self, total: Value, x: Value) -> Value:
+    def _combine(self, total: Value, x: Value) -> Value:
         x = x.double() if x.element == "float" else x
         return total * x if self.what == "product" else total + x
 
@@ -287,8 +287,8 @@ class ArgEmitter(StridedEmitter):
         most, place = turn.carried[:2]
         while n > 1:
             n //= 2
-            pairs = [(v.shuffled(range(n)), v.shuffled(range(n, 2 * n))) for v in (most, place)]
-            most, place = self._folded(pairs[0], pairs[1])
+            pairs = [(v.shuffle(range(n)), v.shuffle(range(n, 2 * n))) for v in (most, place)]
+            most, place = self._greater_key(pairs[0], pairs[1])
         with w.loop(whole, length, 1, [most, place]) as rest:
             more = self._key((x + rest.index * self.size).load(f"<1 x {self.element}>", self.size))
             here = w.value("<1 x i32>", "poison").insert(rest.index.trunc("i32"), 0)
@@ -311,7 +311,7 @@ class ArgEmitter(StridedEmitter):
         later = key.test("sge" if self.last else "sgt", most)
         return later.select(key, most), later.select(place, at)
 
-    def _folded(self, keys: tuple[Value, Value], places: tuple[Value, Value]) -> tuple[Value, Value]:
+    def _greater_key(self, keys: tuple[Value, Value], places: tuple[Value, Value]) -> tuple[Value, Value]:
         """The greater of two keys and its place, whichever comes first in the row."""
         equal = keys[1].test("eq", keys[0]) & places[1].test("sgt" if self.last else "slt", places[0])
         other = keys[1].test("sgt", keys[0]) | equal
@@ -319,7 +319,7 @@ class ArgEmitter(StridedEmitter):
 
     def _key(self, x: Value) -> Value:
         if self.element == "i8":
-            x = x.extended("i32", self.spec.operands == "b")
+            x = x.extend("i32", self.spec.operands == "b")
         key = key_of(x, self.what)
         return nan_of(x).select(_SIZE, key) if self.element == "float" else key
 
@@ -476,4 +476,4 @@ class OneHotEmitter(KernelEmitter):
 
     def _index(self, offset: Value) -> Value:
         value = (self.a.x + offset).load(self.element, self.size)
-        return value if self.element == "i64" else value.extended("i64", self.spec.operands != "u")
+        return value if self.element == "i64" else value.extend("i64", self.spec.operands != "u")

@@ -51,10 +51,10 @@ class Requantizer:
         if self.form == "i32":
             return acc
         if self.form.startswith(TAIL):
-            held = held.hidden()
+            held = held.hide()
             return [self._tail(value.sitofp("float"), place, held) for place, value in enumerate(acc)]
         step = {"y32": self._y32, "x32": self._x32, "f64": self._f64, "ort": self._ort, "table": self._table}[self.form]
-        held = held.hidden() if self.form in ("y32", "x32", "ort") else held
+        held = held.hide() if self.form in ("y32", "x32", "ort") else held
         return [step(value, place, held) for place, value in enumerate(acc)]
 
     def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
@@ -70,9 +70,9 @@ class Requantizer:
             elif step == "a":
                 value = value + self._constant(held, field, place)
             elif step == "r":
-                value = rectified(value)
+                value = rectify(value)
             else:
-                value = clipped(value, *(self._constant(held, field + end, place) for end in (0, 1)))
+                value = clip(value, *(self._constant(held, field + end, place) for end in (0, 1)))
             field += constant_bytes(TAIL + step) // 4
         return value
 
@@ -120,11 +120,11 @@ class Requantizer:
         if self.out in WIDE:
             return self._unmix(row) if self.by_lanes else row
         if self.by_lanes:
-            return [self._packed(row)]
+            return [self._pack(row)]
         if self.form != "table" and self.isa.lanes == 16:
-            return [in_order(self._packed([row[i % len(row)] for i in range(4)]))]
+            return [in_order(self._pack([row[i % len(row)] for i in range(4)]))]
         if self.form != "table" and self.isa.architecture == "aarch64" and self.vectors == 4:
-            return [self._packed(row)]
+            return [self._pack(row)]
         return [self._narrow(value) for value in row]
 
     def store_block(self, block: list[list[Value]], held: Value, first: Value, step: Value) -> None:
@@ -144,9 +144,9 @@ class Requantizer:
     def _unmix(self, four: list[Value]) -> list[Value]:
         """Put the channels of four vectors in order. Each given vector has four channels of every sixteen."""
         n = self.isa.lanes
-        low, high = (a.shuffled(range(2 * n), b) for a, b in (four[:2], four[2:]))
+        low, high = (a.shuffle(range(2 * n), b) for a, b in (four[:2], four[2:]))
         places = [channel % 16 // 4 * n + channel // 16 * 4 + channel % 4 for channel in range(4 * n)]
-        return [low.shuffled(places[first : first + n], high) for first in range(0, 4 * n, n)]
+        return [low.shuffle(places[first : first + n], high) for first in range(0, 4 * n, n)]
 
     def _narrow(self, value: Value) -> Value:
         if self.form != "table":
@@ -154,7 +154,7 @@ class Requantizer:
             value = value.intrinsic("smax", low).least(high)
         return value.trunc("i8")
 
-    def _packed(self, four: list[Value]) -> Value:
+    def _pack(self, four: list[Value]) -> Value:
         """Four vectors as one of bytes, saturated: in every 16 bytes, four come from each vector in turn.
 
         For vectors a, b, c, d of 16 lanes:   a0-3 b0-3 c0-3 d0-3 | a4-7 b4-7 c4-7 d4-7 | a8-11 ... | a12-15 ...
@@ -167,9 +167,9 @@ class Requantizer:
         values = [value for row in rows for value in row]
         width, done = 8 * self.vectors, []
         for first in range(0, len(values), 4):
-            whole = in_order(self._packed([values[min(first + i, len(values) - 1)] for i in range(4)]))
+            whole = in_order(self._pack([values[min(first + i, len(values) - 1)] for i in range(4)]))
             for start in range(0, min(32, 8 * (len(values) - first)), width):
-                done.append([whole.shuffled(range(start, start + width))])
+                done.append([whole.shuffle(range(start, start + width))])
         return done
 
     def _store64(self, packed: Value, pointer: Value, whole: bool) -> None:
@@ -196,7 +196,7 @@ class Requantizer:
             if whole:
                 pointer.store(row[0])
                 return
-            row = [row[0].shuffled(range(i, i + n)) for i in range(0, 16, n)]
+            row = [row[0].shuffle(range(i, i + n)) for i in range(0, 16, n)]
         for place, value in enumerate(row):
             target = pointer + place * n * (4 if self.out in WIDE else 1)
             if whole or place < self.vectors - 1 or self.by_lanes:
@@ -205,12 +205,12 @@ class Requantizer:
                 target.masked_store(value, self.lanes_on)
 
 
-def rectified(x: Value) -> Value:
+def rectify(x: Value) -> Value:
     """max(x, 0). NaN stays NaN, and -0 becomes 0."""
     return x.where("ugt", ZERO)
 
 
-def clipped(x: Value, low: Value, high: Value) -> Value:
+def clip(x: Value, low: Value, high: Value) -> Value:
     """x clipped to two limits; the upper one wins where they cross. NaN stays NaN."""
     raised = x.test("olt", low).select(low, x)
     return raised.test("ogt", high).select(high, raised)

@@ -60,7 +60,7 @@ class ResampleEmitter(StridedEmitter):
             sources = [line + turn.index * a.x_row + first * self.size for line in lines]
             for at, n in w.runs(0, end - first, (self.spec.rows, 1)):
                 terms = [
-                    self._loaded(n, source + at * self.size) * weight.splat(n)
+                    self._load(n, source + at * self.size) * weight.splat(n)
                     for source, weight in zip(sources, weights, strict=True)
                 ]
                 (own + at * 8).store(_sum(terms), 8)
@@ -81,7 +81,7 @@ class ResampleEmitter(StridedEmitter):
                     (source + at * 8).load(f"<{n} x double>", 8) * weight.splat(n)
                     for source, weight in zip(sources, weights, strict=True)
                 ]
-                self._stored(_sum(terms), y + at * self.made)
+                self._store(_sum(terms), y + at * self.made)
 
     def _neighbours(self) -> None:
         w, a = self.w, self.a
@@ -89,11 +89,11 @@ class ResampleEmitter(StridedEmitter):
             terms = []
             for place in range(self.spec.unroll):
                 step = (a.count * place + at) * 8
-                sums = self._gathered((a.at + step).load(f"<{n} x i64>", 8))
+                sums = self._gather((a.at + step).load(f"<{n} x i64>", 8))
                 terms.append(sums * (a.weights + step).load(f"<{n} x double>", 8))
-            self._stored(_sum(terms), self.starts["y"] + at * self.made)
+            self._store(_sum(terms), self.starts["y"] + at * self.made)
 
-    def _gathered(self, places: Value) -> Value:
+    def _gather(self, places: Value) -> Value:
         """Load a float64 into each lane from the thread's memory. places: the byte offset of each lane."""
         n, w = places.lanes, self.w
         if n == 1:
@@ -103,13 +103,13 @@ class ResampleEmitter(StridedEmitter):
         on = w.value("i1", "true").splat(n)
         return w.call(kind, f"llvm.masked.gather.v{n}f64.v{n}p0", where, ("i32", "8"), on, (kind, "poison"))
 
-    def _loaded(self, n: int, x: Value) -> Value:
+    def _load(self, n: int, x: Value) -> Value:
         value = x.load(f"<{n} x {self.element}>", self.size)
         if self.element == "i8":
-            return value.extended("i32", self.spec.operands == "b").sitofp("double")
+            return value.extend("i32", self.spec.operands == "b").sitofp("double")
         return value.double() if self.element == "float" else value
 
-    def _stored(self, value: Value, y: Value) -> None:
+    def _store(self, value: Value, y: Value) -> None:
         out = self.spec.out
         if out == "f64":
             y.store(value, 8)

@@ -11,7 +11,7 @@ from qrun.native.emit.expression import KINDS, operand_names
 from qrun.native.emit.functions import StepsEmitter
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.spec import OUTER
-from qrun.native.emit.widen import first_lanes, folded
+from qrun.native.emit.widen import first_lanes, fold_lanes
 
 _SOURCE = ("n1", "n2", "strides*", "constants*")
 ROWS = ("y*", "rows", "chunk", "tiles", "length")
@@ -110,10 +110,10 @@ class RowwiseEmitter(KernelEmitter):
                 if not kind.isupper():
                     w.prefetch(starts[n] + (at + a.length * self.spec.vectors) * KINDS[kind][1])
             values = [
-                same[count != lanes][n] if kind.isupper() else steps.loaded(n, starts[n], at) for n, kind in kinds
+                same[count != lanes][n] if kind.isupper() else steps.load_operand(n, starts[n], at) for n, kind in kinds
             ]
             for number in range(steps.read, steps.last + 1):
-                values.append(steps.made(number, [values[value] for value in steps.step(number).values]))
+                values.append(steps.emit_step(number, [values[value] for value in steps.step(number).values]))
             (made + at * 4).store(values[-1], 4)
         return made
 
@@ -122,7 +122,7 @@ class RowwiseEmitter(KernelEmitter):
         place, kind = start + index * 4, f"<{lanes} x float>"
         return place.load(kind, 4) if on is None else place.masked_load(kind, on, 4)
 
-    def loaded(self, start: Value, index: Value, on: Value | None) -> Value:
+    def load_double(self, start: Value, index: Value, on: Value | None) -> Value:
         return self.single(start, index, on).double()
 
     def wide(self, start: Value, index: Value, on: Value | None) -> Value:
@@ -132,14 +132,14 @@ class RowwiseEmitter(KernelEmitter):
 
     def sum(self, term: Term) -> Value:
         """The sum of all terms in the order of F1."""
-        return self._joined(term, self.w.zero(f"<{PARTS} x double>"), add)
+        return self._join_terms(term, self.w.zero(f"<{PARTS} x double>"), add)
 
     def extreme(self, x: Value, worst: float, better: Callable[[Value, Value], Value]) -> Value:
         """The best element of the row at x, float; `better` chooses between the best so far and a later one."""
         first = self.w.value(f"<{2 * PARTS} x float>", worst)
-        return self._joined(lambda at, on: self.single(x, at, on, first.lanes), first, better)
+        return self._join_terms(lambda at, on: self.single(x, at, on, first.lanes), first, better)
 
-    def _joined(self, term: Term, first: Value, join: Callable[[Value, Value], Value]) -> Value:
+    def _join_terms(self, term: Term, first: Value, join: Callable[[Value, Value], Value]) -> Value:
         """Join `first` with all terms: within each lane, then the halves of the lanes, and the halves of those."""
         w, end, lanes = self.w, self.a.length, first.lanes
         with w.loop(0, end - (lanes - 1), lanes, [first]) as turn:
@@ -147,9 +147,9 @@ class RowwiseEmitter(KernelEmitter):
         with w.loop(turn.index, end, lanes, turn.carried) as rest:
             on = first_lanes(end - rest.index, lanes)
             rest.next(join(rest.carried[0], on.select(term(rest.index, on), first)))
-        return folded(rest.carried[0], join)
+        return fold_lanes(rest.carried[0], join)
 
-    def stored(self, y: Value, result: Term, part: Part | None = None) -> None:
+    def store_row(self, y: Value, result: Term, part: Part | None = None) -> None:
         """Store the results of a row, or of a part of it. result: computes them as float32 or float64."""
         for index, on in self.vectors(part):
             made = result(index, on)
@@ -176,7 +176,7 @@ def inverse_deviation(rows: RowwiseEmitter, x: Value, mean: Value | None = None)
     """1 / sqrt(mean of the squares + epsilon) of the row at x. mean: subtracted from the elements first, if given."""
 
     def squared(index: Value, on: Value | None) -> Value:
-        value = rows.loaded(x, index, on) if mean is None else rows.loaded(x, index, on) - mean
+        value = rows.load_double(x, index, on) if mean is None else rows.load_double(x, index, on) - mean
         return value * value
 
     length, epsilon = ((rows.a.numbers + place).load("double", 8) for place in (LENGTH, EPSILON))
@@ -198,14 +198,14 @@ class LayerNormEmitter(RowwiseEmitter):
             self._scale(*row)
 
     def _total(self, x: Value) -> Value:
-        return self.sum(lambda index, on: self.loaded(x, index, on))
+        return self.sum(lambda index, on: self.load_double(x, index, on))
 
     def _scale(self, x: Value, mean: Value, inverse: Value, y: Value) -> None:
         def result(index: Value, on: Value | None) -> Value:
             scale, bias = (self.wide(start, index, on) for start in (self.a.scale, self.a.bias))
-            return (self.loaded(x, index, on) - mean) * inverse * scale + bias
+            return (self.load_double(x, index, on) - mean) * inverse * scale + bias
 
-        self.stored(y, result)
+        self.store_row(y, result)
 
 
 CHANNELS = (*STANDARDIZE, "groups", "channels", "piece")
@@ -230,9 +230,9 @@ class ChannelNormEmitter(LayerNormEmitter):
             scale, bias = ((values + place).load("double", 8).splat(PARTS) for values in (a.scale, a.bias))
 
             def result(index: Value, on: Value | None) -> Value:
-                return (self.loaded(x, index, on) - mean) * inverse * scale + bias
+                return (self.load_double(x, index, on) - mean) * inverse * scale + bias
 
-            self.stored(y, result, (begin, begin + a.piece))
+            self.store_row(y, result, (begin, begin + a.piece))
 
 
 RMS = (*ROWS, "numbers*", "scale*")
@@ -251,9 +251,9 @@ class RmsNormEmitter(RowwiseEmitter):
         for x, inverse, y in zip(xs, inverses, ys, strict=True):
 
             def result(index: Value, on: Value | None, x: Value = x, inverse: Value = inverse) -> Value:
-                return self.loaded(x, index, on) * inverse * self.wide(self.a.scale, index, on)
+                return self.load_double(x, index, on) * inverse * self.wide(self.a.scale, index, on)
 
-            self.stored(y, result)
+            self.store_row(y, result)
 
 
 @emitter("inverse_rms")

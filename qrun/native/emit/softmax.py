@@ -15,7 +15,7 @@ from functools import reduce
 from operator import add
 
 from qrun.formulas.wide import log
-from qrun.native.emit.bytes import byte_sums, permuted
+from qrun.native.emit.bytes import byte_sums, look_up_bytes
 from qrun.native.emit.functions import share
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.rowwise import PARTS, RowwiseEmitter
@@ -90,7 +90,7 @@ class SoftmaxEmitter(KernelEmitter):
             self._look_up(x, y, table, shift)
 
     def _code(self, pointer: Value, index: Operand) -> Value:
-        return (pointer + index).load("i8").extended("i64", self.spec.signed)
+        return (pointer + index).load("i8").extend("i64", self.spec.signed)
 
     def _ends(self, x: Value) -> tuple[Value, Value]:
         """The greatest and the least code of a row, i64."""
@@ -101,8 +101,8 @@ class SoftmaxEmitter(KernelEmitter):
             with w.loop(0, a.length, n, [first, first]) as turn:
                 block = (x + turn.index.least(a.last)).load(first.kind)
                 turn.next(*(so_far.intrinsic(name, block) for name, so_far in zip(names, turn.carried, strict=True)))
-            ends = [value.reduced(name) for name, value in zip(names, turn.carried, strict=True)]
-            most, least = (end.extended("i64", self.spec.signed) for end in ends)
+            ends = [value.reduce_lanes(name) for name, value in zip(names, turn.carried, strict=True)]
+            most, least = (end.extend("i64", self.spec.signed) for end in ends)
             return most, least
         code = self._code(x, "0")
         with w.loop(1, a.length, 1, [code, code]) as turn:
@@ -137,12 +137,12 @@ class SoftmaxEmitter(KernelEmitter):
             place = turn.index.least(a.last)
             index = (x + place).load(lanes.kind) + moved
             fresh = lanes.test("uge", (turn.index - place).trunc("i8").splat(n))
-            found = (fresh.select(permuted(table, index), ZERO) for table in tables)
+            found = (fresh.select(look_up_bytes(table, index), ZERO) for table in tables)
             turn.next(*(total + byte_sums(plane) for total, plane in zip(turn.carried, found, strict=True)))
-        parts = [total.reduced("add") << 8 * plane for plane, total in enumerate(turn.carried)]
+        parts = [total.reduce_lanes("add") << 8 * plane for plane, total in enumerate(turn.carried)]
         return reduce(add, parts).uitofp("double") * (1 / WEIGHT)
 
-    def _rounded(self, levels: Value, inverse: Value) -> tuple[Value, Value, Value]:
+    def _round_quotients(self, levels: Value, inverse: Value) -> tuple[Value, Value, Value]:
         """The codes of the quotients (i8), the quotients (at most _MOST), and each one's distance from an integer."""
         magic, bits = (MAGIC32, "i32") if levels.element == "float" else (MAGIC64, "i64")
         quotient = (levels * inverse).where("olt", _MOST)
@@ -160,10 +160,10 @@ class SoftmaxEmitter(KernelEmitter):
         reach = self.a.reach.bitcast("float").splat(n)
         with w.loop(0, 256, n, [w.zero(factor.kind)]) as turn:
             levels = (self.a.singles + turn.index * 4).load(factor.kind, 4)
-            codes, quotient, error = self._rounded(levels, factor)
+            codes, quotient, error = self._round_quotients(levels, factor)
             (table + turn.index).store(codes)
             turn.next(quotient.fma(reach, error).where("ogt", turn.carried[0]))
-        return turn.carried[0].reduced("fmax").test("oge", 0.5)
+        return turn.carried[0].reduce_lanes("fmax").test("oge", 0.5)
 
     def _fill(self, table: Value, inverse: Value) -> Value:
         """Fill the table with the codes of all 256 distances. Returns an i1: whether one of them may be wrong."""
@@ -171,10 +171,10 @@ class SoftmaxEmitter(KernelEmitter):
         factor = inverse.splat(n)
         with w.loop(0, 256, n, [w.zero(factor.kind)]) as turn:
             levels = (self.a.levels + turn.index * 8).load(factor.kind, 8)
-            codes, _, error = self._rounded(levels, factor)
+            codes, _, error = self._round_quotients(levels, factor)
             (table + turn.index).store(codes)
             turn.next(error.where("ogt", turn.carried[0]))
-        return turn.carried[0].reduced("fmax").test("oge", self.certain)
+        return turn.carried[0].reduce_lanes("fmax").test("oge", self.certain)
 
     def _look_up(self, x: Value, y: Value, table: Value, shift: Value) -> None:
         """Look up and store the result of each code. The table's index is 255 minus the distance to the greatest
@@ -185,7 +185,7 @@ class SoftmaxEmitter(KernelEmitter):
             moved = shift.trunc("i8").splat(n)
             with w.loop(0, a.length, n) as turn:
                 place = turn.index.least(a.last)
-                (y + place).store(permuted(pieces, (x + place).load(moved.kind) + moved))
+                (y + place).store(look_up_bytes(pieces, (x + place).load(moved.kind) + moved))
             return
         table = table + shift
 
@@ -207,10 +207,10 @@ class SoftmaxEmitter(KernelEmitter):
         factor = inverse.splat(1)
         with w.loop(0, self.a.length, 1) as turn:
             level = (levels + self._code(x, turn.index) * 8).load(factor.kind, 8)
-            code, _, error = self._rounded(level, factor)
+            code, _, error = self._round_quotients(level, factor)
             (y + turn.index).store(code)
             with w.when(error.extract(0).test("oge", self.certain)):
-                w.undecided()
+                w.mark_undecided()
 
 
 @emitter("shares")
@@ -230,7 +230,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
             def share(index: Value, on: Value | None, y: Value = y, inverse: Value = inverse) -> Value:
                 return self.single(y, index, on) * inverse
 
-            self.stored(y, share)
+            self.store_row(y, share)
 
     def total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
         """The sum of a row's exponentials. kept: the address where they are stored; None to store none."""
@@ -262,4 +262,4 @@ class LogSoftmaxEmitter(SoftmaxF32Emitter):
             def logarithm(index: Value, on: Value | None, x: Value = x, ends: Sequence[Value] = ends) -> Value:
                 return self.single(x, index, on) - ends[0] - ends[1]
 
-            self.stored(y, logarithm)
+            self.store_row(y, logarithm)

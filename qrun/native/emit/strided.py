@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.bytes import interleaved, joined, sixteens
+from qrun.native.emit.bytes import interleave, regroup_halves, sixteens
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.spec import OUTER
 
@@ -48,7 +48,7 @@ class StridedEmitter(KernelEmitter):
                 self.starts[name] = pointer
             first = chunk * a.chunk
             self._chunk(first, first + a.chunk)
-            unit.next(*self._following(unit.carried))
+            unit.next(*self._next_unit(unit.carried))
         self.end()
 
     def offset(self, name: str, axis: int, index: Value) -> Value:
@@ -66,7 +66,7 @@ class StridedEmitter(KernelEmitter):
     def end(self) -> None:
         """Write code for the end of a tile. The default writes none."""
 
-    def _following(self, counters: list[Value]) -> list[Value]:
+    def _next_unit(self, counters: list[Value]) -> list[Value]:
         """The chunk and outer indices of the next unit: the chunk plus one, with carry into the outer indices."""
         carry, following = self.w.value("i64", 1), []
         for counter, length in zip(counters, (self.a.chunks, self.a.n2, self.a.n1), strict=False):
@@ -165,9 +165,9 @@ class BlocksEmitter(StridedEmitter):
         for row in range(spec.rows):
             x = x + self.a.x_step if row else x
             rows.append(x.load(f"<{spec.vectors} x i{8 * spec.unroll}>"))
-        pieces, size = interleaved(rows), spec.vectors * spec.unroll
+        pieces, size = interleave(rows), spec.vectors * spec.unroll
         if spec.form == "dense":
-            for number, piece in enumerate(joined(pieces) if size == _WIDE else pieces):
+            for number, piece in enumerate(regroup_halves(pieces) if size == _WIDE else pieces):
                 (y + number * size).store(piece)
             return
         if size == _WIDE:

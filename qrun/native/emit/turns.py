@@ -55,7 +55,7 @@ class TurnsEmitter(KernelEmitter):
         with w.when(h["calls"].test("ne", 0)):
             w.let("i64", f"call i64 {h['lead*']}(ptr {h['state*']}, i64 0, i64 {h['calls']}, ptr {self.scratch})")
         self._note()
-        undecided, doubt = self._undecided(), w.here
+        undecided, doubt = self._has_undecided(), w.here
         w.branch(undecided, out, copy)
         w.label(copy)
         made, still = done + 1, h["until*"].load("i8", 1).test("ne", 0)
@@ -75,7 +75,7 @@ class TurnsEmitter(KernelEmitter):
         all_made = ~goes | done.test("sge", asked)
         exactly = h["exact"].test("eq", 0) | done.test("eq", h["most"])
         with w.when(h["inner"].test("ne", 0) & ~(all_made & exactly)):
-            w.undecided()
+            w.mark_undecided()
 
     def _ticks(self) -> Value:
         return self.w.call("i64", CLOCK[self.isa.architecture])
@@ -103,7 +103,7 @@ class TurnsEmitter(KernelEmitter):
             spent = self.h["spans*"] + turn.index * 8
             spent.store(spent.load("i64", 8) + (left - came), 8)
 
-    def _undecided(self) -> Value:
+    def _has_undecided(self) -> Value:
         """Whether a call left a result undecided. Clears the marks of those calls."""
         with self.w.loop(0, self.h["doubts"], 1, [self.w.value("i64", 0)]) as turn:
             call = (self.h["doubtful*"] + turn.index * 8).load("i64", 8)

@@ -56,7 +56,7 @@ def _cast(name: str) -> Callable[[Value, str], Value]:
     """A method that writes the conversion of this name, to an element type in each lane or to a whole vector type."""
 
     def cast(value: Value, element: str) -> Value:
-        kind = value.typed(element)
+        kind = value.type_of(element)
         return value.w.let(kind, f"{name} {value.kind} {value} to {kind}")
 
     return cast
@@ -91,7 +91,7 @@ class Value:
     def real(self) -> bool:
         return parts(self.kind)[1] in REAL
 
-    def typed(self, element: str) -> str:
+    def type_of(self, element: str) -> str:
         """The type with this value's lanes and this element; a vector type is returned unchanged."""
         lanes = parts(self.kind)[0]
         return f"<{lanes} x {element}>" if lanes and element[0] != "<" else element
@@ -148,7 +148,7 @@ class Value:
     def test(self, how: str, other: Operand) -> Value:
         """The comparison `how`, in the words of icmp or fcmp: an i1 in each lane."""
         compare = "fcmp" if self.real else "icmp"
-        return self.w.let(self.typed("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}")
+        return self.w.let(self.type_of("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}")
 
     def select(self, yes: Operand, no: Operand) -> Value:
         """`yes` where this i1 is true, else `no`, in each lane. At least one of the two is a Value."""
@@ -177,7 +177,7 @@ class Value:
     sitofp, uitofp, fptosi, fptoui = _cast("sitofp"), _cast("uitofp"), _cast("fptosi"), _cast("fptoui")
     _fpext, _fptrunc = _cast("fpext"), _cast("fptrunc")
 
-    def extended(self, element: str, signed: bool) -> Value:
+    def extend(self, element: str, signed: bool) -> Value:
         """An integer extended to a wider type, with its sign if `signed`, else with zeros."""
         return self.sext(element) if signed else self.zext(element)
 
@@ -208,7 +208,7 @@ class Value:
         """The result of llvm.NAME for this value and others of its type."""
         return self.w.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", self, *(self.like(other) for other in others))
 
-    def reduced(self, name: str, *first: Typed) -> Value:
+    def reduce_lanes(self, name: str, *first: Typed) -> Value:
         """The lanes reduced to one by llvm.vector.reduce.NAME. first: the start value that an fadd takes."""
         return self.w.call(self.element, f"llvm.vector.reduce.{name}.{suffix(self.kind)}", *first, self)
 
@@ -236,7 +236,7 @@ class Value:
     def insert(self, value: Value, lane: int) -> Value:
         return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
 
-    def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
+    def shuffle(self, order: Iterable[int], other: Value | str = "poison") -> Value:
         """A vector of elements chosen by number from this vector followed by the other one; below 0: any value."""
         lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
         kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
@@ -270,7 +270,7 @@ class Value:
         """This pointer as an i64."""
         return self.w.let("i64", f"ptrtoint ptr {self} to i64")
 
-    def hidden(self) -> Value:
+    def hide(self) -> Value:
         """The same pointer, unknown to the optimiser: loads through it stay where they are."""
         return self.w.let("ptr", f'call ptr asm "", "=r,0"(ptr {self})')
 

@@ -32,20 +32,14 @@ class WidenEmitter(KernelEmitter):
             source, target = a.x + row * a.x_row, a.y + row * a.y_row
             with w.loop(0, a.groups, 1) as group:
                 first = group.index * a.depth
-                squares = widened(w, lanes, source + first * 4, target + first * 8, a.depth, zeros)
-                (target + a.squares_at + group.index * 8).store(folded(reduce(add, squares)), 8)
+                squares = widen_numbers(w, lanes, source + first * 4, target + first * 8, a.depth, zeros)
+                (target + a.squares_at + group.index * 8).store(fold_lanes(reduce(add, squares)), 8)
             with w.loop(a.squares_at + a.groups * 8, a.y_row, 8) as rest:
                 (target + rest.index).store(w.value("double", 0.0), 8)
 
 
-def widened(
-    w: Flow,
-    lanes: int,
-    source: Value,
-    target: Value,
-    size: Value,
-    squares: Sequence[Value],
-    ahead: Value | None = None,
+def widen_numbers(
+    w: Flow, lanes: int, source: Value, target: Value, size: Value, squares: Sequence[Value], ahead: Value | None = None
 ) -> list[Value]:
     """Convert `size` numbers. Returns the four sums of squares, updated. ahead: distance of a prefetch, in bytes."""
     made, done = list(squares), w.value("i64", 0)
@@ -81,10 +75,10 @@ def first_lanes(count: Value, lanes: int) -> Value:
     return count.like(constants("i32", range(lanes))).test("slt", count)
 
 
-def folded(vector: Value, joined: Callable[[Value, Value], Value] = add) -> Value:
+def fold_lanes(vector: Value, joined: Callable[[Value, Value], Value] = add) -> Value:
     """Reduce all lanes to one value: join the halves, then the halves of the result, and so on."""
     lanes = vector.lanes
     while lanes > 1:
         lanes //= 2
-        vector = joined(vector.shuffled(range(lanes)), vector.shuffled(range(lanes, 2 * lanes)))
+        vector = joined(vector.shuffle(range(lanes)), vector.shuffle(range(lanes, 2 * lanes)))
     return vector.extract(0)

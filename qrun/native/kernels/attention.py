@@ -14,7 +14,7 @@ from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.fma_product import FloatMatmul, even, product_call
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
-from qrun.native.machine.memory import aligned_up
+from qrun.native.machine.memory import align_up
 
 _BLOCK, _LEAST = 1 << 18, 48
 """The most bytes of a block of scores, which stays in a second-level cache, and its fewest rows, so that converting the
@@ -79,15 +79,15 @@ class Attention(Operation):
         head, block = divmod(np.arange(len(left.starts) * self.blocks), self.blocks)
         row = np.minimum(block * self.rows, left.left.rows - self.rows)
         first = 3 * STRUCT
-        second = first if self.softmax.source else aligned_up(first + 4 * self.rows * left.columns)
-        own = aligned_up(second + 4 * self.rows * left.columns)
+        second = first if self.softmax.source else align_up(first + 4 * self.rows * left.columns)
+        own = align_up(second + 4 * self.rows * left.columns)
         parts = (
             self._product(engine, self.scores, {"a*": 0, "b*": 1}),
             self.softmax.block(engine, self.rows, self.place),
             self._product(engine, self.values, {"b*": others + 2, "y*": others + 3}),
         )
         sources = self.softmax.sources
-        read = {name: self._moved(n, head, row) for n, name in enumerate(sources) if n != self.place}
+        read = {name: self._operand_offsets(n, head, row) for n, name in enumerate(sources) if n != self.place}
         moves = (
             {"a*": left.starts[head, 0] + row * left.left.row, "b*": left.starts[head, 1], "y*": first},
             {**read, sources[self.place]: first, "y*": second},
@@ -101,7 +101,7 @@ class Attention(Operation):
         block = replace(stack, starts=np.zeros((1, 4), np.int64), left=replace(stack.left, rows=self.rows))
         return product_call(product.again(engine=engine), block, pointers, ())
 
-    def _moved(self, number: int, head: Ints, row: Ints) -> Ints:
+    def _operand_offsets(self, number: int, head: Ints, row: Ints) -> Ints:
         """For each slice: bytes from the start of the softmax's operand number `number` to the slice's rows."""
         shape = self.scores.result.shape
         places = (*np.unravel_index(head, shape[:-2]), row) if len(shape) > 2 else (row,)

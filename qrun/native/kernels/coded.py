@@ -68,7 +68,7 @@ class CodedPanels(RightPanels):
             if values is not None
         }
 
-    def lying(self, direct: bool) -> str:
+    def layout_name(self, direct: bool) -> str:
         return "codes" if direct else "decoded"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:

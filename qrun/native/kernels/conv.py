@@ -19,12 +19,12 @@ from qrun.native.emit.spec import CODES, DTYPE_OF, SOURCES, TAIL, KernelSpec, co
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window
 from qrun.native.kernels.packing import LARGE
-from qrun.native.kernels.product import Product, RelocatableCall, depthwise, merged_groups
+from qrun.native.kernels.product import Product, RelocatableCall, depthwise, groups_to_merge
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, Order, size
-from qrun.native.machine.memory import address, aligned_copy, aligned_up
+from qrun.native.machine.memory import address, align_up, aligned_copy
 from qrun.native.proof.epilogue import Target
-from qrun.native.proof.fold import Folded, fold, magnitudes, wrapped
+from qrun.native.proof.fold import Folded, fold, magnitudes, wrap_to_int32
 
 if TYPE_CHECKING:
     from qrun.native.kernels.tiled import TiledPart
@@ -98,7 +98,7 @@ class Conv(Operation):
         self.pieces: Sequence[RelocatableCall | TiledPart] = ()
         self._sums: tuple[Folded, Target | None] | None = None
         if 0 not in self.result.shape:
-            folded = self._folded(taps, zero, addend)
+            folded = self._fold_zeros(taps, zero, addend)
             self.may_wrap = folded.may_wrap
             self._sums = folded, target
             self.pieces = self._cut(folded, target)
@@ -109,18 +109,18 @@ class Conv(Operation):
         assert self._sums is not None
         return self._sums[0].total
 
-    def resized(self, other: Operation) -> Conv | None:
-        """See `Operation.resized`. Returns None also if there is nothing to compute, or padding is stored."""
+    def with_operands_of(self, other: Operation) -> Conv | None:
+        """See `Operation.with_operands_of`. Returns None also if there is nothing to compute, or padding is stored."""
         if not isinstance(other, Conv) or self.group != other.group or self.lines or other.lines:
             return None
-        made = super().resized(other)
+        made = super().with_operands_of(other)
         if made is None or self._sums is None or other._sums is None:
             return None
         made.window, made.image = other.window, other.image
         made.pieces = made._cut(*self._sums)
         return made
 
-    def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
+    def _fold_zeros(self, taps: Array, zero: Any, addend: Any) -> Folded:
         """The weights with their zero points subtracted, and the start values of sums that follow from that."""
         signed = bool(self.operands[0].dtype == np.int8)
         own = taps if taps.size else taps[:, :1]
@@ -128,7 +128,7 @@ class Conv(Operation):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         layout = self._layout(strides)
-        return tuple(piece.placed(layout) for piece in self.pieces)
+        return tuple(piece.place(layout) for piece in self.pieces)
 
     def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
         n = len(taps)
@@ -150,14 +150,14 @@ class Conv(Operation):
             return depthwise(product)
         parts: Sequence[RelocatableCall | TiledPart] = ()
         if "tiled" in kinds and engine.isa.tiles:
-            from qrun.native.kernels.tiled import tiled
+            from qrun.native.kernels.tiled import tiled_calls
 
-            parts = tiled(product)
+            parts = tiled_calls(product)
         if not parts and engine.isa.widens:
-            from qrun.native.kernels.copied import copied
+            from qrun.native.kernels.copied import copying_calls
 
-            parts = copied(product.merged(), kinds)
-        return parts or product.merged().dense()
+            parts = copying_calls(product.merge_groups(), kinds)
+        return parts or product.merge_groups().dense()
 
     @property
     def tiled(self) -> bool:
@@ -165,7 +165,7 @@ class Conv(Operation):
         return any(piece.section.spec.kind.startswith("amx") for piece in self.pieces)
 
     def _layout(self, strides: Sequence[int]) -> Layout:
-        stored, channels = self.operands[0].stored("channels"), self.image[3]
+        stored, channels = self.operands[0].memory_shape("channels"), self.image[3]
         pixel, row = strides[0] or channels, strides[1] or self.result.row_bytes("channels")
         sizes = self.image[0], channels > 0, size(stored[1:-1]) * pixel, row, pixel
         few = size(self.window.out) * size(self.window.kernel) <= _FEW_OFFSETS
@@ -225,12 +225,12 @@ class Gemm(ChannelsLast):
         """The convolution for this operation's sizes; `conv` has the sizes it was first planned for."""
         other = self._sizes[1] if self._sizes else self
         assert isinstance(other, Gemm)
-        made = self.conv if other is self else self.conv.resized(other.conv)
+        made = self.conv if other is self else self.conv.with_operands_of(other.conv)
         assert made is not None
         return made
 
-    def sized_as(self, other: Operation, memo: Memo) -> Gemm | None:
-        return self.resized(other)
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Gemm | None:
+        return self.with_operands_of(other)
 
     def serve(self, own: Sequence[KernelCall], calls: Sequence[KernelCall]) -> bool:
         """As in Operation. Constants of plain products also fit calls whose blocks have another number of rows."""
@@ -267,7 +267,7 @@ def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) ->
     """
     outputs, inputs, *kernel = shape
     alone = outputs == group and inputs == 1
-    count = 1 if alone or not size(shape) else merged_groups(group, outputs // group, inputs, lanes)
+    count = 1 if alone or not size(shape) else groups_to_merge(group, outputs // group, inputs, lanes)
     products = 1 if alone else group // count
     return pixels * size(kernel) * (32 + 4 * products) + size(shape) * 16 * count + outputs * 8192
 
@@ -305,22 +305,22 @@ class SumsPlan:
         self.places, at = [], 0
         for part in self.parts:
             lanes = _lanes(part.section).size
-            constants = at + aligned_up(4 * lanes)
+            constants = at + align_up(4 * lanes)
             self.places.append(_Place(at, constants))
-            at = constants + aligned_up(constant_bytes(self.form) * lanes)
-        fills = (self._held(part, "padding*").nbytes for part in self.parts)
-        self.padding, self.fill = at, aligned_up(max(fills, default=0))
+            at = constants + align_up(constant_bytes(self.form) * lanes)
+        fills = (self._array_of_word(part, "padding*").nbytes for part in self.parts)
+        self.padding, self.fill = at, align_up(max(fills, default=0))
         self.prepared = Operand((at + self.fill,), _BYTE)
 
-    def sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
-        """As `Operation.sized_as`, for products without a tail. The result is computed once, for both operations of a
-        kernel."""
-        return memo.once(id(self), lambda: self._sized_as(other, memo))
+    def with_sizes_of(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
+        """As `Operation.with_sizes_of`, for products without a tail. The result is computed once, for both operations
+        of a kernel."""
+        return memo.once(id(self), lambda: self._with_sizes_of(other, memo))
 
-    def _sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
+    def _with_sizes_of(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
         if not isinstance(self.product, Gemm) or (self.zero, self.tail, other.tail) != (other.zero, Tail(), Tail()):
             return None
-        product = self.product.sized_as(other.product, memo)
+        product = self.product.with_sizes_of(other.product, memo)
         if product is None or not product.serve(self.product.tight, other.product.tight):
             return None
         made = copy(self)
@@ -331,7 +331,7 @@ class SumsPlan:
         """A plan of the same sums, followed by float32 operations."""
         return SumsPlan(self.product, self.zero, self._memo, tail)
 
-    def _held(self, part: Any, name: str) -> Array:
+    def _array_of_word(self, part: Any, name: str) -> Array:
         """The array to which this word of the call's struct points."""
         start = part.section.word(name)
         return next(array for array in part.section.keep if address(array) == start)
@@ -351,7 +351,7 @@ class SumsPlan:
             self.fill,
             _lanes(part.section).tobytes(),
             part.section.spec.vectors,
-            address(self._held(part, "bias*")),
+            address(self._array_of_word(part, "bias*")),
         )
         return self._memo.once(key, lambda: self._prepare(part, place, number))
 
@@ -360,9 +360,9 @@ class SumsPlan:
         section, kernels, isa = part.section, self.conv.engine.kernels, self.conv.engine.isa
         pick, vectors = _lanes(section), section.spec.vectors
         channels = np.maximum(pick, 0)
-        arrays = {"first*": self._held(part, "bias*")}
+        arrays = {"first*": self._array_of_word(part, "bias*")}
         for name, values in (
-            ("sums*", np.where(pick < 0, 0, wrapped(self.conv.totals[channels]))),
+            ("sums*", np.where(pick < 0, 0, wrap_to_int32(self.conv.totals[channels]))),
             ("places*", channels),
         ):
             arrays[name] = aligned_copy(values, np.int32)
@@ -404,7 +404,7 @@ class SumsPlan:
                 words["constants_group"] = section.word("group_panels") * panel
         extents = section.extents[0], self.prepared.shape[0], section.extents[1]
         kernel = self.conv.engine.kernels.get(spec)
-        return section.changed(words, {}, extents=extents, spec=spec, kernel=kernel, pointers=tuple(pointers))
+        return section.with_changes(words, {}, extents=extents, spec=spec, kernel=kernel, pointers=tuple(pointers))
 
 
 def _lanes(section: KernelCall) -> Array:
@@ -419,8 +419,8 @@ class Prepare(Operation):
         self.plan = plan
         self.operands = (plan.zero, *plan.tail.operands, plan.prepared)
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        plan = self.plan.sized_as(other.plan, memo) if isinstance(other, Prepare) else None
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        plan = self.plan.with_sizes_of(other.plan, memo) if isinstance(other, Prepare) else None
         return None if plan is None else self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -437,8 +437,8 @@ class DynamicSums(Operation):
         self.operands = x, plan.prepared, Operand(y.shape if y_shape is None else tuple(y_shape), dtype)
         self.order: Order = product.order
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        plan = self.plan.sized_as(other.plan, memo) if isinstance(other, DynamicSums) else None
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        plan = self.plan.with_sizes_of(other.plan, memo) if isinstance(other, DynamicSums) else None
         return None if plan is None else DynamicSums(plan, other.result.shape)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -46,7 +46,7 @@ _NEAR, _SIZE = 128 << 10, 2
 """The most bytes of widened activations of a tile, and the bytes of one of them."""
 
 
-def copied(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:
+def copying_calls(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:
     """Kernel calls that replace Product.dense; none if copying does not pay."""
     layout, isa, each, plain = product.layout, product.isa, product.each, product.panels
     if not product.k or any(form == "table" for *_, form in plain):
@@ -61,9 +61,9 @@ def copied(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:
     for run, other in zip(narrow, broad, strict=True):
         _, vectors, panels, _ = run
         if small and layout.rows >= CLIPPED_ROWS[vectors] and (panels >= _FEW or not wide):
-            parts.append(clipped(product, run))
+            parts.append(clipped_call(product, run))
         elif wide:
-            parts.append(widened(product, other))
+            parts.append(widened_call(product, other))
         else:
             return []
     return parts
@@ -185,7 +185,7 @@ def clips(product: Product) -> bool:
     return isa.clips and zero <= SMALL and product.k >= EIGHT
 
 
-def clipped(product: Product, run: PanelRun) -> RelocatableCall:
+def clipped_call(product: Product, run: PanelRun) -> RelocatableCall:
     """The call of the clipped product for one run of panels."""
     _, vectors, _, form = run
     isa, (weights, taps) = product.isa, product.folded.taps
@@ -228,7 +228,7 @@ def block_rows(isa: Isa, count: int) -> Mapping[int, int]:
     return {vectors: even_rows(count, rows) for vectors, rows in most.items()}
 
 
-def widened(product: Product, run: PanelRun) -> RelocatableCall:
+def widened_call(product: Product, run: PanelRun) -> RelocatableCall:
     """The call of the widened product for one run of panels. Weights may be anything within -255..255."""
     weights = product.folded.centred
     taps, rows = weights.shape[1], block_rows(product.isa, product.layout.rows)[run[1]]

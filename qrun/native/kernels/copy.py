@@ -60,7 +60,7 @@ class Loop:
         return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
 
 
-def merged(loops: Iterable[Loop]) -> list[Loop]:
+def merge(loops: Iterable[Loop]) -> list[Loop]:
     """The loops whose count is not 1, outermost in the result first; merged where one continues another."""
     found: list[Loop] = []
     for loop in sorted((loop for loop in loops if loop.count != 1), key=lambda loop: -loop.steps[-1]):
@@ -87,7 +87,7 @@ def copies(engine: Engine, axes: Sequence[Loop], starts: tuple[int, int], itemsi
     """Kernel calls that copy elements of `itemsize` bytes along `axes`, from byte starts[0] to byte starts[1]."""
     if any(axis.count == 0 for axis in axes):
         return
-    yield from _copies(engine, merged(axes), starts, itemsize, None)
+    yield from _copies(engine, merge(axes), starts, itemsize, None)
 
 
 def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Iterator[KernelCall]:
@@ -95,7 +95,7 @@ def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Ite
     itemsize = value.dtype.itemsize
     if any(axis.count == 0 for axis in axes):
         return
-    *outer, run = [Loop(axis.count, (0, axis.y)) for axis in merged(axes)] or [Loop(1, (0, itemsize))]
+    *outer, run = [Loop(axis.count, (0, axis.y)) for axis in merge(axes)] or [Loop(1, (0, itemsize))]
     row = aligned(_FILL // itemsize, value.dtype)
     row[...] = value
     if run.y != itemsize:
@@ -106,14 +106,14 @@ def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Ite
     for rows, count, first in parts:
         if rows and count:
             own = [Loop(rows, (0, row.nbytes)), Loop(count, (itemsize, itemsize))]
-            yield from _copies(engine, merged([*outer, *own]), (0, first), itemsize, row)
+            yield from _copies(engine, merge([*outer, *own]), (0, first), itemsize, row)
 
 
 def stores(engine: Engine, array: Array) -> Iterator[KernelCall]:
     """Kernel calls that write this array, which is in C order."""
     if array.size:
         own = [Loop(array.size, (array.itemsize, array.itemsize))]
-        yield from _copies(engine, merged(own), (0, 0), array.itemsize, array)
+        yield from _copies(engine, merge(own), (0, 0), array.itemsize, array)
 
 
 @frozen
@@ -270,7 +270,7 @@ class Copy(Operation):
     element, counts) that get the constant `value`.
 
     Elements have 1, 2, 4 or 8 bytes. The bytes of a result's border are not written.
-    orders: the memory orders of source and result; "any": a program may choose one (`lying`); by default C order.
+    orders: the memory orders of source and result; "any": a program may choose one (`with_layout`); by default C order.
     view: source and result are the same bytes.
     """
 
@@ -304,11 +304,11 @@ class Copy(Operation):
     def source_order(self) -> Order:
         return self.orders[0]
 
-    def lying(self, order: Order) -> Copy:
+    def with_layout(self, order: Order) -> Copy:
         x, y = self.operands
         return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
 
-    def moving(self, dtype: np.dtype[Any]) -> Copy | None:
+    def with_element_type(self, dtype: np.dtype[Any]) -> Copy | None:
         if self.orders not in (("plain", "plain"), ("any", "any")):
             return None
         x, y = (Operand(operand.shape, dtype) for operand in self.operands)
@@ -330,7 +330,7 @@ class Copy(Operation):
         """The number of loops whose count is not 1."""
         return sum(move.count != 1 for move in self._moves)
 
-    def lying_as(self, read: bool) -> tuple[int, ...] | None:
+    def view_strides(self, read: bool) -> tuple[int, ...] | None:
         """The strides in bytes of the result in the operand's memory; if not `read`, of the operand in the result's
         memory. None if the copy does more than reorder axes."""
         if self.view or self._fills or any(map(any, self._first)) or self.orders != ("plain", "plain"):
@@ -377,7 +377,7 @@ def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: 
     return Copy(engine, (_operand(x_shape, dtype), _operand(y_shape, dtype)), ("plain", "plain"), moves, view=True)
 
 
-def transposed(
+def transpose_copy(
     engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], perm: Sequence[int], order: Order = "plain"
 ) -> Copy:
     """Axis i of the result is axis perm[i] of the operand; both are in `order`.
@@ -397,7 +397,7 @@ def transposed(
     return Copy(engine, operands, (order, order), moves)
 
 
-def shuffled(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups: int) -> Copy:
+def shuffle_copy(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups: int) -> Copy:
     """A channel shuffle: channels [groups][n] become [n][groups], in [N, C, spatial...] lying channels-last."""
     x = _operand(shape, dtype)
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
@@ -408,7 +408,7 @@ def shuffled(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups:
     return Copy(engine, (x, x), ("channels", "channels"), moves)
 
 
-def sliced(
+def slice_copy(
     engine: Engine,
     shape: Sequence[int],
     dtype: np.dtype[Any],
@@ -426,7 +426,7 @@ def sliced(
     return Copy(engine, (x, _operand(counts, dtype)), (order, order), moves, x_first=[int(s) for s in starts])
 
 
-def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: Sequence[int]) -> Copy:
+def broadcast_copy(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: Sequence[int]) -> Copy:
     """The operand broadcast to the shape `whole`, which has at least as many axes; both are in C order."""
     x, y = _operand(shape, dtype), _operand(whole, dtype)
     missing = len(y.shape) - len(x.shape)
@@ -437,7 +437,7 @@ def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: 
     return Copy(engine, (x, y), ("plain", "plain"), moves)
 
 
-def padded(
+def pad_copy(
     engine: Engine, shape: Sequence[int], value: Array, begin: Sequence[int], end: Sequence[int], order: Order = "plain"
 ) -> Copy:
     """Pads each axis with `value`, of rank 0, on both sides; negative amounts remove elements. Both lie in `order`."""

@@ -66,7 +66,7 @@ class _Ragged(Operation):
         if size(ends) != batch or not 0 <= bounds[0] <= bounds[1]:
             raise ValueError(f"{list(ends)} ends from {bounds[0]} to {bounds[1]} for {batch} sequences")
 
-    def _called(self, names: Sequence[str], rows: int, width: int, words: dict[str, int]) -> tuple[KernelCall, ...]:
+    def _calls(self, names: Sequence[str], rows: int, width: int, words: dict[str, int]) -> tuple[KernelCall, ...]:
         """The call that makes `rows` rows of `width` elements."""
         isa, (least, last) = self.engine.isa, self.bounds
         words |= row_tiles(rows, 8 * width, self.engine.threads) | {"least": least, "span": last - least}
@@ -103,12 +103,7 @@ class Rotary(_Ragged):
         self.form = "copy" if angles is None else "pairs" if pairs else "halves"
         self.half = angles[1] if angles else 0
         tables = [Operand(tuple(angles), _FLOAT)] * 2 if angles else []
-        self.operands = (
-            heads.operand,
-            Operand(tuple(ends), _INT),
-            *tables,
-            Operand(tuple(shape), _FLOAT),
-        )
+        self.operands = (heads.operand, Operand(tuple(ends), _INT), *tables, Operand(tuple(shape), _FLOAT))
         if size(shape) != size(heads.shape):
             raise ValueError(f"{list(ends)} ends and a result {list(shape)} for heads {list(heads.shape)}")
         after = position + bounds[1] - bounds[0]
@@ -122,7 +117,7 @@ class Rotary(_Ragged):
         first = 4 * self.position * self.half
         words = self.heads.words | {"x*": self.heads.start, "cos*": first, "sin*": first, "half": self.half}
         names = ("x*", "ends*", *(("cos*", "sin*") if self.half else ()), "y*")
-        return self._called(names, batch * count * places, length, words)
+        return self._calls(names, batch * count * places, length, words)
 
 
 class RaggedPresent(_Ragged):
@@ -132,13 +127,7 @@ class RaggedPresent(_Ragged):
     kind = "present"
 
     def __init__(
-        self,
-        engine: Engine,
-        past: Sequence[int],
-        new: Heads,
-        ends: Sequence[int],
-        bounds: tuple[int, int],
-        room: int,
+        self, engine: Engine, past: Sequence[int], new: Heads, ends: Sequence[int], bounds: tuple[int, int], room: int
     ) -> None:
         batch, count, places, length = new.shape
         super().__init__(engine, ends, batch, bounds)
@@ -152,7 +141,7 @@ class RaggedPresent(_Ragged):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, count, _, length = self.new.shape
         words = self.new.words | {"new*": self.new.start, "room": self.room, "past_rows": self.past_rows}
-        return self._called(("past*", "new*", "ends*", "y*"), batch * count * self.room, length, words)
+        return self._calls(("past*", "new*", "ends*", "y*"), batch * count * self.room, length, words)
 
 
 class RaggedMask(_Ragged):
@@ -182,7 +171,7 @@ class RaggedMask(_Ragged):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, places, total = self.sizes
         words = {"places": places, "total": total, "window": self.window, "ahead": self.ahead}
-        return self._called(("ends*", "y*"), batch * places, total, words)
+        return self._calls(("ends*", "y*"), batch * places, total, words)
 
 
 class Present(Operation):

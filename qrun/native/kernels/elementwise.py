@@ -25,7 +25,7 @@ from qrun.native.emit.expression import (
 )
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Loop, merged, outer_words
+from qrun.native.kernels.copy import Loop, merge, outer_words
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order
 from qrun.native.machine.operation import OperandStrides
 from qrun.shapes import broadcast_shapes
@@ -72,7 +72,7 @@ class Expression(Operation):
         ways: tuple[Order, ...] = ("plain", "channels") if self.order == "any" else (self.order,)
         self.row = {way: self._loops(way, (0,) * len(operands))[-1].count for way in ways}
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Expression:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> Expression:
         narrow = NARROW[dtype.name]
         steps = tuple(replace(s, narrow="" if s.function in UNROUNDED else narrow) for s in self.steps)
         made = self.again(steps=steps)
@@ -80,7 +80,7 @@ class Expression(Operation):
             made.constants = tuple(np.array(self.constants, _FLOAT).astype(dtype).astype(_FLOAT).tolist())
         return made
 
-    def lying(self, order: Order) -> Expression:
+    def with_layout(self, order: Order) -> Expression:
         made = self.engine, self.operands, self.kinds, self.steps, self.constants
         return Expression(*made, order)
 
@@ -97,7 +97,7 @@ class Expression(Operation):
 
     def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
         """The loops, outermost first, at most four; the last one walks elements that are neighbours in the result."""
-        loops = merged(self.axes(order, strides))
+        loops = merge(self.axes(order, strides))
         own = tuple(operand.dtype.itemsize for operand in self.operands)
         if not loops or any(step not in (0, size) for step, size in zip(loops[-1].steps, own, strict=True)):
             loops.append(Loop(1, own))  # one channel of an array with more: no elements are neighbours

@@ -15,7 +15,7 @@ from qrun.native.emit.float_conv import shared_pixels
 from qrun.native.emit.fma_product import BLOCK
 from qrun.native.emit.isa import Isa
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Copy, transposed, view
+from qrun.native.kernels.copy import Copy, transpose_copy, view
 from qrun.native.kernels.fma_product import (
     FloatPanels,
     FloatProduct,
@@ -161,7 +161,7 @@ class FloatConv(FloatProduct):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, outputs = self.operands[0], self.result.shape[1]
         pixel, row, beside = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs, 4 * outputs
-        places, pixels = self.image.places, size(x.stored("channels")[:-1])
+        places, pixels = self.image.places, size(x.memory_shape("channels")[:-1])
         results = size(self.result.shape) // outputs
         images = 1 if places.plain and not self.own_channels else self.shape[0]
         extents = [(pixels - 1) * pixel + 4 * x.shape[1], *[4 * outputs] * len(self.terms.tail)]
@@ -228,7 +228,7 @@ class FloatConvOfRun(FloatProduct):
         """The operations that turn w into the second operand, in order. Its rows are a group's channels, then its taps;
         its columns are results."""
         apart = (self.group, self.each, self.k)
-        turned = transposed(self.engine, apart, _FLOAT, (0, 2, 1))
+        turned = transpose_copy(self.engine, apart, _FLOAT, (0, 2, 1))
         last = view(self.engine, turned.result.shape, self.operands[1].shape, _FLOAT)
         return view(self.engine, w_shape, apart, _FLOAT), turned, last
 
@@ -236,7 +236,7 @@ class FloatConvOfRun(FloatProduct):
         x, outputs = self.operands[0], self.result.shape[1]
         pixel, row = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs
         left = self.image.rows(1, strides[0], self.each)
-        pixels, results = size(x.stored("channels")[:-1]), size(self.result.shape) // outputs
+        pixels, results = size(x.memory_shape("channels")[:-1]), size(self.result.shape) // outputs
         by_image = pixels // x.shape[0] * pixel, 0, 0, results // x.shape[0] * row
         by_group = 4 * self.depth, 4 * self.k * self.each, 4 * self.each, 4 * self.each
         starts = stack_starts((x.shape[0], self.group), by_image, by_group)

@@ -14,7 +14,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Copy, padded
+from qrun.native.kernels.copy import Copy, pad_copy
 from qrun.native.kernels.fma_product import (
     FloatPanels,
     FloatProduct,
@@ -108,7 +108,7 @@ class FloatConvTranspose(FloatProduct):
         self.before: Copy | None = None
         if spatial > 2:
             zero, apart = np.zeros((), _FLOAT), (0, 0)
-            self.before = padded(engine, x_shape, zero, (*apart, *begins), (*apart, *ends), "channels")
+            self.before = pad_copy(engine, x_shape, zero, (*apart, *begins), (*apart, *ends), "channels")
             x = Operand(self.before.result.shape, _FLOAT, tight=True)
         else:
             x = Operand(tuple(x_shape), _FLOAT, (*begins, *ends), 0, True)
@@ -141,7 +141,7 @@ class FloatConvTranspose(FloatProduct):
         ]
         stack = self._stack(rows, lines[:-1], int(np.dot(first, made)), self.axes[-1].stride * made[-1])
         arrays = {} if self.bias is None else {"addend*": self.bias}
-        extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
+        extents = 4 * size(x.memory_shape("channels")), 4 * size(y.shape)
         return product_call(self.again(arrays=arrays), stack, ("a*", "y*"), extents, weights=weights)
 
     def _rows(self, across: int, pixel: int, taps: Sequence[int]) -> LeftRows:
@@ -166,7 +166,7 @@ class FloatConvTranspose(FloatProduct):
         """A product for each image, group and line. lines: for each axis but the last, the number of lines, and bytes
         from one to the next in x and in y. origin: the byte of the first result; y_row: bytes from row to row of y."""
         x, y = self.operands
-        by_image = 4 * size(x.stored("channels")[1:]), 0, 0, 4 * size(y.shape[1:])
+        by_image = 4 * size(x.memory_shape("channels")[1:]), 0, 0, 4 * size(y.shape[1:])
         by_group = 4 * self.depth, 1, 4 * self.each, 4 * self.each
         by_line = ((step, 0, 0, to) for _, step, to in lines)
         starts = stack_starts((y.shape[0], self.group, *(count for count, *_ in lines)), by_image, by_group, *by_line)

@@ -18,7 +18,7 @@ from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.packing import pack_panels
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
-from qrun.native.machine.memory import aligned_up
+from qrun.native.machine.memory import align_up
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
@@ -36,7 +36,7 @@ _POINTERS = 10
 """The most pixels of a strip, each with an address of its own: more do not fit the 16 general registers of x86, and the
 compiler then loads all elements first and spills sums."""
 _STARTS = {"a*": 0, "b*": 1, "y*": 3}
-"""The column of FloatStack.starts, for each word whose operand `moved` may place elsewhere."""
+"""The column of FloatStack.starts, for each word whose operand `move_operand` may place elsewhere."""
 
 
 @frozen
@@ -110,7 +110,7 @@ class RightPanels:
     words: Mapping[str, int] = {}
     memo: Memo
 
-    def lying(self, direct: bool) -> str:
+    def layout_name(self, direct: bool) -> str:
         """The emitter's name for their layout. direct: whether a tile has a single strip of each panel."""
         return "panels"
 
@@ -176,10 +176,10 @@ class FloatProduct(Operation):
     terms: FloatTerms
     arrays: Mapping[str, Array] = {}
 
-    def limited(self, low: float, high: float, zero: float) -> Self:
+    def with_limits(self, low: float, high: float, zero: float) -> Self:
         return self.again(terms=replace(self.terms, limits=(low, high, zero)))
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Self:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> Self:
         return self.again(terms=replace(self.terms, out=NARROW[dtype.name]))
 
     def call(
@@ -282,7 +282,7 @@ def product_call(
         right = "turned" if stack.b_column else "near" if left.rows == rows else "packed"
         vectors = wide
     else:
-        right = weights.lying(left.rows == rows)
+        right = weights.layout_name(left.rows == rows)
         width = vectors * isa.lanes
         held |= weights.arrays(engine, width)
         starts = held["batches*"] = stack.starts.copy()
@@ -324,7 +324,7 @@ def _scratch(left: LeftRows, cut: Cut, rows: int, width: int, isa: Isa, right: s
     emitter's name for the layout of the right matrix."""
     gathered = cut.rows * PITCH if left.gathers else 0
     packed = 0 if right in ("panels", "near", "codes") else 4 * width * (BLOCK + isa.lanes)
-    sums_at, strip = aligned_up(gathered + packed), 4 * rows * width
+    sums_at, strip = align_up(gathered + packed), 4 * rows * width
     places = {"right_at": gathered, "sums_at": sums_at, "slot": strip if left.depth > BLOCK else 0}
     return places, sums_at + strip * -(-cut.rows // rows) * cut.panels
 
@@ -376,9 +376,9 @@ class FloatMatmul(FloatProduct):
         self.terms = FloatTerms(kind, alpha, beta)
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
-    def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
-        """See `Operation.moved`. None if elements of a row are not contiguous, or if the products are merged into one
-        with more rows."""
+    def move_operand(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
+        """See `Operation.move_operand`. None if elements of a row are not contiguous, or if the products are merged
+        into one with more rows."""
         name = _STARTS.get(self.names[place])
         if name is None or len(self.stack.starts) != size(self.lead) or size(self.lead) < 2 or len(steps) < 2:
             return None

@@ -47,7 +47,7 @@ class _Axis:
     y: int
     step: int | None
 
-    def joined(self, inner: _Axis) -> _Axis | None:
+    def merge(self, inner: _Axis) -> _Axis | None:
         """One loop in place of this one and the one inside it, if both have even steps; else None."""
         count = len(inner.at)
         if self.step is None or inner.step is None:
@@ -60,7 +60,7 @@ class _Axis:
 class Indexed(Operation):
     """y[i, j, ...] = x[places[0][i], places[1][j], ...]; places None: all of an axis, in order.
 
-    Elements have 1, 2, 4 or 8 bytes. lies: the memory order of both, ``any`` if a program may choose it (`lying`).
+    Elements have 1, 2, 4 or 8 bytes. lies: the memory order of both, ``any`` if programs may choose it (`with_layout`).
     Raises Declined for other elements, for more axes than the kernel has, and for more than 1 << 20 rows.
     """
 
@@ -78,10 +78,10 @@ class Indexed(Operation):
         shape = tuple(n if p is None else len(p) for n, p in zip(x.shape, self.places, strict=True))
         self.operands = (x, Operand(shape, x.dtype))
 
-    def lying(self, order: Order) -> Indexed:
+    def with_layout(self, order: Order) -> Indexed:
         return self.again(order=order)
 
-    def moving(self, dtype: np.dtype[Any]) -> Indexed:
+    def with_element_type(self, dtype: np.dtype[Any]) -> Indexed:
         return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.order)
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
@@ -96,7 +96,7 @@ class Indexed(Operation):
             else:
                 even = len(places) < 2 or bool((np.diff(places) == 1).all())
                 loop = _Axis(places * x.steps[axis], y.steps[axis], x.steps[axis] if even else None)
-            one = found[-1].joined(loop) if found else None
+            one = found[-1].merge(loop) if found else None
             if one is not None:
                 found[-1] = one
             elif len(loop.at) != 1 or loop.at[0] or not found:
@@ -217,7 +217,7 @@ class Gathered(Operation):
         self.engine, self.places = engine, places
         self.operands = Operand(data, dtype), Operand(indices, index_type), Operand(y_shape, dtype)
 
-    def moving(self, dtype: np.dtype[Any]) -> Gathered:
+    def with_element_type(self, dtype: np.dtype[Any]) -> Gathered:
         x, indices, y = self.operands
         return self.again(operands=(replace(x, dtype=dtype), indices, replace(y, dtype=dtype)))
 
@@ -228,7 +228,7 @@ class Gathered(Operation):
         vector = 1 << (min(run, 4 * engine.isa.lanes).bit_length() - 1)
         vectors = _UNROLL if run >= _UNROLL * vector else 1
         form = "block" if run == vectors * vector else "run"
-        words, arrays = _named_words(places, item, rows // places.before, indices)
+        words, arrays = _row_words(places, item, rows // places.before, indices)
         words |= row_tiles(rows, run + 16, engine.threads) | {"run": run, "last": run - vectors * vector}
         spec = KernelSpec(
             "gathered", engine.isa.name, 1, vectors, vector, form, "bytes", False, operands=KIND_OF[indices.dtype.name]
@@ -248,7 +248,7 @@ class Scattered(Operation):
 
     def __init__(self, engine: Engine, operands: Sequence[Operand], places: NamedRows, how: str) -> None:
         x, indices, updates = operands
-        kind = MOVED.get(x.dtype.itemsize, "") if how == "none" else _joined_kind(x.dtype, how)
+        kind = MOVED.get(x.dtype.itemsize, "") if how == "none" else _combined_kind(x.dtype, how)
         how = {"add": "max", "mul": "min"}.get(how, how) if x.dtype == np.bool_ else how
         if not kind or x.dtype.hasobject or indices.dtype not in _INDICES:
             raise Declined(f"no native {how.replace('none', 'copies')} of {x.dtype.name} by {indices.dtype.name}")
@@ -266,7 +266,7 @@ class Scattered(Operation):
         whole = size(self.result.shape) // places.before
         tiles = row_tiles(places.before, whole * item, engine.threads)
         rows = size(self.operands[1].shape) // len(places.named)
-        words, arrays = _named_words(places, item, rows // places.before, self.operands[1])
+        words, arrays = _row_words(places, item, rows // places.before, self.operands[1])
         words |= {"run": places.run, "whole": whole, "before": tiles.pop("rows")} | tiles
         lanes = 4 * engine.isa.lanes // item
         spec = KernelSpec("scattered", engine.isa.name, lanes, 1, item, self.how, "bytes", False, operands=self.kinds)
@@ -274,14 +274,14 @@ class Scattered(Operation):
         return (self.engine.kernels.call(spec, names, words, self.whole, arrays=arrays, decides=False),)
 
 
-def _joined_kind(dtype: np.dtype[Any], how: str) -> str:
+def _combined_kind(dtype: np.dtype[Any], how: str) -> str:
     """The kind of the elements that a kernel combines; bool counts as uint8. "" if no kernel combines them."""
     if dtype.kind in "iub" and dtype.name in KIND_OF:
         return "u" if dtype == np.bool_ else KIND_OF[dtype.name]
     return "d" if dtype == np.float64 and how in ("add", "mul") else ""
 
 
-def _named_words(places: NamedRows, item: int, count: int, indices: Operand) -> tuple[dict[str, int], dict[str, Array]]:
+def _row_words(places: NamedRows, item: int, count: int, indices: Operand) -> tuple[dict[str, int], dict[str, Array]]:
     """The words and arrays that locate rows of elements of `item` bytes. count: rows for each of the places before."""
     depth, number = len(places.named), indices.dtype.itemsize
     steps = [places.step * item * size(places.named[axis + 1 :]) for axis in range(depth)]

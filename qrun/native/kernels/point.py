@@ -68,8 +68,8 @@ class Point(Operation):
             ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type), likely)
         )
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        made = self.resized(other)
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        made = self.with_operands_of(other)
         if made is not None and isinstance(other, Point) and made.function.runs != other.function.runs:
             made._sizes = None  # its calls have other columns, so they must be planned anew
         return made
@@ -261,10 +261,10 @@ class PairLookup(Operation):
         self.scalar = memo.once(
             "table", lambda: _pair_kernel(SINGLE[0], {}, {"table*": aligned_copy(table.view(np.uint8))})
         )
-        self.kernel = memo.once("pair", lambda: self._fitted(table, near)) or self.scalar
+        self.kernel = memo.once("pair", lambda: self._fit(table, near)) or self.scalar
         self.own_words = (*self.kernel.words, *self.scalar.arrays)
 
-    def _fitted(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
+    def _fit(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
         if near is None:
             return None
         signed = self.operands[0].dtype == np.int8
@@ -278,8 +278,8 @@ class PairLookup(Operation):
         form, words = found
         return _pair_kernel(form, words, {}, CODES[table.dtype], signed)
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        made = self.resized(other)
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        made = self.with_operands_of(other)
         if made is not None and isinstance(other, PairLookup):
             made.overlay = other.overlay
         return made

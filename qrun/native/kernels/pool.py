@@ -232,7 +232,7 @@ class AveragePool(Pool):
         super().__init__(engine, x_shape, _FLOAT, taps, "channels")
         self.constants = aligned_copy(divisors, np.float64)
 
-    def narrowed(self, dtype: np.dtype[Any]) -> AveragePool:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> AveragePool:
         return self.again(out=NARROW[dtype.name])
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:

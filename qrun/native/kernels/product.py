@@ -20,7 +20,7 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
 from qrun.native.machine.operation import size
-from qrun.native.proof.fold import Folded, wrapped
+from qrun.native.proof.fold import Folded, wrap_to_int32
 
 TABLE_ROWS = 2
 FAR_WEIGHTS = 200 << 10
@@ -56,13 +56,13 @@ class RelocatableCall:
     later: tuple[int, ...] = ()
     start: int = 0
 
-    def placed(self, layout: Layout) -> KernelCall:
+    def place(self, layout: Layout) -> KernelCall:
         """The call on activations and results with this layout; constants are shared."""
         section = self.section
         first, end, share = section.first, section.first + section.channels, section.spec.unroll if self.later else 1
         key = section.spec.rows, share, self.taps, self.later, self.start, self.read, self.itemsize, first, end
         words, offsets, extents = layout.memo.once(key, lambda: self._words(layout, first, end, share))
-        return section.changed(words, {"offsets*": offsets}, extents=extents)
+        return section.with_changes(words, {"offsets*": offsets}, extents=extents)
 
     def _words(
         self, layout: Layout, first: int, end: int, share: int
@@ -125,12 +125,12 @@ class Product:
         """The same sums with a whole kernel row as one tap."""
         return replace(self, folded=self.folded.lines(self.window.kernel))
 
-    def merged(self) -> Product:
+    def merge_groups(self) -> Product:
         """The product with neighbouring groups merged, with zero weights between them, if that fills vectors."""
-        count = merged_groups(self.group, self.each, self.k, self.isa.lanes) if self.group > 1 else 1
+        count = groups_to_merge(self.group, self.each, self.k, self.isa.lanes) if self.group > 1 else 1
         if count == 1:
             return self
-        return replace(self, folded=self.folded.merged(self.group, count), group=self.group // count)
+        return replace(self, folded=self.folded.merge_groups(self.group, count), group=self.group // count)
 
     def dense(self) -> list[RelocatableCall]:
         """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
@@ -183,7 +183,7 @@ class Product:
         """The start values of the sums of these channels, 0 for none (-1). shift: see Folded.starts."""
         bias = aligned_copy(np.where(pick < 0, 0, self.folded.starts(shift)[np.maximum(pick, 0)]), np.int32)
         if form == "y32":
-            bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
+            bias[...] = wrap_to_int32(bias.astype(np.int64) + MAGIC_BITS)
         return bias
 
     def part(
@@ -288,7 +288,7 @@ def pack(engine: Engine, weights: Array, pick: Ints, depth: int, dtype: Any = np
     return pack_words(engine, weights, places, pick.shape[1], depth, np.dtype(dtype).name)
 
 
-def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
+def groups_to_merge(groups: int, outputs: int, inputs: int, lanes: int) -> int:
     """The number of neighbouring groups to compute as one product, with zero weights between them, to fill vectors."""
 
     def cost(count: int) -> tuple[int, int]:

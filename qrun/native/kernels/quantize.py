@@ -15,7 +15,7 @@ from qrun.native.errors import Declined
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order, share, size
 from qrun.native.machine.memory import aligned, aligned_copy
 from qrun.native.machine.operation import TILE_BYTES, row_tiles
-from qrun.native.proof.fits import fused
+from qrun.native.proof.fits import fused_add
 
 _NORMAL = (2.0**-100, 2.0**100)
 """The range of scales for which no intermediate number is subnormal or infinite."""
@@ -94,8 +94,8 @@ class _Elementwise(Operation):
         if any(values.shape != lanes for values in parameters):
             raise ValueError("scale and zero point have not one value, or one per column")
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        return self.resized(other) if isinstance(other, _Elementwise) and other.axis == self.axis else None
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        return self.with_operands_of(other) if isinstance(other, _Elementwise) and other.axis == self.axis else None
 
     def _grid(self, strides: Sequence[int]) -> _Grid:
         x, y = self.operands
@@ -168,8 +168,8 @@ class Quantize(_Elementwise):
         read = max(grid.columns, block[0])
         return (self._section("quantize", block, self.form, grid, zero, self.constants, read),)
 
-    def into(self, operand: Operand, order: Order) -> Operation | None:
-        """As `Operation.into`, for images of one to four planes: channels-last, perhaps with a border."""
+    def writing_to(self, operand: Operand, order: Order) -> Operation | None:
+        """As `Operation.writing_to`, for images of one to four planes: channels-last, perhaps with a border."""
         shape = operand.shape
         fits = order == "channels" and len(shape) in (3, 4) and shape == self.result.shape
         if not fits or self.axis is not None or shape[1] not in (1, 2, 3, 4) or shape[-1] < PIECE:
@@ -195,7 +195,7 @@ class QuantizeImage(Operation):
         engine, planes = self.plain.engine, y.shape[1]
         images, width = y.shape[0], y.shape[-1]
         lines = size(y.shape[2:-1])
-        stored = y.stored("channels")
+        stored = y.memory_shape("channels")
         y_line, y_image = stored[-2] * planes, size(stored[1:])
         start = self._operand_strides(strides)[-1].start
         block = _block(width, 4 * engine.isa.lanes)[0]
@@ -262,7 +262,7 @@ def reciprocal(scale: np.float32, low: int, high: int) -> tuple[np.float32, ...]
     ties = np.arange(low, high) + 0.5
     near = (ties * exact).astype(np.float32).view(np.int32)[:, None] + _NEAR
     x = near.view(np.float32)
-    product = fused(x.astype(np.float64) * np.float64(r), (x * s).astype(np.float64))
+    product = fused_add(x.astype(np.float64) * np.float64(r), (x * s).astype(np.float64))
     if (np.rint(x / scale) != np.rint(product)).any():
         return None
     ends = (np.float64(end) * exact for end in (low, high))
@@ -356,7 +356,7 @@ class Scaling:
     most: int = 1 << 31
     slope: float | None = None
 
-    def given(self) -> list[tuple[str, Operand]]:
+    def run_operands(self) -> list[tuple[str, Operand]]:
         """The operands that come with the run, each with the word of the kernel that points to it."""
         return [(word, value) for word, value in self._sources() if isinstance(value, Operand)]
 
@@ -385,7 +385,7 @@ class Factors(Operation):
         self.engine, self.scaling = engine, scaling
         self.panels = -(-scaling.columns // engine.isa.lanes)
         nbytes = self.panels * engine.isa.lanes * FACTOR_BYTES[scaling.form]
-        operands = [operand for _, operand in scaling.given()]
+        operands = [operand for _, operand in scaling.run_operands()]
         self.operands = (*operands, Operand((nbytes,), np.dtype(np.uint8)))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -396,7 +396,7 @@ class Factors(Operation):
         slope = np.array(1 if scaling.slope is None else scaling.slope, np.float32)
         words = {"columns": scaling.columns, "panels": self.panels, "tiles": 1}
         words |= {"most!": scaling.most, "slope!": int(slope.view(np.int32))}
-        names = [*(name for name, _ in scaling.given()), "y*"]
+        names = [*(name for name, _ in scaling.run_operands()), "y*"]
         return (self.engine.kernels.call(spec, names, words, self.whole, arrays=arrays, sparse=True),)
 
 

@@ -71,7 +71,7 @@ class Concat(Operation):
             for copied, table, x in zip(self.copied, tables, x_types, strict=True)
         )
 
-    def moving(self, dtype: np.dtype[Any]) -> Concat:
+    def with_element_type(self, dtype: np.dtype[Any]) -> Concat:
         *parts, _ = self.operands
         shapes, types = [part.shape for part in parts], [dtype] * len(parts)
         return Concat(self.engine, shapes, self.axis, [None] * len(parts), x_types=types, y_type=dtype)
@@ -86,14 +86,14 @@ class Concat(Operation):
         """For each tensor, the bytes of a row."""
         self.parts = tuple(int(n) for n in np.cumsum([0, *self.columns[:-1]]))
 
-    def lying(self, order: Order) -> Concat:
+    def with_layout(self, order: Order) -> Concat:
         made = self.again()
         made._lie(order)
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if self.order == "any" and any(strides):
-            return self.lying("channels").sections(strides)
+            return self.with_layout("channels").sections(strides)
         return tuple(section for place in range(len(self.columns)) for section in self._part(place, strides))
 
     def _part(self, place: int, strides: Sequence[int]) -> Iterator[KernelCall]:
@@ -128,7 +128,7 @@ def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_t
         raise ValueError("what is copied has not the result's type")
 
 
-def repeated(
+def tile_copy(
     engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], times: Sequence[int], order: Order = "plain"
 ) -> Copy:
     """The operand repeated times[i] times along each axis i of the result, whose last axes are the operand's. Both are
@@ -148,7 +148,7 @@ def repeated(
     return Copy(engine, operands, (order, order), moves)
 
 
-def spread(
+def depth_to_space_copy(
     engine: Engine,
     shape: Sequence[int],
     dtype: np.dtype[Any],
@@ -185,7 +185,7 @@ def spread(
     return Copy(engine, (deep, wide), (order, order), moves)
 
 
-def taken(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Array) -> tuple[Copy, Copy]:
+def take_copies(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Array) -> tuple[Copy, Copy]:
     """y[i] = the operand's element number places[i], counted in C order. Two copies: for either memory order, and for C
     order only.
 

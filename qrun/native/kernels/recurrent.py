@@ -338,7 +338,7 @@ class QuantizedRecurrent(Walked):
             raise Declined("sums that may leave int32")
         if not ((coded.scales > 0) & np.isfinite(coded.scales)).all():
             raise Declined("a scale is no positive number")
-        self.held: dict[str, Array] = memo.once("packed", lambda: self._packed(coded))
+        self.held: dict[str, Array] = memo.once("packed", lambda: self._pack(coded))
 
     @cached_property
     def share(self) -> Share:
@@ -362,7 +362,7 @@ class QuantizedRecurrent(Walked):
         """Units of a sequence's sums, rounded up to whole vectors, which are cheaper to store than parts."""
         return -(-self.walk.units // self.engine.isa.lanes) * self.engine.isa.lanes
 
-    def _packed(self, coded: CodedState) -> dict[str, Array]:
+    def _pack(self, coded: CodedState) -> dict[str, Array]:
         lanes, units, wide = self.engine.isa.lanes, self.walk.units, self.sum_units
         matrices = self.walk.directions * self.gates
         whole = coded.codes.astype(np.int32) - np.broadcast_to(coded.zeros.astype(np.int32)[:, None], coded.codes.shape)

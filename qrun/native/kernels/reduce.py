@@ -11,7 +11,7 @@ import numpy as np
 from qrun.native.emit.expression import KIND_OF, KINDS
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import SIZES, Loop, merged, outer_words
+from qrun.native.kernels.copy import SIZES, Loop, merge, outer_words
 from qrun.native.kernels.rowwise import FloatRows
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.operation import TILE_BYTES
@@ -95,7 +95,7 @@ class Accumulated(Operation):
         self.engine, self.axis, self.what, self.operands = engine, axis, what, (x, x)
         self.exclusive, self.reverse, self.out = exclusive, reverse, "bytes"
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Accumulated:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> Accumulated:
         return self.again(out=NARROW[dtype.name])
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -134,14 +134,14 @@ class Arg(Operation):
         shape = tuple(1 if place == axis else n for place, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, np.dtype(np.int64)))
 
-    def lying(self, order: Order) -> Arg:
+    def with_layout(self, order: Order) -> Arg:
         return self.again(order=order)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         source = self.operands[0]
         length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
-        loops = merged(
+        loops = merge(
             Loop(n, (x.steps[axis], y.steps[axis])) for axis, n in enumerate(self.result.shape) if axis != self.axis
         ) or [Loop(1, (itemsize, 8))]
         *outer, own = loops

@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import NARROW, OUT_OF
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Loop, merged, outer_words
+from qrun.native.kernels.copy import Loop, merge, outer_words
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, Order, size
 from qrun.native.machine.operation import OperandStrides
 
@@ -44,7 +44,7 @@ class WeighedTaps:
         """int64 [taps][out]: the indices times `step` bytes."""
         return np.ascontiguousarray(self.index.T * step)
 
-    def weighed(self) -> Array:
+    def weights_by_tap(self) -> Array:
         """The weights as float64 [taps][out]."""
         return np.ascontiguousarray(self.weights.T, np.float64)
 
@@ -85,10 +85,10 @@ class Resample(Operation):
         shape = tuple(len(taps[axis].index) if axis in taps else n for axis, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, dtype))
 
-    def lying(self, order: Order) -> Resample:
+    def with_layout(self, order: Order) -> Resample:
         return self.again(order=order)
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Resample:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> Resample:
         return self.again(out=NARROW[dtype.name]) if self.out == "f32" else self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -101,7 +101,7 @@ class Resample(Operation):
         first, second = (
             (axes[0], axes[-1]) if len(axes) == 2 else (None, axes[0]) if place[0] == last else (axes[0], None)
         )
-        outer = merged(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: place[0]])
+        outer = merge(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: place[0]])
         columns = size([shape[axis] for axis in stored[place[-1] + 1 :]])
         return (self._call(first, second, outer, columns, (x, y)),)
 
@@ -139,9 +139,9 @@ class Resample(Operation):
         words |= {"x_row": row[0], "y_row": row[1]}
         arrays: dict[str, Array] = {
             "line_at*": lines.table(line[0]),
-            "line_weights*": lines.weighed(),
+            "line_weights*": lines.weights_by_tap(),
             "at*": rows.table(8 if neighbours else 8 * pitch),
-            "weights*": rows.weighed(),
+            "weights*": rows.weights_by_tap(),
         }
         ends = [sum((loop.count - 1) * loop.steps[n] for loop in outer) for n in (0, 1)]
         extents = (

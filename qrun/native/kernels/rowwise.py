@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.emit.expression import form_of, operand_names
 from qrun.native.emit.spec import NARROW, OUTER
-from qrun.native.kernels.copy import Loop, merged
+from qrun.native.kernels.copy import Loop, merge
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.memory import Array, aligned_copy
@@ -57,10 +57,10 @@ class FloatRows(Operation):
     def _arrays(self) -> Mapping[str, Array]:
         return {}
 
-    def narrowed(self, dtype: np.dtype[Any]) -> FloatRows:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> FloatRows:
         return self.again(out=NARROW[dtype.name])
 
-    def reading(self, source: Operation) -> Operation | None:
+    def fuse_source(self, source: Operation) -> Operation | None:
         if not isinstance(source, Expression) or not source.decides or source.kind != "f":
             return None
         made = self.again(source=source, operands=(*source.operands[:-1], self.result))
@@ -73,7 +73,7 @@ class FloatRows(Operation):
         if source is None:
             return None
         loops, split = source.axes(), _split(source.result.shape, self.length)
-        inner, outer = merged(loops[split:]), merged(loops[:split])
+        inner, outer = merge(loops[split:]), merge(loops[:split])
         whole = size(source.result.shape[split:]) == self.length >= self.engine.isa.lanes
         if not whole or len(inner) != 1 or len(outer) > OUTER:
             return None
@@ -181,7 +181,7 @@ class LayerNorm(_Means):
         self.weights = {"scale*": scale, "bias*": np.full(scale.shape, -0.0, _FLOAT) if bias is None else bias}
         super().__init__(engine, shape, scale.size, epsilon=epsilon)
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
         if not isinstance(other, LayerNorm) or (other.length, other.out) != (self.length, self.out):
             return None
         if other.source is not None or self.source is not None:
@@ -247,7 +247,7 @@ class _Pixels(Operation):
         self.arrays = {name: np.ascontiguousarray(values, np.float64) for name, values in arrays.items()}
         self.words, self.out = words or {}, "f32"
 
-    def narrowed(self, dtype: np.dtype[Any]) -> _Pixels:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> _Pixels:
         return self.again(out=NARROW[dtype.name])
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -58,7 +58,7 @@ class Softmax(Operation):
         self.zero_point, self.y_scale = int(zero_point), y_scale
         self.tables = (memo or Memo()).once("tables", lambda: _tables(scale, y_scale))
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
         if not isinstance(other, Softmax) or other.result.dtype != self.result.dtype:
             return None
         return self.again(operands=other.operands, length=other.length, _sizes=(self, other))

@@ -20,8 +20,8 @@ from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
-from qrun.native.machine.memory import Array, address, aligned, aligned_up
-from qrun.native.proof.fold import wrapped
+from qrun.native.machine.memory import Array, address, align_up, aligned
+from qrun.native.proof.fold import wrap_to_int32
 from qrun.shapes import broadcast_shapes
 
 _CALLS = 1 << 10
@@ -98,7 +98,7 @@ class Stack:
         self.panels, self.packed = self._panels()
         self.shift = 128 if b.dtype == np.uint8 else 0
 
-    def sized_as(self, other: Stack) -> Stack | None:
+    def with_sizes_of(self, other: Stack) -> Stack | None:
         """A stack with the sizes of `other` and the results of this one; None if these are not known, or need another
         packing."""
         own = (self.a.dtype, self.b.dtype, self.results.out, self.matrices)
@@ -140,7 +140,7 @@ class Stack:
         for places, each in ((weights, 4 * self.quads), (starts, 4)):
             for _, vectors, panels, _ in runs:
                 places.append(at)
-                at += aligned_up(self.count * panels * vectors * lanes * each)
+                at += align_up(self.count * panels * vectors * lanes * each)
         return tuple(PanelRun(*run, w, s) for run, w, s in zip(runs, weights, starts, strict=True)), at
 
     @property
@@ -158,12 +158,12 @@ def _zero_like(own: Zero, other: Zero) -> Zero:
     return own if isinstance(own, int) else other
 
 
-def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) -> Stack | None:
+def _stack_with_sizes_of(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) -> Stack | None:
     """The stack of `own` with the sizes of `other`, computed once for all operations of a kernel; or None."""
     if type(other) is not type(own) or not isinstance(other, (Pack, RowTerms, StackProduct)):
         return None
     sizes = other.stack
-    return memo.once("stack", lambda: own.stack.sized_as(sizes))
+    return memo.once("stack", lambda: own.stack.with_sizes_of(sizes))
 
 
 class Pack(Operation):
@@ -173,8 +173,8 @@ class Pack(Operation):
         self.stack, self.zero, self.addend = stack, zero, addend
         self.operands = (stack.b, *_zero(zero, "")[2], Operand((stack.packed,), np.dtype(np.uint8)))
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        stack = _sized(self, other, memo)
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        stack = _stack_with_sizes_of(self, other, memo)
         if stack is None or not isinstance(other, Pack) or self.addend is not None or other.addend is not None:
             return None
         return other if self.zero == other.zero else Pack(stack, _zero_like(self.zero, other.zero))._like(other)
@@ -182,7 +182,7 @@ class Pack(Operation):
     def _like(self, other: Pack) -> Self:
         """Give this operation the calls of `other`, with its own known zero point of a. Returns the operation."""
         factor = {"factor!": _zero(self.zero, "")[1] + self.stack.engine.isa.shift(bool(self.stack.a.dtype == np.int8))}
-        self._made[(0,) * len(self.operands)] = tuple([call.changed(factor, {}) for call in other.tight])
+        self._made[(0,) * len(self.operands)] = tuple([call.with_changes(factor, {}) for call in other.tight])
         return self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -196,7 +196,7 @@ class Pack(Operation):
             own = self.addend[panels.first : panels.first + width]
             made[: len(own)] = own
         held = aligned(width, np.int32)
-        held[...] = wrapped(made + (MAGIC_BITS if panels.form == "y32" else 0))
+        held[...] = wrap_to_int32(made + (MAGIC_BITS if panels.form == "y32" else 0))
         return held
 
     def _call(self, panels: PanelRun) -> KernelCall:
@@ -232,8 +232,8 @@ class RowTerms(Operation):
         given = tuple(operand for zero in self.zeros for operand in _zero(zero, "")[2])
         self.operands = (stack.a, *given, Operand((stack.rows,), _INT32))
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        stack = _sized(self, other, memo)
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        stack = _stack_with_sizes_of(self, other, memo)
         if stack is None or not isinstance(other, RowTerms):
             return None
         zeros = [_zero_like(*pair) for pair in zip(self.zeros, other.zeros, strict=True)]
@@ -242,7 +242,7 @@ class RowTerms(Operation):
     def _like(self, other: RowTerms) -> Self:
         """Give this operation the calls of `other`, with its own known zero points. Returns the operation."""
         values = {f"{name}_value!": _zero(zero, "")[1] for name, zero in zip("ab", self.zeros, strict=True)}
-        self._made[(0,) * len(self.operands)] = tuple([call.changed(values, {}) for call in other.tight])
+        self._made[(0,) * len(self.operands)] = tuple([call.with_changes(values, {}) for call in other.tight])
         return self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -265,8 +265,8 @@ class StackProduct(Operation):
         packed, rows = Operand((stack.packed,), np.dtype(np.uint8)), Operand((stack.rows,), _INT32)
         self.operands = (stack.a, packed, *[rows] * terms, y)
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        stack = _sized(self, other, memo)
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
+        stack = _stack_with_sizes_of(self, other, memo)
         if stack is None or not isinstance(other, StackProduct) or self.terms != other.terms:
             return None
         made = StackProduct(stack, self.terms, other.result.shape)
@@ -282,7 +282,7 @@ class StackProduct(Operation):
             panels, constants = found[call.first]
             words, arrays = {"zero_point!": stack.results.zero_point}, {"constants*": constants}
             why = stack.results.why(panels.form, lanes_of(panels.first, call.channels, stack.n))
-            made.append(call.changed(words, arrays, keep=(*call.keep[:-1], constants), why=why))
+            made.append(call.with_changes(words, arrays, keep=(*call.keep[:-1], constants), why=why))
         return tuple(made)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -157,7 +157,7 @@ class Tables:
     read: int
 
 
-def tiling(window: Window, pixel: int, depth: int, mode: Mode, stored: bool) -> Tiling | None:
+def plan_tiling(window: Window, pixel: int, depth: int, mode: Mode, stored: bool) -> Tiling | None:
     """The tiling of a window's rows; None if they cannot be read in place as `mode` asks.
 
     pixel, depth: bytes from pixel to pixel, and bytes read of each pixel, or of each line if `stored`.
@@ -213,7 +213,7 @@ def _copy_tiling(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
 @lru_cache(1024)
 def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, int]:
     """The cheapest mode of tiling, and its k-steps."""
-    place = tiling(window, pixel, depth, "in place", stored)
+    place = plan_tiling(window, pixel, depth, "in place", stored)
     best: tuple[Mode, int] | None = ("in place", place.cost()) if place else None
     rows = window.out[0] * window.out[1]
     if place and (stored or len(place.grid.tiles()[1]) == -(-rows // TILE)):
@@ -233,8 +233,8 @@ def tables(
     window: Window, depth: int, mode: Mode, stored: bool, taps: tuple[int, ...], chunks: int, pixel: int
 ) -> Tables:
     """Tables for about `chunks` chunks of blocks, or more. taps: for each tap of the kernel, the window's tap that it
-    reads. pixel, depth, mode, stored: as for `tiling`."""
-    made = tiling(window, pixel, depth, mode, stored)
+    reads. pixel, depth, mode, stored: as for `plan_tiling`."""
+    made = plan_tiling(window, pixel, depth, mode, stored)
     assert made
     grid, used = made.grid, Tiling(made.grid, made.taps[list(taps)], made.depth)
     rows, starts = grid.tiles()
@@ -297,7 +297,7 @@ class TiledPart:
         section = replace(self.section, first=self.section.first + group * outputs)
         return replace(self, section=section, x_start=group * inputs)
 
-    def placed(self, layout: Layout) -> KernelCall:
+    def place(self, layout: Layout) -> KernelCall:
         """The call on activations and results with this layout; constants are shared."""
         section, made = self.section, self.tables(layout.pixel)
         words = {"x*": self.x_start, "x_image": layout.x_image, "line": made.line}
@@ -305,10 +305,10 @@ class TiledPart:
         arrays = {"places*": made.places, "targets*": made.targets, "gather*": made.gather}
         read = self.x_start + (layout.images - 1) * layout.x_image + made.read if made.read else 0
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
-        return section.changed(words, arrays, extents=(read, written))
+        return section.with_changes(words, arrays, extents=(read, written))
 
 
-def tiled(product: Product) -> list[TiledPart]:
+def tiled_calls(product: Product) -> list[TiledPart]:
     """Kernel calls, group by group or for all groups merged; none if tiles would compute too many products that are not
     needed."""
     if product.group == 1:
@@ -317,7 +317,7 @@ def tiled(product: Product) -> list[TiledPart]:
         made = [_tile_calls(product.alone(group)) for group in range(product.group)]
         if all(made):
             return [part.of_group(g, product.k, product.each) for g, parts in enumerate(made) for part in parts]
-    merged = product.merged()
+    merged = product.merge_groups()
     return _tile_calls(merged) if merged.group == 1 else []
 
 

@@ -126,7 +126,7 @@ class Blob:
         return self._start + self._offsets[name]
 
 
-def loaded(bodies: Sequence[bytes]) -> list[Blob]:
+def load_blobs(bodies: Sequence[bytes]) -> list[Blob]:
     """These blobs, in one piece of executable memory. Raises OSError where the system does not allow it."""
     parts = [_split_code(body) for body in bodies]
     places = list(accumulate((-(-len(code) // _ALIGN) * _ALIGN for _, code in parts), initial=0))

@@ -98,7 +98,7 @@ class ObjectCache:
 
     def load(self, key: str, suffix: str = ".o") -> bytes | None:
         """The object stored under `key`, or None. suffix: of the file's name, as saved."""
-        with self._opened(key, suffix, _LARGEST) as handle:
+        with self._open_entry(key, suffix, _LARGEST) as handle:
             if handle < 0:
                 return None
             try:
@@ -115,9 +115,9 @@ class ObjectCache:
             not self.refused and self.directory is not None and (self.directory / (_file_name(key) + suffix)).exists()
         )
 
-    def mapped(self, key: str, suffix: str) -> memoryview | None:
+    def map_entry(self, key: str, suffix: str) -> memoryview | None:
         """The same for a large object: the file's own memory, read-only, after all of it was checked."""
-        with self._opened(key, suffix, self.limit // 2) as handle:
+        with self._open_entry(key, suffix, self.limit // 2) as handle:
             if handle < 0:
                 return None
             try:
@@ -133,7 +133,7 @@ class ObjectCache:
             self._save(key, _head(key, (body,)), (body,), suffix)
 
     def save_parts(self, key: str, parts: Sequence[Bytes], suffix: str) -> None:
-        """Store an object for `mapped`; it consists of these parts, one after another."""
+        """Store an object for `map_entry`; it consists of these parts, one after another."""
         if sum(map(len, parts)) <= self.limit // 2:
             self._save(key, _head(key, (_checks(parts),)), parts, suffix)
 
@@ -169,7 +169,7 @@ class ObjectCache:
         return sum(entry.size for entry in before if entry.name not in left)
 
     @contextlib.contextmanager
-    def _opened(self, key: str, suffix: str, largest: int) -> Iterator[int]:
+    def _open_entry(self, key: str, suffix: str, largest: int) -> Iterator[int]:
         """The entry's file, open, if it is a regular file of this user alone, and marked as used now; else -1."""
         handle = -1
         if not self.refused and self.directory is not None:

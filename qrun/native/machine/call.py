@@ -125,7 +125,7 @@ class KernelCall:
         """The value of a word of the struct."""
         return int(self.arguments[self.kernel.word(name)])
 
-    def changed(self, words: Mapping[str, int], arrays: Mapping[str, Array], **fields: Any) -> KernelCall:
+    def with_changes(self, words: Mapping[str, int], arrays: Mapping[str, Array], **fields: Any) -> KernelCall:
         """The same call with other words in its struct, other arrays that words point to, and other fields."""
         arguments = self.arguments.copy()
         for name, value in (*words.items(), *((name, address(array)) for name, array in arrays.items())):
@@ -161,7 +161,7 @@ class KernelCall:
             pick=own.pick,
         )
 
-    def bound(self, addresses: Sequence[int]) -> Ints:
+    def bind(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""
         arguments = self.arguments.copy()
         for word, operand in self.pointers:

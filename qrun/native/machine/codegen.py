@@ -61,10 +61,10 @@ class Library:
         self._call["InitializeNativeAsmPrinter"]()
         out = _Handle()
         self._call["GetDefaultTargetTriple"](ctypes.byref(out))
-        self._triple = self._taken(out)
+        self._triple = self._take_text(out)
         self._target = self._call["GetTargetFromTriple"](self._triple, ctypes.byref(out))
         if not self._target:
-            raise OSError(self._taken(out).decode(errors="replace"))
+            raise OSError(self._take_text(out).decode(errors="replace"))
 
     def compile(self, text: str, cpu: str, features: str) -> bytes:
         """Compile IR to an object file: position-independent code whose constants lie next to it. Raises RuntimeError
@@ -74,14 +74,14 @@ class Library:
         try:
             module = call["ParseAssembly"](context, text.encode(), ctypes.byref(out))
             wrong = not module or call["VerifyModule"](module, ctypes.byref(out))
-            told = self._taken(out)
+            told = self._take_text(out)
             if wrong:
                 raise RuntimeError(f"LLVM IR is wrong: {told.decode(errors='replace')}")
             names = self._triple, cpu.encode(), features.encode()
             machine = call["CreateTargetMachine"](self._target, *names, _LEVEL, b"pic", b"small", 0, 0, b"")
             buffer = call["TargetMachineEmitToMemory"](machine, module, _OBJECT_FILE, ctypes.byref(out))
             if not buffer:
-                raise RuntimeError(f"LLVM generates no code: {self._taken(out).decode(errors='replace')}")
+                raise RuntimeError(f"LLVM generates no code: {self._take_text(out).decode(errors='replace')}")
             try:
                 return ctypes.string_at(call["GetBufferStart"](buffer), call["GetBufferSize"](buffer))
             finally:
@@ -95,7 +95,7 @@ class Library:
                 if handle:
                     call[name](handle)
 
-    def _taken(self, out: ctypes.c_void_p) -> bytes:
+    def _take_text(self, out: ctypes.c_void_p) -> bytes:
         """A text that LLVM allocated, which is then freed."""
         if not out.value:
             return b""

@@ -74,7 +74,7 @@ class Kernels:
             kernel = self._ready.get(spec)
             if kernel is None:
                 isa = next(isa for isa in ISAS if isa.name == spec.isa)
-                kernel = self._ready[spec] = CompiledKernel(*self._load(spec.key(), isa, lambda: emitted(spec)))
+                kernel = self._ready[spec] = CompiledKernel(*self._load(spec.key(), isa, lambda: emit_code(spec)))
             return kernel
 
     def call(
@@ -110,27 +110,27 @@ class Kernels:
             if self.cache.has(self._key("runner", isa), _suffix()):
                 return
             self._llvm = self._llvm or self._builder.later(codegen.begin)
-        self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
+        self._builder.later(lambda: [*map(self.get, specs), self._load_runner(isa)])
 
     def end(self) -> None:
         """End the thread that compiles ahead."""
         self._builder.end()
 
-    def foreseeing(self) -> AbstractContextManager[None]:
+    def speculate(self) -> AbstractContextManager[None]:
         """A context for requests of kernels that may not be needed: the thread compiles them only while it has nothing
         else to do."""
-        return self._builder.foreseeing()
+        return self._builder.speculate()
 
     def finish(self, kernels: Iterable[CompiledKernel], isa: Isa) -> None:
         """Wait until these kernels and the functions that walk a program are compiled; this thread compiles, too.
         Raises what compiling raised."""
-        self._builder.finish([self._walking(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
+        self._builder.finish([self._load_runner(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
 
     def blobs(self, specs: Sequence[KernelSpec], isa: Isa) -> tuple[tuple[str, bytes], ...]:
         """The argument of `adopt`: the words of each of these kernels and its blob, and last the blob of the functions
         that walk a program. Empty if the code of one of them is no blob."""
         kernels = [self.get(spec) for spec in specs]
-        codes = [*(kernel.code.get() for kernel in kernels), self._walking(isa).get()]
+        codes = [*(kernel.code.get() for kernel in kernels), self._load_runner(isa).get()]
         if not all(isinstance(code, blob.Blob) for code in codes):
             return ()
         names = [*(" ".join(kernel.names) for kernel in kernels), ""]
@@ -143,7 +143,7 @@ class Kernels:
         with self._lock, contextlib.suppress(OSError):
             missing = [number for number, spec in enumerate(specs) if spec not in self._ready]
             missing += [len(specs)] if self._walks is None else []
-            codes = blob.loaded([kept[number][1] for number in missing]) if missing else []
+            codes = blob.load_blobs([kept[number][1] for number in missing]) if missing else []
             for number, code in zip(missing, codes, strict=True):
                 if number < len(specs):
                     self._ready[specs[number]] = CompiledKernel(Awaited(code), tuple(kept[number][0].split()))
@@ -154,7 +154,7 @@ class Kernels:
 
     def runner(self, isa: Isa) -> Runner:
         """The functions that walk a program."""
-        code = self._walking(isa).get()
+        code = self._load_runner(isa).get()
         with self._lock:
             if self._runner is None:
                 kinds = {"lead": _LEAD, "follow": _FOLLOW, "direct": _DIRECT}
@@ -163,7 +163,7 @@ class Kernels:
                 self._runner = Runner(**found, meter=Meter.of(found["lead"], _TICKS(ticks), empty))
             return self._runner
 
-    def _walking(self, isa: Isa) -> Awaited[Any]:
+    def _load_runner(self, isa: Isa) -> Awaited[Any]:
         with self._lock:
             if self._walks is None:
                 self._walks, _ = self._load("runner", isa, lambda: (_runner_text(isa), ()))
@@ -219,7 +219,7 @@ def _alone(name: str) -> bool:
 
 def _blob(body: bytes) -> blob.Blob | None:
     with contextlib.suppress(OSError):
-        return blob.loaded([body])[0] if body else None
+        return blob.load_blobs([body])[0] if body else None
     return None
 
 
@@ -236,7 +236,7 @@ def _split(entry: bytes) -> tuple[tuple[str, ...], bytes]:
     return tuple(head.decode().split()), body
 
 
-def emitted(spec: KernelSpec) -> Emitted:
+def emit_code(spec: KernelSpec) -> Emitted:
     """The code that the emitter of this kind writes."""
     from qrun.native.emit.kernel import emitters
 
@@ -247,7 +247,7 @@ def emitted(spec: KernelSpec) -> Emitted:
 
 def kernel_text(spec: KernelSpec) -> str:
     """The LLVM IR of a kernel."""
-    return emitted(spec)[0]
+    return emit_code(spec)[0]
 
 
 def _runner_text(isa: Isa) -> str:

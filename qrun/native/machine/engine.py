@@ -73,7 +73,7 @@ class Engine:
         """New memory for an operation's result, in the operation's order, and the result as a view of it."""
         result, order = operation.result, operation.result_order
         bordered = any(result.border)
-        memory = aligned(result.stored(order), result.dtype, result.fill if bordered else None)
+        memory = aligned(result.memory_shape(order), result.dtype, result.fill if bordered else None)
         made = memory[result.interior(order)] if bordered else memory
         return memory, np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
@@ -87,7 +87,7 @@ class Engine:
                 raise ValueError("a buffer is smaller than the plan needs")
         addresses = [address(operand) for operand in operands]
         for section in sections:
-            arguments = section.bound(addresses)
+            arguments = section.bind(addresses)
             start = address(arguments)
             helpers = min(self.threads, section.tiles) - 1
             waiting = []
@@ -107,7 +107,7 @@ def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], pl
     inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
     if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:
         return inner
-    stored = operand.stored(order)
+    stored = operand.memory_shape(order)
     count = size(stored)
     buffer = aligned(max(count, -(-needed // operand.dtype.itemsize)), operand.dtype)
     buffer[count:] = 0

@@ -89,7 +89,7 @@ def address(array: np.ndarray[Any, Any]) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def aligned_up(nbytes: int) -> int:
+def align_up(nbytes: int) -> int:
     """`nbytes` rounded up to whole cache lines."""
     return -(-nbytes // LINE) * LINE
 
@@ -133,11 +133,11 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
                 break
             at = max(at, end)
         offsets[i] = at
-        own = at, aligned_up(at + need.nbytes)
+        own = at, align_up(at + need.nbytes)
         begun[first].append(own)
         for others in there[first:last]:
             others.append(own)
-    return offsets, max((o + aligned_up(n.nbytes) for o, n in zip(offsets, needs, strict=True)), default=0)
+    return offsets, max((o + align_up(n.nbytes) for o, n in zip(offsets, needs, strict=True)), default=0)
 
 
 def _in_time(needs: Sequence[Need]) -> tuple[list[int], int]:
@@ -147,7 +147,7 @@ def _in_time(needs: Sequence[Need]) -> tuple[list[int], int]:
     for i in sorted(range(len(needs)), key=lambda i: needs[i].first):
         while ends and ends[0][0] < needs[i].first:
             gaps.give(*heappop(ends)[1:])
-        room = aligned_up(needs[i].nbytes)
+        room = align_up(needs[i].nbytes)
         if room:
             offsets[i] = gaps.take(room)
             heappush(ends, (needs[i].last, offsets[i], offsets[i] + room))

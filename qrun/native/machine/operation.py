@@ -53,7 +53,7 @@ class Operand:
     def row_bytes(self, order: Order) -> int:
         return self.columns(order) * self.dtype.itemsize
 
-    def stored(self, order: Order) -> tuple[int, ...]:
+    def memory_shape(self, order: Order) -> tuple[int, ...]:
         """The shape in memory, including the border."""
         shape = self.shape
         if order == "channels" and len(shape) > 2:
@@ -68,7 +68,7 @@ class Operand:
         """The slices of the stored array that hold the image; () without a border."""
         if not any(self.border):
             return ()
-        starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.stored(order)[1:-1]
+        starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.memory_shape(order)[1:-1]
         ends = self.border[4 - len(starts) :]
         return (slice(None), *(slice(a, n - b) for a, n, b in zip(starts, sizes, ends, strict=True)))
 
@@ -82,7 +82,7 @@ class OperandStrides:
 
     @classmethod
     def of(cls, operand: Operand, order: Order, stride: int) -> OperandStrides:
-        stored = operand.stored(order)
+        stored = operand.memory_shape(order)
         steps = [operand.dtype.itemsize]
         for axis in range(len(stored) - 1, 0, -1):
             packed = steps[0] * stored[axis]
@@ -115,7 +115,7 @@ class Operation(ABC):
     steps: tuple[FunctionStep, ...] = ()
     """The functions of an elementwise operation."""
     between: tuple[float, float, float] | None = None
-    """For Relu and Clip of float32: the arguments with which `limited` does the same."""
+    """For Relu and Clip of float32: the arguments with which `with_limits` does the same."""
     narrows = False
     """Whether it serves narrower floats as it is, since it only moves elements or finds their places."""
     attends = False
@@ -127,7 +127,7 @@ class Operation(ABC):
     own_words: tuple[str, ...] = ()
     """Words of its calls that follow from constants alone, while all others follow from sizes alone."""
     _sizes: tuple[Operation, Operation] | None = None
-    """For a copy made by `resized`: the copied operation, and the one whose operands the copy has."""
+    """For a copy made by `with_operands_of`: the copied operation, and the one whose operands the copy has."""
 
     @abstractmethod
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -152,13 +152,13 @@ class Operation(ABC):
                 raise ValueError(f"rows of {list(self.operands[place].shape)} cannot lie {stride} bytes apart")
         found = self._made.get(key)
         if found is None:
-            plan = self._sized if self._sizes else self._plan
+            plan = self._resized_calls if self._sizes else self._plan
             found = self._made[key] = plan(key) if size(self.result.shape) else ()
         return found
 
-    def _sized(self, strides: tuple[int, ...]) -> tuple[KernelCall, ...]:
-        """The kernel calls after `resized`: those of the other operation with the constants of this one's calls, if
-        `serve` allows it; else newly planned calls."""
+    def _resized_calls(self, strides: tuple[int, ...]) -> tuple[KernelCall, ...]:
+        """The kernel calls after `with_operands_of`: those of the other operation with the constants of this one's
+        calls, if `serve` allows it; else newly planned calls."""
         assert self._sizes is not None
         before, other = self._sizes
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
@@ -198,19 +198,19 @@ class Operation(ABC):
     def result_order(self) -> Order:
         return self.order
 
-    def lying(self, order: Order) -> Operation:
+    def with_layout(self, order: Order) -> Operation:
         """For an operation of order ``any``: the same operation on operands that all lie in this order."""
         return self
 
-    def into(self, operand: Operand, order: Order) -> Operation | None:
+    def writing_to(self, operand: Operand, order: Order) -> Operation | None:
         """The operation that writes its result as this operand in this order, without a copy; None if there is none."""
         return None
 
-    def reading(self, source: Operation) -> Operation | None:
+    def fuse_source(self, source: Operation) -> Operation | None:
         """The operation that takes the inputs of `source` and computes its own operand from them, or None."""
         return None
 
-    def limited(self, low: float, high: float, zero: float) -> Operation | None:
+    def with_limits(self, low: float, high: float, zero: float) -> Operation | None:
         """The operation with its results clipped to low..high (to high where the limits cross; NaN stays) and `zero`
         added; None if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0: -0.0 becomes 0.0."""
         return None
@@ -220,21 +220,21 @@ class Operation(ABC):
         (``mul``), or have it added (``add``); this becomes the last operand. None if there is none."""
         return None
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
+    def with_narrow_results(self, dtype: np.dtype[Any]) -> Operation | None:
         """The operation on numbers of this narrower type that are kept as float32: each result is rounded to the type,
         once. None if there is none."""
         return self if self.narrows else None
 
-    def moving(self, dtype: np.dtype[Any]) -> Operation | None:
+    def with_element_type(self, dtype: np.dtype[Any]) -> Operation | None:
         """The same operation on elements of this type, if it only moves elements; else None."""
         return None
 
-    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+    def with_sizes_of(self, other: Operation, memo: Memo) -> Operation | None:
         """This operation with the sizes of `other`, if the two differ in sizes and constants only; None if it must be
         planned anew. memo: shared by the operations of one kernel."""
         return None
 
-    def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
+    def move_operand(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
         """The same operation with one operand (place -1: the result) where a transpose would read or write it:
         `operand` describes the memory there, `steps` are the bytes from one element to the next along each axis. None
         if it cannot."""
@@ -259,7 +259,7 @@ class Operation(ABC):
         own.update(changes)
         return made
 
-    def resized(self, other: Operation) -> Self | None:
+    def with_operands_of(self, other: Operation) -> Self | None:
         """A copy with the operands of another operation of the same kind and order; None if types differ or operands
         have borders, or if rows differ in length, except in order ``any``: each column may have constants."""
         if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):

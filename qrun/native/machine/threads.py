@@ -132,16 +132,16 @@ def _wait() -> None:
 
 def _processor() -> int | None:
     """The number of the processor that runs this thread, None where that is not known."""
-    return ask() if (ask := _asking()) is not None else None
+    return ask() if (ask := _getcpu_function()) is not None else None
 
 
 @cache
-def _asking() -> Callable[[], int] | None:
+def _getcpu_function() -> Callable[[], int] | None:
     return getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
 
 
 @cache
-def yielding() -> int:
+def yield_address() -> int:
     """The address of the system's function, int f(void), that yields this thread's processor; 0 where there is none."""
     try:
         function = ctypes.CDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield
@@ -219,7 +219,7 @@ class Builder:
         self._ended = False
 
     def later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
-        """The awaited result of `make`. likely: if False, the thread does not make it ahead inside `foreseeing`."""
+        """The awaited result of `make`. likely: if False, the thread does not make it ahead inside `speculate`."""
         found: Awaited[T] = Awaited(make=make, size=size)
         with self._lock:
             if self._foreseeing and not likely:
@@ -229,7 +229,7 @@ class Builder:
         return found
 
     @contextmanager
-    def foreseeing(self) -> Iterator[None]:
+    def speculate(self) -> Iterator[None]:
         """A context for requests of results that may not be needed. At its end the thread drops those that nobody has
         begun: a caller of `get` makes them itself."""
         with self._lock:

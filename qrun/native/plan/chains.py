@@ -20,7 +20,7 @@ _OPERANDS, _LONG = 12, 6
 _STEPS = 32
 
 
-def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
+def join_chains(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
     """The items with chains of elementwise tasks joined: the last item of a chain does all of its work, the others
     become idle steps. The list keeps its length. memo: operations already made from the same operations."""
     memo = memo or Memo()
@@ -30,7 +30,7 @@ def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = No
     chains = _Chains(items, wanted, memo)
     for end in reversed(range(len(items))):
         if made[end] is items[end] and chains.expression(end):
-            numbers, task = chains.ending(end)
+            numbers, task = chains.chain_up_to(end)
             for number in numbers:
                 made[number] = IDLE
             made[end] = task
@@ -45,7 +45,7 @@ def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item
         source = chains.expression(maker) if maker >= 0 else None
         if not source or not source.decides or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
             continue
-        operation = memo.once((item.operation, source), partial(item.operation.reading, source))
+        operation = memo.once((item.operation, source), partial(item.operation.fuse_source, source))
         if operation:
             made[number] = replace(item, operation=operation, inputs=items[maker].inputs)
             made[maker] = IDLE
@@ -71,7 +71,7 @@ class _Chains:
         made = item.operation if isinstance(item, Task) else None
         return made if isinstance(made, Expression) and size(made.result.shape) else None
 
-    def ending(self, end: int) -> tuple[set[int], Task]:
+    def chain_up_to(self, end: int) -> tuple[set[int], Task]:
         """The largest chain with this last item: the numbers of its items, and the task that does its work."""
         chain, refused = _Chain(self, {end}), set[int]()
         while True:
@@ -162,10 +162,10 @@ class _Chain:
             numbers[task.output] = count - 1
         parts = [part for _, part in self.parts]
         read = tuple([operand for _, operand in operands.values()])
-        return self.chains.memo.once((*parts, *given), lambda: _joined(read, kinds, parts, given))
+        return self.chains.memo.once((*parts, *given), lambda: _join_expressions(read, kinds, parts, given))
 
 
-def _joined(
+def _join_expressions(
     read: Sequence[Operand], kinds: str, parts: Sequence[Expression], given: Sequence[Sequence[int]]
 ) -> Expression:
     """One operation for all parts. read, kinds: its operands and their kinds. given: for each part, the numbers of the
@@ -185,13 +185,13 @@ def _joined(
 _PACKS = frozenset(f"to_{name}" for name in NARROW.values())
 
 
-def widened(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def drop_conversions(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, with fewer conversions between float32 and narrower types. A narrow value is widened at most once,
     and not at all where the float32 that it was narrowed from exists; narrowing whose result nothing reads is dropped.
     A node that only moves elements moves narrow ones, unless its operands or result are needed as float32 too."""
     if not any(_narrows(task) or _widens(task) for item in items for task in item.tasks):
         return list(items)
-    made = _widened_once(items, set(wanted))
+    made = _widen_once(items, set(wanted))
     uses = Links(made, wanted).uses
     for number in reversed(range(len(made))):
         tasks: list[Task] = []
@@ -201,7 +201,7 @@ def widened(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
             else:
                 uses.subtract(task.inputs)
         if made[number].tasks:
-            made[number] = _moved(tasks, uses) or item_of(tasks)
+            made[number] = _narrow_move(tasks, uses) or item_of(tasks)
     return made
 
 
@@ -214,7 +214,7 @@ def _narrows(task: Task) -> bool:
     return isinstance(task.operation, Elementwise) and task.operation.function in _PACKS
 
 
-def _widened_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
+def _widen_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
     """The items, with each value widened at most once."""
     wide: dict[Key, Key] = {}
     other: dict[Key, Key] = {}
@@ -239,7 +239,7 @@ def _other(item: PythonStep, other: dict[Key, Key]) -> PythonStep:
     return PythonStep(tuple(other.get(key, key) for key in item.inputs), item.outputs, item.loose)
 
 
-def _moved(tasks: Sequence[Task], uses: Counter[Key]) -> Task | None:
+def _narrow_move(tasks: Sequence[Task], uses: Counter[Key]) -> Task | None:
     """A task that moves narrow elements, in place of all these, if they widen, move and narrow them; else None."""
     if len(tasks) < 3 or not _narrows(tasks[-1]):
         return None
@@ -249,7 +249,7 @@ def _moved(tasks: Sequence[Task], uses: Counter[Key]) -> Task | None:
     if uses[middle.output] != 1 or len(before) != len(middle.inputs):
         return None
     sources = {task.output: task.inputs[0] for task in before}
-    operation = middle.operation.moving(last.operation.result.dtype)
+    operation = middle.operation.with_element_type(last.operation.result.dtype)
     if operation is None or not sources.keys() >= set(middle.inputs):
         return None
     return Task(operation, tuple(sources[key] for key in middle.inputs), last.output)

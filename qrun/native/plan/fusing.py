@@ -11,23 +11,23 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES
 from qrun.native.kernels.conv import DynamicSums, Prepare, Tail
-from qrun.native.kernels.copy import Copy, Loop, arrange, merged, shuffled
+from qrun.native.kernels.copy import Copy, Loop, arrange, merge, shuffle_copy
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
-from qrun.native.plan.chains import chained, widened
+from qrun.native.plan.chains import drop_conversions, join_chains
 from qrun.native.plan.items import IDLE, Chain, Item, Key, Links, Task, item_of
 
 
-def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def fuse(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, with operations fused: one does the work of several, and the others become idle."""
     memo = Memo()
-    items = limited(scaled(tailed(widened(items, wanted), wanted), wanted), wanted)
-    items = _shuffled(engine, moved(items, wanted, memo), wanted)
-    return attended(engine, chained(items, wanted, memo), wanted, memo)
+    items = fuse_clips(fuse_scales(fuse_tails(drop_conversions(items, wanted), wanted), wanted), wanted)
+    items = _fuse_shuffles(engine, fuse_transposes(items, wanted, memo), wanted)
+    return fuse_attention(engine, join_chains(items, wanted, memo), wanted, memo)
 
 
-def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def _fuse_shuffles(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """The items; where three copies are a channel shuffle, the first and the last become channels-last views."""
     made, links = list(items), Links(items, wanted)
     for end in range(len(items)):
@@ -38,13 +38,13 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
         groups = shuffle_groups(*copies)
         if groups:
             handed = arrange(engine, x, "channels", x, "channels", view=True)
-            shuffle = shuffled(engine, x.shape, x.dtype, groups)
+            shuffle = shuffle_copy(engine, x.shape, x.dtype, groups)
             for place, operation in zip(places, (handed, shuffle, handed), strict=True):
                 made[place] = replace(items[place].tasks[0], operation=operation)
     return made
 
 
-def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
+def fuse_attention(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
     """As many items, with attention fused: where a product, a softmax and a product with its result follow each other,
     one task in place of the last does the work of all three, so that scores never leave the cache."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
@@ -71,7 +71,7 @@ def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Mem
     return made
 
 
-def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def fuse_clips(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """The items with Relu or Clip joined to the product of floats before it; theirs become idle. The list keeps its
     length."""
     made, links = list(items), Links(items, wanted)
@@ -80,14 +80,14 @@ def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
             continue
         maker = links.maker(item.inputs[0])
         tasks = made[maker].tasks if maker >= 0 else ()
-        operation = tasks[-1].operation.limited(*item.operation.between) if tasks else None
+        operation = tasks[-1].operation.with_limits(*item.operation.between) if tasks else None
         if operation is not None:
             last = replace(tasks[-1], operation=operation, output=item.output)
             made[maker], made[number] = item_of([*tasks[:-1], last]), IDLE
     return made
 
 
-def scaled(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def fuse_scales(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """The items with Mul and Add joined to the product of floats before them, if their other operand exists before the
     product; theirs become idle. The list keeps its length."""
     made, links = list(items), Links(items, wanted)
@@ -109,7 +109,7 @@ def scaled(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     return made
 
 
-def moved(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> Sequence[Item]:
+def fuse_transposes(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> Sequence[Item]:
     """The items with transposes joined to products of floats: a transpose whose rows only a product reads, or that only
     moves a product's rows, becomes idle, and the product reads or writes in its place. The list keeps its length.
 
@@ -135,7 +135,7 @@ def _take(made: list[Item], number: int, place: int, other: int, memo: Memo) -> 
     if not isinstance(task, Task) or not isinstance(item, Task) or not isinstance(item.operation, Copy):
         return
     copy = item.operation
-    operation = memo.once((task.operation, copy, place), lambda: _moved(task, copy, place))
+    operation = memo.once((task.operation, copy, place), lambda: _fuse_copy(task, copy, place))
     if operation is None:
         return
     if place < 0:
@@ -146,10 +146,10 @@ def _take(made: list[Item], number: int, place: int, other: int, memo: Memo) -> 
     made[other] = IDLE
 
 
-def _moved(task: Task, copy: Copy, place: int) -> Operation | None:
+def _fuse_copy(task: Task, copy: Copy, place: int) -> Operation | None:
     """The task's operation that also does the copy's work, on its operand `place` or its result (-1); or None."""
-    steps = copy.lying_as(read=place >= 0)
-    return task.operation.moved(place, copy.operands[-1 if place < 0 else 0], steps) if steps else None
+    steps = copy.view_strides(read=place >= 0)
+    return task.operation.move_operand(place, copy.operands[-1 if place < 0 else 0], steps) if steps else None
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
@@ -176,7 +176,7 @@ def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
     if not first.orders == middle.orders == last.orders == plain:
         return 0
     images, channels, pixels = x.shape[0], x.shape[1], size(x.shape[2:])
-    axes = merged(middle.axes((0, 0)))
+    axes = merge(middle.axes((0, 0)))
     step = x.dtype.itemsize
     for groups in {axis.count for axis in axes if channels % axis.count == 0}:
         each = channels // groups
@@ -186,7 +186,7 @@ def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
             Loop(groups, (each * pixels * step, pixels * step)),
             Loop(pixels, (step, step)),
         ]
-        if merged(shuffle) == axes:
+        if merge(shuffle) == axes:
             return groups
     return 0
 
@@ -196,7 +196,7 @@ _STEPS = {"mul": "m", "add": "a", "relu": "r", "clip": "c"}
 _FLOAT = np.dtype(np.float32)
 
 
-def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def fuse_tails(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """The items with tails joined to products: a task that an earlier item's kernel can also do becomes a step without
     outputs. The list keeps its length."""
     made, links = list(items), Links(items, wanted)

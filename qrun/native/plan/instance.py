@@ -15,7 +15,7 @@ from qrun.native.emit.spec import DOUBT, DOZE, ENTRY, GONE, PLAN, SKIP, STATE, S
 from qrun.native.errors import Late, Undecided, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.memory import Array, address, aligned, forget, new_aligned
-from qrun.native.machine.threads import system_call, yielding
+from qrun.native.machine.threads import system_call, yield_address
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
@@ -58,7 +58,7 @@ class Instance:
         self.structs, self.plan = (aligned((calls, nbytes // 8), np.int64, 0) for nbytes in (STRUCT, ENTRY))
         self.state = aligned(STATE // 8, np.int64, 0)
         if listing.engine.threads > 1:
-            self.state[YIELD // 8], self.state[SYSCALL // 8] = yielding(), system_call()
+            self.state[YIELD // 8], self.state[SYSCALL // 8] = yield_address(), system_call()
             self.state[DOZE // 8 + 1] = _DOZE
         self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
         self.start = address(self.state)

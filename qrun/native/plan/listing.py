@@ -122,7 +122,7 @@ class Listing:
             schedule.parts,
             _pointers(schedule),
             [(_whole(border), border.operand.fill) for border in schedule.placement.borders],
-            {k: _shown(f[0]) for k, f in schedule.placement.forms.items() if f[0].shown and k not in schedule.given},
+            {k: _view_of(f[0]) for k, f in schedule.placement.forms.items() if f[0].shown and k not in schedule.given},
             schedule.given,
             {key: room for key, room in schedule.room.items() if key is not None},
             schedule.fixed,
@@ -155,7 +155,7 @@ class Sight:
             while outer is not None and self._made.get(id(outer), item + 1) > item and outer.is_written:
                 outer = outer.parent
             if outer is not None and (storage.root.key is not None or storage.root.lifetime()[1] >= item):
-                return _shown(storage)
+                return _view_of(storage)
         return None
 
 
@@ -175,7 +175,7 @@ def _whole(storage: Storage) -> View:
     return View(storage.root.key, storage.place, dtype, shape, (dtype.itemsize,))
 
 
-def _shown(storage: Storage) -> View:
+def _view_of(storage: Storage) -> View:
     lies = OperandStrides.of(storage.operand, storage.order, storage.stride)
     return View(storage.root.key, storage.place + lies.start, storage.operand.dtype, storage.operand.shape, lies.steps)
 
@@ -260,7 +260,7 @@ def _around(value: int, places: Sequence[tuple[int, Array]]) -> tuple[Array, int
     raise Unportable("an address of what nobody keeps")
 
 
-def listed(made: Portable, engine: Engine) -> Listing:
+def build_listing(made: Portable, engine: Engine) -> Listing:
     """The program in this process."""
     structs = made.listing.structs.copy()
     # Arrays in a mapped file begin on such boundaries, unless the system maps the file otherwise.

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import changeable, frozen
 from qrun.declare.memo import Memo
-from qrun.native.machine.memory import Need, aligned_up, arrange
+from qrun.native.machine.memory import Need, align_up, arrange
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 
@@ -62,7 +62,9 @@ class Storage:
     @property
     def nbytes(self) -> int:
         operand = self.operand
-        return size(operand.stored(self.order)) * operand.dtype.itemsize if any(operand.border) else operand.nbytes
+        return (
+            size(operand.memory_shape(self.order)) * operand.dtype.itemsize if any(operand.border) else operand.nbytes
+        )
 
     @property
     def is_written(self) -> bool:
@@ -115,11 +117,7 @@ class Placement:
     """
 
     def __init__(
-        self,
-        items: Sequence[Item],
-        given: dict[Key, Operand],
-        wanted: Sequence[Key],
-        convert: Conversion,
+        self, items: Sequence[Item], given: dict[Key, Operand], wanted: Sequence[Key], convert: Conversion
     ) -> None:
         self.convert, self._wanted = convert, frozenset(wanted)
         self.placed: list[Placed] = []
@@ -152,7 +150,7 @@ class Placement:
         source, result = self._orders(task)
         operation = task.operation
         if operation.source_order == "any":
-            operation = self._memo.once((operation, source), lambda: task.operation.lying(source))
+            operation = self._memo.once((operation, source), lambda: task.operation.with_layout(source))
         inputs = []
         for place, key in enumerate(task.inputs):
             operand = operation.operands[place]
@@ -213,7 +211,7 @@ class Placement:
             if placed.operation is not self._conversions.get(made) or source not in makers or source.shown:
                 continue
             maker = self.placed[makers[source]]
-            direct = maker.operation.into(made.operand, made.order) if len(source.readers) == 1 else None
+            direct = maker.operation.writing_to(made.operand, made.order) if len(source.readers) == 1 else None
             if direct is None or source.children:
                 continue
             if any(s.order != _memory(direct.source_order, s.operand.shape) for s in maker.storages[:-1]):
@@ -251,7 +249,7 @@ class Placement:
         for forms in self.forms.values():
             for storage in forms:
                 storage.settle()
-        returned = [root for key in wanted if (root := self._returned(key)) is not None]
+        returned = [root for key in wanted if (root := self._returned_storage(key)) is not None]
         roots = list(dict.fromkeys(s.root for placed in self.placed for s in placed.storages if s.root.key is None))
         lives = [(0, end) if any(root.operand.border) else root.lifetime() for root in roots]
         needs = [Need(root.nbytes, first, last) for root, (first, last) in zip(roots, lives, strict=True)]
@@ -262,9 +260,9 @@ class Placement:
         beyond = self.arena
         for root in returned:
             root.beyond = beyond
-            beyond += aligned_up(root.nbytes)
+            beyond += align_up(root.nbytes)
 
-    def _returned(self, key: Key) -> Storage | None:
+    def _returned_storage(self, key: Key) -> Storage | None:
         """The storage of a returned value, if it holds that value alone, as its user sees it; else None. It gets the
         value's key: each run makes an array for it, and returns that."""
         storage = self.forms[key][0]

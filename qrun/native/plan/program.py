@@ -152,7 +152,7 @@ class Direct:
         self, instance: Instance, arrays: Mapping[Any, Array], call_python: PythonCall | None
     ) -> dict[Any, Array] | None:
         """The same as `run`, in this memory."""
-        told = instance.direct if type(instance.direct) is _Told else self._told(instance)
+        told = instance.direct if type(instance.direct) is _Told else self._build_words(instance)
         words, at = told.words, _ARRAYS
         for key in self.read:
             array = arrays[key]
@@ -168,13 +168,13 @@ class Direct:
         if self._scratch:
             words[SCRATCH_AT // 8] = scratch(self._scratch)
         if self.alone:
-            if not self._called(instance, told, 0):
+            if not self._run_calls(instance, told, 0):
                 return None
             return self._with_copies(instance, made, arrays) if self.copied else made
         assert call_python is not None
         return self._in_turn(instance, told, {**arrays, **made}, call_python)
 
-    def _called(self, instance: Instance, told: _Told, first: int) -> bool:
+    def _run_calls(self, instance: Instance, told: _Told, first: int) -> bool:
         """Run the calls from the first one on; whether all results were decided."""
         if first in instance.helped:
             instance.call_helpers()
@@ -192,7 +192,7 @@ class Direct:
             if segment.item < 0:
                 words[FIRST_AT // 8], words[END_AT // 8] = segment.first, segment.end
                 words[COUNT_AT // 8] = count
-                if not self._called(instance, told, segment.first):
+                if not self._run_calls(instance, told, segment.first):
                     return None
                 continue
             step = steps[segment.item]
@@ -218,7 +218,7 @@ class Direct:
         fits = array.shape == form.shape and array.dtype == form.dtype and array.flags.c_contiguous
         return bool(fits and array.nbytes >= self.listing.room.get(key, 0))
 
-    def _told(self, instance: Instance) -> _Told:
+    def _build_words(self, instance: Instance) -> _Told:
         found = instance.direct = _Told(instance, [*self.read, *(key for key, *_ in self.made)], self.later)
         return found
 

@@ -17,7 +17,7 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach
-from qrun.native.plan.fusing import fused
+from qrun.native.plan.fusing import fuse
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 from qrun.native.plan.placement import Placed, Placement, Storage
 from qrun.native.plan.stamps import Segment
@@ -56,7 +56,7 @@ class Ranges:
         self._starts: list[int] = []
         self._ranges: dict[int, tuple[int, object]] = {}
 
-    def meeting(self, first: int, end: int) -> list[int]:
+    def overlapping_starts(self, first: int, end: int) -> list[int]:
         """Starts of the ranges that overlap this one."""
         at = bisect_right(self._starts, first) - 1
         found = []
@@ -75,7 +75,7 @@ class Ranges:
     def add(self, first: int, end: int, tag: object = None) -> None:
         if first >= end:
             return
-        for start in self.meeting(first - 1, end + 1):
+        for start in self.overlapping_starts(first - 1, end + 1):
             other, had = self._ranges[start]
             if had != tag and (start >= end or other <= first):
                 continue
@@ -94,10 +94,10 @@ class Touched:
         self._columns: dict[object, Ranges] = {}
 
     def meets(self, span: Span) -> bool:
-        found = self._bytes.meeting(span.first, span.end)
+        found = self._bytes.overlapping_starts(span.first, span.end)
         if not found or span.grid is None or any(self._bytes.tag(start) != span.grid for start in found):
             return bool(found)
-        return bool(self._columns[span.grid].meeting(*span.columns))
+        return bool(self._columns[span.grid].overlapping_starts(*span.columns))
 
     def add(self, span: Span) -> None:
         self._bytes.add(span.first, span.end, span.grid)
@@ -132,8 +132,8 @@ class Schedule:
     ) -> None:
         self.loose = frozenset(loose)
         self.engine, self.wanted = engine, tuple(wanted)
-        self.items = tuple(fused(engine, items, wanted))
-        self.joined = joined(items, self.items)
+        self.items = tuple(fuse(engine, items, wanted))
+        self.joined = joined_items(items, self.items)
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self._spans: dict[Storage, Span] = {}
@@ -218,9 +218,9 @@ class Schedule:
                 plain.append(Segment(first, number, tiles=tiles))
             if item < len(self.items):
                 plain.append(Segment(0, 0, item))
-        return tuple(self._freeing(plain))
+        return tuple(self._with_frees(plain))
 
-    def _freeing(self, segments: Sequence[Segment]) -> Iterator[Segment]:
+    def _with_frees(self, segments: Sequence[Segment]) -> Iterator[Segment]:
         """The segments with the arrays that no later one needs; except the last segment where nothing is made after
         it."""
         ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in segments]
@@ -252,7 +252,7 @@ def _is_part(storage: Storage, whole: Storage, start: int) -> bool:
     return storage.parent is whole and storage.gaps and storage.start == start
 
 
-def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
+def joined_items(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
     """For each item whose work the operation of another item does, that item's number. Copies are not included: the
     other operation reads or writes in their place, and nothing is copied any more.
 

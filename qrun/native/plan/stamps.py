@@ -114,7 +114,7 @@ def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[
     return starts, spans
 
 
-def helped(stamps: Sequence[Stamp], item_of: Sequence[int]) -> dict[int, list[tuple[int, int, int]]]:
+def helper_spans(stamps: Sequence[Stamp], item_of: Sequence[int]) -> dict[int, list[tuple[int, int, int]]]:
     """When helpers worked on each item: (helper, counted from 1; start in perf_counter_ns; duration in ns), by item."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for stamp in stamps:

@@ -17,7 +17,7 @@ from qrun.native.emit.spec import MOVE, NEXT, STRUCT, TURNS, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine.call import KernelCall, scratch
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Array, address, aligned, aligned_up, fresh
+from qrun.native.machine.memory import Array, address, align_up, aligned, fresh
 from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
@@ -69,7 +69,7 @@ class Turns:
         self.buffers = {key: given[key] for key in (*begins, *reads, *scanned) if key != ""}
         self.read = {key: form for key, form in given.items() if key not in {*listing.fixed, *begins}}
         self.results = [self.form(key) for key in (*reads, *stacked)]
-        self.sizes = {k: aligned_up(max(o.nbytes, listing.room.get(k, 0), 8)) for k, o in self.buffers.items()}
+        self.sizes = {k: align_up(max(o.nbytes, listing.room.get(k, 0), 8)) for k, o in self.buffers.items()}
         self.passed = [read for made, read in carried if self.place(made)[0] in {*self.sizes} - {read}]
         self.room = sum(self.sizes.values()) + sum(self.sizes[key] for key in self.passed)
         if any(self.form(made) != given[read] for made, read in carried) or self.room > MOVED:
@@ -297,7 +297,7 @@ class TurnsOperation(Operation):
         if len(operands) >= _OPERANDS or not made:
             raise Declined("many operands, or no result")
         self.engine, self.made = engine, tuple(made)
-        *self.starts, nbytes = accumulate((aligned_up(form.nbytes) for form in made), initial=0)
+        *self.starts, nbytes = accumulate((align_up(form.nbytes) for form in made), initial=0)
         self.operands = (*operands, made[0] if len(made) == 1 else Operand((nbytes,), np.dtype(np.uint8)))
         result = 8 * len(self.operands)
         self.branches = [

@@ -35,7 +35,7 @@ from qrun.native.proof.search import (
     Singles,
     is_plain,
     multiplier,
-    wanted,
+    wanted_products,
 )
 
 _FEW = 16
@@ -142,7 +142,7 @@ def prove(
             x, w, y = (
                 np.abs(np.asarray(scale, np.float64)) for scale in (target.x_scale, scales[rows], target.y_scale)
             )
-            want = wanted(LIMITS[target.out][0], target.zero_point)
+            want = wanted_products(LIMITS[target.out][0], target.zero_point)
             search = Search((x, w, y), want, low[rows], high[rows], fma, float_bounds)
             _prove(search, rows, guess, proven)
             if not proven.x32.all():

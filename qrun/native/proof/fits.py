@@ -75,7 +75,7 @@ class CodeProduct:
     inside: bool = False
 
 
-def fused(product: Floats, addend: Any) -> Floats:
+def fused_add(product: Floats, addend: Any) -> Floats:
     """float32(product + addend) with one rounding. product: exact products of float32; addend: float32 values."""
     total = np.asarray(product + addend)
     back = total - product
@@ -130,10 +130,10 @@ def _ints(near: CodeSum, fma: bool) -> Iterator[Candidate]:
 def _chains(near: CodeSum, fma: bool, shift: int) -> Iterator[Candidate]:
     """Form fma: the factors as float32, and the zero points in the constant, rounded on the way as onnxruntime does."""
     a, b = float(np.float32(near.a)), float(np.float32(near.b))
-    zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
+    zeros = float(fused_add(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
     for nudges in _NUDGES:
         for c, add in _places(near):
-            ka, kb, kc = (float(nudged(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
+            ka, kb, kc = (float(move_by_ulps(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
             right = mul_add(kb * (CODES - shift), kc, fma)
             left = (ka * (CODES - shift))[:, None]
             words = {"a": _bits(ka), "b": _bits(kb), "c": _bits(kc), "add": add}
@@ -163,7 +163,7 @@ def _products(near: CodeProduct) -> Iterator[Candidate]:
     scale = (near.m / small).astype(np.float32).astype(np.float64)
     best = np.argsort(np.abs(scale * small - near.m), kind="stable")[:_SCALES]
     tries = [(1.0, float(np.float32(near.m))), *((float(small[i]), float(scale[i])) for i in best)]
-    tries += [(1.0, float(nudged(near.m, nudge))) for nudge in (1, -1, 2, -2)]
+    tries += [(1.0, float(move_by_ulps(near.m, nudge))) for nudge in (1, -1, 2, -2)]
     left, right = (CODES - near.u_zero)[:, None], CODES - near.v_zero
     for s, m in tries:
         for c, add in _places(near):
@@ -207,7 +207,7 @@ def agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Boo
 def mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
     if np.ndim(addend) == 0 and addend == 0:
         return _single(product)
-    return fused(product, addend) if fma else _single(_single(product) + addend)
+    return fused_add(product, addend) if fma else _single(_single(product) + addend)
 
 
 def _single(values: Any) -> Floats:
@@ -220,7 +220,7 @@ def _shorten(value: float) -> float:
     return float(np.ldexp(np.rint(np.ldexp(fraction, _SHORT)), exponent - _SHORT))
 
 
-def nudged(value: Any, ulps: int) -> Singles:
+def move_by_ulps(value: Any, ulps: int) -> Singles:
     """float32(value), moved on by `ulps` representable numbers."""
     bits = np.asarray(value).astype(np.float32).view(np.int32)
     return np.asarray((bits + np.int32(ulps)).astype(np.int32).view(np.float32))
@@ -241,7 +241,7 @@ class Expected:
         return Expected(self.slopes[chosen], self.offsets[chosen])
 
 
-def expected(near: CodeSum | CodeProduct, codes: Ints) -> Expected:
+def expected_lines(near: CodeSum | CodeProduct, codes: Ints) -> Expected:
     """The lines in u for each code v."""
     other = np.asarray(codes, np.float64).reshape(-1) - near.v_zero
     if isinstance(near, CodeSum):
@@ -296,7 +296,7 @@ def _candidates(
     slopes = _slopes(upper, lower)
     for nudge, rounded in _TRIES:
         some = np.flatnonzero(~done[searched])
-        slope = nudged(slopes[some], nudge)
+        slope = move_by_ulps(slopes[some], nudge)
         product = _slope_products(slope)
         near = product if rounded else slopes[some, None] * CODES
         middle = ((lower[some] - near).max(axis=1) + (upper[some] - near).min(axis=1)) / 2

@@ -84,7 +84,7 @@ class Folded:
 
     def starts(self, shift: int) -> Int32s:
         """int32 [N]: the start values of sums, modulo 2**32, where a kernel reads activations higher by `shift`."""
-        return wrapped(self.constant - shift * self.total)
+        return wrap_to_int32(self.constant - shift * self.total)
 
     @cached_property
     def taps(self) -> tuple[Reloadable, list[int]]:
@@ -95,7 +95,7 @@ class Folded:
         return Reloadable(weights), taps
 
     @memoize
-    def merged(self, groups: int, count: int) -> Folded:
+    def merge_groups(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
         n, taps, k = self.shape
         each = n // groups
@@ -153,7 +153,7 @@ def _magnitude(centred: Centred) -> Ints:
     return np.concatenate(sums) if axis == 0 else np.sum(sums, axis=0, dtype=np.int64)
 
 
-def wrapped(values: Ints) -> Int32s:
+def wrap_to_int32(values: Ints) -> Int32s:
     """int64 to int32 modulo 2**32."""
     return (values & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 

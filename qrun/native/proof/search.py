@@ -89,7 +89,7 @@ def exact_steps(
     m = multiplier(x_scale, w_scale, y_scale)
     size = np.abs(m)
     plain = is_plain(size)
-    want = wanted(lowest, zero)
+    want = wanted_products(lowest, zero)
     steps = np.where(want <= 0, 0, 1) + np.zeros((len(w), 1), np.int64)
     if plain.any():
         steps[plain] = plain_steps(np.abs(x), np.abs(w[plain]), np.abs(y), want)
@@ -113,7 +113,7 @@ def is_plain(m: Floats) -> Bools:
     return np.asarray((m > 0) & (m < 512))
 
 
-def wanted(lowest: int, zero: int) -> Ints:
+def wanted_products(lowest: int, zero: int) -> Ints:
     """int64 [255]: the rounded products at which the result steps."""
     return np.arange(1, STEPS + 1, dtype=np.int64) + (lowest - zero)
 

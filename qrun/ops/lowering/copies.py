@@ -55,12 +55,12 @@ def view_kernel(site: LoweringContext) -> NativeKernel:
 
 
 def slice_kernel(site: LoweringContext, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
-    from qrun.native.kernels.copy import sliced
+    from qrun.native.kernels.copy import slice_copy
 
     def operation(x: Array, y: Array) -> Operation:
         bounds = [cut.indices(n) for cut, n in zip(cuts(), x.shape, strict=True)]
         starts = [start if n else 0 for (start, _, _), n in zip(bounds, y.shape, strict=True)]
-        return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, order_of(x))
+        return slice_copy(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, order_of(x))
 
     return moving_kernel(site, operation)
 
@@ -76,15 +76,15 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
     def made(order: Order) -> Indexed:
         return Indexed(site.engine, operand(x), [places.get(a) for a in range(x.ndim)], order)
 
-    return kernel_of(site, tried(made), (0,), ALWAYS)
+    return kernel_of(site, try_orders(made), (0,), ALWAYS)
 
 
-def tried(of: Callable[[Order], Tried]) -> Tried:
+def try_orders(of: Callable[[Order], Tried]) -> Tried:
     """The operation for operands in either C or channels-last order; for C order alone if not both are possible.
     Raises Declined if neither is."""
     made = of("any")
     try:
-        _ = made.tight, made.lying("channels").tight
+        _ = made.tight, made.with_layout("channels").tight
     except Declined:
         made = of("plain")
         _ = made.tight

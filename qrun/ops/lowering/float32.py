@@ -29,7 +29,7 @@ from qrun.ops.lowering.kernel import (
     kernel_of,
     require_type,
     staged_kernel,
-    turned_kernel,
+    transposed_kernel,
 )
 from qrun.ops.lowering.narrow import NARROW
 from qrun.ops.lowering.pointwise import unary_kernel
@@ -161,7 +161,7 @@ def reduction_kernel(site: LoweringContext, kind: str, axes: Sequence[int], y_sh
         kernel = kernel_of(site, folded, (0,), ALWAYS)
     else:
         kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, y_shape), (0,), ALWAYS)
-    return turned_kernel(site, kernel, (0,), {0: perm}) if turned else kernel
+    return transposed_kernel(site, kernel, (0,), {0: perm}) if turned else kernel
 
 
 _OF_ONE = ("sum", "mean", "greatest", "least")

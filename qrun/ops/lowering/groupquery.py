@@ -151,7 +151,7 @@ def _attention_stages(site: LoweringContext, form: GroupQuery) -> list[Stage]:
 
 def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) -> list[Stage]:
     """The stages that make ``shares``: Softmax of these scores and each head's sink, whose own share is left out."""
-    from qrun.native.kernels.copy import sliced
+    from qrun.native.kernels.copy import slice_copy
     from qrun.native.kernels.decoder import Constant
     from qrun.native.kernels.rearrange import Concat
     from qrun.native.kernels.softmax import SoftmaxF32
@@ -164,7 +164,7 @@ def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) ->
     joined = Concat(engine, [shape, beside.array.shape], -1, [None] * 2, x_types=[FLOAT] * 2, y_type=FLOAT)
     longer = joined.result.shape
     softmax = SoftmaxF32(engine, longer, longer[-1])
-    kept = sliced(engine, longer, FLOAT, [0] * len(longer), [1] * len(longer), shape)
+    kept = slice_copy(engine, longer, FLOAT, [0] * len(longer), [1] * len(longer), shape)
     return [
         Stage(beside, (), "sinks"),
         Stage(joined, (name, "sinks"), "scores and sinks"),

@@ -26,8 +26,8 @@ from qrun.ops.lowering.kernel import (
     require_shape,
     require_type,
     staged_kernel,
-    turned_kernel,
-    turning,
+    transpose_stage,
+    transposed_kernel,
 )
 from qrun.shapes import broadcast_shapes
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _GROUPS = 256
 
 
-def planned_conv(
+def plan_conv(
     site: LoweringContext,
     x: Array,
     w: Array,
@@ -108,7 +108,7 @@ def gemm_kernel(
         site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, memo=site.memo
     )
     kernel = kernel_of(site, gemm, (0,), completeness(gemm.conv.may_wrap, target))
-    return turned_kernel(site, kernel, (0,), {0: (1, 0)}) if transpose else kernel
+    return transposed_kernel(site, kernel, (0,), {0: (1, 0)}) if transpose else kernel
 
 
 def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
@@ -250,13 +250,13 @@ class DynamicProduct:
         before = []
         if self.turned[0]:
             assert isinstance(left, int)
-            before.append(turning(self.site, left))
+            before.append(transpose_stage(self.site, left))
             left = before[-1].output
         if self.weighted and target is None:
             made, shown = self._with_weights(left, output)
             return [*before, *made], shown
         if self.turned[1]:
-            before.append(turning(self.site, right))
+            before.append(transpose_stage(self.site, right))
         made, shown = self._stack_matrices(
             left, before[-1].output if self.turned[1] else right, target, matrices, output
         )
@@ -400,7 +400,7 @@ def _parameter(product: DynamicProduct, place: int) -> Array | Given:
     return array if site.fixed[place] else Given.input(site, place)
 
 
-def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
+def quantize_stages(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
     """The stages that quantize input 0 dynamically. x: that input, float32. outputs: where codes, scale and zero point
     go. Raises Declined for an empty tensor."""
     from qrun.native.kernels.quantize import Parameters, Quantized, Range

@@ -114,7 +114,7 @@ class LoweringContext:
     narrow: np.dtype[Any] | None = None
     results: tuple[np.dtype[Any] | None, ...] = ()
 
-    def given(self, kind: type[T]) -> T:
+    def input_record(self, kind: type[T]) -> T:
         """The inputs as an instance of `kind`, the operator's record of them."""
         return kind(*self.inputs)
 
@@ -161,7 +161,7 @@ def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[in
     orders = [(result, operation.result_order)]
     if operation.source_order == "channels":
         orders += [(source, operation.source_order) for source in sources]
-    site.afford(sum(size(o.stored(order)) * o.dtype.itemsize + 4096 for o, order in orders))
+    site.afford(sum(size(o.memory_shape(order)) * o.dtype.itemsize + 4096 for o, order in orders))
     _must_reach(operation)
     stages = (Stage(operation, tuple(operands)),)
     run = StagesRun(engine, stages)
@@ -196,7 +196,7 @@ class StagesRun:
         return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
 
 
-def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
+def with_sizes_of(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
     """The kernel `own` with the sizes of `other`, a kernel that differs only in sizes and constants; None if the node
     must be lowered anew."""
     if not isinstance(own.run, StagesRun) or not isinstance(other.run, StagesRun) or own.plain or other.plain:
@@ -205,7 +205,7 @@ def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
         return None
     memo, stages = Memo(), []
     for mine, like in zip(own.stages, other.stages, strict=True):
-        operation = mine.operation.sized_as(like.operation, memo)
+        operation = mine.operation.with_sizes_of(like.operation, memo)
         if operation is None or (mine.inputs, mine.output) != (like.inputs, like.output):
             return None
         stages.append(Stage(operation, mine.inputs, mine.output))
@@ -288,14 +288,16 @@ def quiet(site: LoweringContext) -> Context:
     return replace(site.ctx, observing=False)
 
 
-def turned_kernel(
+def transposed_kernel(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
 ) -> NativeKernel:
     """The one-stage kernel on these operands, some of which are transposed first. turns: their permutations."""
-    return preceded(site, kernel, operands, {place: turning(site, place, perm) for place, perm in turns.items()})
+    return kernel_after(
+        site, kernel, operands, {place: transpose_stage(site, place, perm) for place, perm in turns.items()}
+    )
 
 
-def preceded(
+def kernel_after(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], before: Mapping[int, Stage]
 ) -> NativeKernel:
     """The one-stage kernel on these operands, some of which come from stages. before: these stages, by place."""
@@ -306,18 +308,18 @@ def preceded(
 
 def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[int]) -> NativeKernel:
     """The one-stage kernel on the first input transposed by `perm`, with its result transposed back."""
-    from qrun.native.kernels.copy import transposed
+    from qrun.native.kernels.copy import transpose_copy
 
     (stage,), back = kernel.stages, [perm.index(axis) for axis in range(len(perm))]
     made = stage.operation.result
-    last = Stage(transposed(site.engine, made.shape, made.dtype, back), ("made",))
-    stages = (turning(site, 0, perm), Stage(stage.operation, ("turned 0",), "made"), last)
+    last = Stage(transpose_copy(site.engine, made.shape, made.dtype, back), ("made",))
+    stages = (transpose_stage(site, 0, perm), Stage(stage.operation, ("turned 0",), "made"), last)
     return staged_kernel(site, stages, [stage.operation], kernel.complete)
 
 
-def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
+def transpose_stage(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
     """The stage that transposes the input of this number, which is a matrix unless `perm` is given."""
-    from qrun.native.kernels.copy import transposed
+    from qrun.native.kernels.copy import transpose_copy
 
     x = site.inputs[place]
-    return Stage(transposed(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")
+    return Stage(transpose_copy(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
-from qrun.native.kernels.copy import sliced, view
+from qrun.native.kernels.copy import slice_copy, view
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.indexed import Gathered, NamedRows, Scattered
-from qrun.native.kernels.rearrange import repeated, spread, taken
+from qrun.native.kernels.rearrange import depth_to_space_copy, take_copies, tile_copy
 from qrun.native.machine.operation import Operand
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in
-from qrun.ops.lowering.copies import AXES, by_reference, moving_kernel, tried
+from qrun.ops.lowering.copies import AXES, by_reference, moving_kernel, try_orders
 from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
@@ -55,7 +55,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
             starts = [first if a == axis and part.shape[axis] else 0 for a in range(x.ndim)]
 
             def cut(order: Order, starts: Sequence[int] = starts, part: Array = part) -> Copy:
-                return sliced(site.engine, x.shape, x.dtype, starts, [1] * x.ndim, part.shape, order)
+                return slice_copy(site.engine, x.shape, x.dtype, starts, [1] * x.ndim, part.shape, order)
 
             whole = part.shape == x.shape
             made = view(site.engine, x.shape, x.shape, x.dtype) if whole else _possible(cut)
@@ -73,27 +73,29 @@ def repeat_kernel(site: LoweringContext) -> NativeKernel:
         lead = y.ndim - x.ndim
         times = [n // m if m else 1 for n, m in zip(y.shape, (1,) * lead + x.shape, strict=True)]
         if lead:
-            made = repeated(site.engine, x.shape, x.dtype, times)
+            made = tile_copy(site.engine, x.shape, x.dtype, times)
             _ = made.tight
             return made
-        return _possible(lambda order: repeated(site.engine, x.shape, x.dtype, times, order))
+        return _possible(lambda order: tile_copy(site.engine, x.shape, x.dtype, times, order))
 
     return moving_kernel(site, operation)
 
 
-def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: bool) -> NativeKernel:
+def depth_to_space_kernel(site: LoweringContext, block: int, mode: str, *, gathered: bool) -> NativeKernel:
     """The kernel of DepthToSpace or (`gathered`) SpaceToDepth, with blocks of `block` by `block`. mode: DCR or CRD."""
 
     def operation(x: Array, y: Array) -> Operation:
         deep = (y if gathered else x).shape
         rest = deep[1] // (block * block)
         steps = (block * rest, rest, 1) if mode == "DCR" else (block, 1, block * block)
-        return _possible(lambda order: spread(site.engine, deep, x.dtype, block, steps, order, gathered=gathered))
+        return _possible(
+            lambda order: depth_to_space_copy(site.engine, deep, x.dtype, block, steps, order, gathered=gathered)
+        )
 
     return moving_kernel(site, operation)
 
 
-def taken_kernel(site: LoweringContext) -> NativeKernel:
+def take_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input at places that follow from constants.
 
     The reference kernel finds these places: it runs on the numbers of the elements instead of the elements.
@@ -109,7 +111,7 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
         site.afford(4 * (x.size + y.size) * 8)
         numbers = np.arange(x.size).reshape(x.shape)
         places = np.asarray(site.reference((numbers, *site.inputs[1:]), replace(quiet(site), claims=None)))
-        loose, plain = taken(site.engine, x.shape, x.dtype, places)
+        loose, plain = take_copies(site.engine, x.shape, x.dtype, places)
         return _possible(lambda order: plain if order == "plain" else loose)
 
     return moving_kernel(site, operation)
@@ -127,7 +129,7 @@ def named_elements(site: LoweringContext) -> NamedRows:
     return NamedRows((length,), math.prod(before), True, math.prod(after), 1)
 
 
-def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
+def gather_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
     """The kernel of an operator that gathers elements of its first input at the indices in its second one. The run
     checks the indices."""
 
@@ -139,7 +141,7 @@ def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[
     return kernel_of(site, operation, (0, 1), ALWAYS)
 
 
-def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> NativeKernel:
+def scatter_kernel(site: LoweringContext, places: NamedRows, how: str) -> NativeKernel:
     """The kernel of an operator that updates elements of its first input, at the indices in the second, with elements
     of the third.
 
@@ -161,6 +163,6 @@ def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> Nati
 
 
 def _possible(of: Callable[[Order], Copy]) -> Copy:
-    """As `tried`, but without trying copies of at most AXES loops, which are always possible."""
+    """As `try_orders`, but without trying copies of at most AXES loops, which are always possible."""
     made = of("any")
-    return made if made.loops <= AXES else tried(of)
+    return made if made.loops <= AXES else try_orders(of)

@@ -57,7 +57,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
         kernel = lowering(_wide(site, ctx, dtype, rounds))
     except QrunError:
         return lowering(site)
-    operations = [stage.operation.narrowed(dtype) if rounds else stage.operation for stage in kernel.stages]
+    operations = [stage.operation.with_narrow_results(dtype) if rounds else stage.operation for stage in kernel.stages]
     if not operations or kernel.plain is not None or any(operation is None for operation in operations):
         return lowering(site)
     made = [replace(s, operation=o) for s, o in zip(kernel.stages, operations, strict=True) if o is not None]
@@ -79,7 +79,7 @@ def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKerne
         raise declined(f"{type_name(x.dtype)} to {type_name(dtype)}")
     wide = Elementwise(site.engine, "cast", [Operand(x.shape, x.dtype)])
     packed = Elementwise(site.engine, f"to_{_SHORT[dtype.name]}", [wide.result])
-    stages = [Stage(wide.narrowed(dtype), (0,), "rounded"), Stage(packed, ("rounded",))]
+    stages = [Stage(wide.with_narrow_results(dtype), (0,), "rounded"), Stage(packed, ("rounded",))]
     return staged_kernel(site, stages, [packed], ALWAYS)
 
 

@@ -126,7 +126,7 @@ def binary_kernel(
             chosen = site.memo.once(("chosen", moving), partial(_lines, by_moving, constant))
             if constant.size == 1:
                 return table_kernel(site, x, chosen[0], None, complete, moving)
-            likely = site.memo.once(("likely", moving), partial(_expected, site, near, (moving, fixed)))
+            likely = site.memo.once(("likely", moving), partial(_expected_lines, site, near, (moving, fixed)))
             return table_kernel(site, x, chosen, axis, complete, moving, likely)
     return _pair_kernel(site, table, near, complete, swap)
 
@@ -136,13 +136,13 @@ def _lines(by_moving: Array, constant: Array) -> Array:
     return np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
 
 
-def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> Expected:
+def _expected_lines(site: LoweringContext, near: Near, operands: tuple[int, int]) -> Expected:
     """For each element of the constant second operand: an estimate of the result as a line in the first one's codes."""
-    from qrun.native.proof.fits import expected
+    from qrun.native.proof.fits import expected_lines
 
     constant = site.inputs[operands[1]]
     with np.errstate(all="ignore"):
-        return expected(_estimate(site, near, operands), constant.reshape(-1) + np.int64(_shift(constant)))
+        return expected_lines(_estimate(site, near, operands), constant.reshape(-1) + np.int64(_shift(constant)))
 
 
 def _estimate(site: LoweringContext, near: Near, operands: tuple[int, int]) -> CodeSum | CodeProduct:
@@ -175,7 +175,7 @@ def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
 
 def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Complete, swap: bool) -> NativeKernel:
     """The kernel of table[a, b]. swap: exchange a and b, as the reference treats A as the scalar: it adds A first."""
-    from qrun.native.kernels.copy import repeated
+    from qrun.native.kernels.copy import broadcast_copy
     from qrun.native.kernels.point import PairLookup, row_shapes
 
     operands = (3, 0) if swap else (0, 3)
@@ -187,7 +187,7 @@ def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Comp
     stages, read = [], []
     for place, own, shape in zip(operands, (x.shape, y.shape), shapes, strict=True):
         if own != shape:
-            stages.append(Stage(repeated(site.engine, own, x.dtype, shape), (place,), f"repeated {place}"))
+            stages.append(Stage(broadcast_copy(site.engine, own, x.dtype, shape), (place,), f"repeated {place}"))
         read.append(place if own == shape else f"repeated {place}")
     if not stages:
         return kernel_of(site, pair, operands, complete)

@@ -23,7 +23,7 @@ from qrun.ops.lowering.kernel import (
     kernel_of,
     require_type,
     staged_kernel,
-    turning,
+    transpose_stage,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def mean_kernel(
 
 def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> NativeKernel:
     """The kernel of the `count` greatest or least elements along an axis, and their places. axis: 0 or more."""
-    from qrun.native.kernels.copy import transposed, view
+    from qrun.native.kernels.copy import transpose_copy, view
     from qrun.native.kernels.reduce import TOP_KINDS, Along, TopPlaces
     from qrun.native.machine.operation import Operand
 
@@ -119,13 +119,13 @@ def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> N
     turned = axis != x.ndim - 1
     back = [perm.index(place) for place in range(x.ndim)]
     operand = Operand(tuple(x.shape[place] for place in perm), x.dtype)
-    stages = [turning(site, 0, perm)] if turned else []
+    stages = [transpose_stage(site, 0, perm)] if turned else []
     source: int | str = "turned 0" if turned else 0
     top = TopPlaces(engine, operand, count, "max" if largest else "min")
 
     def ended(made: Operand) -> Operation:
         if turned:
-            return transposed(engine, made.shape, made.dtype, back)
+            return transpose_copy(engine, made.shape, made.dtype, back)
         return view(engine, made.shape, made.shape, made.dtype)
 
     stages.append(Stage(top, (source,), "places"))

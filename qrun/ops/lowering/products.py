@@ -18,12 +18,12 @@ from qrun.ops.lowering.kernel import (
     NativeKernel,
     Stage,
     declined,
+    kernel_after,
     kernel_of,
-    preceded,
     require_shape,
     require_type,
     staged_kernel,
-    turning,
+    transpose_stage,
 )
 
 
@@ -57,9 +57,9 @@ def matmul_kernel(
     else:
         operands.append(1)
     if c is not None and site.fixed[2]:
-        constant = _spread(c, left.shape[0], right.shape[1])
+        constant = _broadcast_c(c, left.shape[0], right.shape[1])
     elif c is not None:
-        before |= _spread_column(site, c, right.shape[1])
+        before |= _repeat_column(site, c, right.shape[1])
         operands.append(2)
     operation = FloatMatmul(
         site.engine,
@@ -76,20 +76,20 @@ def matmul_kernel(
     )
     site.afford(operation.packed_bytes)
     kernel = kernel_of(site, operation, operands, ALWAYS)
-    before |= {0: turning(site, 0)} if turned[0] else {}
-    return preceded(site, kernel, operands, before) if before else kernel
+    before |= {0: transpose_stage(site, 0)} if turned[0] else {}
+    return kernel_after(site, kernel, operands, before) if before else kernel
 
 
-def _spread_column(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage]:
+def _repeat_column(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage]:
     """By input, the stage that repeats a C of the run that has one value per row; empty if it has one per column."""
-    from qrun.native.kernels.copy import repeated
+    from qrun.native.kernels.copy import broadcast_copy
 
     if c.shape[-1:] == (columns,):
         return {}
-    return {2: Stage(repeated(site.engine, c.shape, c.dtype, (*c.shape[:-1], columns)), (2,), "spread")}
+    return {2: Stage(broadcast_copy(site.engine, c.shape, c.dtype, (*c.shape[:-1], columns)), (2,), "spread")}
 
 
-def _spread(c: Array, rows: int, columns: int) -> Array:
+def _broadcast_c(c: Array, rows: int, columns: int) -> Array:
     """C broadcast to all columns of the result, with one row or all rows."""
     shape = (rows, columns) if c.ndim == 2 and c.shape[0] != 1 else (columns,)
     return np.broadcast_to(c.reshape(c.shape[-1:]) if len(shape) == 1 and c.ndim else c, shape)

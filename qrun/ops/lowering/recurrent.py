@@ -12,7 +12,7 @@ from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ops._complete import Settled
 from qrun.ops._recurrent import Gates, Sequences, biases
-from qrun.ops.lowering.integers import DynamicProduct, Given, quantizing, scaled_stages
+from qrun.ops.lowering.integers import DynamicProduct, Given, quantize_stages, scaled_stages
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _walk_kernel(
 ) -> NativeKernel:
     from qrun.native.kernels.recurrent import Recurrent
 
-    given = _given(site, form.kind)
+    given = _optional_inputs(site, form.kind)
     operation = Recurrent(
         site.engine,
         _walk(sequences),
@@ -91,7 +91,7 @@ def _walk_kernel(
         added=added,
         memo=site.memo.once("recurrent", Memo),
     )
-    return _taken(site, [inputs], operation, given, True)
+    return _build_kernel(site, [inputs], operation, given, True)
 
 
 def _walk(sequences: Sequences) -> Walk:
@@ -101,13 +101,13 @@ def _walk(sequences: Sequences) -> Walk:
     return Walk(steps, batch, sequences.hidden, sequences.backward, sequences.batch_first)
 
 
-def _given(site: LoweringContext, kind: str) -> list[int]:
+def _optional_inputs(site: LoweringContext, kind: str) -> list[int]:
     """The input numbers of the initial states and the lengths that the node has."""
     places = (5, 6, LENGTHS) if kind == "lstm" else (5, LENGTHS)
     return [place for place in places if site.inputs[place] is not None]
 
 
-def _taken(
+def _build_kernel(
     site: LoweringContext, before: Sequence[Stage], operation: Walked, given: Sequence[int], complete: bool
 ) -> NativeKernel:
     """The kernel of the stages `before`, which make "inputs", the walk, and copies of the outputs from its result."""
@@ -134,7 +134,7 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
     product = DynamicProduct(own, codes, own.inputs[1], ("codes", 1, Given("zero", RESULTS["zero"]), 3))
     stages, _ = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
     stages[-1] = replace(stages[-1], output="inputs")
-    given = [place for place in _given(site, "lstm") if place != LENGTHS]
+    given = [place for place in _optional_inputs(site, "lstm") if place != LENGTHS]
     scales, zeros = (_by_column(site.inputs[place], w.shape) for place in (10, 11))
     operation = QuantizedRecurrent(
         site.engine,
@@ -144,8 +144,8 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
         (5 in given, 6 in given),
         memo=site.memo.once("recurrent", Memo),
     )
-    before = [*quantizing(site.engine, x, ("codes", "scale", "zero")), *stages]
-    return _taken(site, before, operation, given, not product.wraps)
+    before = [*quantize_stages(site.engine, x, ("codes", "scale", "zero")), *stages]
+    return _build_kernel(site, before, operation, given, not product.wraps)
 
 
 def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringContext:

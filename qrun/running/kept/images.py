@@ -24,13 +24,13 @@ from qrun.running.kept import versions
 from qrun.running.kept.packed import (
     Bundle,
     Unstorable,
-    packed_node,
-    packed_type,
-    unpacked,
-    unpacked_node,
-    unpacked_type,
+    pack_node,
+    pack_type,
+    unpack,
+    unpack_node,
+    unpack_type,
 )
-from qrun.running.kept.programs import KeptProgram, has_bodies, packed_program, unpacked_program
+from qrun.running.kept.programs import KeptProgram, has_bodies, pack_program, unpack_program
 from qrun.running.programs import KEPT, forms, surplus
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Images:
         for kind in ((False, True), (True, False), (observe,)):
             packed = self._load(self._program_key(keep, kind, feeds))
             if packed is not None:
-                found = unpacked_program(*packed, self._model, keep, self._engine, self._arith)
+                found = unpack_program(*packed, self._model, keep, self._engine, self._arith)
                 if not observe or found.told is not None:
                     return found
         return None
@@ -96,27 +96,27 @@ class Images:
         key = self._program_key(compiled.plan.keep, serves, feeds)
         if has_bodies(compiled.plan.model.nodes) and self._load(key) is not None:
             return  # runs that observe cannot use it, and would write it again each time
-        if self._save(key, lambda bundle: packed_program(compiled, observed, held or {}, self._model, bundle)):
+        if self._save(key, lambda bundle: pack_program(compiled, observed, held or {}, self._model, bundle)):
             self._store.save(self._key("planned"), b"", _MARK)
 
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
         told = [(name, shape, dtype.type.__name__) for name, shape, dtype in forms(feeds)]
         return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, told)
 
-    def optimized(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
+    def load_or_optimize(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
         """The model that `make` optimizes, now or in an earlier process. keep, functions: as `qrun.passes.optimize`
         takes them."""
         key = self._key("optimized", functions, sorted(keep))
         found = self._load(key)
         if found is not None:
-            return _optimized(self._model, *found)
+            return _unpack_optimized(self._model, *found)
         made = make()
         self._save(key, lambda bundle: _index(self._model, made, bundle))
         return made
 
     def _load(self, key: str) -> tuple[Any, Sequence[Array]] | None:
-        body = self._store.mapped(key, versions.SUFFIX)
-        return None if body is None else unpacked(body)
+        body = self._store.map_entry(key, versions.SUFFIX)
+        return None if body is None else unpack(body)
 
     def _save(self, key: str, packed: Callable[[Bundle], Any]) -> bool:
         """Store the value of `packed`, with its arrays in the bundle; False if it cannot be stored."""
@@ -195,7 +195,7 @@ class KeptPrograms:
             self._wanted += wanted
             return wanted
 
-    def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> RunsLeft | None:
+    def runs_left(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> RunsLeft | None:
         """The counter of the runs until the program for these is kept; None if it will not be kept later."""
         with self._lock:
             found = self._awaited.get(_key(keep, False, feeds))
@@ -231,10 +231,10 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
         return None, dict(made.groups), _refusals(made)
     old, new = parts(model.constants), parts(made.model.constants)
     constants = {name: None if old.get(name) is part else bundle.array(borrow(part)) for name, part in new.items()}
-    nodes = tuple(packed_node(node, bundle) for node in made.model.nodes)
+    nodes = tuple(pack_node(node, bundle) for node in made.model.nodes)
     types = [v for name, v in made.model.types.items() if model.types.get(name) is not v]
     return (
-        (nodes, constants, dict(made.model.opsets), tuple(map(packed_type, types))),
+        (nodes, constants, dict(made.model.opsets), tuple(map(pack_type, types))),
         dict(made.groups),
         _refusals(made),
     )
@@ -244,7 +244,7 @@ def _refusals(made: Optimized) -> tuple[tuple[int, str, str], ...]:
     return tuple((refusal.index, refusal.name, refusal.reason) for refusal in made.refused)
 
 
-def _optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
+def _unpack_optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
     changed, groups, refusals = index
     refused = tuple(Refusal(*refusal) for refusal in refusals)
     if changed is None:
@@ -252,9 +252,9 @@ def _optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
     (nodes, constants, opsets, types), stored = changed, parts(model.constants)
     made = replace(
         model,
-        nodes=tuple(unpacked_node(node, arrays) for node in nodes),
+        nodes=tuple(unpack_node(node, arrays) for node in nodes),
         constants=constants_of({name: stored[name] if n is None else arrays[n] for name, n in constants.items()}),
         opsets=opsets,
-        types={**model.types, **{fields[0]: unpacked_type(fields) for fields in types}},
+        types={**model.types, **{fields[0]: unpack_type(fields) for fields in types}},
     )
     return Optimized(made, groups, refused)

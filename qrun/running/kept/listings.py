@@ -21,7 +21,7 @@ from qrun.native.plan.stamps import Segment
 from qrun.running.kept.packed import Bundle, type_named, type_of
 
 
-def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
+def pack_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
     """The program as plain values, with its machine code. An array that is a constant of the model is stored as its
     name; a large one packed from a constant, as the way to pack it."""
     from qrun.native.kernels.packing import packing_of
@@ -64,7 +64,7 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
     )
 
 
-def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: Engine) -> Portable:
+def unpack_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: Engine) -> Portable:
     """The program of these values."""
     (specs, codes, numbers, pointed, tables, pointers, borders, views, given, room, fixed, segments, steps, rest) = (
         packed
@@ -78,7 +78,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
             from qrun.native.kernels.packing import PACKINGS
 
             kind, place, arguments = found
-            return PACKINGS[kind](engine, _placed(place, model), *arguments)
+            return PACKINGS[kind](engine, _array_at(place, model), *arguments)
         return model.constants[found] if isinstance(found, str) else arrays[found]
 
     items, wanted, doubtful, arena, scratch, helpers, joined = rest
@@ -89,8 +89,8 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         counts,
         parts,
         {key: arrays[rows] for key, rows in pointers.items()},
-        [(_viewed(view), fill) for view, fill in borders],
-        {key: _viewed(view) for key, view in views.items()},
+        [(_unpack_view(view), fill) for view, fill in borders],
+        {key: _unpack_view(view) for key, view in views.items()},
         {key: Operand(shape, type_of(dtype)) for key, (shape, dtype) in given.items()},
         room,
         {key: array(name) for key, name in fixed.items()},
@@ -129,7 +129,7 @@ def _place(
     return (name, start - found, *form)
 
 
-def _placed(place: tuple[Any, ...], model: Model) -> Array:
+def _array_at(place: tuple[Any, ...], model: Model) -> Array:
     name, start, shape, strides, dtype = place
     return view_of(borrow(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
 
@@ -143,6 +143,6 @@ def _view(view: View) -> tuple[Any, ...]:
     return view.key, int(view.start), type_named(view.dtype), view.shape, view.strides
 
 
-def _viewed(fields: tuple[Any, ...]) -> View:
+def _unpack_view(fields: tuple[Any, ...]) -> View:
     key, start, dtype, shape, strides = fields
     return View(key, start, type_of(dtype), shape, strides)

@@ -21,13 +21,13 @@ from qrun.running.kept.packed import (
     TYPES,
     Bundle,
     Unstorable,
-    packed_node,
-    packed_type,
+    pack_node,
+    pack_type,
     type_named,
     type_of,
-    unpacked,
-    unpacked_node,
-    unpacked_type,
+    unpack,
+    unpack_node,
+    unpack_type,
 )
 
 if TYPE_CHECKING:
@@ -42,33 +42,33 @@ def load_kept(
     cache: as `Session` takes it. Raises what `load` does.
     """
     if not isinstance(model, (str, Path)) or cache is False:
-        return _parsed(model, source)
+        return _parse(model, source)
     path = Path(model)
     lifted = lift(path)
     if lifted is None:
-        return _parsed(path, source)
+        return _parse(path, source)
     store = ObjectCache(cache_directory(cache))
     key = f"{versions.version()} {lifted.content.digest} parsed"
-    body = store.mapped(key, versions.SUFFIX)
+    body = store.map_entry(key, versions.SUFFIX)
     if body is not None:
-        return _unpacked_model(*unpacked(body), lifted, path, source)
-    made = _parsed(path, source, lifted)
+        return _unpack_model(*unpack(body), lifted, path, source)
+    made = _parse(path, source, lifted)
     bundle = Bundle()
     try:
-        parts = bundle.parts(_packed_model(made, lifted, bundle))
+        parts = bundle.parts(_pack_model(made, lifted, bundle))
     except Unstorable:
         return made
     store.save_parts(key, parts, versions.SUFFIX)
     return made
 
 
-def _parsed(model: str | Path | bytes | onnx.ModelProto, source: str, lifted: Lifted | None = None) -> Model:
+def _parse(model: str | Path | bytes | onnx.ModelProto, source: str, lifted: Lifted | None = None) -> Model:
     from qrun.ir.load import load
 
     return load(model, source=source, lifted=lifted)
 
 
-def _packed_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
+def _pack_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
     """The model as plain values, without the weights that the file holds as they are. Raises Unstorable."""
     if model.external_files:
         raise Unstorable("external data, which belongs to the content")
@@ -80,14 +80,14 @@ def _packed_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
 
     return (
         (model.name, dict(model.opsets), model.ir_version, model.producer, model.was_sorted),
-        tuple(packed_node(node, bundle) for node in model.nodes),
-        tuple(tuple(map(packed_type, getattr(model, kind))) for kind in TYPES),
-        tuple(map(packed_type, model.types.values())),
+        tuple(pack_node(node, bundle) for node in model.nodes),
+        tuple(tuple(map(pack_type, getattr(model, kind))) for kind in TYPES),
+        tuple(map(pack_type, model.types.values())),
         {name: constant(array) for name, array in model.constants.items()},
     )
 
 
-def _unpacked_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: Path, source: str) -> Model:
+def _unpack_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: Path, source: str) -> Model:
     (name, opsets, ir_version, producer, was_sorted), nodes, kinds, types, constants = index
     payloads = tuple(lifted.payloads.values())
 
@@ -97,15 +97,13 @@ def _unpacked_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: P
         number, dtype, shape = found
         return _bytes(payloads[number]).view(type_of(dtype)).reshape(shape)
 
-    made: Mapping[str, Any] = {
-        kind: tuple(map(unpacked_type, values)) for kind, values in zip(TYPES, kinds, strict=True)
-    }
+    made: Mapping[str, Any] = {kind: tuple(map(unpack_type, values)) for kind, values in zip(TYPES, kinds, strict=True)}
     return Model(
         name=name,
-        nodes=tuple(unpacked_node(node, arrays) for node in nodes),
+        nodes=tuple(unpack_node(node, arrays) for node in nodes),
         constants={name: constant(found) for name, found in constants.items()},
         opsets=opsets,
-        types={fields[0]: unpacked_type(fields) for fields in types},
+        types={fields[0]: unpack_type(fields) for fields in types},
         path=path,
         source=source,
         ir_version=ir_version,

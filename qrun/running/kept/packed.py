@@ -68,7 +68,7 @@ class Bundle:
         return parts
 
 
-def unpacked(body: memoryview) -> tuple[Any, Sequence[Array]]:
+def unpack(body: memoryview) -> tuple[Any, Sequence[Array]]:
     """The index and the arrays, which are read-only and lie in the memory of `body`."""
     size, rest = (int.from_bytes(body[at : at + 8], "little") for at in (0, 8))
     index, places = marshal.loads(body[16 : 16 + size])
@@ -99,84 +99,84 @@ def type_of(name: str) -> np.dtype[Any]:
     return _TYPES[name]
 
 
-def packed_type(value: TensorType) -> tuple[Any, ...]:
+def pack_type(value: TensorType) -> tuple[Any, ...]:
     fields = value.name, value.dtype and value.dtype.name, value.shape, value.kind
     if value.kind == "tensor":
         return fields
-    return (*fields, value.element and packed_type(value.element), value.key and value.key.name)
+    return (*fields, value.element and pack_type(value.element), value.key and value.key.name)
 
 
-def unpacked_type(fields: Sequence[Any]) -> TensorType:
+def unpack_type(fields: Sequence[Any]) -> TensorType:
     name, dtype, shape, kind, *more = fields
     found = None if dtype is None else np.dtype(dtype)
     if not more:
         return TensorType(name, found, shape, kind)
     element, key = more
-    inner, keys = element and unpacked_type(element), key and np.dtype(key)
+    inner, keys = element and unpack_type(element), key and np.dtype(key)
     return TensorType(name, found, shape, kind, inner or None, keys or None)
 
 
-def packed_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:
+def pack_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:
     """A node as plain values. Raises Unstorable."""
     fields = node.index, node.name, node.domain, node.op_type, node.version, node.inputs, node.outputs
-    return (*fields, packed_mapping(node.attributes, bundle))
+    return (*fields, pack_mapping(node.attributes, bundle))
 
 
-def unpacked_node(fields: Sequence[Any], arrays: Sequence[Array]) -> Node:
-    return Node(*(*fields[:-1], unpacked_mapping(fields[-1], arrays)))
+def unpack_node(fields: Sequence[Any], arrays: Sequence[Array]) -> Node:
+    return Node(*(*fields[:-1], unpack_mapping(fields[-1], arrays)))
 
 
-def packed_mapping(values: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
+def pack_mapping(values: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
     """Attributes of a node. Raises Unstorable."""
-    return {name: _packed(value, bundle) for name, value in values.items()}
+    return {name: _pack(value, bundle) for name, value in values.items()}
 
 
-def _packed(value: Any, bundle: Bundle) -> Any:
+def _pack(value: Any, bundle: Bundle) -> Any:
     if isinstance(value, np.ndarray):
         return frozenset((bundle.array(value),))
     if isinstance(value, tuple):
-        return tuple(_packed(part, bundle) for part in value)
+        return tuple(_pack(part, bundle) for part in value)
     if isinstance(value, (int, float, str, bytes)):
         return value
     if isinstance(value, Model):
-        return _packed_graph(value, bundle)
+        return _pack_graph(value, bundle)
     raise Unstorable(f"a {type(value).__name__}")
 
 
-def unpacked_mapping(values: Mapping[str, Any], arrays: Sequence[Array]) -> dict[str, Any]:
-    return {name: _unpacked(value, arrays) for name, value in values.items()}
+def unpack_mapping(values: Mapping[str, Any], arrays: Sequence[Array]) -> dict[str, Any]:
+    return {name: _unpack(value, arrays) for name, value in values.items()}
 
 
-def _unpacked(value: Any, arrays: Sequence[Array]) -> Any:
+def _unpack(value: Any, arrays: Sequence[Array]) -> Any:
     if isinstance(value, frozenset):
         (number,) = value
         return arrays[number]
     if isinstance(value, dict):
-        return _unpacked_graph(value, arrays)
-    return tuple(_unpacked(part, arrays) for part in value) if isinstance(value, tuple) else value
+        return _unpack_graph(value, arrays)
+    return tuple(_unpack(part, arrays) for part in value) if isinstance(value, tuple) else value
 
 
-def _packed_graph(graph: Model, bundle: Bundle) -> dict[str, Any]:
+def _pack_graph(graph: Model, bundle: Bundle) -> dict[str, Any]:
     """A graph inside a node; no other attribute is a dict."""
     return {
         "name": graph.name,
-        "nodes": tuple(packed_node(node, bundle) for node in graph.nodes),
+        "nodes": tuple(pack_node(node, bundle) for node in graph.nodes),
         "constants": {name: bundle.array(array) for name, array in graph.constants.items()},
         "opsets": dict(graph.opsets),
-        "types": tuple(map(packed_type, graph.types.values())),
+        "types": tuple(map(pack_type, graph.types.values())),
         "was_sorted": graph.was_sorted,
-        **{kind: tuple(map(packed_type, getattr(graph, kind))) for kind in TYPES},
+        **{kind: tuple(map(pack_type, getattr(graph, kind))) for kind in TYPES},
     }
 
 
-def _unpacked_graph(fields: Mapping[str, Any], arrays: Sequence[Array]) -> Model:
-    kinds: Mapping[str, Any] = {kind: tuple(map(unpacked_type, fields[kind])) for kind in TYPES}
+def _unpack_graph(fields: Mapping[str, Any], arrays: Sequence[Array]) -> Model:
+    kinds: Mapping[str, Any] = {kind: tuple(map(unpack_type, fields[kind])) for kind in TYPES}
     return Model(
         name=fields["name"],
-        nodes=tuple(unpacked_node(node, arrays) for node in fields["nodes"]),
+        nodes=tuple(unpack_node(node, arrays) for node in fields["nodes"]),
         constants={name: arrays[number] for name, number in fields["constants"].items()},
         opsets=fields["opsets"],
-        types={packed[0]: unpacked_type(packed) for packed in fields["types"]},
+        types={packed[0]: unpack_type(packed) for packed in fields["types"]},
         was_sorted=fields["was_sorted"],
         **kinds,
     )

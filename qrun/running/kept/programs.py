@@ -9,25 +9,18 @@ from qrun.declare.frozen import frozen, replace
 from qrun.declare.stored import borrow, constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.native.machine.engine import Engine
-from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
+from qrun.native.plan.listing import Sight, Unportable, View, build_listing, portable
 from qrun.native.plan.program import Program
 from qrun.ops import Arith, Observation
-from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
+from qrun.ops._complete import ALWAYS, NEVER, Complete, from_fields, to_fields
 from qrun.ops.lowering.kernel import NativeSection
 from qrun.running.bodies import BodyPrograms
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.kept.listings import packed_portable, unpacked_portable
-from qrun.running.kept.packed import (
-    Bundle,
-    Unstorable,
-    packed_node,
-    type_named,
-    type_of,
-    unpacked_node,
-)
-from qrun.running.plan import Plan, Step, moving, step_of
+from qrun.running.kept.listings import pack_portable, unpack_portable
+from qrun.running.kept.packed import Bundle, Unstorable, pack_node, type_named, type_of, unpack_node
+from qrun.running.plan import Plan, Step, step_of, varying_names
 from qrun.running.steps import quantizes
 
 if TYPE_CHECKING:
@@ -53,7 +46,7 @@ class KeptProgram:
     held: Mapping[int, int]
 
 
-def packed_program(
+def pack_program(
     compiled: Compiled, first: RunResult | None, held: Mapping[int, int], model: Model, bundle: Bundle
 ) -> Any:
     """The program as plain values. Raises Unstorable.
@@ -78,32 +71,32 @@ def packed_program(
     old = parts(model.constants)
     constants = {name: part for name, part in parts(plan.model.constants).items() if name in names}
     return (
-        tuple(packed_node(step.node, bundle) for step in plan.steps),
+        tuple(pack_node(step.node, bundle) for step in plan.steps),
         {name: None if old.get(name) is part else bundle.array(borrow(part)) for name, part in constants.items()},
-        _packed_events(compiled.events),
-        packed_portable(made, model, bundle),
-        {item: stored(check) for item, check in (checks or {}).items()},
+        _pack_events(compiled.events),
+        pack_portable(made, model, bundle),
+        {item: to_fields(check) for item, check in (checks or {}).items()},
         None
         if checks is None or first is None
-        else tuple(_told(bound, event) for bound, event in _pairs(compiled, first)),
+        else tuple(_pack_observations(bound, event) for bound, event in _pairs(compiled, first)),
         0 if first is None else first.peak_bytes,
         dict(held),
     )
 
 
-def unpacked_program(
+def unpack_program(
     index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
 ) -> KeptProgram:
     """The program of this index, for the model from which it was made."""
     packed, constants, events, made, checks, told, peak, held = index
-    nodes = tuple(unpacked_node(node, arrays) for node in packed)
+    nodes = tuple(unpack_node(node, arrays) for node in packed)
     stored = parts(model.constants)
     known = {name: stored[name] if n is None else arrays[n] for name, n in constants.items()}
     own = replace(model, nodes=nodes, constants=constants_of(known))
     plan = Plan(own, LazySteps(own), keep)
-    found = _unpacked_events(events, nodes)
-    portable = unpacked_portable(made, model, arrays, engine)
-    program = Program(listed(portable, engine))
+    found = _unpack_events(events, nodes)
+    portable = unpack_portable(made, model, arrays, engine)
+    program = Program(build_listing(portable, engine))
     bodies = has_bodies(nodes[item] for item in portable.listing.steps)
     natives = NativeKernels(own, engine, arith, derived=frozenset()) if bodies else None
     if natives is not None:
@@ -112,7 +105,9 @@ def unpacked_program(
     if told is None:
         return KeptProgram(compiled, {}, None, peak, held)
     observations = [tuple(Observation(*fields) for fields in observed) for observed in told]
-    return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak, held)
+    return KeptProgram(
+        compiled, {item: from_fields(fields) for item, fields in checks.items()}, observations, peak, held
+    )
 
 
 def observing_program(compiled: Compiled, dry: DryRun) -> KeptProgram | None:
@@ -147,7 +142,7 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
         silent = kernel is not None and kernel.complete == ALWAYS and kernel.plain is None
         if kernel is None or (silent and not (item in there and quantizes(step.node))):
             continue
-        read, made = moving(compiled.plan, step), step.node.outputs
+        read, made = varying_names(compiled.plan, step), step.node.outputs
         given = listing.given
         known = {name: sight.of(name, item) for name in (*read, *made) if name not in given}
         views |= {look_key(item, name): view for name, view in known.items() if view is not None}
@@ -155,7 +150,7 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
         hidden = any(name not in given and known[name] is None for name in needed)
         if silent and hidden:
             continue
-        if hidden or kernel.plain is not None or stored(kernel.complete) is None or item not in there:
+        if hidden or kernel.plain is not None or to_fields(kernel.complete) is None or item not in there:
             return None
         found[item] = kernel.complete
     return found
@@ -170,13 +165,13 @@ def _pairs(compiled: Compiled, first: RunResult) -> Iterator[tuple[KernelBinding
     return zip(compiled.bounds, first.events, strict=True)
 
 
-def _told(bound: KernelBinding | None, event: NodeEvent) -> tuple[tuple[Any, ...], ...]:
+def _pack_observations(bound: KernelBinding | None, event: NodeEvent) -> tuple[tuple[Any, ...], ...]:
     """The observations at a step in each run: from its parameters alone, and from shapes."""
     known = bound.observations if bound is not None and bound.kernel is not None else event.observations
     return tuple((o.kind, o.param, int(o.count), int(o.total), tuple(map(int, o.first)), o.detail) for o in known)
 
 
-def _packed_events(events: Sequence[NodeEvent]) -> Any:
+def _pack_events(events: Sequence[NodeEvent]) -> Any:
     infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
     return (
         {name: (type_named(info.dtype), tuple(map(int, info.shape))) for name, info in infos.items()},
@@ -196,7 +191,7 @@ def _packed_events(events: Sequence[NodeEvent]) -> Any:
     )
 
 
-def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...]:
+def _unpack_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...]:
     types, events = packed
     infos = {name: TensorInfo(name, type_of(dtype), shape) for name, (dtype, shape) in types.items()}
     return tuple(
