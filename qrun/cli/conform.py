@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
     read = {options["baseline"]: "the baseline of this call"} if options["baseline"] else {}
     fail_on, files = _fail_on(options["fail_on"]), targets(options["output"], _suffixes(FORMATS), read)
     judgement = _judge(suite, cases, options, fail_on, out)
-    return _told(ctx, suite, judgement, options, files, out)
+    return _print_judgement(ctx, suite, judgement, options, files, out)
 
 
 def _judge(
@@ -114,7 +114,7 @@ def _judge(
     return changed(judgement, before) if before is not None else judgement
 
 
-def _told(
+def _print_judgement(
     ctx: click.Context,
     suite: Suite,
     judgement: Judgement,

@@ -67,7 +67,7 @@ def command(out: Out, **options: Any) -> int:
         options = {**options, "threads": options["threads"] or usable_cpus()}
     start_other(options["against"])
     ready = prepare(options, out)
-    report = measured(ready, options, out)
+    report = measure_profile(ready, options, out)
     if options["trace"]:
         write_trace(ready, report.profile.last, options, out)
         if options["against"]:
@@ -80,7 +80,7 @@ def command(out: Out, **options: Any) -> int:
     return code
 
 
-def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
+def measure_profile(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
     """The requested profile, with everything that its report shows; prints a line if it was interrupted."""
     from qrun.report.profilerows import ProfileReport, judged_by
 

@@ -13,7 +13,7 @@ from qrun.cli._base import Call, argument, define, heading
 from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
 from qrun.cli.compare import AGAINST
-from qrun.cli.profile import INTERRUPTED, measured
+from qrun.cli.profile import INTERRUPTED, measure_profile
 from qrun.errors import CallError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _profile(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -
     from qrun.report.text import duration, plural
     from qrun.running.profiling import summary
 
-    report = measured(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
+    report = measure_profile(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
     runs = report.profile.run_ns
     if not out.quiet:
         _step(told, "profile", f"{plural(len(runs), 'run')}: median {duration(summary(runs).median)}")

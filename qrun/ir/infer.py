@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qrun.child import running
+from qrun.child import current_child
 from qrun.child.inference import Expand, plain_nodes
 from qrun.ir import schema
 from qrun.ir.graph import value_type
@@ -51,7 +51,7 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
             del proto.graph.node[:]
             proto.graph.node.extend(nodes)
         long = _shorten_names(proto.graph)
-        made = map(onnx.ValueInfoProto.FromString, _ask("inferred", proto.SerializeToString()))
+        made = map(onnx.ValueInfoProto.FromString, _ask("infer_types", proto.SerializeToString()))
         return {v.name: _without_made_up(_named(value_type(v), long)) for v in made if v.name in named}
     except Exception:
         return {}
@@ -108,7 +108,7 @@ def infer_node(
 
 def _ask(what: str, *arguments: Any) -> Any:
     """The answer of qrun.child.inference. Raises Failed, Crash, or Slow."""
-    return running().ask("infer", what, *arguments, seconds=LONGEST)
+    return current_child().ask("infer", what, *arguments, seconds=LONGEST)
 
 
 def _type_proto(value: TensorType) -> onnx.TypeProto:

@@ -18,7 +18,7 @@ LABELS = ("tensor", "expected", "got", "why", "fix")
 
 def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
     """The findings with their models. Notes are left out unless they are requested or make the check fail."""
-    return [(m, f) for m, f in report.findings if notes or f.level != "note" or report.failing(f)]
+    return [(m, f) for m, f in report.findings if notes or f.level != "note" or report.is_failing(f)]
 
 
 def summary(report: Report) -> str:
