@@ -135,7 +135,7 @@ class RecordEntry:
         return cls(name, node.index, node.op, type_name(array.dtype), tuple(array.shape), digest(array))
 
 
-def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
+def fill(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
     """Add the statistics of `array` to a bare entry. values: the node's inputs; None if they are not known."""
     flat = _numbers(array)
     if flat is None:
@@ -295,7 +295,7 @@ class Made:
 
     def entry(self) -> RecordEntry:
         bare = RecordEntry.bare(self.name, self.array, self.node)
-        return bare if self.fixed else filled(bare, self.array, self.node, self.values)
+        return bare if self.fixed else fill(bare, self.array, self.node, self.values)
 
 
 def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:

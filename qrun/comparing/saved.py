@@ -34,10 +34,10 @@ class Setting:
 
 def settings(first: Item, second: Item) -> tuple[Setting, ...]:
     """The differences in model, environment, options and inputs that two documents record."""
-    return differing(_told(first), _told(second))
+    return differing_settings(_settings(first), _settings(second))
 
 
-def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
+def differing_settings(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
     names = dict.fromkeys([*a, *b])
     return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
 
@@ -53,7 +53,7 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value).strip("{}") or "none"
 
 
-def _told(document: Item) -> dict[str, str]:
+def _settings(document: Item) -> dict[str, str]:
     told: dict[str, str] = {}
     for key in ("qrun", "backend", "arith", "fail_on", "tolerance"):
         found = document.find(key)
@@ -466,4 +466,4 @@ def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
 
 def _vectors(a: Item, b: Item) -> list[tuple[str, str, str]]:
     left, right = ({v["name"].text: v["status"].text for v in model["vectors"]} for model in (a, b))
-    return [(change.name, change.a, change.b) for change in differing(left, right)]
+    return [(change.name, change.a, change.b) for change in differing_settings(left, right)]

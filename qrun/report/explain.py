@@ -158,10 +158,10 @@ def _topic(word: str) -> Page | None:
 
 def causes() -> Mapping[str, Cause]:
     """Every cause by name; the modules are imported only when this is called."""
-    from qrun.comparing.causes import told
+    from qrun.comparing.causes import all_causes
     from qrun.conform.judge import CAUSES
 
-    return dict(sorted({**told(), **CAUSES}.items()))
+    return dict(sorted({**all_causes(), **CAUSES}.items()))
 
 
 def _causes() -> Page:

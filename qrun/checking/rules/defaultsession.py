@@ -14,10 +14,10 @@ from qrun.comparing.rewrites import (
     Rewrite,
     StoredParameters,
     bias_rewrites,
+    dequantizers_with_movers,
     int32_rewrites,
     is_quantized,
     misread_axes,
-    moved_dequantized,
     only_reader,
     pair_rewrites,
     parameters,
@@ -174,7 +174,7 @@ def _other_axes(scope: Scope) -> Iterator[Finding]:
 
 
 def _moved_codes(scope: Scope) -> Iterator[Finding]:
-    for p, mover in moved_dequantized(scope.model):
+    for p, mover in dequantizers_with_movers(scope.model):
         if p.zero is not None and scope.dtype(p.node.inputs[0]) == np.int32:
             got = f"{mover.op_type} of int32 codes {p.node.inputs[0]} that {p.node.label} dequantized with a zero point"
             fix = f"put {mover.op_type} before {p.node.label}"

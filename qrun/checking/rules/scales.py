@@ -14,7 +14,7 @@ from qrun.checking.rules._forms import all_quantizers, broadcast_parameter
 from qrun.checking.rules._onescale import OneScaled, one_scaled, source
 from qrun.checking.rules._rule import TOLERANCE, Finding, at, digits, first_of, join_names, operators, rule
 from qrun.checking.rules._scope import Scope
-from qrun.comparing.rewrites import requantized
+from qrun.comparing.rewrites import requantizations
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
 from qrun.ops import Quantizer, Slot, written
@@ -325,7 +325,7 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
         }
     """
     known = one_scaled(model)
-    for inner, outer in requantized(model):
+    for inner, outer in requantizations(model):
         first, one = known.get(inner.inputs[0]), known.get(outer.outputs[0])
         if first is None or one is None or (first.low, first.high) != (one.low, one.high):
             continue
