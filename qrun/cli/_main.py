@@ -264,7 +264,7 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
     from pathlib import Path
 
     from qrun.cli._group import versions
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
 
     text = "\n".join(
         [versions(), "", f"qrun {shlex.join(argv)}", "", "".join(traceback.format_exception(error)).rstrip(), ""]
@@ -272,7 +272,7 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
     name = f"qrun-crash-{secrets.token_hex(4)}.txt"
     for folder in (Path(tempfile.gettempdir()), Path()):
         with contextlib.suppress(CallError):
-            with replacing(str(folder / name)) as file:
+            with replace_file(str(folder / name)) as file:
                 file.write(text.encode("utf-8", "backslashreplace"))
             return str(folder / name)
     return ""

@@ -251,8 +251,8 @@ def targets(specs: Sequence[str], suffixes: Mapping[str, str], read: Mapping[str
 
 def write_reports(found: Sequence[Target], text: Callable[[str], str]) -> None:
     """Writes each report to its file. text: makes the report in a given format."""
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
 
     for format, file in found:
-        with replacing(file) as stream:
+        with replace_file(file) as stream:
             stream.write(text(format).encode("utf-8", "backslashreplace"))

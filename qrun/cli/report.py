@@ -171,7 +171,7 @@ def _step(told: Screen, name: str, text: str) -> None:
 
 
 def _write(target: str, text: str, out: Out) -> None:
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
     from qrun.report.text import file_size
 
     data = text.encode("utf-8")
@@ -182,7 +182,7 @@ def _write(target: str, text: str, out: Out) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    with replacing(target) as stream:
+    with replace_file(target) as stream:
         stream.write(data)
     if not out.quiet:
         out.result.line(f"{target}  {file_size(len(data))}, no network needed")

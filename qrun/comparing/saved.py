@@ -15,7 +15,7 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, difference,
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.documents.answers import ProfileNode, RunOutput, Samples
-from qrun.documents.record import Item, damaged, decode, read_document
+from qrun.documents.record import Item, damage_error, decode, read_document
 from qrun.errors import CallError
 from qrun.io.arrays import Npz, no_such_file
 from qrun.ir import Array
@@ -180,7 +180,7 @@ def _nodes(document: Item) -> list[ProfileNode]:
 def _samples(item: Item) -> tuple[float, ...]:
     samples = decode(Samples, item).samples_ms
     if not samples or not all(isfinite(s) and s >= 0 for s in samples):
-        raise damaged(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
+        raise damage_error(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
     return samples
 
 
@@ -395,7 +395,7 @@ def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
     for item in items:
         output = decode(RunOutput, item)
         if output.name in found:
-            raise damaged(item.source, f"{item.place}: a new name", f"{output.name!r} again")
+            raise damage_error(item.source, f"{item.place}: a new name", f"{output.name!r} again")
         found[output.name] = output, None if output.values is None else _values(output, item)
     return found
 
@@ -423,7 +423,7 @@ def _values(output: RunOutput, item: Item) -> Array:
     for _ in output.shape:
         pending = [inner for outer in pending for inner in outer]
     if len(pending) != prod(output.shape):
-        raise damaged(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
+        raise damage_error(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
     texts = output.type in ("string", "complex64", "complex128")
     found = [
         json.dumps(each.value) if texts else int(each.value) if isinstance(each.value, bool) else each.number
@@ -435,7 +435,7 @@ def _values(output: RunOutput, item: Item) -> Array:
     try:
         return np.array(found, dtype).reshape(output.shape)
     except (OverflowError, ValueError):
-        raise damaged(item.source, f"{item.place}.values: elements of {output.form}", "others") from None
+        raise damage_error(item.source, f"{item.place}.values: elements of {output.form}", "others") from None
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:

@@ -76,7 +76,7 @@ SILENT = ("zero-point-before-rounding", "tie-rounding")
 Again = Callable[[], Response]
 
 
-def judged(case: Case, given: Response, again: Again | None = None) -> CaseResult:
+def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseResult:
     """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
     if case.info.rejects and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)

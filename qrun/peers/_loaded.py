@@ -50,7 +50,7 @@ def runtime_label(backend: str, optimize: bool = True) -> str:
     if backend == "onnx-ref":
         return f"onnx.reference {onnx.__version__}"
     if find_spec("onnxruntime") is None:
-        raise missing("onnxruntime is not installed")
+        raise missing_error("onnxruntime is not installed")
     return f"onnxruntime {_version()} (CPU, graph optimizations {'on' if optimize else 'off'})"
 
 
@@ -60,12 +60,12 @@ def _version() -> str:
     try:
         return str(current_child().ask("version", "ort"))
     except Failed as error:
-        raise missing("onnxruntime cannot be imported", [("got", cut(error))]) from error
+        raise missing_error("onnxruntime cannot be imported", [("got", cut(error))]) from error
     except Crash:
         return "of unknown version"
 
 
-def missing(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
+def missing_error(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
     fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"]
     return UnsupportedError("QR012", message, facts=facts, fixes=fixes)
 
@@ -184,7 +184,7 @@ class Loaded:
         ) from error
 
 
-def loading(limit: int | None, model: Model, threads: int | None = None) -> int | None:
+def loading_limit(limit: int | None, model: Model, threads: int | None = None) -> int | None:
     """The memory limit of loading if that of runs is `limit`: it adds several copies of the weights, and the stacks of
     threads."""
     if limit is None:

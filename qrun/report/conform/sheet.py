@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, counted
+from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, count_verdicts
 from qrun.conform.runtimes import OWN
 from qrun.conform.suite import DECISION, PROFILES, Case, Suite
 from qrun.declare import grouped
@@ -114,7 +114,7 @@ def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdic
     rows: list[list[str]] = []
     styles: dict[tuple[int, int], str] = {}
     for name, cases in [*groups.items(), *([("all", every)] if len(groups) > 1 else [])]:
-        counts = counted(cases)
+        counts = count_verdicts(cases)
         for at, verdict in enumerate(verdicts):
             if counts[verdict] and verdict in BAD:
                 styles[len(rows), at + 2] = "red"

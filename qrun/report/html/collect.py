@@ -20,7 +20,7 @@ from qrun.documents.answers import (
     Samples,
     TensorCodes,
 )
-from qrun.documents.record import Item, damaged, decode, encode
+from qrun.documents.record import Item, damage_error, decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.evaluation import Evaluation
 from qrun.running.machine import Machine
@@ -129,7 +129,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     nodes = [replace(every[at], share=every[at].median_ms / total if total else 0.0) for at in sorted(ranked[:MOST])]
     tensors, comparison = list(items(by_kind.get("quantization"), "tensors")), by_kind.get("compare")
     if comparison is not None and comparison["kind"].text not in ("runtimes", "models"):
-        raise damaged(
+        raise damage_error(
             comparison.source,
             "a comparison of two runtimes or of two models",
             comparison["kind"].text,
@@ -230,7 +230,7 @@ def _groups(against: Item | None, rows: Sequence[ProfileNode]) -> Iterator[Group
     for item in items(against, "groups"):
         group = decode(GroupTimes, item, True)
         if max(group.events, default=-1) >= len(rows) or max(group.other_events, default=-1) >= len(other_rows):
-            raise damaged(item.source, f"{item.place}: places of nodes", "places where no node is")
+            raise damage_error(item.source, f"{item.place}: places of nodes", "places where no node is")
         mine, others = [rows[at] for at in group.events], [other_rows[at] for at in group.other_events]
         top = max(mine or others, key=lambda row: (row.macs, row.median_ns), default=None)
         if not group.folded:
@@ -249,7 +249,7 @@ def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
     try:
         return dict(encode(kept))
     except RecursionError:
-        raise damaged(item.source, "a document", "values deep inside of each other") from None
+        raise damage_error(item.source, "a document", "values deep inside of each other") from None
 
 
 def _sampled(value: Any) -> Any:

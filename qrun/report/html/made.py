@@ -13,7 +13,7 @@ from qrun.checking.codes import CodeCounter
 from qrun.checking.rules import RULES, Finding, check
 from qrun.documents.record import Item, encode
 from qrun.errors import CallError
-from qrun.io.files import replacing
+from qrun.io.files import replace_file
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.report.compare import comparison_fields
@@ -117,7 +117,7 @@ def report(
         documents.append(compared(found, given))
     text = html(page_of(documents, [], today()))
     if output is not None:
-        with replacing(str(output)) as stream:
+        with replace_file(str(output)) as stream:
             stream.write(text.encode())
     return text
 
