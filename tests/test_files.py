@@ -109,7 +109,7 @@ def test_a_folder_in_the_way_is_no_file_to_replace(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from qrun.io.files import replacing, write_files
+from qrun.io.files import replace_file, write_files
 def files():
     for place in range(3):
         yield f"output_{place}.pb", b"new"
@@ -118,7 +118,7 @@ def files():
 if sys.argv[1] == "folder":
     write_files("out", files())
 else:
-    with replacing("out/y.npz") as stream:
+    with replace_file("out/y.npz") as stream:
         stream.write(b"new")
         print("ready", flush=True)
         sys.stdin.read()

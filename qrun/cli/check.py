@@ -103,12 +103,12 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
     from qrun.checking.check import Settings
     from qrun.checking.vectors import vector_folders
     from qrun.comparing.differences import Tolerance
-    from qrun.report.catalog import named, select
+    from qrun.report.catalog import select, selected_ids
 
     def made(given: Mapping[str, Any]) -> Settings:
         tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])
         chosen = given["select"], given["ignore"]
-        return Settings(select(*chosen), tolerance, named=named(*chosen))
+        return Settings(select(*chosen), tolerance, named=selected_ids(*chosen))
 
     data = None
     if options["data"]:

@@ -153,7 +153,7 @@ def _candidates(options: Mapping[str, Any], out: Out) -> Shown:
     found = [
         (path, _accuracy(first, each, feeds, share, options, out)) for path, each in zip(paths, models, strict=True)
     ]
-    ranked = report.ranked(found)
+    ranked = report.rank_models(found)
     return Shown(
         all(each.equal for _, each in found),
         lambda top: report.candidates_sheet(ranked, options["a"], top, sources),

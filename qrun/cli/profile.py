@@ -82,14 +82,14 @@ def command(out: Out, **options: Any) -> int:
 
 def measure_profile(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
     """The requested profile, with everything that its report shows; prints a line if it was interrupted."""
-    from qrun.report.profilerows import ProfileReport, judged_by
+    from qrun.report.profilerows import ProfileReport, machine_for
 
     profile, against = _measure(ready, options, out)
     if profile.interrupted:
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
     top = options["top"]
-    machine = judged_by(profile, _threads(options), not options["no_cache"])
+    machine = machine_for(profile, _threads(options), not options["no_cache"])
     return ProfileReport(
         profile,
         ready.feeds,

@@ -386,7 +386,7 @@ def csv_lines(found: Evaluation) -> Iterator[str]:
         yield text.getvalue()
 
 
-def running(progress: Progress) -> Callable[[Running], None]:
+def progress_callback(progress: Progress) -> Callable[[Running], None]:
     """Returns a callback that shows the progress of an evaluation."""
 
     def show(state: Running) -> None:
