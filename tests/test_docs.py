@@ -21,7 +21,7 @@ from qrun.cli._group import ENVIRONMENT
 from qrun.ir.schema import ML, MS
 from qrun.ops import operators
 from qrun.report.codes import TOPICS
-from qrun.report.ops import matching, supported
+from qrun.report.ops import matching_operators, supported_operators
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -230,7 +230,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
 @pytest.mark.parametrize("domain", [MS, ML])
 def test_the_limits_tell_how_to_list_the_operators_of_other_domains(domain: str) -> None:
     assert f"`qrun ops {domain}`" in (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
-    listed = {f"{s.domain}::{s.op_type}" for s in matching(supported(), domain)}
+    listed = {f"{s.domain}::{s.op_type}" for s in matching_operators(supported_operators(), domain)}
     assert listed == {f"{home}::{name}" for home, name in operators() if home == domain}
 
 

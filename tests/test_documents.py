@@ -28,7 +28,7 @@ from qrun.documents.answers import (
     TensorCodes,
     TensorForm,
 )
-from qrun.documents.record import Item, Signed, decode, encode, key_of, omitted, unwritten
+from qrun.documents.record import Item, Signed, decode, encode, key_of, optional_field, unwritten
 from qrun.errors import CallError
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", tuple: "array", Mapping: "object"}
@@ -93,9 +93,9 @@ class Outer:
     inner: Inner | None = None
     pairs: tuple[tuple[str, float], ...] = ()
     sizes: Mapping[str, int] | None = None
-    group: tuple[int, ...] = omitted(())
-    low: int | float | None = omitted(None, "min")
-    first: Signed | None = omitted(None)
+    group: tuple[int, ...] = optional_field(())
+    low: int | float | None = optional_field(None, "min")
+    first: Signed | None = optional_field(None)
     aside: int = unwritten(0)
 
 

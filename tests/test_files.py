@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from qrun.errors import CallError
-from qrun.io.files import HIDDEN, check_file, check_folder, replacing, write_files
+from qrun.io.files import HIDDEN, check_file, check_folder, replace_file, write_files
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="links, modes, pipes and signals of POSIX")
 
@@ -109,7 +109,7 @@ def test_a_folder_in_the_way_is_no_file_to_replace(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from qrun.io.files import replacing, write_files
+from qrun.io.files import replace_file, write_files
 def files():
     for place in range(3):
         yield f"output_{place}.pb", b"new"
@@ -118,7 +118,7 @@ def files():
 if sys.argv[1] == "folder":
     write_files("out", files())
 else:
-    with replacing("out/y.npz") as stream:
+    with replace_file("out/y.npz") as stream:
         stream.write(b"new")
         print("ready", flush=True)
         sys.stdin.read()
@@ -139,7 +139,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path, what: 
         assert writer.stdout.readline() == b"ready\n"
         writers.append(writer)
     assert len(list(out.glob(f"{HIDDEN}*"))) == 2, "each has its own"
-    with replacing(str(out / "z.npz")) as stream:
+    with replace_file(str(out / "z.npz")) as stream:
         stream.write(b"another")
     assert len(list(out.glob(f"{HIDDEN}*"))) == 2, "those of living writers are left alone"
     for writer in writers:
@@ -148,7 +148,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path, what: 
     assert {name: data for name, data in content_of_files(out).items() if name != "z.npz"} == old
     assert len(list(out.glob(f"{HIDDEN}*"))) == 2
     for _ in range(2):
-        with replacing(str(out / "z.npz")) as stream:
+        with replace_file(str(out / "z.npz")) as stream:
             stream.write(b"another")
     assert not list(out.glob(".*"))
 
@@ -163,7 +163,7 @@ def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> N
     def write(number: int) -> None:
         try:
             for _ in range(20):
-                with replacing(str(tmp_path / "y")) as stream:
+                with replace_file(str(tmp_path / "y")) as stream:
                     stream.write(bytes([number]) * 1000)
         except BaseException as error:
             wrong.append(error)
@@ -179,7 +179,7 @@ def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> N
 
 
 def half(path: Path, kind: type[BaseException]) -> None:
-    with replacing(str(path)) as stream:
+    with replace_file(str(path)) as stream:
         stream.write(b"half")
         raise kind
 
@@ -201,18 +201,18 @@ def test_links_modes_and_devices(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("there/new")
     for name in ("link", "dangling"):
         check_file(str(tmp_path / name))
-        with replacing(str(tmp_path / name)) as stream:
+        with replace_file(str(tmp_path / name)) as stream:
             stream.write(b"new")
         assert (tmp_path / name).is_symlink()
     assert content(tmp_path / "there") == {"y": b"new", "new": b"new"}
     assert stat.S_IMODE((tmp_path / "there" / "y").stat().st_mode) == 0o604
     check_file(os.devnull)
-    with replacing(os.devnull) as stream:
+    with replace_file(os.devnull) as stream:
         stream.write(b"new")
     os.mkfifo(tmp_path / "pipe")
     check_file(str(tmp_path / "pipe"))
     reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
-    with replacing(str(tmp_path / "pipe")) as stream:
+    with replace_file(str(tmp_path / "pipe")) as stream:
         stream.write(b"new")
     assert reader.communicate()[0] == b"new"
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
@@ -221,7 +221,7 @@ def test_links_modes_and_devices(tmp_path: Path) -> None:
 @POSIX
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_device(tmp_path: Path) -> None:
-    with pytest.raises(CallError, match="No space left"), replacing("/dev/full") as stream:
+    with pytest.raises(CallError, match="No space left"), replace_file("/dev/full") as stream:
         stream.write(b"x" * 100)
 
 
@@ -237,10 +237,10 @@ def test_a_folder_of_another_user_and_a_link_are_not_cleaned(tmp_path: Path, mon
     mine = os.geteuid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: mine + 1)
-        with replacing(str(tmp_path / "y")) as stream:
+        with replace_file(str(tmp_path / "y")) as stream:
             stream.write(b"new")
     assert (tmp_path / f"{HIDDEN}0").exists()
-    with replacing(str(tmp_path / "y")) as stream:
+    with replace_file(str(tmp_path / "y")) as stream:
         stream.write(b"new")
     assert (tmp_path / "theirs" / "lock").exists()
     assert sorted(os.listdir(tmp_path)) == [f"{HIDDEN}2", "theirs", "y"]
@@ -278,7 +278,7 @@ def test_places_that_take_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(CallError, match=words) as error:
             check_file(name)
         assert error.value.code == "QR008", name
-        with pytest.raises(CallError) as error, replacing(name) as stream:
+        with pytest.raises(CallError) as error, replace_file(name) as stream:
             stream.write(b"")
         assert error.value.code == "QR008", name
     assert not list(tmp_path.glob(".*"))

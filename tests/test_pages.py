@@ -19,7 +19,7 @@ from helpers.disagreements import CASES
 import qrun
 from qrun.ops import REGISTRY, OpDef
 from qrun.report.catalog import catalog
-from qrun.report.ops import supported
+from qrun.report.ops import supported_operators
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("docs/numerics.md", "docs/internals/exactness.md")
@@ -180,7 +180,7 @@ def test_formulas_are_those_of_the_docstrings(op_type: str) -> None:
 @pytest.mark.parametrize("op_type", QUANTIZED)
 def test_versions_are_those_that_run(op_type: str) -> None:
     body = dict(sections("docs/numerics.md", "## "))[op_type]
-    runs = {s.op.rpartition("::")[0]: list(map(str, s.versions)) for s in supported() if s.op_type == op_type}
+    runs = {s.op.rpartition("::")[0]: list(map(str, s.versions)) for s in supported_operators() if s.op_type == op_type}
     paragraph = next(part for part in body.split("\n\n") if part.startswith(("Version", "com.microsoft")))
     versions, _, contrib = " ".join(paragraph.split()).partition("com.microsoft ")
     assert re.findall(r"\d+", versions.partition(". ")[0]) == runs.get("", [])

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 
-from qrun.checking.rules import LEVELS, RULES, Finding, Rule, inferring, nodes_before, once, order
+from qrun.checking.rules import LEVELS, RULES, Finding, Rule, nodes_before, once, order, shape_inference
 from qrun.checking.rules._foretold import foretold
 from qrun.checking.rules._rule import as_finding
 from qrun.checking.rules._scope import Shape
@@ -108,13 +108,13 @@ class Report:
     def count(self, level: str) -> int:
         return sum(finding.level == level for _, finding in self.findings)
 
-    def failing(self, finding: Finding) -> bool:
+    def is_failing(self, finding: Finding) -> bool:
         """Is the finding at or above the level that makes the check fail?"""
         return self.fail_on in LEVELS and LEVELS.index(finding.level) <= LEVELS.index(self.fail_on)
 
     @property
     def failed(self) -> bool:
-        return any(self.failing(finding) for _, finding in self.findings)
+        return any(self.is_failing(finding) for _, finding in self.findings)
 
 
 def not_judged(models: Sequence[Checked], settings: Settings) -> tuple[list[str], bool]:
@@ -178,10 +178,10 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         nodes, sha256, codes = len(model.nodes), model.sha256, _integers(model)
         rules = tuple(id for id in RULES if id in settings.selected)
         vectors = _replay(model, path, settings, make)
-        inferred = inferring(model, model)
+        inferred = shape_inference(model, model)
         found = [f for id in rules for f in _with_inputs(model, RULES[id], vectors, inferred)]
         found += foretold(model, found, inferred)
-        found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
+        found += _run_findings(model, rules, [v.result for v in vectors if v.result is not None])
         if not any(v.result and v.result.events for v in vectors):
             rules = tuple(id for id in rules if not RULES[id].needs_run)
         _explain(model, vectors, found)
@@ -237,7 +237,7 @@ def _with_inputs(
     return found
 
 
-def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:
+def _run_findings(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:
     """The findings of the rules over runs, each once, however many vectors show it."""
     first: dict[tuple[str, str, str], Finding] = {}
     for result in results:

@@ -55,7 +55,7 @@ def _codes(dtype: np.dtype[Any]) -> tuple[Array, Array]:
     return codes, found
 
 
-def counted(array: Array) -> Counted | None:
+def count_codes(array: Array) -> Counted | None:
     """Count the codes of an integer tensor, or of a float tensor of at most 16 bits; None for other types.
 
     The counts are exact. The bins of types wider than 16 bits divide the used range.
@@ -176,7 +176,7 @@ class CodeCounter:
         """Count a tensor if it is quantized, and keep it if it is a scale or zero point."""
         if name in self._parameters:
             self._parameters[name] = np.array(array)
-        if name in self.places and (found := counted(array)) is not None:
+        if name in self.places and (found := count_codes(array)) is not None:
             self._seen[name] = type_name(array.dtype), array.shape, found
 
     def records(self) -> list[TensorCodes]:

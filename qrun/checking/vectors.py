@@ -271,7 +271,7 @@ def _other_form(
 
 
 def _run(model: Model, vector: Vector) -> str:
-    return f"{model.filled('qrun run MODEL')} -i {quote(str(vector.folder))}"
+    return f"{model.fill_in('qrun run MODEL')} -i {quote(str(vector.folder))}"
 
 
 def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> str:

@@ -6,6 +6,6 @@ process, one after the other; after a crash the next request starts another.
 May be imported by everything above. It knows nothing of qrun but its errors, so that a child starts fast.
 """
 
-from qrun.child.process import Child, Crash, Failed, RemoteObject, Slow, alone, running, start
+from qrun.child.process import Child, Crash, Failed, RemoteObject, Slow, alone, current_child, start
 
-__all__ = ["Child", "Crash", "Failed", "RemoteObject", "Slow", "alone", "running", "start"]
+__all__ = ["Child", "Crash", "Failed", "RemoteObject", "Slow", "alone", "current_child", "start"]

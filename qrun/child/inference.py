@@ -18,7 +18,7 @@ itself.
 """
 
 
-def inferred(model: bytes) -> list[bytes]:
+def infer_types(model: bytes) -> list[bytes]:
     """A ValueInfoProto for each tensor of the main graph whose type can be inferred."""
     proto = onnx.load_model_from_string(model)
     made = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph

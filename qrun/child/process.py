@@ -101,7 +101,7 @@ class Child:
                     self.close()
                     raise Slow from None
                 if answer is None:
-                    raise self._ended()
+                    raise self._reap()
                 if answer[0] == number:
                     break
         if not answer[1]:
@@ -148,14 +148,14 @@ class Child:
         try:
             write(self._process.stdin, (number, dropped, name, arguments))  # type: ignore[arg-type]
         except (OSError, ValueError):
-            raise self._ended() from None
+            raise self._reap() from None
         except BaseException:
             self.close()
             raise
         del self._dropped[: len(dropped)]
         return number
 
-    def _ended(self) -> Crash:
+    def _reap(self) -> Crash:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING)
         code = self._process.poll()
@@ -181,7 +181,7 @@ class RemoteObject:
     def handle(self) -> int:
         """Its number in the child that runs now."""
         with alone():
-            if self._child is not running():
+            if self._child is not current_child():
                 self._make()
             return self._handle
 
@@ -192,7 +192,7 @@ class RemoteObject:
 
     def _make(self) -> None:
         with alone():
-            self._child, self._handle = running(), next(_NUMBERS)
+            self._child, self._handle = current_child(), next(_NUMBERS)
             self._finalizer = weakref.finalize(self, self._child.drop, self._handle)
             self._finalizer.atexit = False
             self.answer = self._child.ask(self._name, self._handle, *self._arguments())
@@ -209,7 +209,7 @@ def alone() -> RLock:
     return _turn
 
 
-def running() -> Child:
+def current_child() -> Child:
     """The child of this process; starts another one if it has ended."""
     with alone():
         if _children and not _children[0].alive:
@@ -223,7 +223,7 @@ def start(runtime: str) -> None:
     """Makes the child import a runtime in the background, if no child exists yet."""
     if not _children:
         with suppress(Crash):
-            running().tell("version", runtime)
+            current_child().tell("version", runtime)
 
 
 def _end() -> None:

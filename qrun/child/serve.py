@@ -58,7 +58,7 @@ _WORDS = re.compile(
 
 
 @contextmanager
-def limited(nbytes: int | None) -> Iterator[None]:
+def limit_memory(nbytes: int | None) -> Iterator[None]:
     """Limits this process to `nbytes` in addition to what it has; None: no limit."""
     if nbytes is None or sys.platform != "linux":
         yield
@@ -105,7 +105,7 @@ class Server:
         """Loads a model and returns facts: the runtime's version, ns, and more from the runtime."""
         name, loaded = RUNTIMES[runtime]
         module = import_module(name)
-        with limited(limit):
+        with limit_memory(limit):
             session = self._held[handle] = getattr(module, loaded)(data, **options)
         return {"version": module.VERSION, **session.told}
 
@@ -115,14 +115,14 @@ class Server:
 
     def run(self, handle: int, limit: int | None, feeds: Any, fetch: bool, *how: Any) -> tuple[Any, int]:
         """Runs once: the outputs (None unless `fetch`) and the time, ns. feeds: these, or the number of held ones."""
-        with limited(limit):
+        with limit_memory(limit):
             outputs, duration = self._held[handle].run(self._held[feeds] if isinstance(feeds, int) else feeds, *how)
         return (outputs if fetch else None), duration
 
     def repeat(self, handle: int, limit: int | None, feeds: int, times: int, *how: Any) -> Calls:
         """Runs `times` times in a row, as a user's program does, on the held feeds of that number. Returns each run's
         duration and the time that the thread was on a processor, ns."""
-        with limited(limit):
+        with limit_memory(limit):
             return timed_calls(self._held[handle].call(self._held[feeds], *how), times)
 
     def infer(self, what: str, *arguments: Any) -> Any:

@@ -251,7 +251,7 @@ def argument(*names: str, about: str, **kwargs: Any) -> Callable[[Function], Fun
     return click.argument(*names, cls=Argument, about=about, **{"shell_complete": places("file"), **kwargs})
 
 
-def stacked(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
+def stack_decorators(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Joins several decorators into one; the help shows their options in this order."""
 
     def decorate(function: Function) -> Function:
@@ -268,7 +268,7 @@ model_argument = argument("model", about="An .onnx file, or - for stdin.")
 def format_options(*formats: str) -> Callable[[Function], Function]:
     """``--format`` with these choices, the first one as default, and ``--json``. Parameter: ``format``."""
     output, early = heading("Output"), {"is_eager": True, "expose_value": False}
-    return stacked(
+    return stack_decorators(
         output("--format", "What to print.", type=formats, default=formats[0], callback=_format),
         output("--json", "Same as --format json.", flag_value="json", sets="format", callback=_json, **early),
     )
@@ -283,7 +283,7 @@ def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """The format; json if ``--json`` is given. Raises CallError if both are given and contradict each other."""
     if "qrun.json" not in ctx.meta:
         return value
-    if value != "json" and given(ctx, "format") and not ctx.resilient_parsing:
+    if value != "json" and is_given(ctx, "format") and not ctx.resilient_parsing:
         raise contradiction(f"--json and --format {value} are two formats", ["--json", f"--format {value}"])
     return "json"
 
@@ -296,7 +296,7 @@ def print_json(out: Out, fields: Mapping[str, Any], code: int) -> None:
     out.result.write(document(call.command, call.argv, {**fields, "exit_code": code}))
 
 
-def given(ctx: click.Context, name: str) -> bool:
+def is_given(ctx: click.Context, name: str) -> bool:
     """Whether this parameter is on the command line."""
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 

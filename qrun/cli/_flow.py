@@ -155,7 +155,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
 
     For onnxruntime this takes one more run, with its profiler.
     """
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
     from qrun.report.trace import trace
 
     if options["backend"] == "ort" and not result.events:
@@ -167,7 +167,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
             ready.session, ready.feeds.arrays, data=ready.data, threads=options["threads"], runs=1, warmup=0
         )[0].last
     text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=ready.session.backend)
-    with replacing(options["trace"]) as stream:
+    with replace_file(options["trace"]) as stream:
         stream.write(text.encode())
     if ready.model.nodes and not result.events:
         out.note(f"{options['trace']} has no times of nodes: --backend {options['backend']} does not give them")

@@ -135,10 +135,10 @@ def versions() -> str:
 
 def _why_unusable() -> str:
     """Why the installed onnxruntime cannot be used; "" if it can. Of these packages, only it may be missing."""
-    from qrun.child import Crash, Failed, running
+    from qrun.child import Crash, Failed, current_child
 
     try:
-        running().ask("version", "ort")
+        current_child().ask("version", "ort")
     except (Failed, Crash) as error:
         return f", which cannot be imported: {str(error).splitlines()[0]}"
     return ""

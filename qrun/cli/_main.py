@@ -1,8 +1,8 @@
 """The entry point: runs the command, prints errors in one style, and gives every kind of end its own exit code.
 
-Ctrl-C in a command's process: `qrun` itself holds the signal back until `heed`; after `finish` it ends the process at
-once. Handlers change only in a process of the command; another caller of `main` keeps its own. `main` may be called
-again.
+Ctrl-C in a command's process: `qrun` itself holds the signal back until `heed_interrupts`; after `finish` it ends the
+process at once. Handlers change only in a process of the command; another caller of `main` keeps its own. `main` may be
+called again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def limit_blas_threads(arguments: Sequence[str]) -> None:
             os.environ.setdefault(name, "1")
 
 
-def heed() -> None:
+def heed_interrupts() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt; if it came earlier, raises it now."""
     if signal.getsignal(signal.SIGINT) in (qrun._hold, _end):
         signal.signal(signal.SIGINT, _raise)
@@ -118,7 +118,7 @@ def _run(call: Call) -> int:
     from qrun.cli._group import group
 
     try:
-        heed()
+        heed_interrupts()
         _complete_shell(group)
         with group.make_context("qrun", list(call.argv), obj=call) as context:
             result = group.invoke(context)
@@ -264,7 +264,7 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
     from pathlib import Path
 
     from qrun.cli._group import versions
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
 
     text = "\n".join(
         [versions(), "", f"qrun {shlex.join(argv)}", "", "".join(traceback.format_exception(error)).rstrip(), ""]
@@ -272,7 +272,7 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
     name = f"qrun-crash-{secrets.token_hex(4)}.txt"
     for folder in (Path(tempfile.gettempdir()), Path()):
         with contextlib.suppress(CallError):
-            with replacing(str(folder / name)) as file:
+            with replace_file(str(folder / name)) as file:
                 file.write(text.encode("utf-8", "backslashreplace"))
             return str(folder / name)
     return ""

@@ -18,10 +18,10 @@ from qrun.cli._base import (
     RealNumber,
     WholeNumber,
     contradiction,
-    given,
     heading,
+    is_given,
     places,
-    stacked,
+    stack_decorators,
 )
 from qrun.cli._config import config_option
 from qrun.errors import CallError
@@ -63,7 +63,7 @@ def general_options(*, config: bool = False) -> Callable[[Function], Function]:
             with ProgressLine(out, call.command):
                 return function(*args, out=out, **kwargs)
 
-        return stacked(*options)(with_out)
+        return stack_decorators(*options)(with_out)
 
     return decorate
 
@@ -114,7 +114,7 @@ class Distance(RealNumber):
         return number
 
 
-input_options = stacked(
+input_options = stack_decorators(
     inputs(
         "-i, --inputs SPEC",
         "An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
@@ -143,7 +143,7 @@ def own_backends(function: Function) -> Function:
         ctx = click.get_current_context()
         backend = options["backend"]
         for name, has in (("arith", "its own arithmetic"), ("fuse", "its own rules for the graph")):
-            if backend in OTHERS and name in options and given(ctx, name):
+            if backend in OTHERS and name in options and is_given(ctx, name):
                 value = options[name]
                 word = f"--{name} {value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
                 message = f"{word.split()[0]} is for qrun's own backends; another runtime has {has}"
@@ -180,14 +180,14 @@ def tolerance_options(under: Heading, what: str, rtol: Mapping[str, Any], atol: 
     """``--lsb``, ``--rtol`` and ``--atol``. what: the things that may differ; rtol, atol: keywords that give or show
     the default of each."""
     about = f"tolerance of floating-point {what}."
-    return stacked(
+    return stack_decorators(
         under("--lsb N", f"Steps by which integer {what} may differ.", type=WholeNumber(0), default=0),
         under("--rtol X", f"Relative {about}", type=Distance(0), **rtol),
         under("--atol X", f"Absolute {about}", type=Distance(0), **atol),
     )
 
 
-run_options = stacked(
+run_options = stack_decorators(
     run("-b, --backend", "Which runtime executes the model.", type=BACKENDS, show_default="native, where it can run"),
     arith_option(run),
     run(
@@ -251,8 +251,8 @@ def targets(specs: Sequence[str], suffixes: Mapping[str, str], read: Mapping[str
 
 def write_reports(found: Sequence[Target], text: Callable[[str], str]) -> None:
     """Writes each report to its file. text: makes the report in a given format."""
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
 
     for format, file in found:
-        with replacing(file) as stream:
+        with replace_file(file) as stream:
             stream.write(text(format).encode("utf-8", "backslashreplace"))

@@ -103,12 +103,12 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
     from qrun.checking.check import Settings
     from qrun.checking.vectors import vector_folders
     from qrun.comparing.differences import Tolerance
-    from qrun.report.catalog import named, select
+    from qrun.report.catalog import select, selected_ids
 
     def made(given: Mapping[str, Any]) -> Settings:
         tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])
         chosen = given["select"], given["ignore"]
-        return Settings(select(*chosen), tolerance, named=named(*chosen))
+        return Settings(select(*chosen), tolerance, named=selected_ids(*chosen))
 
     data = None
     if options["data"]:
@@ -147,20 +147,20 @@ def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str]
     from shlex import quote
 
     from qrun.checking.check import not_judged
-    from qrun.checking.rules._rule import listed
+    from qrun.checking.rules._rule import join_names
 
     missing, alone = not_judged(report.models, settings)
     if not missing:
         return
     needed = "recorded inputs to run: a folder test_data_set_0 beside the model, or --data DIR"
     if not alone:
-        out.note(f"{listed(missing)} not judged, without {needed}")
+        out.note(f"{join_names(missing)} not judged, without {needed}")
         return
     model = report.models[0].path
     folder = quote(f"{(model.parent / 'test_data_set_0').as_posix()}/")
     raise CallError(
         "QR005",
-        f"nothing was checked: {listed(missing)} {'need' if missing[1:] else 'needs'} a run",
+        f"nothing was checked: {join_names(missing)} {'need' if missing[1:] else 'needs'} a run",
         where=[str(path) for path in paths[:1]],
         facts=[("expected", needed), ("got", "no recorded inputs")],
         fixes=[f"qrun run {quote(str(model))} -o {folder} records a run; -i gives it inputs that are not random"],

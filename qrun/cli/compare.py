@@ -102,7 +102,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
 
 def _accuracy(first: Model, second: Model, feeds: Any, seconds: float, options: Mapping[str, Any], out: Out) -> Any:
     from qrun.comparing.accuracy import accuracy
-    from qrun.comparing.choices import stated
+    from qrun.comparing.choices import has_tolerance
     from qrun.report.progress import Progress
 
     with Progress(out, f"compare {second.label}") as progress:
@@ -110,7 +110,7 @@ def _accuracy(first: Model, second: Model, feeds: Any, seconds: float, options: 
             first,
             second,
             feeds,
-            tolerance=_tolerance(options) if stated(*(options[name] for name in ("lsb", "rtol", "atol"))) else None,
+            tolerance=_tolerance(options) if has_tolerance(*(options[k] for k in ("lsb", "rtol", "atol"))) else None,
             min_sqnr=options["min_sqnr"],
             progress=progress,
             seconds=seconds,
@@ -153,7 +153,7 @@ def _candidates(options: Mapping[str, Any], out: Out) -> Shown:
     found = [
         (path, _accuracy(first, each, feeds, share, options, out)) for path, each in zip(paths, models, strict=True)
     ]
-    ranked = report.ranked(found)
+    ranked = report.rank_models(found)
     return Shown(
         all(each.equal for _, each in found),
         lambda top: report.candidates_sheet(ranked, options["a"], top, sources),

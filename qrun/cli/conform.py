@@ -80,20 +80,20 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
     read = {options["baseline"]: "the baseline of this call"} if options["baseline"] else {}
     fail_on, files = _fail_on(options["fail_on"]), targets(options["output"], _suffixes(FORMATS), read)
     judgement = _judge(suite, cases, options, fail_on, out)
-    return _told(ctx, suite, judgement, options, files, out)
+    return _print_judgement(ctx, suite, judgement, options, files, out)
 
 
 def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
-    from qrun.conform.results import Judgement, changed, check_runtimes, saved
+    from qrun.conform.results import Judgement, check_runtimes, read_judgement, select_changed
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
     from qrun.report.progress import Progress
     from qrun.running.cpus import usable_cpus
 
     chosen = [runtime(name) for name in dict.fromkeys(options["runtime"] or OWN)]
-    before = saved(options["baseline"]) if options["baseline"] else None
+    before = read_judgement(options["baseline"]) if options["baseline"] else None
     if before is not None:
         check_runtimes([each.name for each in chosen], before)
     found = []
@@ -111,10 +111,10 @@ def _judge(
                 )
             )
     judgement = Judgement(suite.version, len(cases), fail_on, tuple(found))
-    return changed(judgement, before) if before is not None else judgement
+    return select_changed(judgement, before) if before is not None else judgement
 
 
-def _told(
+def _print_judgement(
     ctx: click.Context,
     suite: Suite,
     judgement: Judgement,
@@ -153,7 +153,7 @@ def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: 
 
 
 def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> int:
-    from qrun.conform.results import saved
+    from qrun.conform.results import read_judgement
     from qrun.report.conform.scoreboard import SCOREBOARDS, scoreboard_sheet
     from qrun.report.sheet import print_sheet
 
@@ -161,7 +161,7 @@ def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> i
         raise _unfit("scoreboard needs saved answers", "qrun conform scoreboard ort.json openvino.json")
     read = dict.fromkeys(words, "a saved answer of this call")
     files = targets(options["output"], _suffixes(SCOREBOARDS), read)
-    found = [saved(word) for word in words]
+    found = [read_judgement(word) for word in words]
     print_sheet(out, scoreboard_sheet(found))
     write_reports(files, lambda format: SCOREBOARDS[format][1](found))
     return 0

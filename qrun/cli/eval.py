@@ -121,7 +121,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     """Judge models over a data set: accuracy, agreement, errors, with intervals."""
     from qrun.evaluating.setup import evaluate_models
     from qrun.evaluating.work import Wishes
-    from qrun.report.evaluation import csv_lines, evaluation_fields, evaluation_sheet, running
+    from qrun.report.evaluation import csv_lines, evaluation_fields, evaluation_sheet, progress_callback
     from qrun.report.progress import Progress
     from qrun.report.sheet import print_sheet
 
@@ -133,7 +133,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     wishes = Wishes(**{**named, **texts, **others})
     stdin = sys.stdin.buffer if sys.stdin is not None else None
     with Progress(out, "eval", "samples") as progress:
-        found = evaluate_models(models, options["inputs"], wishes, stdin=stdin, progress=running(progress))
+        found = evaluate_models(models, options["inputs"], wishes, stdin=stdin, progress=progress_callback(progress))
     gates = _gates(found, options)
     code = int(found.failed >= found.samples or not all(gate.passed for gate in gates))
     if options["format"] == "json":

@@ -66,10 +66,10 @@ def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
 @general_options()
 def ops(out: Out, name: str | None, format: str) -> int:
     """List supported operators, versions and types."""
-    from qrun.report.ops import matching, ops_fields, print_ops, supported, why_missing
+    from qrun.report.ops import matching_operators, ops_fields, print_ops, supported_operators, why_missing
 
-    known = supported()
-    shown = matching(known, name) if name else known
+    known = supported_operators()
+    shown = matching_operators(known, name) if name else known
     code = 0 if shown else 1
     if not shown:
         out.messages.wrapped("", "  ", why_missing(name or ""))

@@ -67,7 +67,7 @@ def command(out: Out, **options: Any) -> int:
         options = {**options, "threads": options["threads"] or usable_cpus()}
     start_other(options["against"])
     ready = prepare(options, out)
-    report = measured(ready, options, out)
+    report = measure_profile(ready, options, out)
     if options["trace"]:
         write_trace(ready, report.profile.last, options, out)
         if options["against"]:
@@ -80,16 +80,16 @@ def command(out: Out, **options: Any) -> int:
     return code
 
 
-def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
+def measure_profile(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
     """The requested profile, with everything that its report shows; prints a line if it was interrupted."""
-    from qrun.report.profilerows import ProfileReport, judged_by
+    from qrun.report.profilerows import ProfileReport, machine_for
 
     profile, against = _measure(ready, options, out)
     if profile.interrupted:
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
     top = options["top"]
-    machine = judged_by(profile, _threads(options), not options["no_cache"])
+    machine = machine_for(profile, _threads(options), not options["no_cache"])
     return ProfileReport(
         profile,
         ready.feeds,

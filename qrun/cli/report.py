@@ -13,7 +13,7 @@ from qrun.cli._base import Call, argument, define, heading
 from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
 from qrun.cli.compare import AGAINST
-from qrun.cli.profile import INTERRUPTED, measured
+from qrun.cli.profile import INTERRUPTED, measure_profile
 from qrun.errors import CallError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) ->
 
 def _observe(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
-    from qrun.report.html.made import observed
-    from qrun.report.message import counted
+    from qrun.report.html.made import observe
+    from qrun.report.message import count_levels
     from qrun.report.text import plural
     from qrun.running.session import Session
 
@@ -130,30 +130,30 @@ def _observe(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -
         own = own or Session(ready.model, cache=not options["no_cache"], **limits(options))
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not checked: {error.message}")
-    documents, findings, rules = observed(ready.model, own, ready.feeds.arrays)
+    documents, findings, rules = observe(ready.model, own, ready.feeds.arrays)
     if not out.quiet:
-        found = counted(f.level for f in findings) or "nothing found"
+        found = count_levels(f.level for f in findings) or "nothing found"
         _step(told, "check", f"{plural(rules, 'rule')}, {plural(len(ready.model.nodes), 'node')}: {found}")
     return documents
 
 
 def _profile(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
-    from qrun.report.html.made import profiled
+    from qrun.report.html.made import profile_document
     from qrun.report.text import duration, plural
     from qrun.running.profiling import summary
 
-    report = measured(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
+    report = measure_profile(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
     runs = report.profile.run_ns
     if not out.quiet:
         _step(told, "profile", f"{plural(len(runs), 'run')}: median {duration(summary(runs).median)}")
-    return profiled(report), INTERRUPTED if report.profile.interrupted else 0
+    return profile_document(report), INTERRUPTED if report.profile.interrupted else 0
 
 
 def _compare(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
     from qrun.comparing.choices import sides, tolerance
     from qrun.comparing.runtimes import compare_runtimes
     from qrun.report.compare import verdict
-    from qrun.report.html.made import compared
+    from qrun.report.html.made import compare_document
     from qrun.report.progress import Progress
 
     against = options["against"]
@@ -162,7 +162,7 @@ def _compare(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -
         found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:
         _step(told, "compare", f"{other.label}: {verdict(found)}")
-    return compared(found, ready.feeds)
+    return compare_document(found, ready.feeds)
 
 
 def _step(told: Screen, name: str, text: str) -> None:
@@ -171,7 +171,7 @@ def _step(told: Screen, name: str, text: str) -> None:
 
 
 def _write(target: str, text: str, out: Out) -> None:
-    from qrun.io.files import replacing
+    from qrun.io.files import replace_file
     from qrun.report.text import file_size
 
     data = text.encode("utf-8")
@@ -182,7 +182,7 @@ def _write(target: str, text: str, out: Out) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    with replacing(target) as stream:
+    with replace_file(target) as stream:
         stream.write(data)
     if not out.quiet:
         out.result.line(f"{target}  {file_size(len(data))}, no network needed")

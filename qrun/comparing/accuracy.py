@@ -28,7 +28,7 @@ from qrun.comparing.meanings import Meaning, TensorScales, meaning
 from qrun.comparing.ranking.advice import MANY, Corrected, Suggestion, corrections, suggest
 from qrun.comparing.ranking.groups import RoundingGroup, groups
 from qrun.comparing.ranking.local import Local
-from qrun.comparing.ranking.rank import Cost, Ranking, averaged, mean_ratio
+from qrun.comparing.ranking.rank import Cost, Ranking, mean_ratio, outputs_to_average
 from qrun.comparing.sides import Values
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen, keys, through
@@ -136,11 +136,11 @@ class Rows:
     def pairs(self, got: Values, clean: Values) -> Iterator[tuple[Match, Array, Array]]:
         """Yield each match that both runs expose, with the quantized model's value and the reference's."""
         for m in self.matches:
-            want = clean[self.a.settled(m.other)]
+            want = clean[self.a.name_after_rounding(m.other)]
             if m.value not in self.shown or want.dtype.kind not in "fiub":
                 continue
             name, path = self.shown[m.value]
-            array = self.b.meaning(got[name], path[0]) if path else got[name]
+            array = self.b.dequantize(got[name], path[0]) if path else got[name]
             if integral(array.dtype) and not integral(want.dtype):
                 real = _real(array, meaning(self.b.model, name), {**self.b.model.constants, **got})
                 if real is None:
@@ -276,7 +276,7 @@ def _find_quantizer(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | N
     codes = reals.codes.get(Source(value, path))
     if path and codes in own:
         return codes, path[-1:]
-    name = reals.settled(value)
+    name = reals.name_after_rounding(value)
     return (name, ()) if name in own else None
 
 
@@ -451,7 +451,7 @@ def accuracy(
         gone,
         better,
         decibels(real),
-        len(averaged(rows.judged_sums)),
+        len(outputs_to_average(rows.judged_sums)),
         tolerance or Tolerance(),
         min_sqnr,
         tolerance is not None or min_sqnr is not None or not only_second or any(rows.coded),
@@ -539,11 +539,11 @@ def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
         group = groups.get(pair.value)
         if group is not None:
             missed, noise = ErrorSums(), ErrorSums()
-            missed.add(ranking.mixed.made(group, ChainMap(own, clean)), got)
+            missed.add(ranking.mixed.compute(group, ChainMap(own, clean)), got)
             noise.add(got, want)
             if missed.odd or missed.noise > _PART * noise.noise:
                 return group
-        own[rows.a.settled(pair.other)] = got.reshape(want.shape)
+        own[rows.a.name_after_rounding(pair.other)] = got.reshape(want.shape)
     return None
 
 

@@ -36,7 +36,7 @@ def tolerance(
     return Tolerance(lsb, usual.rtol if rtol is None else rtol, usual.atol if atol is None else atol, eps)
 
 
-def stated(lsb: int, rtol: float | None, atol: float | None) -> bool:
+def has_tolerance(lsb: int, rtol: float | None, atol: float | None) -> bool:
     """Did the caller set a tolerance?"""
     return bool(lsb) or rtol is not None or atol is not None
 

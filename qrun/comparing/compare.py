@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args, overload
 
 from qrun.comparing.accuracy import SECONDS, Accuracy, accuracy
-from qrun.comparing.choices import AGAINST, sides, stated, tolerance
+from qrun.comparing.choices import AGAINST, has_tolerance, sides, tolerance
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.errors import CallError, choose
@@ -89,14 +89,14 @@ def compare(
     several = [feeds] if isinstance(feeds, Mapping) else list(feeds or ())
     first = load(model) if not isinstance(model, Model) else model
     if not several:
-        raise _fed_nothing(first, "model" if other is None else "model, other")
+        raise _no_inputs_error(first, "model" if other is None else "model, other")
     if other is not None:
         second = load(other) if not isinstance(other, Model) else other
         return accuracy(
             first,
             second,
             several,
-            tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol) if stated(lsb, rtol, atol) else None,
+            tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol) if has_tolerance(lsb, rtol, atol) else None,
             min_sqnr=min_sqnr,
             max_memory=max_memory,
             max_time=max_time,
@@ -113,7 +113,7 @@ def compare(
     return compare_runtimes(a, b, several[0], tolerance(against, lsb=lsb, rtol=rtol, atol=atol), isolate=isolate)
 
 
-def _fed_nothing(model: Model, models: str) -> CallError:
+def _no_inputs_error(model: Model, models: str) -> CallError:
     names = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"
     call = f"qrun.compare({models}, feeds={names})"
     return CallError("QR001", "no inputs were given", where=[model.label], fixes=["-i FILE, or --random"], calls=[call])

@@ -89,7 +89,7 @@ def difference(
     return Difference(got.size, count, largest, index_of_largest(bad), index_of_largest(ranked), whole)
 
 
-def differing(got: Array, want: Array) -> Array:
+def difference_mask(got: Array, want: Array) -> Array:
     """A mask of the elements that differ between two arrays of one type and shape; NaN equals NaN."""
     return np.asarray((got != want) & ~((got != got) & (want != want)), bool)
 
@@ -98,7 +98,7 @@ def same(a: Array, b: Array) -> bool:
     """Have both the same type, shape and values? NaN equals NaN. Compound values are equal if their tensors are."""
     if is_compound(a) or is_compound(b):
         return form_difference(a, b) is None and same(numbers(a), numbers(b))
-    return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
+    return a.dtype == b.dtype and a.shape == b.shape and not bool(difference_mask(a, b).any())
 
 
 def distances(got: Array, want: Array) -> Array:
@@ -161,7 +161,7 @@ def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: 
         close = apart <= np.maximum(tolerance.atol + tolerance.rtol * size, noise)
         if step is not None and tolerance.lsb:
             close |= np.rint(apart / np.abs(step)) <= tolerance.lsb
-    return np.asarray(~(close & np.isfinite(size)) & differing(got, want), bool)
+    return np.asarray(~(close & np.isfinite(size)) & difference_mask(got, want), bool)
 
 
 def index_of_largest(values: Array) -> tuple[int, ...]:
@@ -354,7 +354,7 @@ def pair(
         return TensorPair(describe(a), found, True, sqnr=float("inf"), **told)
     place = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
-        "other_bits": int(np.count_nonzero(differing(a, b))),
+        "other_bits": int(np.count_nonzero(difference_mask(a, b))),
         "beyond": _beyond(a[place], b[place]) if found.differing else 0.0,
         "a": plain(a[place]),
         "b": plain(b[place]),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes import spread
+from qrun.comparing.causes import broadcast
 from qrun.comparing.differences import IDENTITY, AffineScale
 from qrun.comparing.matching.operators import is_dequantize, moves
 from qrun.comparing.sides import Values
@@ -48,14 +48,14 @@ class Meaning:
     def step(self, codes: Array, values: Values) -> Array | None:
         """The distance between neighbouring codes, in a shape that broadcasts with `codes`; None if not known."""
         found = self.parameters(values)
-        return None if found is None else spread(found[0], codes, self.axis)
+        return None if found is None else broadcast(found[0], codes, self.axis)
 
     def real(self, codes: Array, values: Values) -> Array | None:
         """The dequantized codes as float64; None if `values` lacks the parameters or their shapes do not fit."""
         found = self.parameters(values)
         if found is None:
             return None
-        scale, zero = (spread(parameter, codes, self.axis) for parameter in found)
+        scale, zero = (broadcast(parameter, codes, self.axis) for parameter in found)
         with np.errstate(all="ignore"):
             try:
                 return np.asarray((codes.astype(np.float64) - zero) * scale)
@@ -85,7 +85,7 @@ def _maker(model: Model, name: str) -> Meaning | None:
     known, passed = _known_makers(model), []
     while name not in known:
         node = model.producers.get(name)
-        made = _made(node, name) if node is not None and node.inputs else None
+        made = _output_meaning(node, name) if node is not None and node.inputs else None
         if made is None and node is not None and node.inputs and _keeps(node):
             passed.append(name)
             name = node.inputs[0]
@@ -107,7 +107,7 @@ def _reader(model: Model, name: str) -> Meaning | None:
                 made
                 for node in readers
                 for place, read in enumerate(node.inputs)
-                if read == at and (made := _taken(node, place))
+                if read == at and (made := _input_meaning(node, place))
             ),
             None,
         )
@@ -128,7 +128,7 @@ def _keeps(node: Node) -> bool:
     return not node.domain and (moves(node) or node.op_type in _KEEPS)
 
 
-def _made(node: Node, name: str) -> Meaning | None:
+def _output_meaning(node: Node, name: str) -> Meaning | None:
     if node.op_type == "DynamicQuantizeLinear" and not node.domain:
         return Meaning(node.outputs[1], node.outputs[2]) if name == node.outputs[0] and len(node.outputs) > 2 else None
     return next(
@@ -136,7 +136,7 @@ def _made(node: Node, name: str) -> Meaning | None:
     )
 
 
-def _taken(node: Node, place: int) -> Meaning | None:
+def _input_meaning(node: Node, place: int) -> Meaning | None:
     found = (q for q in quantizers(node) if not q.is_output and q.scale and q.tensor.place == place)
     return next((_meaning(node, q) for q in found), None)
 
@@ -173,7 +173,7 @@ class TensorScales:
                 scale = self.stored.get(node.inputs[1])
                 if scale is None or not (whole or scale.size == 1):
                     return None
-                return spread(scale, like, node.attributes.get("axis", 1))
+                return broadcast(scale, like, node.attributes.get("axis", 1))
             if not moves(node):
                 return None
             name, whole = node.inputs[0], False

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.differences import differing, wide
+from qrun.comparing.differences import difference_mask, wide
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array, Model, Node
@@ -132,7 +132,7 @@ def _attribute(node: Node, name: str) -> Any:
 
 def _equal(x: Any, y: Any) -> bool:
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-        return x.dtype == y.dtype and x.shape == y.shape and not differing(x, y).any()
+        return x.dtype == y.dtype and x.shape == y.shape and not difference_mask(x, y).any()
     if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
         return False
     return bool(x == y)
@@ -209,7 +209,7 @@ def _change(kind: str, name: str, node: str, a: Array, b: Array) -> StoredDiffer
     if a.dtype != b.dtype or a.shape != b.shape or a.dtype.kind in "OUSb":
         one, other = (f"{describe(x)} {_brief(x)}" if x.size == 1 else describe(x) for x in (a, b))
         return StoredDifference(kind, name, node, one, other, "another type or shape", math.inf)
-    bad, x, y = differing(a, b), wide(a), wide(b)
+    bad, x, y = difference_mask(a, b), wide(a), wide(b)
     with np.errstate(all="ignore"):
         apart = np.abs(np.log2(np.abs(y / x))) if kind == "scale" else np.abs(y - x)
     apart = np.nan_to_num(np.where(bad, apart, -1), nan=np.inf)

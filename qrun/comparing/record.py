@@ -25,7 +25,7 @@ from qrun.comparing.sides import Values
 from qrun.comparing.ties import before_rounding, tie_distance
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.documents.record import Item, Signed, damaged, decode, encode, omitted, read_document
+from qrun.documents.record import Item, Signed, damage_error, decode, encode, optional_field, read_document
 from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
@@ -74,7 +74,7 @@ class RecordedModel:
 
     sha256: str
     nodes: int = 0
-    external: Mapping[str, str] | None = omitted(None)
+    external: Mapping[str, str] | None = optional_field(None)
 
 
 @frozen
@@ -118,16 +118,16 @@ class RecordEntry:
     type: str
     shape: tuple[int, ...]
     sha256: str
-    low: Number | None = omitted(None, "min")
-    high: Number | None = omitted(None, "max")
-    mean: float | None = omitted(None)
-    nan: int = omitted(0)
-    inf: int = omitted(0)
-    saturated: tuple[int, int] | None = omitted(None)
-    quantiles: tuple[Number, ...] = omitted(())
-    sample: tuple[Number, ...] = omitted(())
-    histogram: Histogram | None = omitted(None)
-    ties: Ties | None = omitted(None)
+    low: Number | None = optional_field(None, "min")
+    high: Number | None = optional_field(None, "max")
+    mean: float | None = optional_field(None)
+    nan: int = optional_field(0)
+    inf: int = optional_field(0)
+    saturated: tuple[int, int] | None = optional_field(None)
+    quantiles: tuple[Number, ...] = optional_field(())
+    sample: tuple[Number, ...] = optional_field(())
+    histogram: Histogram | None = optional_field(None)
+    ties: Ties | None = optional_field(None)
 
     @classmethod
     def bare(cls, name: str, array: Array, node: Node) -> RecordEntry:
@@ -135,7 +135,7 @@ class RecordEntry:
         return cls(name, node.index, node.op, type_name(array.dtype), tuple(array.shape), digest(array))
 
 
-def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
+def fill(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
     """Add the statistics of `array` to a bare entry. values: the node's inputs; None if they are not known."""
     flat = _numbers(array)
     if flat is None:
@@ -295,7 +295,7 @@ class Made:
 
     def entry(self) -> RecordEntry:
         bare = RecordEntry.bare(self.name, self.array, self.node)
-        return bare if self.fixed else filled(bare, self.array, self.node, self.values)
+        return bare if self.fixed else fill(bare, self.array, self.node, self.values)
 
 
 def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
@@ -440,7 +440,7 @@ def read_record(folder: Path) -> Record:
     for tensor in item["tensors"]:
         made = _entry(tensor)
         if made.name in entries:
-            raise damaged(item.source, f"{tensor.place}: a new name", f"{made.name!r} again")
+            raise damage_error(item.source, f"{tensor.place}: a new name", f"{made.name!r} again")
         entries[made.name] = made
     return Record(folder, decode(RecordHead, item), entries)
 
@@ -450,13 +450,13 @@ def _entry(item: Item) -> RecordEntry:
     made = decode(RecordEntry, item)
     size, sha, histogram = prod(made.shape), made.sha256, made.histogram
     if len(sha) != HASH or set(sha) - set("0123456789abcdef"):
-        raise damaged(item.source, f"{item.place}.sha256: {HASH} hexadecimal digits", repr(sha[:70]))
+        raise damage_error(item.source, f"{item.place}.sha256: {HASH} hexadecimal digits", repr(sha[:70]))
     if len(made.sample) not in (0, len(places(size)), len(places(2 * size))):
-        raise damaged(item.source, f"{item.place}.sample: {len(places(size))} numbers", str(len(made.sample)))
+        raise damage_error(item.source, f"{item.place}.sample: {len(places(size))} numbers", str(len(made.sample)))
     if histogram is not None:
         first, counts = histogram.first, histogram.counts
         if not -128 <= first <= 255 or len(counts) > 256 or sum(counts) != size:
-            raise damaged(
+            raise damage_error(
                 item.source,
                 f"{item.place}.histogram: up to 256 counts of codes, {size} in all",
                 f"{sum(counts)} in {len(counts)} counts",

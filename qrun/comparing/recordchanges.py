@@ -39,7 +39,7 @@ from qrun.comparing.record import (
     recorded_model,
     walk,
 )
-from qrun.comparing.saved import Setting, differing, lone
+from qrun.comparing.saved import Setting, differing_settings, lone
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
@@ -101,7 +101,7 @@ class Gap:
     step: float
 
 
-def judged(
+def judge(
     a: RecordEntry,
     b: RecordEntry,
     tolerance: Tolerance,
@@ -275,7 +275,7 @@ def compare_record(
         there, here = (", ".join(list(found)[:3]) or "none" for found in (record.entries, now))
         message = "the record and this run have no tensor in common"
         raise _other("QR005", message, [str(folder)], there, here, "record it again")
-    settings = differing(record.made_by, {"runtime": label, **host()})
+    settings = differing_settings(record.made_by, {"runtime": label, **host()})
     changes = tuple(_changes(record, now, wholes, proofs, model, tolerance))
     names = lone(record.entries, now)
     return RecordComparison(folder, record.head.label, label, settings, tolerance, changes, *names)
@@ -299,7 +299,7 @@ def _now(
             continue
         now[made.name] = made.entry()
         if known is not None and made.values is not None and same.issuperset(made.node.inputs):
-            proofs[made.name] = proved(made, model, known.sha256)
+            proofs[made.name] = name_cause(made, model, known.sha256)
     return now, wholes, proofs
 
 
@@ -319,7 +319,7 @@ def _changes(
         if name in record.entries:
             inputs = tuple((read, equal.get(read)) for read in dict.fromkeys(node.inputs) if read)
             gap = _codes_gap(node, model, done)
-            change = done[name] = judged(record.entries[name], now[name], tolerance, inputs, gap)
+            change = done[name] = judge(record.entries[name], now[name], tolerance, inputs, gap)
             equal[whole] = change.verdict == "equal" and equal.get(whole, True)
             proof = proofs.get(name, "")
             told = (proof, change.reading) if proof in ("", RECORD_EXACT) else (proof,)
@@ -373,7 +373,7 @@ HASHED = 1 << 29
 """The most bytes to hash while trying subsets."""
 
 
-def proved(made: Made, model: Model, sha256: str) -> str:
+def name_cause(made: Made, model: Model, sha256: str) -> str:
     """Name the cause, or rounding of near-ties, that reproduces the recorded hash from the node's inputs; "" if none.
 
     made: a tensor whose hash differs although its node read the same values. If the record has the exact result, the

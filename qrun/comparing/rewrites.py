@@ -311,7 +311,7 @@ MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool")
 _MOVED = "/moved"
 
 
-def moved_dequantized(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
+def dequantizers_with_movers(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
     """Yield each DequantizeLinear with one scale, with each operator of MOVES that reads its result. Its codes are
     computed (the caller checks their type), or stored int32; these count only before a Transpose: onnxruntime folds the
     others."""
@@ -328,7 +328,7 @@ def moved_dequantized(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
 
 def int32_rewrites(model: Model) -> Iterator[Rewrite]:
     """onnxruntime rounds to uint8 after an operator that moves dequantized int32 codes without a zero point."""
-    for p, mover in moved_dequantized(model):
+    for p, mover in dequantizers_with_movers(model):
         value, codes = model.types.get(p.node.inputs[0]), model.constants.get(p.node.inputs[0])
         dtype = codes.dtype if codes is not None else value.dtype if value is not None else None
         if p.zero is not None or dtype != np.int32 or mover.outputs[0].endswith(_MOVED):
@@ -363,7 +363,7 @@ def rounding_rewrites(model: Model) -> Iterator[Rewrite]:
         yield Rewrite(node, start, text, {start: (replace(node, outputs=(made,)), quantize, dequantize)}, {})
 
 
-def requantized(model: Model) -> Iterator[tuple[Node, Node]]:
+def requantizations(model: Model) -> Iterator[tuple[Node, Node]]:
     """Yield each DequantizeLinear whose only reader is a QuantizeLinear, with that QuantizeLinear."""
     for node in model.nodes:
         reader = only_reader(model, node) if node.op_type == "DequantizeLinear" else None
@@ -383,7 +383,7 @@ class TwoPairs:
     between: Node
     last: tuple[Node, ...]
 
-    def merged(self) -> tuple[Array, Array]:
+    def merge_ranges(self) -> tuple[Array, Array]:
         """The scale and zero point of the intersection of both ranges."""
         assert self.first.zero is not None
         assert self.second.zero is not None
@@ -402,7 +402,7 @@ class TwoPairs:
 
 
 def _merged_pairs(model: Model) -> Iterator[TwoPairs]:
-    for inner, outer in requantized(model):
+    for inner, outer in requantizations(model):
         first = parameters(model, model.producers.get(inner.inputs[0]), "QuantizeLinear")
         before, second = parameters(model, inner), parameters(model, outer, "QuantizeLinear")
         if first is None or before is None or second is None or only_reader(model, first.node) is not inner:
@@ -420,7 +420,7 @@ def _merged_pairs(model: Model) -> Iterator[TwoPairs]:
 def pair_rewrites(model: Model) -> Iterator[Rewrite]:
     """onnxruntime merges two successive pairs of QuantizeLinear and DequantizeLinear, intersecting their ranges."""
     for pairs in _merged_pairs(model):
-        scale, zero = pairs.merged()
+        scale, zero = pairs.merge_ranges()
         head, second = pairs.first.node, pairs.second.node
         names = f"{head.label}/merged scale", f"{head.label}/merged zero point"
         nodes: dict[str, tuple[Node, ...]] = {n.outputs[0]: () for n in (pairs.between, second)}

@@ -60,7 +60,7 @@ def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapp
     work = _Noises(model.constants, sides)
     for node in model.nodes if tolerance.eps else ():
         for name in filter(None, node.outputs):
-            allowed = tolerance.noise(work.reached(name)) if _is(node, *_SUMS) else work.inherited(node)
+            allowed = tolerance.noise(work.peak(name)) if _is(node, *_SUMS) else work.inherited_noise(node)
             if allowed and isfinite(allowed):
                 work.found[name] = allowed
     return work.found
@@ -72,19 +72,19 @@ class _Noises:
     sides: Sequence[Results]
     found: dict[str, float] = field(default_factory=dict)
 
-    def reached(self, name: str) -> float:
+    def peak(self, name: str) -> float:
         """The largest finite magnitude of a tensor, on the side where it is smaller."""
         arrays = [array for side in (self.constants, *self.sides) if (array := side.get(name)) is not None]
         return min(map(magnitude, arrays), default=0.0)
 
-    def inherited(self, node: Node) -> float:
+    def inherited_noise(self, node: Node) -> float:
         noises = [self.found.get(name, 0.0) for name in node.inputs]
         if not any(noises):
             return 0.0
         if _is(node, "Add", "Sub", "Sum"):
             return sum(noises)
         if _is(node, "Mul"):
-            return sum(noise * self.reached(other) for noise, other in zip(noises, reversed(node.inputs), strict=True))
+            return sum(noise * self.peak(other) for noise, other in zip(noises, reversed(node.inputs), strict=True))
         if _is(node, "Div", "BatchNormalization"):
             return noises[0] * self._slope(node)
         return max(noises) * (1.0 if moves(node) else _SLOPES.get(node.op_type, 0.0))
@@ -194,7 +194,7 @@ def _first(
         mine, theirs = one.run(given), other.run(given)
         pairs = ((mine[n], theirs.get(n)) for n in mine)
         if not all(x is None or y is None or same(x, y) for x, y in pairs):
-            found = _found(name, turn, node, compare_runtimes(one, other, given, tolerance))
+            found = _difference(name, turn, node, compare_runtimes(one, other, given, tolerance))
             if found is not None:
                 return found
             slight = slight or (turn, given)
@@ -204,9 +204,9 @@ def _first(
         except StopIteration:
             break
         turn += 1
-    return (
-        None if slight is None else _found(name, slight[0], node, compare_runtimes(one, other, slight[1], EXACT), True)
-    )
+    if slight is None:
+        return None
+    return _difference(name, slight[0], node, compare_runtimes(one, other, slight[1], EXACT), True)
 
 
 def _array(known: Results, name: str) -> Array:
@@ -228,7 +228,7 @@ def _part(model: Model, graph: Model, values: Values) -> Model:
     return replace(part, inputs=inputs, outputs=outputs, path=None, source=f"a graph of {model.label}")
 
 
-def _found(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> GraphDifference | None:
+def _difference(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> GraphDifference | None:
     first = found.first
     if first is not None and first.guilt is None and found.origin is not None:
         first = found.origin
@@ -272,7 +272,7 @@ def compare_runtimes(
     for place, unit in enumerate(grouped.units):
         if progress:
             progress(place, len(grouped.units), None)
-        found += work.unit(work.grown(unit))
+        found += work.unit(work.grow(unit))
     pairs = {t.name: t.pair for t in found} if theirs is None else work.ran()
     outputs = tuple((v.name, pairs[v.name]) for v in a.model.outputs if v.name in pairs)
     names = (a.name, b.name)
@@ -305,7 +305,7 @@ class _Work:
         names = [v.name for v in self.a.model.outputs if v.name in self.mine and v.name in (self.theirs or {})]
         return {n: self._pair(n, self.mine[n], (self.theirs or {})[n]) for n in names}
 
-    def grown(self, unit: Unit) -> Unit:
+    def grow(self, unit: Unit) -> Unit:
         """Join a unit with the nodes before it whose results the second side lacks, so that it can be fed."""
         if self.theirs is None:
             return unit

@@ -15,7 +15,7 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, difference,
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.documents.answers import ProfileNode, RunOutput, Samples
-from qrun.documents.record import Item, damaged, decode, read_document
+from qrun.documents.record import Item, damage_error, decode, read_document
 from qrun.errors import CallError
 from qrun.io.arrays import Npz, no_such_file
 from qrun.ir import Array
@@ -34,10 +34,10 @@ class Setting:
 
 def settings(first: Item, second: Item) -> tuple[Setting, ...]:
     """The differences in model, environment, options and inputs that two documents record."""
-    return differing(_told(first), _told(second))
+    return differing_settings(_settings(first), _settings(second))
 
 
-def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
+def differing_settings(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
     names = dict.fromkeys([*a, *b])
     return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
 
@@ -53,7 +53,7 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value).strip("{}") or "none"
 
 
-def _told(document: Item) -> dict[str, str]:
+def _settings(document: Item) -> dict[str, str]:
     told: dict[str, str] = {}
     for key in ("qrun", "backend", "arith", "fail_on", "tolerance"):
         found = document.find(key)
@@ -180,7 +180,7 @@ def _nodes(document: Item) -> list[ProfileNode]:
 def _samples(item: Item) -> tuple[float, ...]:
     samples = decode(Samples, item).samples_ms
     if not samples or not all(isfinite(s) and s >= 0 for s in samples):
-        raise damaged(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
+        raise damage_error(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
     return samples
 
 
@@ -395,7 +395,7 @@ def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
     for item in items:
         output = decode(RunOutput, item)
         if output.name in found:
-            raise damaged(item.source, f"{item.place}: a new name", f"{output.name!r} again")
+            raise damage_error(item.source, f"{item.place}: a new name", f"{output.name!r} again")
         found[output.name] = output, None if output.values is None else _values(output, item)
     return found
 
@@ -423,7 +423,7 @@ def _values(output: RunOutput, item: Item) -> Array:
     for _ in output.shape:
         pending = [inner for outer in pending for inner in outer]
     if len(pending) != prod(output.shape):
-        raise damaged(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
+        raise damage_error(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
     texts = output.type in ("string", "complex64", "complex128")
     found = [
         json.dumps(each.value) if texts else int(each.value) if isinstance(each.value, bool) else each.number
@@ -435,7 +435,7 @@ def _values(output: RunOutput, item: Item) -> Array:
     try:
         return np.array(found, dtype).reshape(output.shape)
     except (OverflowError, ValueError):
-        raise damaged(item.source, f"{item.place}.values: elements of {output.form}", "others") from None
+        raise damage_error(item.source, f"{item.place}.values: elements of {output.form}", "others") from None
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
@@ -466,4 +466,4 @@ def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
 
 def _vectors(a: Item, b: Item) -> list[tuple[str, str, str]]:
     left, right = ({v["name"].text: v["status"].text for v in model["vectors"]} for model in (a, b))
-    return [(change.name, change.a, change.b) for change in differing(left, right)]
+    return [(change.name, change.a, change.b) for change in differing_settings(left, right)]

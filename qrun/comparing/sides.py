@@ -52,7 +52,7 @@ class Unit:
     @property
     def made(self) -> tuple[str, ...]:
         """Names of the tensors that its nodes compute."""
-        return tuple(made_by(self.group))
+        return tuple(names_made_by(self.group))
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class QrunSide:
         wanted = {node.index for node in unit.group}
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
         part = extract(model, nodes, values)
-        return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
+        return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, names_made_by(part.nodes))
 
     def inside(self, node: Node, graph: str, part: Model) -> Side:
         return replace(self, model=part)
@@ -178,10 +178,10 @@ def run_alone(
     """Run some nodes of a model in qrun on `values` and return all tensors they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
     session = Session(part, backend=backend, arith=arith, fuse=False, **limits)
-    return session.values({v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
+    return session.values({v.name: values[v.name] for v in part.inputs}, names_made_by(part.nodes))
 
 
-def made_by(nodes: Iterable[Node]) -> list[str]:
+def names_made_by(nodes: Iterable[Node]) -> list[str]:
     """The names of all tensors that the nodes make."""
     return [name for node in nodes for name in node.outputs if name]
 
@@ -191,7 +191,7 @@ def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
     and `values` has no other value for them, else inputs of the type and shape in `values`.
     Raises KeyError if `values` lacks an input.
     """
-    made = set(made_by(nodes))
+    made = set(names_made_by(nodes))
     names = list(dict.fromkeys(n for node in nodes for n in _reads(node) if n not in made))
     stored = {n: array for n in names if (array := model.constants.get(n, model.constant(n))) is not None}
     constants = {

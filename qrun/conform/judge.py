@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 
 from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
-from qrun.comparing.differences import differing, integral, same
+from qrun.comparing.differences import difference_mask, integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
@@ -76,7 +76,7 @@ SILENT = ("zero-point-before-rounding", "tie-rounding")
 Again = Callable[[], Response]
 
 
-def judged(case: Case, given: Response, again: Again | None = None) -> CaseResult:
+def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseResult:
     """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
     if case.info.rejects and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
@@ -166,7 +166,7 @@ def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
     want = case.expected[name]
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         return False
-    wrong = differing(got, want)
+    wrong = difference_mask(got, want)
     a, b = want.astype(np.float64)[wrong], got.astype(np.float64)[wrong]
     if case.within and wrong.any():
         return bool(np.all(np.abs(a - b) <= case.within))
@@ -189,7 +189,7 @@ def _result_of(
     for name, got in bad.items():
         want = case.expected[name]
         alike = got is not None and got.shape == want.shape and got.dtype == want.dtype
-        count += int(np.count_nonzero(differing(got, want))) if alike and got is not None else want.size
+        count += int(np.count_nonzero(difference_mask(got, want))) if alike and got is not None else want.size
     return _result(case, verdict, cause, text, proved, count, _size(case), elements)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qrun.conform.suite import CaseHead
 from qrun.declare.frozen import frozen
-from qrun.documents.record import damaged, decode, read_document
+from qrun.documents.record import damage_error, decode, read_document
 from qrun.errors import CallError
 
 VERDICTS = ("exact", "choice", "wrong", "refused", "crashed", "hung", "unsupported")
@@ -73,9 +73,9 @@ class RuntimeResult:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        return counted(self.cases)
+        return count_verdicts(self.cases)
 
-    def failing(self, fail_on: Iterable[str]) -> list[CaseResult]:
+    def failing_cases(self, fail_on: Iterable[str]) -> list[CaseResult]:
         wanted = set(fail_on)
         return [case for case in self.cases if case.verdict in wanted]
 
@@ -91,10 +91,10 @@ class Judgement:
 
     @property
     def failed(self) -> bool:
-        return any(each.failing(self.fail_on) for each in self.runtimes)
+        return any(each.failing_cases(self.fail_on) for each in self.runtimes)
 
 
-def counted(cases: Iterable[CaseResult]) -> dict[str, int]:
+def count_verdicts(cases: Iterable[CaseResult]) -> dict[str, int]:
     """The number of cases with each verdict; every verdict is a key."""
     counts = dict.fromkeys(VERDICTS, 0)
     for case in cases:
@@ -106,13 +106,13 @@ KIND = "conform"
 MAKE = "qrun conform --runtime NAME --json saves one"
 
 
-def saved(path: str) -> Judgement:
+def read_judgement(path: str) -> Judgement:
     """Read a judgement from a JSON file. Raises CallError if the file has none."""
     _, item = read_document(Path(path), (KIND,), MAKE)
     found = decode(Judgement, item)
     for each in found.runtimes:
         if any(case.verdict not in each.counts for case in each.cases):
-            raise damaged(path, "verdicts of qrun conform", "others", MAKE)
+            raise damage_error(path, "verdicts of qrun conform", "others", MAKE)
     return found
 
 
@@ -129,7 +129,7 @@ def check_runtimes(names: Iterable[str], before: Judgement) -> None:
             )
 
 
-def changed(now: Judgement, before: Judgement) -> Judgement:
+def select_changed(now: Judgement, before: Judgement) -> Judgement:
     """The judgement with only the cases whose verdict or cause changed, or that the saved answer does not have."""
     known = {r.name: {case.id: (case.verdict, case.cause) for case in r.cases} for r in before.runtimes}
     runtimes = []

@@ -7,7 +7,7 @@ from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
 
-from qrun.conform.judge import judged
+from qrun.conform.judge import judge_case
 from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.runtimes import HUNG, CaseRunner, Response, Runtime, runner
 from qrun.conform.suite import Case, CaseInfo, Suite
@@ -100,4 +100,4 @@ class _Work:
             return mine.run(case, self._limit)
 
         given = mine.run(case, self._limit)
-        return judged(case, given, None if given.failed == HUNG else again)
+        return judge_case(case, given, None if given.failed == HUNG else again)

@@ -109,9 +109,9 @@ class ProcessRunner:
         except (OSError, ValueError):
             answer = None
         if answer is None:
-            return Response({}, CRASHED, self._ended())
+            return Response({}, CRASHED, self._describe_end())
         try:
-            return _given(case, *answer)
+            return _read_response(case, *answer)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
             self.close()
             return Response({}, CRASHED, f"its answer cannot be read: {type(error).__name__}")
@@ -142,19 +142,19 @@ class ProcessRunner:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         except OSError as error:
             self._log.close()
-            raise self._missing(f"{command[0]} cannot be started: {error}") from None
+            raise self._missing_error(f"{command[0]} cannot be started: {error}") from None
         Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
         try:
             answer = self._answers.get(timeout=STARTING)
         except Empty:
             answer = ({"missing": f"it does not start within {STARTING:g} s"}, [])
-        told = answer[0] if answer else {"missing": self._ended()}
+        told = answer[0] if answer else {"missing": self._describe_end()}
         if "version" not in told:
             self.close()
-            raise self._missing(str(told.get("missing", "its answer cannot be read")))
+            raise self._missing_error(str(told.get("missing", "its answer cannot be read")))
         self.version = str(told["version"])
 
-    def _missing(self, got: str) -> UnsupportedError:
+    def _missing_error(self, got: str) -> UnsupportedError:
         return UnsupportedError(
             "QR012",
             f"the runtime {self.name} cannot be used",
@@ -165,7 +165,7 @@ class ProcessRunner:
             ],
         )
 
-    def _ended(self) -> str:
+    def _describe_end(self) -> str:
         """Text: how the process ended, and the last line on its stderr."""
         process = self._process
         code: int | None = None
@@ -178,10 +178,10 @@ class ProcessRunner:
                 lines = self._log.read().decode(errors="replace").split("\n")
                 last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
         self.close()
-        return f"{ending(code)}{f': {last[:300]}' if last else ''}"
+        return f"{exit_text(code)}{f': {last[:300]}' if last else ''}"
 
 
-def ending(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     """Describe an exit code: a signal's name, or ``exit code 1``; None: it closed its pipe."""
     if code is None:
         return "it closed its pipe"
@@ -192,7 +192,7 @@ def ending(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _given(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
+def _read_response(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
     if "failed" in head:
         return Response({}, str(head["failed"]), str(head["message"]))
     rows, rest = head["outputs"], iter(parts)
@@ -254,7 +254,7 @@ class CommandRunner:
             if done:
                 kind = {REFUSES: REFUSED, LACKS: UNSUPPORTED}.get(done, CRASHED)
                 return Response(
-                    {}, kind, told if kind != CRASHED and told else f"{ending(done)}{f': {told}' if told else ''}"
+                    {}, kind, told if kind != CRASHED and told else f"{exit_text(done)}{f': {told}' if told else ''}"
                 )
             return _outputs(case, folder / "out")
 

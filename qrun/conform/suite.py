@@ -158,7 +158,7 @@ class Suite:
         """Read the data of a case."""
         if self._block[0] != info.block:
             self._block = info.block, self._archive.read(info.block)
-        return unpacked(info, self._block[1][info.start : info.start + info.length])
+        return unpack_case(info, self._block[1][info.start : info.start + info.length])
 
 
 def fits(info: CaseInfo, kind: str, word: str) -> bool:
@@ -170,7 +170,7 @@ def fits(info: CaseInfo, kind: str, word: str) -> bool:
     return info.id == word or info.id.startswith(word if word.endswith(("/", "-")) else f"{word}/")
 
 
-def unpacked(info: CaseInfo, data: bytes) -> Case:
+def unpack_case(info: CaseInfo, data: bytes) -> Case:
     """Read a case from its part of a block: the head's length, the head as JSON, the model and the arrays' bytes."""
     size = int.from_bytes(data[:4], "little")
     head = json.loads(data[4 : 4 + size])
@@ -198,8 +198,8 @@ BLOCK = 48
 """The number of cases that are compressed together."""
 
 
-def packed(case: Case) -> bytes:
-    """Convert a case to the bytes that `qrun.conform.suite.unpacked` reads."""
+def pack_case(case: Case) -> bytes:
+    """Convert a case to the bytes that `qrun.conform.suite.unpack_case` reads."""
     arrays: list[Array] = []
 
     def rows(named: Mapping[str, Array]) -> list[list[Any]]:
@@ -230,7 +230,7 @@ def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, st
     for first in range(0, len(cases), BLOCK):
         name, body = f"cases/{first // BLOCK:03}.bin", b""
         for case in cases[first : first + BLOCK]:
-            made = packed(case)
+            made = pack_case(case)
             rows.append(list(astuple(replace(case.info, block=name, start=len(body), length=len(made)))))
             body += made
         blocks.append((name, body))

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen, keys
-from qrun.documents.record import omitted, unwritten
+from qrun.documents.record import optional_field, unwritten
 from qrun.ir import Node
 from qrun.ir.types import shape_text
 from qrun.ops.lowering.kernel import NativeSection
@@ -47,8 +47,8 @@ class RanNode:
     backend: str = ""
     why: str = ""
     kernels: tuple[NativeSection, ...] = ()
-    group: tuple[int, ...] = omitted(())
-    runs_as: str = omitted("")
+    group: tuple[int, ...] = optional_field(())
+    runs_as: str = optional_field("")
 
     @property
     def label(self) -> str:
@@ -118,8 +118,8 @@ class ProfileNode(RanNode):
     bound: str | None = None
     samples_ms: tuple[float, ...] = ()
     outputs: tuple[TensorForm, ...] = ()
-    step: tuple[int, ...] = omitted(())
-    arithmetic: str = omitted("")
+    step: tuple[int, ...] = optional_field(())
+    arithmetic: str = optional_field("")
     median_ns: float = unwritten(0.0)
     roof_ns: float | None = unwritten(None)
 
@@ -232,8 +232,8 @@ class ModelFile:
     producer: str = ""
     opsets: Mapping[str, int] = field(default_factory=dict)
     nodes: int | None = None
-    bytes: int = omitted(0)
-    form: str = omitted("")
+    bytes: int = optional_field(0)
+    form: str = optional_field("")
 
     def __str__(self) -> str:
         return f"{self.path or 'a model without a path'}{f', sha256 {self.sha256[:SHORT]}' if self.sha256 else ''}"
@@ -253,7 +253,7 @@ class FedInput:
     type: str
     shape: tuple[int, ...]
     source: str = ""
-    sha256: str = omitted("")
+    sha256: str = optional_field("")
 
 
 @frozen
@@ -277,7 +277,7 @@ class RunOutput:
     argmax_rows: tuple[int | None, ...] | None
     sha256: str
     values: Any = None
-    argmax_rows_left: int = omitted(0)
+    argmax_rows_left: int = optional_field(0)
 
     @property
     def form(self) -> TensorForm:
@@ -340,7 +340,7 @@ class DeclaredValue:
     kind: str
     type: str | None
     shape: tuple[int | str | None, ...] | None
-    optional: bool | None = omitted(None)
+    optional: bool | None = optional_field(None)
 
 
 @frozen
@@ -410,5 +410,5 @@ class Inspection:
     inputs: Sequence[DeclaredValue]
     outputs: Sequence[DeclaredValue]
     operators: Sequence[OperatorFacts]
-    nodes: Sequence[NodeFacts] | None = omitted(None)
-    tensors: Sequence[StoredTensor] | None = omitted(None)
+    nodes: Sequence[NodeFacts] | None = optional_field(None)
+    tensors: Sequence[StoredTensor] | None = optional_field(None)

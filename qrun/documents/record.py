@@ -100,7 +100,7 @@ class Item:
         return self.value
 
     def _bad(self, expected: str, got: str) -> CallError:
-        return damaged(self.source, f"{self.place or 'the document'}: {expected}", got)
+        return damage_error(self.source, f"{self.place or 'the document'}: {expected}", got)
 
 
 def kind(value: Any) -> str:
@@ -109,7 +109,7 @@ def kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def damaged(source: str, expected: str, got: str, fix: str = "write the file again") -> CallError:
+def damage_error(source: str, expected: str, got: str, fix: str = "write the file again") -> CallError:
     facts = [("expected", expected), ("got", got)]
     return CallError("QR007", f"{source} is not as qrun writes it", where=[source], facts=facts, fixes=[fix])
 
@@ -124,12 +124,12 @@ def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, It
     expected = " or ".join(f"qrun/{name}/{MAJOR}.x" for name in kinds)
     schema = item.value.get("schema") if isinstance(item.value, dict) else None
     if not isinstance(schema, str):
-        raise damaged(str(path), f"a document with a schema, {expected}", f"{kind(item.value)} without one", fix)
+        raise damage_error(str(path), f"a document with a schema, {expected}", f"{kind(item.value)} without one", fix)
     name, major = _schema(schema)
     if name not in kinds:
-        raise damaged(str(path), expected, f"schema {schema!r}"[:80], fix)
+        raise damage_error(str(path), expected, f"schema {schema!r}"[:80], fix)
     if major != MAJOR:
-        raise damaged(
+        raise damage_error(
             str(path),
             f"qrun/{name}/{MAJOR}.x, which this version of qrun reads",
             f"{schema!r}"[:80],
@@ -138,7 +138,7 @@ def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, It
     error = item.find("error")
     if error is not None:
         message = error.find("message")
-        raise damaged(str(path), "a result", f"a failure: {message.text if message else '?'}"[:200], fix)
+        raise damage_error(str(path), "a result", f"a failure: {message.text if message else '?'}"[:200], fix)
     return name, item
 
 
@@ -168,14 +168,14 @@ def _parse(path: Path, fix: str) -> Any:
         return json.loads(data, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         start = f"; it starts with {bytes(data[:12])!r}" if data else "; it is empty"
-        raise damaged(str(path), "a JSON document", f"{error}{start}"[:160], fix) from None
+        raise damage_error(str(path), "a JSON document", f"{error}{start}"[:160], fix) from None
 
 
 Signed = NewType("Signed", int)
 """An integer that may be negative; other integers of documents may not."""
 
 
-def omitted(default: Any, key: str = "") -> Any:
+def optional_field(default: Any, key: str = "") -> Any:
     """A field that is left out of the JSON if it has this value. key: its JSON key, if not its name."""
     return field(default=default, metadata={"omitted": True, "key": key})
 
@@ -263,7 +263,7 @@ def _value(hint: Any, item: Item, finite: bool) -> Any:
     if get_origin(hint) is tuple:
         items = tuple(item)
         if len(items) != len(arguments) and not finite:
-            raise damaged(item.source, f"{item.place}: {len(arguments)} values", str(len(items)))
+            raise damage_error(item.source, f"{item.place}: {len(arguments)} values", str(len(items)))
         values = tuple(_value(each, inner, finite) for each, inner in zip(arguments, items, strict=False))
         return None if None in values or len(items) != len(arguments) else values
     if get_origin(hint) is Mapping:

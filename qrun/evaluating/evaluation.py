@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.documents.record import omitted
+from qrun.documents.record import optional_field
 from qrun.errors import CallError
 from qrun.evaluating.health import Health, InnerCounts, health
-from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, renamed
+from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, rename_inputs
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
-from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, described, processes, serial
+from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, describe_job, processes, serial
 from qrun.io.feeds import check_feeds
 from qrun.io.storable import digest
 from qrun.ir import Array, Model
@@ -53,7 +53,7 @@ class SampleChunks:
         """Everything that determines the results of a chunk, for `Store` to compare."""
         setup = self._setup
         return {
-            **described(setup.job),
+            **describe_job(setup.job),
             "models": [digest for _, digest, _ in setup.rows],
             "samples": getattr(self._samples, "identity", "Python"),
             "chunk": self.size,
@@ -132,7 +132,7 @@ def check_first(models: Sequence[Model], sample: Sample | None) -> None:
 
 def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
     """The feed under the model's input names, repeated along the batch axis if the model fixes a batch size."""
-    feed = renamed(model, feed)
+    feed = rename_inputs(model, feed)
     size = Axis.of(model).size
     return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed
 
@@ -158,7 +158,7 @@ class ModelScores:
     differences: tuple[PairedDifference, ...]
     worst: tuple[Apart, ...]
     failed: int
-    health: Health | None = omitted(None)
+    health: Health | None = optional_field(None)
 
 
 @frozen
@@ -294,7 +294,7 @@ def walk(
     batch = axis.size or (setup.job.wishes.batch if axis.size is None else 1)
     source = SampleChunks(samples, setup, batch)
     store = Store(folder, source.identity(), resume) if folder else None
-    kept = store.finished() if store is not None else set()
+    kept = store.finished_chunks() if store is not None else set()
     return _Walk(setup, source, store, kept).finish(samples.source, progress)
 
 
@@ -313,7 +313,7 @@ class _Walk:
     def finish(self, where: str, progress: Progress | None) -> Evaluation:
         begin, stopped = perf_counter(), ""
         self._advance()
-        done = self._done()
+        done = self._worker_results()
         try:
             for each in done:
                 if self._store is not None:
@@ -336,7 +336,7 @@ class _Walk:
             counted.samples,
             counted.samples - counted.unreadable,
             self._setup.against,
-            tuple(self._named_worst(model) for model in counted.models(self._health)),
+            tuple(self._name_worst(model) for model in counted.models(self._health)),
             tuple(counted.failures),
             counted.failed,
             stopped,
@@ -347,7 +347,7 @@ class _Walk:
             counted.seconds_per_sample,
         )
 
-    def _named_worst(self, model: ModelScores) -> ModelScores:
+    def _name_worst(self, model: ModelScores) -> ModelScores:
         """The scores with the names of the worst samples, and the SPECs that pass these to other commands."""
         again = ((apart, self._source.again(apart.place)) for apart in model.worst)
         worst = [replace(apart, sample=s.name, inputs=s.specs) if s is not None else apart for apart, s in again]
@@ -361,10 +361,10 @@ class _Walk:
         session = Session(model, backend=wishes.backend, arith=wishes.arith, **limits)
         return health(model, counts, session.execute(samples[0]), samples)
 
-    def _done(self) -> Generator[Done]:
+    def _worker_results(self) -> Generator[Done]:
         """Yield the workers' results for the chunks that are not kept."""
         job, wishes = self._setup.job, self._setup.job.wishes
-        chunks = self._named(self._source.chunks(self.kept))
+        chunks = self._note_names(self._source.chunks(self.is_kept))
         if wishes.dask:
             yield from dask(job, chunks, wishes.dask)
             return
@@ -379,28 +379,28 @@ class _Walk:
         self.workers = jobs
         yield from serial(job, chunks, wishes.threads) if jobs == 1 else processes(job, chunks, jobs)
 
-    def _named(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _note_names(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:
             self._names |= {place: sample.name for place, sample in enumerate(chunk.samples, chunk.first)}
             yield chunk
 
     def _advance(self) -> None:
         """Add finished chunks to the scores, in order, up to the first missing one."""
-        while (done := self._early.pop(self._next, None) or self._stored(self._next)) is not None:
+        while (done := self._early.pop(self._next, None) or self._read_stored(self._next)) is not None:
             places = range(done.first, done.first + done.count)
             self._counted.add(done, {place: self._names.pop(place) for place in places if place in self._names})
             self._next += 1
 
-    def kept(self, index: int) -> bool:
+    def is_kept(self, index: int) -> bool:
         """Is this chunk already counted, or in the store and undamaged?"""
         if index < self._next or index in self._early:
             return True
-        done = self._stored(index)
+        done = self._read_stored(index)
         if done is not None:
             self._early[index] = done
         return done is not None
 
-    def _stored(self, index: int) -> Done | None:
+    def _read_stored(self, index: int) -> Done | None:
         """A chunk from the store, read once; None if it is missing or damaged, so that a worker must compute it."""
         if self._store is None or index not in self._kept:
             return None

@@ -171,7 +171,7 @@ def _line(scale: Array | None, zero: Array | None) -> tuple[float, int] | None:
 
 
 def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[object]]:
-    """Convert the counts of some models to arrays by name and JSON; `restored` converts back."""
+    """Convert the counts of some models to arrays by name and JSON; `restore_counts` converts back."""
     arrays = {f"{model}/{name}": found for model, one in counts.items() for name, found in one.codes.items()}
     rest: list[object] = []
     for model, one in counts.items():
@@ -180,7 +180,7 @@ def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[obj
     return arrays, rest
 
 
-def restored(arrays: Mapping[str, Array], rest: Item) -> dict[int, InnerCounts]:
+def restore_counts(arrays: Mapping[str, Array], rest: Item) -> dict[int, InnerCounts]:
     """Convert the result of `plain` back to counts. Raises CallError or ValueError for anything else."""
     made: dict[int, InnerCounts] = {}
     for one in rest:

@@ -20,7 +20,7 @@ from qrun.comparing.differences import class_axis
 from qrun.errors import CallError
 from qrun.evaluating.samples import Label
 from qrun.ir import Array
-from qrun.ir.compound import compared, form_difference, is_compound, numbers, to_runtime
+from qrun.ir.compound import compared_tensors, form_difference, is_compound, numbers, to_runtime
 from qrun.ir.types import describe, is_extension
 
 Outputs = Mapping[str, Array]
@@ -54,7 +54,7 @@ def _bad_metric(spec: str, got: str) -> CallError:
     )
 
 
-def measured(
+def compute_metrics(
     outputs: Outputs, reference: Outputs | None, label: Label | None, own: Mapping[str, Own]
 ) -> dict[str, float]:
     """Compute the columns of one sample. Raises CallError if a metric does not fit the outputs."""
@@ -128,7 +128,8 @@ def _compare(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
         yield "equal", float((a == b).sum())
         yield "elements", float(a.size)
         return
-    agreed = np.concatenate([_agreements(one, other) for one, other in zip(compared(want), compared(got), strict=True)])
+    pairs = zip(compared_tensors(want), compared_tensors(got), strict=True)
+    agreed = np.concatenate([_agreements(one, other) for one, other in pairs])
     if agreed.size:
         yield "same", float(agreed.sum())
         yield "rows", float(agreed.size)

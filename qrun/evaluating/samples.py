@@ -20,8 +20,8 @@ from qrun.errors import CallError, QrunError
 from qrun.io.arrays import bad_file
 from qrun.io.feeds import unknown_input
 from qrun.io.inputs import gather, split_name
-from qrun.io.rows import RowFile, row_files, spooled
-from qrun.io.storable import restored
+from qrun.io.rows import RowFile, row_files, spool
+from qrun.io.storable import restore
 from qrun.ir import Array, Model
 from qrun.ir.compound import as_input
 from qrun.ir.types import describe
@@ -106,7 +106,7 @@ class Sample:
     specs: tuple[str, ...] = ()
 
 
-def renamed(model: Model, feed: Feed) -> Feed:
+def rename_inputs(model: Model, feed: Feed) -> Feed:
     """The feed under this model's input names; if the feed has other names, they are assigned by position."""
     names = [value.name for value in model.inputs]
     if set(feed) >= set(names) or len(feed) != len(names):
@@ -142,7 +142,7 @@ class Axis:
         first = firsts.pop()
         return cls(first if isinstance(first, int) else None)
 
-    def fitted(self, model: Model, feed: Feed) -> dict[str, Array]:
+    def add_batch_axis(self, model: Model, feed: Feed) -> dict[str, Array]:
         """The arrays of a file, with a batch axis of one added to arrays that lack it."""
         ranks = {value.name: len(value.shape) for value in model.inputs if value.shape is not None}
         short = {name for name, array in feed.items() if self.size != 0 and array.ndim + 1 == ranks.get(name)}
@@ -212,7 +212,7 @@ class Stacked:
                 raise CallError(
                     "QR005", "- reads stdin, but stdin is a terminal", fixes=["qrun eval MODEL -i - < x.npy"]
                 )
-            found = spooled(stdin, "stdin", budget)
+            found = spool(stdin, "stdin", budget)
         else:
             found = row_files(Path(path), budget)
         names = [value.name for value in (*self._model.inputs, *self._model.defaults)]
@@ -235,7 +235,7 @@ class Stacked:
         if self._axis.size == 0:
             rows = {key: array[0] for key, array in rows.items()}
         typed = ((key, array, self._dtypes[key]) for key, array in rows.items())
-        feed = {key: restored(array, dtype)[0] if dtype else array for key, array, dtype in typed}
+        feed = {key: restore(array, dtype)[0] if dtype else array for key, array, dtype in typed}
         return Sample(name, feed, specs=specs)
 
     def _rows(self, place: int) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ class Listed:
             found = gather(self._model, specs, Budget(self._limit), None)
         except QrunError as error:
             return Sample(name, error)
-        feed = self._axis.fitted(self._model, found.arrays)
+        feed = self._axis.add_batch_axis(self._model, found.arrays)
         same = all(array is found.arrays[key] for key, array in feed.items())
         return Sample(name, feed, specs=tuple(specs) if same else ())
 
@@ -325,7 +325,7 @@ class StreamedSamples:
                     )
                 given = {self._model.inputs[0].name: given}
             feed = {key: self._value(key, value) for key, value in given.items()}
-            yield Sample(name, self._axis.fitted(self._model, feed), label)
+            yield Sample(name, self._axis.add_batch_axis(self._model, feed), label)
 
     def _value(self, name: str, value: Any) -> Array:
         """Convert a Python value to an array, as the model's input of this name requires if there is one."""

@@ -20,9 +20,9 @@ import numpy as np
 
 from qrun.documents.record import Item, decode, encode
 from qrun.errors import CallError
-from qrun.evaluating.health import plain, restored
+from qrun.evaluating.health import plain, restore_counts
 from qrun.evaluating.work import Done, Failure
-from qrun.io.files import check_folder, failed, replacing
+from qrun.io.files import check_folder, replace_file, write_error
 from qrun.io.storable import storable
 from qrun.ir import Array
 
@@ -49,8 +49,8 @@ class Store:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise failed(folder, error) from None
-            with replacing(str(path)) as stream:
+                raise write_error(folder, error) from None
+            with replace_file(str(path)) as stream:
                 stream.write(text.encode())
                 _settle(stream)
 
@@ -78,21 +78,21 @@ class Store:
                     fixes=["name another folder", "call it as before"],
                 )
 
-    def finished(self) -> set[int]:
+    def finished_chunks(self) -> set[int]:
         """The indices of the chunks in the folder, damaged or not."""
         names = (path.stem.partition("-")[2] for path in self.folder.glob("chunk-*.npz"))
         return {int(name) for name in names if name.isdigit()}
 
     def write(self, done: Done) -> None:
         """Write a chunk; it is on the disk when this returns. Raises CallError if it cannot be written."""
-        with replacing(str(self._path(done.index))) as stream:
-            stream.write(packed(done))
+        with replace_file(str(self._path(done.index))) as stream:
+            stream.write(pack_chunk(done))
             _settle(stream)
 
     def read(self, index: int) -> Done | None:
         """Read a chunk without its outputs; None if it is missing or damaged."""
         try:
-            return unpacked(self._path(index).read_bytes())
+            return unpack_chunk(self._path(index).read_bytes())
         except (OSError, CallError):
             return None
 
@@ -109,7 +109,7 @@ def _short(value: Any) -> str:
     return json.dumps(value)[:60]
 
 
-def packed(done: Done) -> bytes:
+def pack_chunk(done: Done) -> bytes:
     """The bytes of a chunk's file."""
     arrays: dict[str, Array] = {"samples": np.array(done.ran, np.int64)}
     for model, columns in enumerate(done.columns):
@@ -136,7 +136,7 @@ def packed(done: Done) -> bytes:
     return whole + hashlib.sha256(whole).hexdigest().encode()
 
 
-def unpacked(data: bytes) -> Done:
+def unpack_chunk(data: bytes) -> Done:
     """Read a chunk from a file's bytes, without its outputs. Raises CallError if it is damaged."""
     whole, digest = data[:-_DIGEST], data[-_DIGEST:]
     if hashlib.sha256(whole).hexdigest().encode() != digest:
@@ -159,7 +159,7 @@ def unpacked(data: bytes) -> Done:
                     else:
                         model, _, column = rest.partition("/")
                         columns[int(model)][column] = array
-            counts = restored(codes, head["health"])
+            counts = restore_counts(codes, head["health"])
     except (BadZipFile, ValueError, KeyError, IndexError, TypeError) as error:
         raise CallError("QR007", f"a chunk is damaged: {error}") from None
     failures = tuple(decode(Failure, item) for item in head["failures"])

@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.documents.record import omitted
+from qrun.documents.record import optional_field
 from qrun.evaluating.statistics import Blocks, Interval, Pairs, decibels_of, mean_of, wilson
 from qrun.evaluating.work import Done
 from qrun.ir import Array
@@ -68,7 +68,7 @@ class Apart:
     same_argmax: bool | None
     max_abs: float
     sqnr_db: float | None
-    inputs: tuple[str, ...] = omitted(())
+    inputs: tuple[str, ...] = optional_field(())
 
 
 class Tally:

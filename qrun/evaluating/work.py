@@ -16,8 +16,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError, RunError, UnsupportedError
 from qrun.evaluating.health import InnerCounts
-from qrun.evaluating.metrics import measured, own_metric
-from qrun.evaluating.samples import Axis, Feed, Label, Sample, renamed
+from qrun.evaluating.metrics import compute_metrics, own_metric
+from qrun.evaluating.samples import Axis, Feed, Label, Sample, rename_inputs
 from qrun.ir import Array, Model
 from qrun.ir.compound import batch_rows, tensors
 from qrun.ir.load import load
@@ -161,13 +161,13 @@ class Worker:
         wanted = range(len(columns) if self.job.wishes.output else 0)
         kept = tuple(_join_rows([row[model] for row in rows]) for model in wanted)
         where = chunk.index, chunk.first, len(chunk.samples)
-        times = tuple(run.timed() for run in self._runs[: len(self.job.against)])
+        times = tuple(run.take_times() for run in self._runs[: len(self.job.against)])
         return Done(*where, columns, tuple(failures), kept, tuple(ran), self._health(), times)
 
     def _health(self) -> dict[int, InnerCounts]:
         """The counts inside the models since the last call, by place of the model."""
         runs = enumerate(self._runs) if self.job.wishes.health else ()
-        return {place: run.counted() for place, run in runs if run.counts}
+        return {place: run.take_counts() for place, run in runs if run.counts}
 
     def _columns(
         self,
@@ -181,7 +181,7 @@ class Worker:
         made: dict[str, Array] = {}
         for place, row in zip(ran, rows, strict=True):
             reference = None if against is None else row[against]
-            for name, value in measured(row[model], reference, labels[place], self._own).items():
+            for name, value in compute_metrics(row[model], reference, labels[place], self._own).items():
                 column = made.setdefault(name, np.full(len(chunk.samples), np.nan))
                 column[place - chunk.first] = value
         return made
@@ -195,13 +195,13 @@ class _Run:
         self.counts = InnerCounts() if counts else None
         self._times: list[float] = []
 
-    def counted(self) -> InnerCounts:
+    def take_counts(self) -> InnerCounts:
         """Return the counts so far, and start new ones."""
         assert self.counts is not None
         found, self.counts = self.counts, InnerCounts()
         return found
 
-    def timed(self) -> tuple[float, ...]:
+    def take_times(self) -> tuple[float, ...]:
         """The seconds per sample of each plain run since the last call."""
         found, self._times = tuple(self._times), []
         return found
@@ -251,7 +251,7 @@ class _Run:
 
     def _group(self, group: Sequence[Feed]) -> list[dict[str, Array]]:
         rows = len(group)
-        named = [renamed(self.model, feed) for feed in group]
+        named = [rename_inputs(self.model, feed) for feed in group]
         if self.axis.size:  # the last group may be short: its last sample fills the batch
             named += named[-1:] * (self.axis.size - rows)
         feed = (
@@ -317,7 +317,7 @@ def _failure(place: int, sample: Sample, side: int | None, error: QrunError) -> 
     return Failure(place, sample.name, side, error.code, error.name, f"{error.message}{f': got {got}' if got else ''}")
 
 
-def described(job: Job) -> dict[str, Any]:
+def describe_job(job: Job) -> dict[str, Any]:
     """A description of the job, for `Store`: jobs that differ in it have different results."""
     wishes = job.wishes
     return {

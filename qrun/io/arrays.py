@@ -102,7 +102,7 @@ class Npz:
 
         self.source = source
         self.members: dict[str, ZipInfo] = {}
-        with _undamaged(source):
+        with _translate_damage(source):
             self._archive = ZipFile(stream)
         for info in self._archive.infolist():
             key = info.filename.removesuffix(".npy")
@@ -112,12 +112,12 @@ class Npz:
 
     def read(self, key: str, budget: Budget) -> Array:
         info = self.members[key]
-        with _undamaged(self.source), self._archive.open(info) as member:
+        with _translate_damage(self.source), self._archive.open(info) as member:
             return read_array(member, f"{self.source}[{key}]", budget, info.file_size)
 
     def unpack(self, key: str, target: IO[bytes]) -> None:
         """Write the bytes of a member, a .npy file, to a stream."""
-        with _undamaged(self.source), self._archive.open(self.members[key]) as member:
+        with _translate_damage(self.source), self._archive.open(self.members[key]) as member:
             while block := member.read(CHUNK):
                 target.write(block)
 
@@ -132,7 +132,7 @@ def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]
 
 
 @contextmanager
-def _undamaged(source: str) -> Iterator[None]:
+def _translate_damage(source: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -254,7 +254,7 @@ def write_npy(stream: IO[bytes], array: Array) -> None:
     np.lib.format.write_array(writer, np.asanyarray(array), allow_pickle=False)
 
 
-def numbered(folder: Path, kind: str) -> Iterator[Path]:
+def numbered_files(folder: Path, kind: str) -> Iterator[Path]:
     """Yield ``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
     place = 0
     while (path := folder / f"{kind}_{place}.pb").exists():

@@ -64,12 +64,12 @@ def check_feeds(
     for name, given in feeds.items():
         value, array = known[name], given
         if (mask := getattr(given, "mask", None)) is not None and isinstance(given, np.ndarray) and np.any(mask):
-            raise _masked(model, value, sources.get(name, "the array"), given)
+            raise _masked_error(model, value, sources.get(name, "the array"), given)
         if not is_compound(given):
             array = as_input(given, value)
         problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
         if problem is not None:
-            got = _told(array, given)
+            got = _describe_given(array, given)
             source = sources.get(name, "the array")
             raise _input_mismatch(model, known[name], array, source, problem, got, name in written)
         checked[name] = array
@@ -83,7 +83,7 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
     near = close_matches(str(name), names)
     listing = "qrun inspect MODEL lists the inputs" if names else "qrun MODEL runs it without"
     spec = quote(f"{near[0]}={source or 'FILE'}") if near else ""
-    fixes = [f"did you mean -i {spec}?"] if near else [model.filled(listing)]
+    fixes = [f"did you mean -i {spec}?"] if near else [model.fill_in(listing)]
     what = f"the model has no input {name!r}" if name or names else "the model has no inputs"
     facts = [("inputs", some(names, 12) or "none")]
     calls = [f"did you mean {near[0]!r}?"] if near else ["session.inputs lists the inputs"]
@@ -127,10 +127,10 @@ def _mismatch(
         return _Mismatch(str(value), stated)
     if fixed not in (None, array.shape):
         return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)
-    return _bound(value, array, symbols)
+    return _bind_symbols(value, array, symbols)
 
 
-def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> _Mismatch | None:
+def _bind_symbols(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> _Mismatch | None:
     """The mismatch of the first symbol that has another size elsewhere; symbols without a size get this array's."""
     want: list[int | None] = []
     for dim, got in zip(value.sizes, array.shape, strict=False):
@@ -142,7 +142,7 @@ def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]])
     return None
 
 
-def _told(array: Array, given: object) -> str:
+def _describe_given(array: Array, given: object) -> str:
     """Describe what was given: type and shape of the array, or the value itself if it made no tensor."""
     odd = odd_objects(array)
     if not odd:
@@ -152,7 +152,7 @@ def _told(array: Array, given: object) -> str:
     return f"objects {shape_text(array.shape)} with {repr(odd[0])}" if array.ndim else repr(given)
 
 
-def _masked(model: Model, value: TensorType, source: str, array: Any) -> CallError:
+def _masked_error(model: Model, value: TensorType, source: str, array: Any) -> CallError:
     hidden = int(np.count_nonzero(array.mask))
     what = f"{source} does not fit input {value.name!r}: {hidden} of its {array.size} elements are masked"
     facts = [("expected", f"{value} without a mask"), ("got", f"a masked array {describe(array.data)}")]
@@ -167,7 +167,7 @@ def _input_mismatch(
     if problem.origin == SHAPE:
         fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
     elif problem.want is not None and written:
-        fixes.append(fitting.written_fix(value.name, array, problem.want))
+        fixes.append(fitting.option_fix(value.name, array, problem.want))
     elif problem.want is not None and (fix := fitting.axes_fix(array.shape, problem.want)):
         fixes.append(fix)
     if value.dtype is not None and (array.dtype != value.dtype or odd_objects(array)):

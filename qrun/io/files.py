@@ -40,7 +40,7 @@ def cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
     return CallError("QR008", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
 
 
-def failed(target: str, error: OSError | ValueError) -> CallError:
+def write_error(target: str, error: OSError | ValueError) -> CallError:
     """The error for a file or folder whose writing failed with `error`."""
     fix = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
     return cannot(target, getattr(error, "strerror", None) or str(error), fix)
@@ -55,7 +55,7 @@ def real_path(target: str) -> str:
 
 
 def check_file(target: str) -> None:
-    """Raise CallError if `replacing` cannot write to this file, as far as can be known in advance."""
+    """Raise CallError if `replace_file` cannot write to this file, as far as can be known in advance."""
     found = _status(target)
     if not target or target.endswith(("/", os.sep)) or (found is not None and stat.S_ISDIR(found.st_mode)):
         raise cannot(target, "it is a folder" if target else "the name is empty", "name a file")
@@ -94,11 +94,11 @@ def _status(path: str) -> os.stat_result | None:
     except _NOTHING:
         return None
     except (OSError, ValueError) as error:
-        raise failed(path, error) from None
+        raise write_error(path, error) from None
 
 
 @contextmanager
-def replacing(target: str) -> Iterator[IO[bytes]]:
+def replace_file(target: str) -> Iterator[IO[bytes]]:
     """A stream to a new file that replaces `target` when the block ends without an error, with the old file's mode.
 
     Links are followed. A target that is no regular file (a pipe, a device) is written directly. Raises CallError if the
@@ -106,13 +106,13 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
     """
     check_file(target)
     old = _status(target)
-    with _reported(target):
+    with _report_errors(target):
         if old is not None and not stat.S_ISREG(old.st_mode):
             with open(target, "wb") as stream:
                 yield stream
             return
         path = real_path(target)
-        with _hidden(os.path.dirname(path)) as hidden:
+        with _hidden_folder(os.path.dirname(path)) as hidden:
             new = os.path.join(hidden, "0")
             with open(new, "xb") as stream:
                 yield stream
@@ -134,9 +134,9 @@ def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
     while made and not os.path.exists(parent := os.path.dirname(made[-1])):
         made.append(parent)
     try:
-        with _reported(folder):
+        with _report_errors(folder):
             os.makedirs(path, exist_ok=True)
-            with _hidden(path) as hidden:
+            with _hidden_folder(path) as hidden:
                 names: list[str] = []
                 for name, content in files:
                     with open(os.path.join(hidden, str(len(names))), "xb") as stream:
@@ -175,15 +175,15 @@ def _exchange(folder: str, hidden: str, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def _reported(target: str) -> Iterator[None]:
+def _report_errors(target: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise failed(target, error) from None
+        raise write_error(target, error) from None
 
 
 @contextmanager
-def _hidden(folder: str) -> Iterator[str]:
+def _hidden_folder(folder: str) -> Iterator[str]:
     """An empty hidden folder in `folder` that belongs to this writer alone; it is removed at the end."""
     numbered = (os.path.join(folder, f"{HIDDEN}{number}") for number in count())
     path, lock = next(taken for path in numbered if (taken := _take(path)))
@@ -207,7 +207,7 @@ def _take(path: str) -> tuple[str, int] | None:
         lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except (FileExistsError, FileNotFoundError):
         return None
-    if _locked(lock, place) is not False:
+    if _lock(lock, place) is not False:
         return path, lock
     os.close(lock)
     return None
@@ -225,13 +225,13 @@ def _remove_abandoned(path: str) -> None:
         except FileNotFoundError:
             os.rmdir(path)
             return
-        if _locked(lock, place):
+        if _lock(lock, place):
             _discard(path, lock)
         else:
             os.close(lock)
 
 
-def _locked(handle: int, path: str) -> bool | None:
+def _lock(handle: int, path: str) -> bool | None:
     """Lock an open file. True if locked; False if another writer has it or has removed it; None without locks here."""
     try:
         if sys.platform == "win32":

@@ -26,28 +26,28 @@ def axes_fix(shape: Sequence[int], want: Dims) -> str:
     """Suggest code that gives x the wanted sizes, or say which sizes are wrong; "" if they fit."""
     if fits(shape, want):
         return ""
-    found = next((f"{why}: {text} fits" for why, text, made in _arranged(shape, len(want)) if fits(made, want)), "")
-    return found or _reshaped(shape, want) or _wrong_sizes(shape, want, "x")
+    found = next((f"{why}: {text} fits" for why, text, made in _new_axes(shape, len(want)) if fits(made, want)), "")
+    return found or _reshape_fix(shape, want) or _wrong_sizes(shape, want, "x")
 
 
-def written_fix(name: str, array: Array, want: Dims) -> str:
+def option_fix(name: str, array: Array, want: Dims) -> str:
     """As `axes_fix`, for an input whose values are written on the command line: suggest what to write instead."""
     if fits(array.shape, want):
         return ""
-    for why, _, made in _arranged(array.shape, len(want)):
+    for why, _, made in _new_axes(array.shape, len(want)):
         in_order = [n for n in made if n != 1] == [n for n in array.shape if n != 1]
         if fits(made, want) and in_order and array.size <= MOST_WRITTEN:
-            return f"{why}: {written(name, array.reshape(made).tolist())} fits"
+            return f"{why}: {option(name, array.reshape(made).tolist())} fits"
     return _wrong_sizes(array.shape, want, name)
 
 
-def written(name: str, values: object) -> str:
+def option(name: str, values: object) -> str:
     """The command line option that gives an input these values."""
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
     return f"-i {shlex.quote(f'{name}={text}')}"
 
 
-def _arranged(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Sequence[int]]]:
+def _new_axes(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Sequence[int]]]:
     """Yield the usual changes of the number or order of axes, the likeliest first: why, code, and resulting shape."""
     missing = rank - len(shape)
     if missing < 0:
@@ -71,7 +71,7 @@ def _arranged(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Seque
             yield why, f"np.transpose(x, {axes}){added}", [*ones, *(shape[a] for a in axes)]
 
 
-def _reshaped(shape: Sequence[int], want: Dims) -> str:
+def _reshape_fix(shape: Sequence[int], want: Dims) -> str:
     """Suggest a reshape for a flattened array, if at most one size is free; else ""."""
     fixed = math.prod(n for n in want if n is not None)
     count = math.prod(shape)
@@ -108,7 +108,7 @@ def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
     low, high = target
     source = _range(array.dtype)
     if source is None:
-        return _rounded(array, dtype, before)
+        return _integer_fixes(array, dtype, before)
     if source[1] - source[0] == high - low and array.dtype.itemsize < 8:
         wide, shift = f"int{16 * array.dtype.itemsize}", low - source[0]
         sign = "+" if shift > 0 else "-"
@@ -145,7 +145,7 @@ def _readable(array: Array, dtype: np.dtype) -> bool:
     return True
 
 
-def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:
+def _integer_fixes(array: Array, dtype: np.dtype, before: str) -> list[str]:
     """Suggest conversions of floats to an integer type: rounding, scaling of pixels, or quantizing."""
     low, high = _range(dtype) or (0, 0)
     name = _numpy_name(dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from qrun.errors import CallError
 from qrun.io import fitting
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.compound import absent, sequence, wrapped
+from qrun.ir.compound import absent, sequence, wrap_value
 from qrun.ir.types import integer_range, type_name
 from qrun.shapes import MOST_AXES
 
@@ -86,13 +86,15 @@ def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
         return absent() if data is None else to_value(model, held, data, text)
     if stated.kind == "sequence" and held is not None and held.kind == "tensor" and isinstance(data, list):
         return sequence([to_array(model, held, item, text) for item in data], held.dtype)
-    return to_array(model, stated, data, text) if stated.kind == "tensor" else wrapped(_mapped(data, stated), stated)
+    if stated.kind == "tensor":
+        return to_array(model, stated, data, text)
+    return wrap_value(_convert_keys(data, stated), stated)
 
 
-def _mapped(data: Any, stated: TensorType) -> Any:
+def _convert_keys(data: Any, stated: TensorType) -> Any:
     """JSON objects with the keys of this map type: JSON keys are strings, so integer keys are converted."""
     if isinstance(data, list) and stated.element is not None:
-        return [_mapped(row, stated.element) for row in data]
+        return [_convert_keys(row, stated.element) for row in data]
     if not isinstance(data, dict) or stated.key is None or stated.key.kind not in "iu":
         return data
     return {_integer(key): value for key, value in data.items()}
@@ -122,7 +124,7 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
             truths = np.array(flat, bool).reshape(shape).tolist()
             raise _Unfit(
                 "0 and 1, not true and false",
-                fitting.written(value.name, truths) if len(flat) <= fitting.MOST_WRITTEN else "write true and false",
+                fitting.option(value.name, truths) if len(flat) <= fitting.MOST_WRITTEN else "write true and false",
             )
         return _flat_array(value.dtype, flat).reshape(shape)
     except RecursionError:

@@ -20,9 +20,9 @@ from qrun.declare.frozen import changeable
 from qrun.errors import CallError, some
 from qrun.io.feeds import check_feeds, unknown_input
 from qrun.io.sizes import fixed_sizes
-from qrun.io.storable import restored
+from qrun.io.storable import restore
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.compound import joined
+from qrun.ir.compound import join_tensors
 from qrun.ir.types import describe
 from qrun.memory import Budget, available
 
@@ -79,7 +79,7 @@ class Parts:
     def values(self) -> Iterator[tuple[str, Array, str]]:
         """Yield name, value and source of each input. Raises CallError if tensors are missing or do not fit."""
         for name, parts in self.found.items():
-            value, source = joined(parts), self.sources[name]
+            value, source = join_tensors(parts), self.sources[name]
             if value is None:
                 got = ", ".join(f"{name}{part}" for part in list(parts)[:6])
                 expected = f"{name}[0], {name}[1], ... of one type, or {name}.keys and {name}.values"
@@ -100,7 +100,7 @@ class _Reader:
 
     @property
     def known(self) -> dict[str, TensorType]:
-        return _known(self.model)
+        return _inputs_by_name(self.model)
 
     def give(self, name: str, array: Array, source: str) -> None:
         if name not in self.known:
@@ -109,7 +109,7 @@ class _Reader:
             raise inputerrors.twice(self.model, name, self.feeds.sources[name], source)
         value = self.known[name]
         if value.dtype is not None:
-            array, done = restored(array, value.dtype)
+            array, done = restore(array, value.dtype)
             if done:
                 self.feeds.notes.append(f"input {name}: {done} ({source})")
         self.budget.hold(array, f"input {name}")
@@ -121,7 +121,7 @@ class _Reader:
         if not rest:
             raise inputerrors.no_file(self.model, name, spec)
         if name:
-            self.named(name, rest)
+            self.read_named(name, rest)
         elif "=" in spec and not os.path.exists(spec) and not (spec[-1] == "/" or "/" in spec.partition("=")[0]):
             wrong, _, rest = spec.partition("=")
             raise (
@@ -130,7 +130,7 @@ class _Reader:
         else:
             self.path(spec)
 
-    def named(self, name: str, rest: str) -> None:
+    def read_named(self, name: str, rest: str) -> None:
         from qrun.io import inline
 
         others = [other for other in self.known if f",{other}=" in rest]
@@ -227,7 +227,7 @@ class _Reader:
     def folder(self, path: Path) -> list[Array]:
         from qrun.ir.tensorfile import read_value
 
-        files = list(arrays.numbered(path, "input"))
+        files = list(arrays.numbered_files(path, "input"))
         if not files and (any(path.glob("output_*.pb")) or not self.model.inputs):
             return []
         if not files:
@@ -260,7 +260,7 @@ class _Reader:
             fix = "-i NAME=FILE says which input a file is for" if names else "qrun MODEL runs it without"
             what = f"no input is left for {source}"
             facts = [("inputs", names or "none"), ("given", some(taken, 12))]
-            raise CallError("QR002", what, where=[self.model.label], facts=facts, fixes=[self.model.filled(fix)])
+            raise CallError("QR002", what, where=[self.model.label], facts=facts, fixes=[self.model.fill_in(fix)])
         for name, (array, source) in zip(free, self.nameless, strict=False):
             self.give(name, array, source)
 
@@ -293,7 +293,7 @@ def read_inputs(
     feeds.arrays = checked
     missing = [v for v in model.inputs if v.name not in checked]
     if missing:
-        from qrun.io.randoms import named_batch, random_feeds
+        from qrun.io.randoms import is_batch_name, random_feeds
 
         made = random_feeds(model, missing, checked, sizes, seed, budget, refuses)
         arrays = {**checked, **made.arrays}
@@ -301,7 +301,7 @@ def read_inputs(
         feeds.sources |= made.sources
         feeds.notes.append(made.note)
         feeds.symbols |= made.sizes
-        ones = {name for name, size in made.sizes.items() if size == 1 and (made.fits or named_batch(name))}
+        ones = {name for name, size in made.sizes.items() if size == 1 and (made.fits or is_batch_name(name))}
         feeds.assumed = tuple(name for name in made.sizes if name not in ones) or tuple(made.sizes)
         feeds.fits = made.fits
     return feeds
@@ -328,9 +328,9 @@ def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:
 
 def split_name(model: Model, spec: str) -> tuple[str, str]:
     """Split a spec into the longest input name that it starts with ("" if none) and the rest."""
-    name = max((n for n in _known(model) if spec.startswith(n + "=")), key=len, default="")
+    name = max((n for n in _inputs_by_name(model) if spec.startswith(n + "=")), key=len, default="")
     return (name, spec[len(name) + 1 :]) if name else ("", spec)
 
 
-def _known(model: Model) -> dict[str, TensorType]:
+def _inputs_by_name(model: Model) -> dict[str, TensorType]:
     return {v.name: v for v in (*model.inputs, *model.defaults)}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from qrun.errors import CallError, close_matches
-from qrun.io.arrays import numbered, write_npy
-from qrun.io.files import cannot, check_file, check_folder, real_path, replacing, write_files
+from qrun.io.arrays import numbered_files, write_npy
+from qrun.io.files import cannot, check_file, check_folder, real_path, replace_file, write_files
 from qrun.io.storable import storable
 from qrun.ir import Array, Model
 from qrun.ir.compound import tensors
@@ -98,7 +98,7 @@ def save(
         return notes
     if Path(target).suffix == ".npy" and len(stored) != 1:
         raise _bad(f"{target} holds one array, and there are {len(stored)}", target, f"-o {Path(target).stem}.npz")
-    with replacing(target) as stream:
+    with replace_file(target) as stream:
         if Path(target).suffix == ".npy":
             write_npy(stream, next(iter(stored.values())))
         else:
@@ -146,7 +146,7 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
         "tensor": {name: array for name, array in outputs.items() if name in extra},
     }
     for kind, arrays in kinds.items():
-        count = sum(1 for _ in numbered(folder, kind))
+        count = sum(1 for _ in numbered_files(folder, kind))
         if count > len(arrays):
             what = f"{folder} holds more {kind}s than this run has"
             facts = [("expected", f"at most {len(arrays)} files {kind}_*.pb"), ("got", str(count))]
@@ -197,7 +197,7 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
                 facts=[("tensors", f"{len(made)}, such as {', '.join(made[:3])}" if made else "none")],
                 fixes=[f"did you mean {' or '.join(near)}?"]
                 if near
-                else [model.filled("qrun inspect MODEL --nodes lists the tensors")],
+                else [model.fill_in("qrun inspect MODEL --nodes lists the tensors")],
             )
         chosen |= found
     outputs = {v.name for v in model.outputs}

@@ -41,7 +41,7 @@ _BATCH = re.compile(r"batch|^(n|b|bs)$", re.I)
 _SEQUENCE = re.compile(r"seq|time|len|frame|step|token|^(t|l|s)$", re.I)
 
 
-def named_batch(name: str) -> bool:
+def is_batch_name(name: str) -> bool:
     """Does the name of an axis say that it is the batch?"""
     return bool(_BATCH.search(name))
 
@@ -60,7 +60,7 @@ def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
 
 def _kind(value: TensorType, sizes: Sequence[int | str], place: int, image: Sequence[int]) -> Kind:
     rank, name = len(sizes), str(sizes[place])
-    if named_batch(name):
+    if is_batch_name(name):
         return "batch"
     if place in image:
         return "image"
@@ -152,13 +152,13 @@ class Wholes:
 
     def _size(self, node: Node, name: str, axis: int) -> int | None:
         """The size of an axis of the node's input with this name; 0 if the input is omitted, None if unknown."""
-        tensor = _given(node, name)
+        tensor = _input_tensor(node, name)
         if not tensor:
             return 0
         shape = self.shapes.get(tensor)
         if shape is not None:
             return shape[axis] if -len(shape) <= axis < len(shape) else None
-        value = _known(self.model, tensor)
+        value = _nearest_type(self.model, tensor)
         if value is None or not -len(value.sizes) <= axis < len(value.sizes):
             return None
         size = value.sizes[axis]
@@ -170,7 +170,7 @@ def _axis(node: Node, axis: int | str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _given(node: Node, name: str) -> str:
+def _input_tensor(node: Node, name: str) -> str:
     """The tensor that the node reads as the input of this name; "" if it is omitted."""
     definition = find(node.domain, node.op_type, node.version)
     names = [p.name for p in definition.inputs] if definition else []
@@ -178,7 +178,7 @@ def _given(node: Node, name: str) -> str:
     return node.inputs[place] if place < len(node.inputs) else ""
 
 
-def _known(model: Model, tensor: str) -> TensorType | None:
+def _nearest_type(model: Model, tensor: str) -> TensorType | None:
     """The type of the tensor, or of the nearest known tensor before it, because layers keep the axes of sequences."""
     for _ in range(len(model.nodes)):
         value = model.fed.get(tensor) or model.types.get(tensor) or _types(model).get(tensor)
@@ -211,7 +211,7 @@ def _readers(model: Model) -> Mapping[str, Sequence[tuple[Node, Whole]]]:
     for value in model.inputs:
         if value.kind != "tensor" or value.dtype is None or not re.search("int|bool", type_name(value.dtype)):
             continue
-        readers = list(_reached(model, value.name))
+        readers = list(_length_readers(model, value.name))
         if not readers and _MASK_NAME in value.name.lower():
             readers = [(node, MASK) for node in model.consumers.get(value.name, ())[:1]]
         if readers:
@@ -219,7 +219,7 @@ def _readers(model: Model) -> Mapping[str, Sequence[tuple[Node, Whole]]]:
     return found
 
 
-def _reached(model: Model, name: str) -> Iterator[tuple[Node, Whole]]:
+def _length_readers(model: Model, name: str) -> Iterator[tuple[Node, Whole]]:
     """Yield the nodes that read a tensor, or a converted or moved form of it, as an input that says how much counts."""
     left = [name]
     while left:
@@ -244,7 +244,7 @@ def _pasts(model: Model) -> Sequence[tuple[Node, Whole]]:
         for node in model.consumers.get(value.name, ()):
             definition = find(node.domain, node.op_type, node.version)
             for whole in (definition.wholes if definition else {}).values():
-                if len(whole.of) > 1 and not whole.less and _given(node, whole.of[-1][0]) == value.name:
+                if len(whole.of) > 1 and not whole.less and _input_tensor(node, whole.of[-1][0]) == value.name:
                     found.append((node, whole))
     return found
 
@@ -276,12 +276,12 @@ class RandomFeeds:
     def note(self) -> str:
         """A note for the user on the arrays and sizes."""
         drawn = [name for name in self.arrays if name not in self.full]
-        parts = [f"random data, seed {self.seed}, for {self._listed(drawn)}"] if drawn else []
-        parts += [f"full lengths and masks for {self._listed(self.full)}"] if self.full else []
+        parts = [f"random data, seed {self.seed}, for {self._list_arrays(drawn)}"] if drawn else []
+        parts += [f"full lengths and masks for {self._list_arrays(self.full)}"] if self.full else []
         parts += [f"{sizes_text(self.sizes)} (--shape changes that)"] if self.sizes else []
         return "; ".join(parts)
 
-    def _listed(self, names: Sequence[str]) -> str:
+    def _list_arrays(self, names: Sequence[str]) -> str:
         shown = ", ".join(f"{name} {describe(self.arrays[name])}" for name in names[:_SHOWN])
         return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
@@ -317,9 +317,9 @@ def random_feeds(
 
     def drawn(chosen: Mapping[str, int]) -> RandomFeeds:
         wholes = Wholes(model, {**symbols, **chosen}, shapes)
-        own = _fitted(axes, symbols, chosen, wholes)
+        own = _fit_sizes(axes, symbols, chosen, wholes)
         every = {**symbols, **own}
-        return _drawn(model, wanted, sizes.shapes, replace(wholes, symbols=every), seed, budget.aside(), own)
+        return _draw(model, wanted, sizes.shapes, replace(wholes, symbols=every), seed, budget.aside(), own)
 
     return _first(map(drawn, tries(kinds(axes, free))), lambda made: refuses({**given, **made.arrays}))
 
@@ -345,7 +345,7 @@ def _first(ways: Iterator[RandomFeeds], refused: Callable[[RandomFeeds], bool]) 
     return replace(first, fits=False)
 
 
-def _drawn(
+def _draw(
     model: Model,
     wanted: Sequence[TensorType],
     shapes: Mapping[str, tuple[int, ...]],
@@ -384,7 +384,7 @@ def _drawn(
     return RandomFeeds(made, own, tuple(full), seed)
 
 
-def _fitted(
+def _fit_sizes(
     axes: Sequence[Axes], symbols: Mapping[str, int], chosen: Mapping[str, int], wholes: Wholes
 ) -> dict[str, int]:
     """The sizes of the free axes: as chosen, unless they follow from other sizes."""

@@ -104,7 +104,7 @@ def one_row(
     return found
 
 
-def spooled(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:
+def spool(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:
     """Open the arrays of a stream as `row_files` does; copies the stream to a temporary file first."""
     with tempfile.NamedTemporaryFile(prefix="qrun-") as file:
         copyfileobj(stream, file, 1 << 20)

@@ -87,7 +87,7 @@ def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
 
 
 def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> CallError:
-    meant = [_meant(part, known, values) for part in spec.split(",")]
+    meant = [_suggest_spec(part, known, values) for part in spec.split(",")]
     return CallError(
         "QR005",
         f"--shape {spec} is neither INPUT:SIZES nor DIMENSION=SIZE of this model",
@@ -141,7 +141,7 @@ def _whole(value: TensorType) -> str:
     return f"such as --shape {value.name}:{'x'.join(map(str, _sizes(value, ())))}"
 
 
-def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:
+def _suggest_spec(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:
     """The spec that was probably meant: with the nearest name, ``:`` for the sizes of an input, ``=`` for a dimension;
     "" if no name is near. A spec that gives a named dimension by its place, as ``x[0]=4``, gets the name.
     """

@@ -39,7 +39,7 @@ def digest(array: Array) -> str:
     return sha256(little.reshape(-1).view(np.uint8).data).hexdigest()
 
 
-def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
+def restore(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
     """The inverse of `storable`: the array as `dtype`, and a description; unchanged if it is not the stored form."""
     if array.dtype == dtype:
         return array, ""

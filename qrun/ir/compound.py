@@ -41,7 +41,7 @@ class Compound(np.ndarray):
         return made
 
 
-def _made(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]) -> Compound:
+def _build(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]) -> Compound:
     made = np.zeros(shape, kind).view(Compound)
     made.elements = tuple(elements)
     return made
@@ -50,19 +50,19 @@ def _made(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]
 def sequence(elements: Iterable[Array], element: np.dtype[Any] | None = None) -> Compound:
     """A sequence of tensors. element: their type; None for the type of the first one."""
     parts = tuple(elements)
-    made = _made((len(parts),), SEQUENCE, parts)
+    made = _build((len(parts),), SEQUENCE, parts)
     made.element = element if element is not None or not parts else parts[0].dtype
     return made
 
 
 def absent() -> Compound:
     """An empty optional value."""
-    return _made((), OPTIONAL, ())
+    return _build((), OPTIONAL, ())
 
 
 def maps(keys: Array, values: Array) -> Compound:
     """A map from keys [k] to values [k], or a sequence of maps, values [n,k]."""
-    return _made(values.shape[:-1], MAP, (keys, values))
+    return _build(values.shape[:-1], MAP, (keys, values))
 
 
 def is_compound(value: Array) -> bool:
@@ -117,13 +117,13 @@ def _parts(value: Array) -> dict[str, Array]:
 def numbers(value: Array) -> Array:
     """A tensor to compare in place of a value: the numbers of all elements of a sequence, the values of maps, an empty
     tensor for an empty optional."""
-    found = compared(value)
+    found = compared_tensors(value)
     if not isinstance(value, Compound) or value.dtype == MAP:
         return found[0]
     return np.concatenate([part.reshape(-1) for part in found]) if found else np.zeros(0, value.element or np.float32)
 
 
-def compared(value: Array) -> tuple[Array, ...]:
+def compared_tensors(value: Array) -> tuple[Array, ...]:
     """The tensors whose numbers are compared: the elements of a sequence, the values of maps, the tensor itself."""
     if not isinstance(value, Compound):
         return (value,)
@@ -159,7 +159,7 @@ def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
     return None
 
 
-def joined(found: Mapping[str, Array]) -> Compound | None:
+def join_tensors(found: Mapping[str, Array]) -> Compound | None:
     """The inverse of `tensors`, from a value's parts by suffix; None where tensors are missing, or differ in type."""
     if found.keys() == {".keys", ".values"}:
         keys, values = found[".keys"], found[".values"]
@@ -210,7 +210,7 @@ def _keys(stated: TensorType) -> np.dtype[Any] | None:
     return stated.key if stated.kind == "map" or stated.element is None else stated.element.key
 
 
-def wrapped(value: Any, stated: TensorType) -> Array:
+def wrap_value(value: Any, stated: TensorType) -> Array:
     """Convert a Python value to this type: the inverse of `to_runtime`. A value that does not fit becomes an array.
 
     Numbers, lists and tuples become arrays of the stated element type, unless that would change them: a text is no
@@ -224,7 +224,7 @@ def wrapped(value: Any, stated: TensorType) -> Array:
             return absent()
         if held is None or held.kind == "tensor":
             return texts(np.asarray(value), held.dtype if held else None)
-        return wrapped(value, held)
+        return wrap_value(value, held)
     if stated.kind == "sequence" and isinstance(value, (list, tuple)):
         if held is not None and held.kind == "map":
             return _table(value, held)
@@ -241,8 +241,8 @@ def wrapped(value: Any, stated: TensorType) -> Array:
 
 
 def as_input(value: Any, stated: TensorType) -> Array:
-    """Convert a Python input to this type: as `wrapped`; for a tensor to an array, with texts as str."""
-    return texts(np.asarray(value), stated.dtype) if stated.kind == "tensor" else wrapped(value, stated)
+    """Convert a Python input to this type: as `wrap_value`; for a tensor to an array, with texts as str."""
+    return texts(np.asarray(value), stated.dtype) if stated.kind == "tensor" else wrap_value(value, stated)
 
 
 def _array(value: Any) -> Array:
@@ -275,10 +275,10 @@ def _as_type(values: Any, dtype: np.dtype[Any] | None) -> Array:
 def from_runtime(value: Any, stated: TensorType | None) -> Array:
     """Convert a value from another runtime: the inverse of `to_runtime`. stated: its type, if the model states it."""
     if stated is not None and stated.kind != "tensor":
-        return wrapped(value, stated)
+        return wrap_value(value, stated)
     if isinstance(value, list):
         held = TensorType("", None, None, "map" if value and isinstance(value[0], Mapping) else "tensor")
-        return wrapped(value, TensorType("", None, None, "sequence", held))
+        return wrap_value(value, TensorType("", None, None, "sequence", held))
     return np.asarray(value)
 
 

@@ -101,7 +101,7 @@ class External:
         """
         if self.folder is None and self._spared:
             return self._none(location, length)
-        with self._explained(location, tensor, length):
+        with self._explain_errors(location, tensor, length):
             try:
                 return self._file(location, tensor).read(start, length, tensor, self._budget)
             except FileNotFoundError:
@@ -116,7 +116,7 @@ class External:
         """
         if length < _LARGE or self.folder is None or self._spared or not hasattr(os, "preadv"):
             return None
-        with self._explained(location, tensor, length):
+        with self._explain_errors(location, tensor, length):
             file = self._file(location, tensor)
             if file.open is None and sum(other.open is not None for other in self.files.values()) >= _OPEN:
                 return None
@@ -132,7 +132,7 @@ class External:
         return self.files[location]
 
     @contextmanager
-    def _explained(self, location: str, tensor: str, length: int) -> Iterator[None]:
+    def _explain_errors(self, location: str, tensor: str, length: int) -> Iterator[None]:
         """Translate errors into words for the user."""
         try:
             yield

@@ -42,7 +42,7 @@ class GraphContext:
     def __contains__(self, name: str) -> bool:
         return name in self.names or (self.outer is not None and name in self.outer)
 
-    def shared(self, names: Iterable[str]) -> tuple[str, ...]:
+    def intern_names(self, names: Iterable[str]) -> tuple[str, ...]:
         """These names, each as the one string that equal names share."""
         share = self.texts.setdefault
         return tuple([share(name, name) for name in names])
@@ -159,8 +159,8 @@ def _captured_names(proto: onnx.NodeProto) -> set[str]:
 
 def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     """The keyword arguments of Model that one graph determines."""
-    reads = [scope.shared(proto.input) for proto in graph.node]
-    makes = [scope.shared(proto.output) for proto in graph.node]
+    reads = [scope.intern_names(proto.input) for proto in graph.node]
+    makes = [scope.intern_names(proto.output) for proto in graph.node]
     _refuse_undecodable(graph, scope, reads, makes)
     constants = _constants(graph, scope)
     inputs = [value_type(v) for v in graph.input]
@@ -241,18 +241,18 @@ def undecodable(label: str, name: bytes) -> ModelError:
 
 
 def value_type(info: onnx.ValueInfoProto) -> TensorType:
-    return _typed(info.name, info.type)
+    return _tensor_type(info.name, info.type)
 
 
-def _typed(name: str, proto: onnx.TypeProto) -> TensorType:
+def _tensor_type(name: str, proto: onnx.TypeProto) -> TensorType:
     kind = proto.WhichOneof("value") or "tensor_type"
     if kind != "tensor_type":
         plain = kind.removesuffix("_type")
         if plain == "map":
-            held = _typed(name, proto.map_type.value_type)
+            held = _tensor_type(name, proto.map_type.value_type)
             return TensorType(name, None, None, plain, held, DTYPES.get(proto.map_type.key_type))
         inner = getattr(proto, kind).elem_type if plain in ("sequence", "optional") else None
-        return TensorType(name, None, None, plain, None if inner is None else _typed(name, inner))
+        return TensorType(name, None, None, plain, None if inner is None else _tensor_type(name, inner))
     tensor = proto.tensor_type
     shape: tuple[int | str | None, ...] | None = None
     if tensor.HasField("shape"):
@@ -366,7 +366,7 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
     if proto.type == AttributeProto.SPARSE_TENSOR:
         return to_dense(proto.sparse_tensor, scope.external, where)
     if proto.type == AttributeProto.TYPE_PROTO:
-        return _typed("", proto.tp)
+        return _tensor_type("", proto.tp)
     if proto.type == AttributeProto.GRAPH:
         return subgraph(proto.g, scope)
     if proto.type == AttributeProto.GRAPHS:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qrun.child import running
+from qrun.child import current_child
 from qrun.child.inference import Expand, plain_nodes
 from qrun.ir import schema
 from qrun.ir.graph import value_type
@@ -51,8 +51,8 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
             del proto.graph.node[:]
             proto.graph.node.extend(nodes)
         long = _shorten_names(proto.graph)
-        made = map(onnx.ValueInfoProto.FromString, _ask("inferred", proto.SerializeToString()))
-        return {v.name: _without_made_up(_named(value_type(v), long)) for v in made if v.name in named}
+        made = map(onnx.ValueInfoProto.FromString, _ask("infer_types", proto.SerializeToString()))
+        return {v.name: _without_made_up(_restore_names(value_type(v), long)) for v in made if v.name in named}
     except Exception:
         return {}
 
@@ -71,7 +71,7 @@ def _shorten_names(graph: onnx.GraphProto) -> Mapping[str, str]:
     return {name: own for own, name in short.items()}
 
 
-def _named(value: TensorType, names: Mapping[str, str]) -> TensorType:
+def _restore_names(value: TensorType, names: Mapping[str, str]) -> TensorType:
     """The type with the original names of its axes."""
     if value.shape is None or not names:
         return value
@@ -91,7 +91,7 @@ def infer_node(
     """
     found = dict(types)
     try:
-        for proto in plain_nodes(_known(node), expand):
+        for proto in plain_nodes(_to_standard(node), expand):
             inputs = [name for name in proto.input if name]
             given = {name: _type_proto(found[name]).SerializeToString() for name in inputs}
             data = [onnx.numpy_helper.from_array(values[name], name) for name in inputs if name in values]
@@ -108,7 +108,7 @@ def infer_node(
 
 def _ask(what: str, *arguments: Any) -> Any:
     """The answer of qrun.child.inference. Raises Failed, Crash, or Slow."""
-    return running().ask("infer", what, *arguments, seconds=LONGEST)
+    return current_child().ask("infer", what, *arguments, seconds=LONGEST)
 
 
 def _type_proto(value: TensorType) -> onnx.TypeProto:
@@ -128,7 +128,7 @@ def _type_proto(value: TensorType) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(NUMBERS[value.dtype], value.shape)
 
 
-def _known(node: Node) -> onnx.NodeProto:
+def _to_standard(node: Node) -> onnx.NodeProto:
     """The node as ONNX knows it. Of qrun's own operators, QLinearMatMul becomes ONNX's, and Table a node whose output
     is like its first input: int8 or uint8, of the same shape."""
     if node.domain != schema.OWN:

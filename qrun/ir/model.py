@@ -164,7 +164,7 @@ class Model(InNotebook):
         vars(self)["content"] = content
         return self
 
-    def settled(self, replaced: Collection[str] = ()) -> Model:
+    def with_fed_defaults(self, replaced: Collection[str] = ()) -> Model:
         """The model for runs whose feeds replace the defaults with these names: these defaults become inputs, and the
         other ones constants."""
         if not self.defaults:
@@ -182,9 +182,8 @@ class Model(InNotebook):
                 for inner, path in graph.everywhere():
                     yield inner, f"{node.label}/{name}/{path}"
 
-    def filled(self, text: str) -> str:
-        """`text` with the model's file, quoted for a shell, in place of the word MODEL; unchanged if the model is no
-        file."""
+    def fill_in(self, text: str) -> str:
+        """`text` with the model's file, quoted for a shell, in place of MODEL; unchanged if the model is no file."""
         from shlex import quote
 
         return _MODEL.sub(lambda _: quote(str(self.path)), text) if self.path else text

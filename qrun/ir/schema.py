@@ -74,10 +74,10 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     if domain in (OWN, *ASSUMED) or not 1 <= opset < 2**31:
         return None
     stored = opset in STANDARD.get(domain, ())
-    return stored_schema(domain, op_type, opset) if stored else defined_schema(domain, op_type, opset)
+    return stored_schema(domain, op_type, opset) if stored else onnx_schema(domain, op_type, opset)
 
 
-def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
+def onnx_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The same as `schema`, from onnx.defs."""
     import onnx.defs
 

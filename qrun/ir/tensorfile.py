@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qrun.errors import CallError, ModelError
-from qrun.ir.compound import Compound, absent, sequence, wrapped
+from qrun.ir.compound import Compound, absent, sequence, wrap_value
 from qrun.ir.external import External, read_regular
 from qrun.ir.messages import TensorProto
 from qrun.ir.model import Array, TensorType
@@ -54,7 +54,7 @@ def _value(proto: Any, path: Path, stated: TensorType, external: External) -> Ar
     import onnx
 
     if isinstance(proto, onnx.MapProto):
-        return wrapped(_map(proto, path, external), stated)
+        return wrap_value(_map(proto, path, external), stated)
     if isinstance(proto, onnx.OptionalProto):
         if proto.elem_type == onnx.OptionalProto.UNDEFINED:
             return absent()
@@ -64,7 +64,7 @@ def _value(proto: Any, path: Path, stated: TensorType, external: External) -> Ar
             return _value(proto.sequence_value, path, stated.element or stated, external)
         raise ValueError(proto.elem_type)
     if proto.elem_type == onnx.SequenceProto.MAP:
-        return wrapped([_map(row, path, external) for row in proto.map_values], stated)
+        return wrap_value([_map(row, path, external) for row in proto.map_values], stated)
     if proto.elem_type not in (onnx.SequenceProto.TENSOR, onnx.SequenceProto.UNDEFINED):
         raise ValueError(proto.elem_type)
     found = [to_array(tensor, external, str(path)) for tensor in proto.tensor_values]

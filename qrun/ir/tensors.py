@@ -49,8 +49,8 @@ def to_part(tensor: onnx.TensorProto, external: External) -> Part:
     """As `to_array`; a large tensor in a file of external data, stored element by element, stays there."""
     number = tensor.data_type
     plain = sys.byteorder == "little" and number not in PACKED_BITS and number not in (8, 9)
-    if plain and tensor.data_location == TensorProto.EXTERNAL and not _filled(tensor):
-        name, dims = _claimed(tensor, "")
+    if plain and tensor.data_location == TensorProto.EXTERNAL and not _data_fields(tensor):
+        name, dims = _check_dims(tensor, "")
         later = external.later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
         if later is not None:
             return StoredArray(DTYPES[number], dims, later)
@@ -62,8 +62,8 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
 
     Raises ModelError if dims, type and data contradict each other or external data cannot be read.
     """
-    name, dims = _claimed(tensor, where)
-    number, count, filled = tensor.data_type, math.prod(dims), _filled(tensor)
+    name, dims = _check_dims(tensor, where)
+    number, count, filled = tensor.data_type, math.prod(dims), _data_fields(tensor)
     if len(filled) > 1:
         raise bad_tensor(name, "data in one field", " and ".join(filled))
     if number == 8:
@@ -76,7 +76,7 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
         _expect(name, dims, number, "bytes", stored_bytes(number, count), raw.size)
         array = _decode(number, raw, count)
     else:
-        array = _typed(tensor, name, dims, number, count)
+        array = _decode_fields(tensor, name, dims, number, count)
     array = array.reshape(dims)
     owner: Any = array
     while isinstance(owner, np.ndarray):  # also its memory: this marks weights for a run
@@ -85,7 +85,7 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
     return array
 
 
-def _claimed(tensor: onnx.TensorProto, where: str) -> tuple[str, tuple[int, ...]]:
+def _check_dims(tensor: onnx.TensorProto, where: str) -> tuple[str, tuple[int, ...]]:
     """The name and dims of a tensor, after checking that an array can have these dims."""
     name = tensor.name or where or "(unnamed)"
     number, dims = tensor.data_type, tuple(tensor.dims)
@@ -100,7 +100,7 @@ def _claimed(tensor: onnx.TensorProto, where: str) -> tuple[str, tuple[int, ...]
     return name, dims
 
 
-def _filled(tensor: onnx.TensorProto) -> list[str]:
+def _data_fields(tensor: onnx.TensorProto) -> list[str]:
     """The names of the fields that have data."""
     filled = [field for field in _TYPED if getattr(tensor, field)]
     # getattr would copy the bytes of raw_data
@@ -160,7 +160,7 @@ def _unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any,
     return np.asarray(fields.reshape(-1)[:count], np.uint8)
 
 
-def _typed(
+def _decode_fields(
     tensor: onnx.TensorProto, name: str, dims: tuple[int, ...], number: int, count: int
 ) -> np.ndarray[Any, np.dtype[Any]]:
     values = getattr(tensor, _FIELDS[number])

@@ -259,10 +259,10 @@ def _raw_data(file: _File, tensor: _Field) -> _Field | None:
 
 def _field(number: int, value: bytes) -> bytes:
     """A field of kind bytes, or of a message."""
-    return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
+    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
 
 
-def _encoded(value: int) -> bytes:
+def _varint(value: int) -> bytes:
     parts = []
     while value > 127:
         parts.append(value & 127 | 128)

@@ -4,7 +4,7 @@ May be imported by `comparing` and everything above it; nothing below it knows t
 rules, and uses qrun's own results only to map other profiles onto the file's nodes.
 """
 
-from qrun.peers._loaded import Limits, Loaded, loading, proto_of, runtime_label
+from qrun.peers._loaded import Limits, Loaded, loading_limit, proto_of, runtime_label
 from qrun.peers._peer import ORT_TYPES, PEERS, Nodes, Peer, encode_feeds, external_settings, optimized_peer
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "Peer",
     "encode_feeds",
     "external_settings",
-    "loading",
+    "loading_limit",
     "optimized_peer",
     "proto_of",
     "runtime_label",

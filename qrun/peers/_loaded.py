@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import onnx
 
-from qrun.child import Crash, Failed, RemoteObject, Slow, alone, running
+from qrun.child import Crash, Failed, RemoteObject, Slow, alone, current_child
 from qrun.declare.frozen import frozen
 from qrun.declare.stored import parts
 from qrun.errors import MemoryLimitError, QrunError, RunError, UnsupportedError
@@ -50,7 +50,7 @@ def runtime_label(backend: str, optimize: bool = True) -> str:
     if backend == "onnx-ref":
         return f"onnx.reference {onnx.__version__}"
     if find_spec("onnxruntime") is None:
-        raise missing("onnxruntime is not installed")
+        raise missing_error("onnxruntime is not installed")
     return f"onnxruntime {_version()} (CPU, graph optimizations {'on' if optimize else 'off'})"
 
 
@@ -58,14 +58,14 @@ def runtime_label(backend: str, optimize: bool = True) -> str:
 def _version() -> str:
     """The version of onnxruntime, as it reports it; "of unknown version" if importing it crashes."""
     try:
-        return str(running().ask("version", "ort"))
+        return str(current_child().ask("version", "ort"))
     except Failed as error:
-        raise missing("onnxruntime cannot be imported", [("got", cut(error))]) from error
+        raise missing_error("onnxruntime cannot be imported", [("got", cut(error))]) from error
     except Crash:
         return "of unknown version"
 
 
-def missing(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
+def missing_error(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
     fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"]
     return UnsupportedError("QR012", message, facts=facts, fixes=fixes)
 
@@ -147,7 +147,7 @@ class Loaded:
         """End a runtime's own profiling and return the path of its file. Raises RunError."""
         try:
             with alone():
-                return str(running().ask("finish", self.remote.handle))
+                return str(current_child().ask("finish", self.remote.handle))
         except (Failed, Crash) as error:
             self._run_failed(error)
 
@@ -162,7 +162,7 @@ class Loaded:
                 load_failed(self.label, self.model, error, memory)
             try:
                 limit = None if seconds is None else seconds * times
-                return running().ask(request, handle, memory, *given(), *self.how, seconds=limit)
+                return current_child().ask(request, handle, memory, *given(), *self.how, seconds=limit)
             except Slow:
                 late = out_of_time(seconds or 0)
                 late.where = (self.model.label, f"in {self.label}")
@@ -184,7 +184,7 @@ class Loaded:
         ) from error
 
 
-def loading(limit: int | None, model: Model, threads: int | None = None) -> int | None:
+def loading_limit(limit: int | None, model: Model, threads: int | None = None) -> int | None:
     """The memory limit of loading if that of runs is `limit`: it adds several copies of the weights, and the stacks of
     threads."""
     if limit is None:

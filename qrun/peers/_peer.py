@@ -22,7 +22,7 @@ from qrun.ir.compound import from_runtime, is_compound, to_runtime
 from qrun.ir.infer import node_proto
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.memory import ResourceLimits
-from qrun.peers._loaded import Limits, Loaded, bytes_of, load_failed, loading, proto_of, runtime_label, unfit
+from qrun.peers._loaded import Limits, Loaded, bytes_of, load_failed, loading_limit, proto_of, runtime_label, unfit
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult
 
@@ -59,7 +59,7 @@ def load_ort(
     def remote(others: Mapping[str, Any]) -> RemoteObject:
         def arguments() -> tuple[object, ...]:
             sent = _widen(proto_of(model, data, outputs), others) if others else bytes_of(model, data, outputs)
-            return "ort", loading(limit, model, threads), PickleBuffer(sent), options
+            return "ort", loading_limit(limit, model, threads), PickleBuffer(sent), options
 
         return RemoteObject("load", arguments)
 
@@ -94,10 +94,10 @@ def _widen(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
 
 def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
     """Convert feeds for the child process. Raises UnsupportedError for element types that cannot be passed."""
-    return {name: _encoded_for_ort(array) for name, array in feeds.items()}
+    return {name: _encode_for_ort(array) for name, array in feeds.items()}
 
 
-def _encoded_for_ort(array: Array) -> tuple[Array, int]:
+def _encode_for_ort(array: Array) -> tuple[Array, int]:
     if array.dtype in ORT_TYPES:
         return array, 0
     if is_compound(array):
@@ -213,16 +213,16 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
     folder = str(model.path.parent.resolve()) if model.path is not None and model.external_files else ""
 
     def arguments() -> tuple[object, ...]:
-        return "onnx-ref", loading(limit, model), PickleBuffer(bytes_of(model, data, outputs)), {"folder": folder}
+        return "onnx-ref", loading_limit(limit, model), PickleBuffer(bytes_of(model, data, outputs)), {"folder": folder}
 
     try:
         remote = RemoteObject("load", arguments)
     except (Failed, Crash) as error:
         load_failed(label, model, error, limit)
-    return Loaded(model, label, limits, remote, (list(outputs),), _encoded, list)
+    return Loaded(model, label, limits, remote, (list(outputs),), _encode_feeds, list)
 
 
-def _encoded(feeds: Mapping[str, Array]) -> dict[str, Any]:
+def _encode_feeds(feeds: Mapping[str, Array]) -> dict[str, Any]:
     return {name: to_runtime(array) for name, array in feeds.items()}
 
 
@@ -253,7 +253,7 @@ def _optimize(model: Model, data: bytes | None, max_memory: int | None) -> onnx.
         path = Path(folder) / "model.onnx"
         options = {"settings": external_settings(model), "optimized": str(path)}
         sent = proto_of(model, data, ()).SerializeToString()
-        RemoteObject("load", lambda: ("ort", loading(max_memory, model, None), PickleBuffer(sent), options))
+        RemoteObject("load", lambda: ("ort", loading_limit(max_memory, model, None), PickleBuffer(sent), options))
         return onnx.load_model(path)
 
 

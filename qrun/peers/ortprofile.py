@@ -20,7 +20,7 @@ from qrun.declare import grouped
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
-from qrun.peers import Limits, Loaded, Peer, encode_feeds, external_settings, loading, proto_of
+from qrun.peers import Limits, Loaded, Peer, encode_feeds, external_settings, loading_limit, proto_of
 from qrun.peers.ortnodes import OptimizedNode, covers, unmark, with_marks
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
@@ -58,7 +58,7 @@ class Profiler:
             }
             marked = with_marks(model, proto_of(model, data, ())).SerializeToString()
             remote = RemoteObject(
-                "load", lambda: ("ort", loading(limits[0], model, threads), PickleBuffer(marked), options)
+                "load", lambda: ("ort", loading_limit(limits[0], model, threads), PickleBuffer(marked), options)
             )
             optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
         except Exception as error:

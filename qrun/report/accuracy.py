@@ -12,7 +12,7 @@ from qrun.declare.frozen import replace
 from qrun.documents.answers import RanNode
 from qrun.documents.record import Item, decode, encode
 from qrun.io.inputs import Feeds
-from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departure_text, hurry, kept, notes, verdict
+from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departure_text, hurry, notes, tips, verdict
 from qrun.report.comparefiles import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
@@ -43,7 +43,7 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     )
     advice = [Block("Correct first", lines=[*corrections(found), *later])] if found.corrections else []
     if not found.wrong and found.suggestion is not None:
-        advice += [Block("Keep in float", lines=kept(found))]
+        advice += [Block("Keep in float", lines=tips(found))]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
     told, style = verdict(found) + chance(sources), OPEN if not found.judged else GOOD if reached else BAD
     stored = in_the_files(found.reference, found.quantized)
@@ -133,7 +133,7 @@ def _output_name(output: Item) -> str:
     return f"{name} / {other}" if other not in ("", name) else name
 
 
-def _known(show: Callable[[Item], str], codes: str = "-") -> Callable[[Item], str]:
+def _unless_codes(show: Callable[[Item], str], codes: str = "-") -> Callable[[Item], str]:
     """Wraps a column's function: for a tensor of quantized values (`codes`) the cell is the text `codes`."""
     return lambda item: codes if _true(item, "codes") else show(item)
 
@@ -145,11 +145,11 @@ def _agreement_text(output: Item) -> str:
 
 _OUTPUTS = [
     Column("name", shrink=1, cell=_output_name),
-    Column("SQNR", right=True, cell=_known(_decibel, "codes")),
-    Column("cosine", right=True, cell=_known(_cosine)),
-    Column("max abs", right=True, cell=_known(lambda o: number(real(o, "max_abs")))),
-    Column("argmax", right=True, cell=_known(_agreement_text)),
-    Column("NaN/Inf", right=True, optional=1, cell=_known(lambda o: _place(o, "odd"))),
+    Column("SQNR", right=True, cell=_unless_codes(_decibel, "codes")),
+    Column("cosine", right=True, cell=_unless_codes(_cosine)),
+    Column("max abs", right=True, cell=_unless_codes(lambda o: number(real(o, "max_abs")))),
+    Column("argmax", right=True, cell=_unless_codes(_agreement_text)),
+    Column("NaN/Inf", right=True, optional=1, cell=_unless_codes(lambda o: _place(o, "odd"))),
 ]
 
 
@@ -192,7 +192,7 @@ _TENSORS = [
     Column("#", right=True, cell=lambda t: _place(t, "node")),
     Column("tensor", shrink=2, cell=lambda t: text_of(t, "tensor")),
     Column("stands for", shrink=1, cell=lambda t: text_of(t, "reference")),
-    Column("cumulated", right=True, cell=_known(lambda t: _decibel(t.find("cumulated")), "codes")),
+    Column("cumulated", right=True, cell=_unless_codes(lambda t: _decibel(t.find("cumulated")), "codes")),
     Column("local", right=True, cell=lambda t: _decibel(t.find("local"))),
     Column("cosine", right=True, optional=1, cell=lambda t: _cosine(t.find("cumulated"))),
     Column("max abs", right=True, optional=2, cell=lambda t: number(real(t.find("cumulated"), "max_abs"))),
@@ -204,7 +204,7 @@ Candidate = tuple[str, Accuracy]
 """The path of a model as the user gave it, and the result of comparing that model."""
 
 
-def ranked(found: Sequence[Candidate]) -> list[Candidate]:
+def rank_models(found: Sequence[Candidate]) -> list[Candidate]:
     """Sorts models: those with good enough outputs first, then by the worst output's SQNR, then the smaller file."""
     return sorted(found, key=lambda each: (not each[1].passed, -least(each[1]), each[1].quantized.size))
 
@@ -219,7 +219,7 @@ def least(found: Accuracy) -> float:
 
 
 def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, sources: Sources = NONE) -> Sheet:
-    """Lays out the ranking. found: in the order of `ranked`; first: the path of the model they are compared with."""
+    """Lays out the ranking. found: in the order of `rank_models`; first: path of the model they are compared with."""
     best, reference = found[0][1], found[0][1].reference
     good = sum(each.passed for _, each in found)
     goal = f"--min-sqnr {best.min_sqnr:g}" if best.min_sqnr is not None else "the tolerance"
@@ -243,12 +243,12 @@ _CANDIDATES = [
     Column("argmax", right=True, cell=lambda each: _same(each[1].outputs)),
     Column("good enough", cell=lambda each: "yes" if each[1].passed else "no"),
     Column("size", right=True, optional=1, cell=lambda each: file_size(each[1].quantized.size)),
-    Column("quantized nodes", right=True, optional=2, cell=lambda each: _quantized(each[1])),
+    Column("quantized nodes", right=True, optional=2, cell=lambda each: _count_quantized(each[1])),
     Column("costs most", shrink=2, optional=3, cell=lambda each: _dearest(each[1])),
 ]
 
 
-def _quantized(found: Accuracy) -> str:
+def _count_quantized(found: Accuracy) -> str:
     return str(found.quantizing + len(found.unranked))
 
 

@@ -178,7 +178,7 @@ def correction(one: Item) -> str:
     return f"{text}: {before.real:.1f} -> {decibel(after.real)} ({node})"
 
 
-def kept(found: Accuracy) -> list[str]:
+def tips(found: Accuracy) -> list[str]:
     """Advises in sentences which nodes to keep in float; [] if scales must be corrected first."""
     advice = found.suggestion
     if advice is None or found.wrong:

@@ -69,7 +69,7 @@ def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
     return (chosen | STOPS) - left_out
 
 
-def named(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
+def selected_ids(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
     """The ids that `selected` names, without the ignored; empty if nothing is selected."""
     return _ids(selected, "select") - _ids(ignored, "ignore")
 

@@ -9,7 +9,7 @@ from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
 from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
-from qrun.report.message import counted
+from qrun.report.message import count_levels
 from qrun.report.text import plural, safe
 
 LABELS = ("tensor", "expected", "got", "why", "fix")
@@ -18,12 +18,12 @@ LABELS = ("tensor", "expected", "got", "why", "fix")
 
 def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
     """The findings with their models. Notes are left out unless they are requested or make the check fail."""
-    return [(m, f) for m, f in report.findings if notes or f.level != "note" or report.failing(f)]
+    return [(m, f) for m, f in report.findings if notes or f.level != "note" or report.is_failing(f)]
 
 
 def summary(report: Report) -> str:
     """``2 errors, 1 warning in 3 models; 4 vectors: 3 passed, 1 failed``."""
-    levels = counted(finding.level for _, finding in report.findings)
+    levels = count_levels(finding.level for _, finding in report.findings)
     text = f"{levels or 'nothing found'} in {plural(len(report.models), 'model')}"
     if report.vectors:
         states = {s: sum(v.status == s for v in report.vectors) for s in ("passed", "failed", "skipped")}

@@ -22,7 +22,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.screen import BAD, GOOD, OPEN
-from qrun.report.sheet import NONE, Block, Sheet, Sources, listed, settings_block, top_rows
+from qrun.report.sheet import NONE, Block, Sheet, Sources, name_tables, settings_block, top_rows
 from qrun.report.text import decibel, duration, file_size, number, plural
 
 VERDICTS = {
@@ -108,7 +108,7 @@ def _arrays(found: SavedArrays, top: int | None) -> Sheet:
     blocks = settings_block(found.settings, "a", "b")
     blocks += top_rows(f"{noun.capitalize()}s that differ", _PAIR_COLUMNS[found.kind], valued, top, noun)
     blocks += top_rows("Types or shapes that differ", _FORM_COLUMNS, forms, top, noun)
-    blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
+    blocks += name_tables([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     total, within = plural(len(found.pairs), noun), found.tolerance
     title = f"a: {found.a}, b: {found.b}, {total} in both" + (
         f"; tolerance {limits(within) or 'none'}" if within else ""
@@ -237,7 +237,7 @@ def _checks(found: SavedChecks, top: int | None) -> Sheet:
     blocks += top_rows("New findings", _FINDING_COLUMNS, found.new, top, "finding")
     blocks += top_rows("Findings that are gone", _FINDING_COLUMNS, found.gone, top, "finding")
     blocks += top_rows("Vectors", _VECTOR_COLUMNS, found.vectors, top, "vector")
-    blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
+    blocks += name_tables([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     parts = [f"{len(found.new)} new and {len(found.gone)} gone of the findings"] if found.new or found.gone else []
     parts += [f"{plural(len(found.vectors), 'vector')} with another status"] if found.vectors else []
     return _answer(found, blocks, title, plural(found.kept, "finding"), parts, "model")
@@ -267,7 +267,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
         blocks.append(Block("First difference", facts=_first(found.first)))
         later = [t for t in changed if t is not found.first]
         blocks += top_rows("Others, of which at least so much differs", _CHANGE_COLUMNS, later, top, "tensor", True)
-    blocks += listed([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
+    blocks += name_tables([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
     told = _record_verdict(found, len(changed))
     return Sheet(blocks, told, GOOD if found.equal else BAD if told.startswith("differ") else OPEN, about=[title])
 

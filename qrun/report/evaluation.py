@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from qrun.checking.rules._rule import listed
+from qrun.checking.rules._rule import join_names
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
@@ -339,7 +339,7 @@ def _silent(rows: Sequence[TensorHealth]) -> str:
     """The text if no rule finds anything, below the tensors with the most unused codes."""
     few = [t.name for t in rows if (t.used[1] - t.used[0]) * 4 < t.limits[1] - t.limits[0]]
     if few:
-        return f"No rule is broken, but {listed(few)} use under a quarter of the codes."
+        return f"No rule is broken, but {join_names(few)} use under a quarter of the codes."
     return "The rules find nothing in the values of all samples."
 
 
@@ -386,7 +386,7 @@ def csv_lines(found: Evaluation) -> Iterator[str]:
         yield text.getvalue()
 
 
-def running(progress: Progress) -> Callable[[Running], None]:
+def progress_callback(progress: Progress) -> Callable[[Running], None]:
     """Returns a callback that shows the progress of an evaluation."""
 
     def show(state: Running) -> None:

@@ -37,10 +37,10 @@ def page(topic: str | None, verbose: bool = False) -> Page:
 
 def names() -> list[str]:
     """Everything that has a page: topics, codes, names of codes, causes, operators."""
-    from qrun.report.ops import supported
+    from qrun.report.ops import supported_operators
 
     pairs = [*((r.id, r.name) for r in RULES.values()), *((code, name) for code, (name, _) in CODES.items())]
-    operators = dict.fromkeys(s.op_type for s in supported())
+    operators = dict.fromkeys(s.op_type for s in supported_operators())
     codes, names = sorted(code for code, _ in pairs), [name for _, name in sorted(pairs)]
     return list(dict.fromkeys([*TOPICS, *GROUPS, *codes, *names, *causes(), *operators]))
 
@@ -158,10 +158,10 @@ def _topic(word: str) -> Page | None:
 
 def causes() -> Mapping[str, Cause]:
     """Every cause by name; the modules are imported only when this is called."""
-    from qrun.comparing.causes import told
+    from qrun.comparing.causes import all_causes
     from qrun.conform.judge import CAUSES
 
-    return dict(sorted({**told(), **CAUSES}.items()))
+    return dict(sorted({**all_causes(), **CAUSES}.items()))
 
 
 def _causes() -> Page:
@@ -209,10 +209,10 @@ def _print_cause(screen: Screen, told: Cause, also: str) -> None:
 
 
 def _operator(word: str) -> Page | None:
-    from qrun.report.ops import ops_fields, print_operators, supported
+    from qrun.report.ops import ops_fields, print_operators, supported_operators
 
     plain = word.lower().removeprefix("ai.onnx::")
-    found = [s for s in supported() if plain in (s.op.lower(), s.op_type.lower())]
+    found = [s for s in supported_operators() if plain in (s.op.lower(), s.op_type.lower())]
     if not found:
         return None
     fields = {**ops_fields(found, len(found)), "text": {s.op: s.text for s in found}}

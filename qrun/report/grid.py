@@ -75,7 +75,7 @@ class Grid:
         """Whether the columns, with `overhead` for each of them, fit into `width`."""
         return sum(self.widths()) + overhead * len(self.columns) <= width
 
-    def fitted(self, width: int, overhead: int, ellipsis: str) -> Grid:
+    def fit(self, width: int, overhead: int, ellipsis: str) -> Grid:
         """Narrows the grid until it fits, or as far as possible."""
         grid: Grid = self
         while True:
@@ -89,7 +89,7 @@ class Grid:
             if low := [at for at, c in enumerate(grid.columns) if c.below]:
                 if fits and not wrapped._is_tall(low, TALL - 1):
                     return wrapped
-                grid = grid._lowered(low, width - overhead)
+                grid = grid._lower_columns(low, width - overhead)
                 continue
             if fits and not (droppable and wrapped._is_tall(range(len(widths)), TALL)):
                 return wrapped
@@ -100,7 +100,7 @@ class Grid:
     def _is_tall(self, places: Sequence[int], most: int) -> bool:
         return any(row[at].count("\n") >= most for row in self.rows for at in places)
 
-    def _lowered(self, places: Sequence[int], width: int) -> Grid:
+    def _lower_columns(self, places: Sequence[int], width: int) -> Grid:
         """Moves these columns into lines of at most `width` below their rows."""
 
         def lines(cells: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
-from qrun.report.stats import SHOWN, listed, stats
+from qrun.report.stats import SHOWN, stats, to_list
 from qrun.report.text import file_size, plural
 from qrun.shapes import MOST_AXES
 
@@ -49,7 +49,7 @@ def print_overview(screen: Screen, facts: ModelFacts) -> None:
         ("file", _file(model)),
         ("made by", _origin(model)),
         ("size", _size(facts)),
-        ("quantized", _quantized(facts)),
+        ("quantized", _quantization(facts)),
         ("runs here", f"no: {facts.obstacle}" if facts.obstacle else "yes"),
     ]
     screen.facts(rows)
@@ -97,7 +97,7 @@ def _short(count: int) -> str:
     return str(count)
 
 
-def _quantized(facts: ModelFacts) -> str:
+def _quantization(facts: ModelFacts) -> str:
     if facts.form == "float":
         return "no, float"
     activations, weights = facts.quantized
@@ -223,9 +223,9 @@ def _type(dtype: np.dtype[Any] | None) -> str | None:
     return None if dtype is None else type_name(dtype)
 
 
-def _stored(name: str, array: Array) -> StoredTensor:
+def _describe_stored(name: str, array: Array) -> StoredTensor:
     s = stats(array)
-    return StoredTensor(name, type_name(array.dtype), array.shape, s.low, s.high, s.nan, s.inf, listed(array, SHOWN))
+    return StoredTensor(name, type_name(array.dtype), array.shape, s.low, s.high, s.nan, s.inf, to_list(array, SHOWN))
 
 
 def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None) -> Inspection:
@@ -246,5 +246,5 @@ def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array]
         outputs,
         facts.operators,
         _nodes(model) if with_nodes else None,
-        None if tensors is None else [_stored(name, array) for name, array in tensors.items()],
+        None if tensors is None else [_describe_stored(name, array) for name, array in tensors.items()],
     )

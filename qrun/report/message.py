@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qrun.checking.rules import Finding
 
 
-def counted(levels: Iterable[str]) -> str:
+def count_levels(levels: Iterable[str]) -> str:
     """The number of each level: ``2 errors, 1 warning``."""
     counts = Counter(levels)
     return ", ".join(plural(counts[level], level) for level in STYLES if counts[level])

@@ -65,7 +65,7 @@ STEP = 4
 STEPS = "nodes listed together ran as one step; the time covers all of them"
 
 
-def moved(model: Model, event: NodeEvent) -> bool:
+def is_moved(model: Model, event: NodeEvent) -> bool:
     """Whether the event is a DequantizeLinear that ran after nodes that follow it in the file."""
     own, ran = node_of(model, event), event.node
     return own.op_type == "DequantizeLinear" and ran is not None and own.inputs[0] != ran.inputs[0]

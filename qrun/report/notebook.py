@@ -20,7 +20,7 @@ from qrun.report.message import print_finding
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.profile import profile_sheet
 from qrun.report.profilerows import ProfileReport
-from qrun.report.screen import Out, Screen, drawn
+from qrun.report.screen import Out, Screen, render
 from qrun.report.sheet import print_sheet
 from qrun.running.profiling import Profile
 
@@ -36,7 +36,7 @@ def html_of(value: Any) -> str:
 
 def text_of(value: Any) -> str:
     """The terminal's text for a value, 120 columns wide."""
-    return OPTIONS.sub("", drawn(lambda screen: _draw(screen, value), WIDTH).rstrip("\n"))
+    return OPTIONS.sub("", render(lambda screen: _draw(screen, value), WIDTH).rstrip("\n"))
 
 
 def _draw(screen: Screen, value: Any) -> None:

@@ -77,17 +77,17 @@ def _rules() -> dict[str, list[str]]:
     return grouped((op, rule.id) for rule in RULES.values() for op in dict.fromkeys(rule.applies))
 
 
-def supported() -> tuple[Supported, ...]:
+def supported_operators() -> tuple[Supported, ...]:
     """All operators that run, ai.onnx first, by name."""
-    return tuple(_supported(domain, op_type) for domain, op_type in operators())
+    return tuple(_describe_operator(domain, op_type) for domain, op_type in operators())
 
 
-def matching(known: Iterable[Supported], name: str) -> tuple[Supported, ...]:
+def matching_operators(known: Iterable[Supported], name: str) -> tuple[Supported, ...]:
     """The operators whose name contains `name`, in any case."""
     return tuple(s for s in known if name.lower() in s.op.lower())
 
 
-def _supported(domain: str, op_type: str) -> Supported:
+def _describe_operator(domain: str, op_type: str) -> Supported:
     declared, versions = REGISTRY.get((domain, op_type), ()), _versions(domain, op_type)
     definition = declared[-1] if declared else find(domain, op_type, versions[-1])
     assert definition is not None

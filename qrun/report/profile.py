@@ -20,12 +20,12 @@ from qrun.report.profilerows import (
     ProfileReport,
     above_roof,
     against_grid,
+    fallback_grid,
     node_grid,
     operator_grid,
     paired_grid,
-    refused_grid,
-    spent,
     statistics,
+    total_time,
     whole_grid,
 )
 from qrun.report.screen import BAD, GOOD, OPEN, Out, Screen
@@ -126,7 +126,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         whole = sum(e.duration_ns for e in report.profile.last.events) / 1e6
         grid = inside_grid(inside_times(inside), whole, report.top)
         yield Block(title, grid, more=f"{left}   --top all" if left else "")
-    reasons = refused_grid(report.rows)
+    reasons = fallback_grid(report.rows)
     if reasons.rows:
         yield Block("On the reference kernels", reasons)
 
@@ -146,7 +146,7 @@ def _groups(report: ProfileReport, legends: Mapping[str, str]) -> Block:
     title = "Groups of nodes that both ran as a whole, in graph order"
     if report.top is not None:
         title = "Slowest groups of nodes, the slower of both first"
-        shown = sorted(ran, key=lambda group: -max(spent(group.mine), spent(group.others)))[: report.top]
+        shown = sorted(ran, key=lambda group: -max(total_time(group.mine), total_time(group.others)))[: report.top]
     left = [group for group in ran if group not in shown]
     lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
     lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
@@ -157,7 +157,7 @@ def _groups(report: ProfileReport, legends: Mapping[str, str]) -> Block:
 
 
 def _both(groups: Sequence[GroupTimes]) -> str:
-    mine, others = sum(spent(g.mine) for g in groups), sum(spent(g.others) for g in groups)
+    mine, others = sum(total_time(g.mine) for g in groups), sum(total_time(g.others) for g in groups)
     return f"qrun {duration(mine)}, onnxruntime {duration(others)}"
 
 
@@ -179,7 +179,8 @@ def _below(report: ProfileReport) -> Iterator[str]:
     rest = [row for row in report.rows if id(row) not in shown]
     if rest:
         share = percent(sum(row.share for row in rest))
-        yield f"… {plural(len(rest), 'more node')}, {duration(spent(rest))} ({share})   --top all, --by op, --trace FILE, --json"
+        took = f"{plural(len(rest), 'more node')}, {duration(total_time(rest))} ({share})"
+        yield f"… {took}   --top all, --by op, --trace FILE, --json"
     yield from _overhead(report)
 
 
@@ -187,14 +188,14 @@ def _overhead(report: ProfileReport) -> Iterator[str]:
     """The time of a plain run beyond its nodes."""
     profile, against = report.profile, report.against
     if against is not None:
-        mine, others = (_known(each.overhead_ns) for each in (profile, against))
+        mine, others = (_time_or_unknown(each.overhead_ns) for each in (profile, against))
         yield f"call overhead: qrun {mine}, onnxruntime {others}"
     elif profile.overhead_ns:  # 0: hidden by noise
         nodes = duration(float(profile.medians.sum()))
         yield f"call overhead {duration(profile.overhead_ns)}: a plain run takes {duration(profile.median_ns)}, its nodes {nodes}"
 
 
-def _known(ns: float | None) -> str:
+def _time_or_unknown(ns: float | None) -> str:
     return "unknown" if ns is None else duration(ns)
 
 
@@ -342,10 +343,10 @@ def notes(report: ProfileReport) -> list[str]:
     sides = [("", report.profile)]
     if report.against is not None:
         sides = [("qrun: ", report.profile), ("onnxruntime: ", report.against)]
-    return [*_missing(report), *_cold(sides), *_busy(report, sides)]
+    return [*_missing_notes(report), *_cold(sides), *_busy(report, sides)]
 
 
-def _missing(report: ProfileReport) -> Iterator[str]:
+def _missing_notes(report: ProfileReport) -> Iterator[str]:
     profile = report.profile
     if report.backend == "onnx-ref" and profile.model.nodes:
         yield "onnx.reference gives whole runs only; per-node time is not available for this backend"

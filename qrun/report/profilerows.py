@@ -181,7 +181,7 @@ def _speed(macs: int, median: float) -> float | None:
     return macs / median if macs and median else None
 
 
-def judged_by(profile: Profile, threads: int | None, cache: bool = True) -> Machine | None:
+def machine_for(profile: Profile, threads: int | None, cache: bool = True) -> Machine | None:
     """What this machine can do; None if there are no nodes. It is measured again if a node is above the roof.
 
     threads: of the backend, None for as many as there are CPUs; more add nothing, and take very long to measure because
@@ -216,14 +216,14 @@ _QUANTIZING = {"com.microsoft::DynamicQuantizeLSTM", "com.microsoft::DynamicQuan
 """Operators that quantize their float input, then multiply 8-bit integers."""
 
 
-def spent(rows: Iterable[ProfileNode]) -> float:
+def total_time(rows: Iterable[ProfileNode]) -> float:
     """The time of these nodes together, ns."""
     return sum(row.median_ns for row in rows)
 
 
 def roof_share(rows: Sequence[ProfileNode]) -> float | None:
     """The share of the roof that these nodes reach together; None if one of them has no known roof."""
-    median, known = spent(rows), [row.roof_ns for row in rows if row.roof_ns is not None and row.median_ns]
+    median, known = total_time(rows), [row.roof_ns for row in rows if row.roof_ns is not None and row.median_ns]
     return sum(known) / median if median and known and all(row.roof_ns is not None for row in rows) else None
 
 
@@ -234,7 +234,7 @@ def operator_rows(rows: Iterable[ProfileNode]) -> list[OperatorTimes]:
 
 
 def _operator(op: str, rows: Sequence[ProfileNode]) -> OperatorTimes:
-    median, macs = spent(rows), sum(row.macs for row in rows)
+    median, macs = total_time(rows), sum(row.macs for row in rows)
     kernels = Counter(row.backend if row.backend == "ort" else row.ran_by for row in rows)
     return OperatorTimes(
         op,
@@ -251,7 +251,7 @@ def _operator(op: str, rows: Sequence[ProfileNode]) -> OperatorTimes:
 def _group(extent: Extent, mine: Sequence[ProfileNode], others: Sequence[ProfileNode]) -> GroupTimes:
     left, right = tuple(mine[at] for at in extent.first), tuple(others[at] for at in extent.second)
     top = max(left or right, key=lambda row: (row.macs, row.median_ns), default=None)
-    a, b = (spent(rows) if rows else None for rows in (left, right))
+    a, b = (total_time(rows) if rows else None for rows in (left, right))
     return GroupTimes(
         tuple(extent.nodes),
         top.name if top else "",
@@ -270,14 +270,14 @@ def _group(extent: Extent, mine: Sequence[ProfileNode], others: Sequence[Profile
 
 def _pair(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:
     mine, others = tuple(n for g in groups for n in g.mine), tuple(n for g in groups for n in g.others)
-    a, b, nodes = spent(mine), spent(others), sum(len(g.nodes) for g in groups)
+    a, b, nodes = total_time(mine), total_time(others), sum(len(g.nodes) for g in groups)
     return PairedTimes(op, len(groups), nodes, a / 1e6, b / 1e6, b / a if a and b else None, mine, others)
 
 
-def refused(rows: Iterable[ProfileNode]) -> list[tuple[str, list[ProfileNode]]]:
+def fallback_reasons(rows: Iterable[ProfileNode]) -> list[tuple[str, list[ProfileNode]]]:
     """The reasons why nodes that took time did not run natively, the costliest reason first."""
     found = grouped((row.why, row) for row in rows if row.why and row.median_ns)
-    return sorted(found.items(), key=lambda item: -spent(item[1]))
+    return sorted(found.items(), key=lambda item: -total_time(item[1]))
 
 
 INSERTED = "(inserted)"
@@ -395,16 +395,16 @@ def _count_text(kernels: Any, numbers: bool = True) -> str:
     return ", ".join(f"{kernel} {count}" if numbers else kernel for kernel, count in kernels.items())
 
 
-def refused_grid(rows: Sequence[ProfileNode]) -> Grid:
+def fallback_grid(rows: Sequence[ProfileNode]) -> Grid:
     """The reasons why nodes did not run natively, with their cost; no rows if all ran natively."""
     columns = [
         Column("not native, because", wrap=True, below=True, cell=lambda found: found[0]),
         Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
-        Column("median", right=True, cell=lambda found: duration(spent(found[1]))),
+        Column("median", right=True, cell=lambda found: duration(total_time(found[1]))),
         Column("share", right=True, cell=lambda found: percent(sum(row.share for row in found[1]))),
         Column("such as", shrink=1, optional=1, cell=lambda found: max(found[1], key=lambda row: row.median_ns).label),
     ]
-    return Grid.of(columns, refused(rows))
+    return Grid.of(columns, fallback_reasons(rows))
 
 
 def _both(ran_by: Column, roofs: bool, arithmetic: bool) -> list[Column | None]:
@@ -430,7 +430,7 @@ def _arithmetic_text(row: GroupTimes | PairedTimes) -> str:
 
 
 def _time(rows: Sequence[ProfileNode]) -> str:
-    return duration(spent(rows)) if rows else "-"
+    return duration(total_time(rows)) if rows else "-"
 
 
 def against_grid(groups: Sequence[GroupTimes], op: Callable[[ProfileNode], str], roofs: bool, arithmetic: bool) -> Grid:

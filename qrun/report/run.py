@@ -14,7 +14,7 @@ from qrun.ir.compound import elements_of, sequence, tensors
 from qrun.ir.types import type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, input_fields, model_fields, print_headline
-from qrun.report.message import counted, print_findings
+from qrun.report.message import count_levels, print_findings
 from qrun.report.nodes import (
     FUSED,
     MOVED,
@@ -24,7 +24,7 @@ from qrun.report.nodes import (
     inside_grid,
     inside_left,
     inside_times,
-    moved,
+    is_moved,
     node_of,
     op_names,
     output_text,
@@ -35,7 +35,7 @@ from qrun.report.nodes import (
 )
 from qrun.report.noise import BUSY, HELP, signs
 from qrun.report.screen import Out, Screen
-from qrun.report.stats import listed, print_arrays, stats
+from qrun.report.stats import print_arrays, stats, to_list
 from qrun.report.text import duration, percent, plural
 from qrun.running.session import NodeEvent, RunResult
 
@@ -162,7 +162,7 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         screen.wrapped("  ", "  ", (FUSED, "dim"))
     if any(e.step for e, _ in rows):
         screen.wrapped("  ", "  ", (STEPS, "dim"))
-    if any(moved(report.model, e) for e, _ in rows):
+    if any(is_moved(report.model, e) for e, _ in rows):
         screen.wrapped("  ", "  ", (MOVED, "dim"))
     if not all_nodes and (reason := _reason(report.model, slowest)):
         screen.wrapped("  ", "  ", reason)
@@ -220,12 +220,12 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
     ]
     whole = Grid.of(columns, rows)
     grid = fold_prefix(screen, whole)  # may rename the column of nodes
-    more = [*_left(report, rows, total), *_overhead(report)]
+    more = [*_rest_row(report, rows, total), *_overhead(report)]
     cells = [[told.get(column.header, "") for column in whole.columns] for told in more]
     return replace(grid, rows=[*grid.rows, *cells])
 
 
-def _left(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict[str, str]]:
+def _rest_row(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict[str, str]]:
     """The row for the nodes without a row of their own; cells by column."""
     count, ns = len(report.timed.events) - len(rows), total - sum(ns for _, ns in rows)
     if count:
@@ -242,13 +242,13 @@ def _overhead(report: RunReport) -> Iterator[dict[str, str]]:
 
 def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:
     text = fused_text(event, op(node_of(model, event)))
-    return f"{text} moved" if moved(model, event) else text
+    return f"{text} moved" if is_moved(model, event) else text
 
 
 def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
 
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
-    summary = counted(f.level for f in findings) or "nothing found"
+    summary = count_levels(f.level for f in findings) or "nothing found"
     checked = f"({plural(rule_count(), 'rule')}, {plural(len(report.model.nodes), 'node')})"
     screen.line(("Checks", "bold"), f"  {summary} {checked}")
     print_findings(screen, findings, report.model.label, verbose)
@@ -288,7 +288,7 @@ def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
 
     made = []
     for name, array in tensors(arrays).items():
-        s, values = stats(array), listed(array, JSON_VALUES)
+        s, values = stats(array), to_list(array, JSON_VALUES)
         rows = None if s.rows is None else s.rows[:JSON_VALUES]
         left = max(len(s.rows or ()) - JSON_VALUES, 0)
         form = name, type_name(array.dtype), tuple(array.shape)

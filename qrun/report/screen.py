@@ -147,14 +147,14 @@ class Screen:
         columns = [replace(column, header=self.clean(column.header)) for column in grid.columns]
         grid = Grid(columns, [[self.clean(cell) for cell in row] for row in grid.rows], grid.styles)
         if self.terminal and self.width is not None and self.width >= NARROW:
-            boxed = grid.fitted(self.width - 1, 3, self.ellipsis)
+            boxed = grid.fit(self.width - 1, 3, self.ellipsis)
             if self.fits(boxed):
-                return self._drawn(boxed, boxed_lines(boxed, ROUNDED if encodable("╭", self.encoding) else ASCII))
+                return self._write(boxed, boxed_lines(boxed, ROUNDED if encodable("╭", self.encoding) else ASCII))
         if self.width is not None:
-            grid = grid.fitted(self.width, 2, self.ellipsis)
-        return self._drawn(grid, plain_lines(grid))
+            grid = grid.fit(self.width, 2, self.ellipsis)
+        return self._write(grid, plain_lines(grid))
 
-    def _drawn(self, grid: Grid, lines: Iterable[Iterable[Piece]]) -> Grid:
+    def _write(self, grid: Grid, lines: Iterable[Iterable[Piece]]) -> Grid:
         for pieces in lines:
             self.line(*pieces)
         return grid
@@ -178,7 +178,7 @@ class Screen:
         return self._console
 
 
-def drawn(draw: Callable[[Screen], None], width: int | None = None) -> str:
+def render(draw: Callable[[Screen], None], width: int | None = None) -> str:
     """Returns as text what `draw` writes to a screen without colour. width: None for as wide as the text is."""
     stream = io.StringIO()
     draw(Screen(stream, terminal=False, width=width, color=False))

@@ -168,7 +168,7 @@ def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
     return [Block("Not the same", Grid([Column("what", shrink=1), Column(a, wrap=True), Column(b, wrap=True)], rows))]
 
 
-def listed(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
+def name_tables(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
     """Tables of the names that only one side has."""
     column = Column("name", shrink=1)
     return [block for title, names in groups for block in top_rows(title, [column], names, top, "name")]

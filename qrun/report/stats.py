@@ -110,7 +110,7 @@ def element(value: Any) -> str:
     return str(int(value)) if "int" in kind else number(float(value))
 
 
-def listed(array: Array, limit: int) -> list[Any] | None:
+def to_list(array: Array, limit: int) -> list[Any] | None:
     """The elements as nested Python lists; None if there are more than `limit` elements or lists ([2**40,0] has no
     elements)."""
     lists = math.prod(takewhile(bool, array.shape))

@@ -36,8 +36,8 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
     helpers = sorted({helper for node in result.events for helper, _, _ in node.helpers})
     runtime = "onnxruntime" if backend == "ort" else f"qrun {__version__}"
     events = [
-        _named(pid, 0, "process_name", f"{runtime}: {model.label}"),
-        *(_named(pid, helper, "thread_name", f"helper {helper}" if helper else "leader") for helper in [0, *helpers]),
+        _label(pid, 0, "process_name", f"{runtime}: {model.label}"),
+        *(_label(pid, helper, "thread_name", f"helper {helper}" if helper else "leader") for helper in [0, *helpers]),
         event("Session", "model_loading_uri", 0, load_ns, {}),
         event("Session", "session_initialization", load_ns, plan_ns, {}),
         event("Session", "model_run", offset + result.start_ns, result.duration_ns, {}),
@@ -54,7 +54,7 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
     return "[" + ",\n ".join(map(text, events)) + "]\n"
 
 
-def _named(pid: int, helper: int, what: str, name: str) -> Event:
+def _label(pid: int, helper: int, what: str, name: str) -> Event:
     """The event that names the process or a track in the viewer."""
     track: Event = {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": what}
     return {**track, "args": {"name": name}}

@@ -114,7 +114,7 @@ def _body(model: Model, node: Node, name: str) -> Plan:
     initializers are constants, as nothing feeds them."""
     given = node.attributes[name]
     assert isinstance(given, Model)
-    graph = given.settled()
+    graph = given.with_fed_defaults()
     captured = {n: part for n in graph.captured if (part := model.part(n)) is not None}
     constants = constants_of({**captured, **parts(graph.constants)})
     own = replace(graph, constants=constants, source=f"{model.label}: {node.label}/{name}")
@@ -133,7 +133,7 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
         f"the model has no tensor {name!r}",
         where=[model.label],
         facts=[("got", name)],
-        fixes=[f"did you mean {near[0]}?"] if near else [model.filled("qrun inspect MODEL --nodes lists the tensors")],
+        fixes=[f"did you mean {near[0]}?"] if near else [model.fill_in("qrun inspect MODEL --nodes lists the tensors")],
         calls=[f"did you mean {near[0]!r}?"]
         if near
         else ["node.outputs of the nodes in session.model.nodes are the tensors"],

@@ -53,7 +53,7 @@ class Runs:
 
     def __init__(self, model: Model, engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits) -> None:
         self.model, self.arith, self.fuse, self.limits = model, arith, fuse, limits
-        self._settled, self._engine = model.settled(), engine
+        self._settled, self._engine = model.with_fed_defaults(), engine
         self._lock = threading.Lock()
         self.again: Repeatable | None = None
         self._watched: tuple[Prepared, Plan] | None = None

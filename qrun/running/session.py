@@ -247,7 +247,7 @@ class Session:
             if replaced not in self._replacing:
                 while len(self._replacing) >= DEFAULTS:
                     del self._replacing[next(iter(self._replacing))]
-                self._replacing[replaced] = self._runs_of(self.model.settled(replaced))
+                self._replacing[replaced] = self._runs_of(self.model.with_fed_defaults(replaced))
             return self._replacing[replaced]
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:

@@ -294,5 +294,5 @@ def _run_error(error: Exception, model: Model, step: Step, args: Sequence[Part |
         f"{node.op_type} cannot compute this node",
         where=[model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"],
         facts=[("inputs", shown or "none"), ("got", f"{type(error).__name__}: {error}"[:300])],
-        fixes=[model.filled("qrun inspect MODEL --nodes shows the types and shapes around it")],
+        fixes=[model.fill_in("qrun inspect MODEL --nodes shows the types and shapes around it")],
     )

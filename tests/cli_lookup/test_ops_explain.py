@@ -22,7 +22,7 @@ from qrun.ir.schema import ML, STANDARD
 from qrun.ops import REGISTRY, RUNNER, operators
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.explain import names
-from qrun.report.ops import compact, ranges, supported
+from qrun.report.ops import compact, ranges, supported_operators
 
 TOTAL = len(operators())
 HOMES = {"": "ops", ML: "ops.aionnxml", "ai.onnx.preview.training": "ops.aionnx_preview_training"}
@@ -182,11 +182,11 @@ def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_operator_names_its_page() -> None:
-    for told in supported():
+    for told in supported_operators():
         sources = " ".join(told.text.split()).split("Source: ")[1:]
         assert len(sources) == 1, told.op
         assert told.op_type in sources[0], told.op
-    pools = next(s for s in supported() if s.op_type == "QLinearAveragePool")
+    pools = next(s for s in supported_operators() if s.op_type == "QLinearAveragePool")
     own = "onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22."
     assert pools.text.endswith(f"Source: {own}")
 

@@ -22,8 +22,8 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 from qrun.comparing.differences import EXACT, Difference, Tolerance
-from qrun.comparing.record import Recorded, RecordEntry, filled, read_record
-from qrun.comparing.recordchanges import RecordComparison, judged
+from qrun.comparing.record import Recorded, RecordEntry, fill, read_record
+from qrun.comparing.recordchanges import RecordComparison, judge
 from qrun.comparing.saved import (
     LEAST,
     ArrayPair,
@@ -623,9 +623,7 @@ def records(name: str = ODD) -> RecordComparison:
     f = np.float32([1, np.nan, 3])
     pairs = [(a, a), (a, b), (a, b.astype(np.int8)), (f, np.float32([1, 2, np.inf]))]
     changes = [
-        judged(
-            *(filled(RecordEntry.bare(name, x, node), x, node, None) for x in pair), Tolerance(), ((ODD, place == 1),)
-        )
+        judge(*(fill(RecordEntry.bare(name, x, node), x, node, None) for x in pair), Tolerance(), ((ODD, place == 1),))
         for place, pair in enumerate(pairs)
     ]
     return RecordComparison(Path("rec"), ODD, "now 1.0", SETTINGS, Tolerance(), tuple(changes), (ODD,), ("new",))
@@ -730,8 +728,8 @@ def test_record_that_cannot_tell() -> None:
     """Of 100 floats 16 are recorded, so others may be beyond the tolerance: that is no success."""
     node = Node(3, "n", "", "Relu", 10, ("x",), ("y",))
     a = np.linspace(1, 2, 100, dtype=np.float32)
-    entries = [filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-6))]
-    found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judged(*entries, Tolerance()),), (), ())
+    entries = [fill(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-6))]
+    found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judge(*entries, Tolerance()),), (), ())
     assert not found.equal
     text = shown(found)
     assert "not decided: 1 of 1 tensor with other bits; the record cannot tell of 1 whether it is within" in text

@@ -27,13 +27,13 @@ from qrun.comparing.record import (
     RecordedModel,
     RecordEntry,
     check_folder,
-    filled,
+    fill,
     places,
     read_record,
     record,
     walk,
 )
-from qrun.comparing.recordchanges import RecordComparison, compare_record, judged
+from qrun.comparing.recordchanges import RecordComparison, compare_record, judge
 from qrun.errors import CallError
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
@@ -268,7 +268,7 @@ def test_bounds_hold_for_random_changes(model: Model) -> None:
         b = a.copy()
         some = rng.random(a.size) < 0.2
         b[some] = np.clip(b[some] + rng.integers(-5, 6, some.sum()), 0, 99)
-        found = judged(*(filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, b)), EXACT)
+        found = judge(*(fill(RecordEntry.bare("y", x, node), x, node, None) for x in (a, b)), EXACT)
         moved = np.abs(a.astype(float) - b)
         assert found.elements <= np.count_nonzero(moved), f"seed {seed}"
         assert found.step <= moved.max(), f"seed {seed}"
@@ -296,17 +296,17 @@ def test_floats_within_the_tolerance(model: Model, tmp_path: Path) -> None:
 def test_only_a_record_of_all_elements_tells_that_they_are_close(size: int, verdict: str) -> None:
     node = Node(0, "n", "", "Relu", 14, ("x",), ("y",))
     a = np.linspace(1, 2, size, dtype=np.float32)
-    entries = [filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-5))]
-    assert judged(*entries, Tolerance()).verdict == verdict
+    entries = [fill(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-5))]
+    assert judge(*entries, Tolerance()).verdict == verdict
 
 
 def test_a_record_knows_nothing_of_the_noise_of_sums() -> None:
     """A large element on both sides makes no small one right."""
     node = Node(0, "n", "", "MatMul", 13, ("x",), ("y",))
     a = np.array([1e-6, 40], np.float32)
-    entries = [filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a + np.array([40e-6, 0], np.float32))]
-    assert judged(*entries, Tolerance(eps=NOISE)).verdict == "differs"
-    assert judged(*entries, Tolerance(atol=1e-4)).verdict == "close"
+    entries = [fill(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a + np.array([40e-6, 0], np.float32))]
+    assert judge(*entries, Tolerance(eps=NOISE)).verdict == "differs"
+    assert judge(*entries, Tolerance(atol=1e-4)).verdict == "close"
 
 
 def test_other_codes_are_other_numbers(model: Model, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qrun.comparing.causes.pairs import saturated_pairs
-from qrun.conform.judge import judged
+from qrun.conform.judge import judge_case
 from qrun.conform.results import CaseResult
 from qrun.conform.runtimes import Response
 from qrun.conform.suite import Case, Suite
@@ -272,7 +272,7 @@ def caught(defect: Defect, words: list[str]) -> list[CaseResult]:
             continue
         if got is None and defect is not no_output:
             continue
-        result = judged(case, Response({"y0": got}))
+        result = judge_case(case, Response({"y0": got}))
         if result.verdict != "exact":
             found.append(result)
     return found

@@ -14,7 +14,7 @@ from helpers.disagreements import CASES
 
 from qrun.conform.run import conform
 from qrun.conform.runtimes import OWN, runtime
-from qrun.conform.suite import ARCHIVE, DECISION, PROFILES, SPECIFICATION, Suite, packed, unpacked, write
+from qrun.conform.suite import ARCHIVE, DECISION, PROFILES, SPECIFICATION, Suite, pack_case, unpack_case, write
 from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 
@@ -92,8 +92,8 @@ def test_a_case_is_packed_and_unpacked(suite: Suite, tmp_path: Path) -> None:
     cases = [suite.load(info) for info in infos]
     assert len(cases) == 3
     for case in cases:
-        again = unpacked(case.info, packed(case))
-        assert packed(again) == packed(case)
+        again = unpack_case(case.info, pack_case(case))
+        assert pack_case(again) == pack_case(case)
     paths = [tmp_path / "a.zip", tmp_path / "b.zip"]
     for path in paths:
         write(path, cases, {info.clause: ("title", "sentence") for info in infos})

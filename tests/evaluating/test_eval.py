@@ -348,7 +348,7 @@ def test_a_chunk_is_an_archive_that_numpy_reads(digits: Digits, tmp_path: Path) 
 def test_the_progress_line_tells_the_score_so_far() -> None:
     from qrun.evaluating.evaluation import Running
     from qrun.evaluating.statistics import wilson
-    from qrun.report.evaluation import running
+    from qrun.report.evaluation import progress_callback
 
     class Line:
         what, seen = "eval", ()
@@ -357,9 +357,9 @@ def test_the_progress_line_tells_the_score_so_far() -> None:
             self.seen = state
 
     line = Line()
-    running(line)(Running(300, 1797, 1200.4, 1.2, None, ""))  # type: ignore[arg-type]
+    progress_callback(line)(Running(300, 1797, 1200.4, 1.2, None, ""))  # type: ignore[arg-type]
     assert line.what == "eval"
-    running(line)(Running(300, 1797, 1200.4, 1.2, wilson(299, 300), "top1"))  # type: ignore[arg-type]
+    progress_callback(line)(Running(300, 1797, 1200.4, 1.2, wilson(299, 300), "top1"))  # type: ignore[arg-type]
     assert line.what == "top-1 99.7% (98.1 to 99.9), 1200 a second"
     assert line.seen == (300, 1797, 1.2)
 

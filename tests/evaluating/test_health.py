@@ -18,7 +18,7 @@ from onnx import helper
 import qrun
 from qrun.documents.record import Item
 from qrun.errors import CallError
-from qrun.evaluating.health import InnerCounts, plain, restored
+from qrun.evaluating.health import InnerCounts, plain, restore_counts
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text())
 
@@ -99,14 +99,14 @@ def test_sums_are_the_largest_of_all_samples(digits: Digits) -> None:
 )
 def test_counts_that_are_not_as_they_were_kept_are_an_error(rest: Any) -> None:
     with pytest.raises((CallError, ValueError)):
-        restored({}, Item(rest, "chunk.json"))
+        restore_counts({}, Item(rest, "chunk.json"))
 
 
 def test_counts_are_kept() -> None:
     codes = np.arange(256)
     made = {1: InnerCounts({"a/b": codes}, {"a/b": "uint8"}, {"acc": 2**31}, {(3, "saturated", "y"): 7}, {3: 64})}
     arrays, rest = plain(made)
-    (model, found), *others = restored(arrays, Item(json.loads(json.dumps(rest)), "chunk.json")).items()
+    (model, found), *others = restore_counts(arrays, Item(json.loads(json.dumps(rest)), "chunk.json")).items()
     assert (model, others) == (1, [])
     assert found.codes.pop("a/b") is codes
     assert (found.types, found.peaks, found.observed, found.elements) == (

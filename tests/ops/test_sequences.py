@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import MemoryLimitError, QrunError
-from qrun.ir.compound import Compound, absent, joined, maps, sequence, tensors, to_runtime
+from qrun.ir.compound import Compound, absent, join_tensors, maps, sequence, tensors, to_runtime
 from qrun.ops import Context, find
 
 F, I64 = np.float32, np.int64
@@ -371,13 +371,13 @@ def test_parts_and_wholes() -> None:
     found = tensors(values)
     assert list(found) == ["a[0]", "a[1]", "a[2]", "b[]", "d.keys", "d.values"]
     for name in "abd":
-        again = joined({key[1:]: value for key, value in found.items() if key.startswith(name)})
+        again = join_tensors({key[1:]: value for key, value in found.items() if key.startswith(name)})
         assert isinstance(again, Compound)
         equal(to_runtime(again), to_runtime(values[name]))
     assert list(tensors({"a": sequence(PARTS[:1]), "a[0]": X, "a[0]'": X})) == ["a[0]''", "a[0]", "a[0]'"]
-    assert joined({"[0]": X, "[2]": X}) is None
-    assert joined({"[0]": X, "[1]": X.astype(I64)}) is None
-    assert joined({".keys": X, ".values": X}) is None
+    assert join_tensors({"[0]": X, "[2]": X}) is None
+    assert join_tensors({"[0]": X, "[1]": X.astype(I64)}) is None
+    assert join_tensors({".keys": X, ".values": X}) is None
     assert to_runtime(values["d"]) == [{3: 0.0, 4: 1.0}, {3: 3.0, 4: 4.0}]
 
 

@@ -27,7 +27,7 @@ from helpers.support import node_model
 from onnx import helper
 
 import qrun
-from qrun.child import Failed, process, running, serve
+from qrun.child import Failed, current_child, process, serve
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
@@ -111,7 +111,7 @@ def test_what_is_no_longer_used_is_forgotten() -> None:
     del first
     gc.collect()
     with pytest.raises(Failed, match="KeyError"):
-        running().ask("run", handle, None, {"i0": X}, True, ["y0"])
+        current_child().ask("run", handle, None, {"i0": X}, True, ["y0"])
     assert other.execute({"i0": X}).outputs["y0"].tolist() == X.tolist()
 
 
@@ -192,11 +192,11 @@ def gone(pid: int) -> bool:
 
 PROGRAM = """
 import os, sys, numpy as np, qrun
-from qrun.child import running
+from qrun.child import current_child
 from qrun.peers import Peer
 data = open(sys.argv[1], "rb").read()
 peer_of = Peer(qrun.load(data), "onnx-ref", data=data)
-print(running().pid, flush=True)
+print(current_child().pid, flush=True)
 """
 
 
@@ -272,7 +272,7 @@ def test_nothing_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_has_a_child_of_its_own() -> None:
     one, other = peer_of(), peer_of()
-    pid = running().pid
+    pid = current_child().pid
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         forked = os.fork()
@@ -281,19 +281,19 @@ def test_a_fork_has_a_child_of_its_own() -> None:
             del other
             gc.collect()
             same = one.execute({"i0": X}).outputs["y0"].tolist() == X.tolist()
-            os._exit(0 if same and running().pid != pid else 1)
+            os._exit(0 if same and current_child().pid != pid else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
     assert other.execute({"i0": X}).outputs["y0"].tolist() == X.tolist()
-    assert running().pid == pid
+    assert current_child().pid == pid
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_does_not_hold_the_child_of_its_parent() -> None:
     """It ends with its parent, though a process that was forked from that lives on."""
     code = (
-        "import os, sys, time\nfrom qrun.child import running\nchild = running()\n"
+        "import os, sys, time\nfrom qrun.child import current_child\nchild = current_child()\n"
         "if not os.fork():\n    print(child.pid, os.getpid(), flush=True)\n    time.sleep(60)\n"
         "time.sleep(60)"
     )
@@ -313,14 +313,14 @@ def test_threads_share_one_child() -> None:
     """Also where it has just ended: that is no crash of theirs."""
     one = peer_of()
     for _ in range(3):
-        running().close()
+        current_child().close()
         results: list[Any] = []
         start = threading.Barrier(6)
 
         def ask(results: list[Any] = results, start: threading.Barrier = start) -> None:
             start.wait()
             try:
-                results.append(one.execute({"i0": X}).outputs["y0"].tolist() == X.tolist() and running().pid)
+                results.append(one.execute({"i0": X}).outputs["y0"].tolist() == X.tolist() and current_child().pid)
             except Exception as error:
                 results.append(error)
 
@@ -329,7 +329,7 @@ def test_threads_share_one_child() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert results == [running().pid] * 6
+        assert results == [current_child().pid] * 6
 
 
 # Memory
@@ -432,19 +432,19 @@ def test_a_model_is_loaded_again_after_another_has_crashed() -> None:
 @posix
 def test_a_child_that_was_killed_between_two_runs_is_replaced() -> None:
     good = peer("fine")
-    old = running()
+    old = current_child()
     os.kill(old.pid, signal.SIGKILL)
     while old.alive:
         time.sleep(0.01)
     assert good.execute({"t0": X}).outputs["t1"].tolist() == [1, 0, 3]
-    assert running().pid != old.pid
+    assert current_child().pid != old.pid
 
 
 @posix
 @pytest.mark.usefixtures("faulty")
 def test_a_child_that_is_killed_while_it_runs() -> None:
     endless = peer("endless")
-    killer = threading.Timer(0.3, os.kill, (running().pid, signal.SIGKILL))
+    killer = threading.Timer(0.3, os.kill, (current_child().pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(RunError, match=r"was killed \(SIGKILL\) while running"):
         endless.execute({"t0": X})

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.checking import codes as quantized
-from qrun.checking.codes import CodeCounter, counted
+from qrun.checking.codes import CodeCounter, count_codes
 from qrun.documents.record import encode
 
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2,
@@ -34,7 +34,7 @@ def every_code(dtype: type) -> np.ndarray:
 def test_every_type_is_counted_exactly(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized, "BLOCK", 777)
     array = every_code(dtype).reshape(50, 100)
-    found = counted(array)
+    found = count_codes(array)
     assert found is not None
     values = Counter(float(v) for v in array.astype(np.float64).ravel())
     low, high = found.limits
@@ -50,11 +50,11 @@ def test_every_type_is_counted_exactly(dtype: type, monkeypatch: pytest.MonkeyPa
 
 
 def test_bins_are_parts_of_the_codes() -> None:
-    found = counted(np.array([0, 1, 11, 127, 128, 254, 255], np.uint8))
+    found = count_codes(np.array([0, 1, 11, 127, 128, 254, 255], np.uint8))
     assert found is not None
     assert len(found.bins) == quantized.BINS
     assert (found.bins[0], found.bins[9], found.bins[10], found.bins[-1], sum(found.bins)) == (2, 1, 1, 1, 5)
-    four = counted(np.arange(-8, 8, dtype=np.int8).astype(ml_dtypes.int4))
+    four = count_codes(np.arange(-8, 8, dtype=np.int8).astype(ml_dtypes.int4))
     assert four is not None
     assert four.bins == (0, *[1] * 14, 0)
     assert four.codes == (0, *[1] * 14, 0)
@@ -62,7 +62,7 @@ def test_bins_are_parts_of_the_codes() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn])
 def test_every_code_once_gives_as_many_elements_as_codes(dtype: type) -> None:
-    found = counted(np.unique(every_code(dtype).astype(np.float32)).astype(dtype))
+    found = count_codes(np.unique(every_code(dtype).astype(np.float32)).astype(dtype))
     assert found is not None
     if np.dtype(dtype).itemsize == 1:
         assert found.bins == found.codes
@@ -70,12 +70,12 @@ def test_every_code_once_gives_as_many_elements_as_codes(dtype: type) -> None:
 
 
 def test_wide_parts_are_of_whole_codes() -> None:
-    few = counted(np.arange(-3, 4, dtype=np.int32))
+    few = count_codes(np.arange(-3, 4, dtype=np.int32))
     assert few is not None
     assert (few.bins, few.codes) == ((1,) * 7, (1,) * 7)
     for dtype in (np.int32, np.uint32, np.int64, np.uint64):
         info = np.iinfo(dtype)
-        whole = counted(np.array([info.min, info.min + 1, info.max], dtype))
+        whole = count_codes(np.array([info.min, info.min + 1, info.max], dtype))
         assert whole is not None
         assert sum(whole.codes) == 2**info.bits - 2
         assert (whole.bins[0], sum(whole.bins)) == (1, 1)
@@ -84,28 +84,28 @@ def test_wide_parts_are_of_whole_codes() -> None:
 def test_wide_types_over_the_used_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized, "BLOCK", 10)
     array = np.arange(-50, 50, dtype=np.int32)
-    found = counted(array)
+    found = count_codes(array)
     assert found is not None
     assert found.used == (-50, 49)
     assert sum(found.bins) == 100
-    edge = counted(np.array([-(2**31), 5, 2**31 - 1], np.int32))
+    edge = count_codes(np.array([-(2**31), 5, 2**31 - 1], np.int32))
     assert edge is not None
     assert (edge.at_low, edge.at_high, sum(edge.bins)) == (1, 1, 1)
 
 
 def test_nothing_to_count() -> None:
-    empty = counted(np.zeros(0, np.uint8))
+    empty = count_codes(np.zeros(0, np.uint8))
     assert empty is not None
     assert (empty.size, empty.used, sum(empty.bins)) == (0, None, 0)
-    assert counted(np.zeros(3, np.float32)) is None
-    assert counted(np.zeros(3, bool)) is None
-    scalar = counted(np.uint8(7).reshape(()))
+    assert count_codes(np.zeros(3, np.float32)) is None
+    assert count_codes(np.zeros(3, bool)) is None
+    scalar = count_codes(np.uint8(7).reshape(()))
     assert scalar is not None
     assert scalar.used == (7, 7)
 
 
 def test_values_that_are_no_number_are_not_codes() -> None:
-    found = counted(np.array([np.nan, 1, 448], np.float32).astype(ml_dtypes.float8_e4m3fn))
+    found = count_codes(np.array([np.nan, 1, 448], np.float32).astype(ml_dtypes.float8_e4m3fn))
     assert found is not None
     assert (found.size, found.at_high, found.used) == (3, 1, (1, 448))
 

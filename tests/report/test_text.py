@@ -23,7 +23,7 @@ from qrun.report.nodes import common_prefix
 from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import BAD, Out, Screen
 from qrun.report.sheet import Block, Sheet, print_sheet
-from qrun.report.stats import listed, stats, values_shown
+from qrun.report.stats import stats, to_list, values_shown
 from qrun.report.text import (
     bar,
     duration,
@@ -157,16 +157,16 @@ def test_grid_gives_way_in_order() -> None:
     lines = ["".join(text for text, _ in line) for line in plain_lines(grid)]
     assert lines[1] == "   1  " + "n" * 30 + "   3.14  " + "m" * 10
     assert lines[2].rstrip() == "  10  short" + " " * 25 + "    2.7"
-    narrow = grid.fitted(45, 2, "…")
+    narrow = grid.fit(45, 2, "…")
     assert [c.header for c in narrow.columns] == ["#", "name", "value"], "leaving out comes before shortening"
     assert narrow.rows[0][1] == "n" * 30
-    narrow = grid.fitted(30, 2, "…")
+    narrow = grid.fit(30, 2, "…")
     assert narrow.rows[0][1] == "n" * 6 + "…" + "n" * 10
     assert [row[2] for row in narrow.rows] == ["3.14", "2.7"]
     assert narrow.fits(30, 2)
-    assert not grid.fitted(15, 2, "…").fits(15, 2), "below eight columns nothing is cut"
+    assert not grid.fit(15, 2, "…").fits(15, 2), "below eight columns nothing is cut"
     wrapping = Grid([Column("a", shrink=1), Column("b", wrap=True)], [["n" * 20, "one, two, three, four"]])
-    shown = wrapping.fitted(38, 2, "…")
+    shown = wrapping.fit(38, 2, "…")
     assert shown.rows == [["n" * 20, "one, two,\nthree, four"]], "wrapping comes before shortening"
     assert ["".join(text for text, _ in line) for line in plain_lines(shown)] == [
         "  a" + " " * 21 + "b", "  " + "n" * 20 + "  one, two,", " " * 24 + "three, four",
@@ -182,11 +182,11 @@ def test_columns_go_before_wrapped_cells_grow_tall() -> None:
         [Column("node"), Column("op", optional=1), Column("reason", wrap=True)],
         [["n" * 20, "o" * 20, reason], ["m", "p", "-"]],
     )
-    shown = grid.fitted(56, 2, "…")
+    shown = grid.fit(56, 2, "…")
     assert [column.header for column in shown.columns] == ["node", "reason"]
     assert shown.rows[0][1] == "values use 114 of 256 codes:\nstep 0.118"
-    assert len(grid.fitted(62, 2, "…").columns) == 3, "three lines are comfortable"
-    only = grid.without(1).fitted(30, 2, "…")
+    assert len(grid.fit(62, 2, "…").columns) == 3, "three lines are comfortable"
+    only = grid.without(1).fit(30, 2, "…")
     assert only.rows[0][1].count("\n") == 6, "nothing else can go"
 
 
@@ -199,8 +199,8 @@ def test_long_reasons_stand_below_their_rows() -> None:
         Column("reason", wrap=True, below=True),
     ]
     grid = Grid(columns, [["1", "n" * 20, "Conv", reason], ["2", "m", "Gemm", ""]], {(0, 3): "red", (0, 1): "green"})
-    assert grid.fitted(74, 3, "…").rows[0][3].count("\n") == 1, "two lines are comfortable"
-    shown = grid.fitted(60, 3, "…")
+    assert grid.fit(74, 3, "…").rows[0][3].count("\n") == 1, "two lines are comfortable"
+    shown = grid.fit(60, 3, "…")
     assert [column.header for column in shown.columns] == ["#", "node", "op"], "what stands below makes room"
     assert shown.below == [["  reason"], ["  values use 114 of 256 codes: step 0.118, typical value", "  1.41"], []]
     assert shown.styles == {(0, 1): "green"}
@@ -217,7 +217,7 @@ def test_long_reasons_stand_below_their_rows() -> None:
         "╰───┴───────────────────────────────────────────────┴──────╯",
     ]
     assert next(iter(boxed_lines(shown, ASCII))) == [("+" + "-" * 58 + "+", "dim")]
-    plain = ["".join(text for text, _ in line) for line in plain_lines(grid.fitted(60, 2, "…"))]
+    plain = ["".join(text for text, _ in line) for line in plain_lines(grid.fit(60, 2, "…"))]
     assert plain[-2:] == ["    1.41", f"  2  m{' ' * 21}Gemm"]
 
 
@@ -265,8 +265,8 @@ def test_stats() -> None:
     assert (s.low, s.argmax) == (7, (0,))
     assert stats(np.array([2**63 + 1], np.uint64)).high == 2**63 + 1
     assert values_shown(np.arange(40))[3] == "…"
-    assert listed(np.arange(65), 64) is None
-    assert listed(np.array(3.5), 64) == 3.5
+    assert to_list(np.arange(65), 64) is None
+    assert to_list(np.array(3.5), 64) == 3.5
 
 
 def test_document_is_strict() -> None:

@@ -48,11 +48,11 @@ def check(
     if keeper is None:
         from qrun.checking.rules._foretold import foretold
 
-        makes = inferring(model, source)
+        makes = shape_inference(model, source)
         found = [finding for rule in RULES.values() for finding in rule.find(model, result, feeds, makes)]
         found += foretold(model, found, makes)
     else:
-        found = list(_found(model, result, feeds, keeper))
+        found = list(_findings(model, result, feeds, keeper))
     return sorted(once(found, model), key=order)
 
 
@@ -60,7 +60,7 @@ _PATIENCE = 60.0
 """Seconds after which ONNX's shape inference counts as failed: for some models it never ends."""
 
 
-def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]] | None:
+def shape_inference(model: Model, source: object) -> Callable[[], Mapping[str, Shape]] | None:
     """A function that returns the shapes that ONNX infers for node outputs. It ignores the shapes that the file states,
     and returns no shapes if ONNX cannot infer the model. None if the file is not at hand. source: a path, bytes, a
     ModelProto, or a Model with its path."""
@@ -71,7 +71,7 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
 
     @cache
     def inferred() -> Mapping[str, Shape]:
-        from qrun.child import Crash, Failed, Slow, running
+        from qrun.child import Crash, Failed, Slow, current_child
         from qrun.ir.load import read_file
 
         data = given if isinstance(given, bytes) else None
@@ -80,7 +80,8 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
         kinds = {(node.domain, node.op_type, len(node.inputs)) for node in model.nodes if node.domain}
         expansions = {kind: found for kind in kinds if (found := expansion(*kind))}
         try:
-            shapes: Mapping[str, Shape] = running().ask("infer", "shapes_made", data, expansions, seconds=_PATIENCE)
+            child = current_child()
+            shapes: Mapping[str, Shape] = child.ask("infer", "shapes_made", data, expansions, seconds=_PATIENCE)
         except (Crash, Failed, Slow):
             return {}
         return shapes
@@ -93,7 +94,7 @@ def order(finding: Finding) -> tuple[int, int, str]:
     return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
 
 
-def _found(
+def _findings(
     model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None, keeper: Keeper
 ) -> Iterator[Finding]:
     """Yield the findings in the order of their rules; `keeper` caches those of rules that need no run."""
@@ -160,14 +161,14 @@ def _spoils(finding: Finding) -> bool:
 
 def _of_all(group: Sequence[Finding]) -> Finding:
     """Merge findings of one cause into the first one; if several rules found it, of the rule with the highest id."""
-    from qrun.checking.rules._rule import listed
+    from qrun.checking.rules._rule import join_names
 
     rule = max(f.rule for f in group)
     first = next(f for f in group if f.rule == rule)
     others = list(dict.fromkeys(f.node for f in group if f.node != first.node))
     if not others:
         return first
-    more = f"and {len(others)} more node{'s' if len(others) > 1 else ''} like it: {listed(others)}"
+    more = f"and {len(others)} more node{'s' if len(others) > 1 else ''} like it: {join_names(others)}"
     return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}")
 
 

@@ -49,7 +49,7 @@ def obstacle(model: Model) -> QrunError | Finding | None:
     except QrunError as error:
         return error
     found = (f for rule in RULES.values() if rule.stops for f in rule.find(model, None))
-    return next(found, None) or next(refused(model), None)
+    return next(found, None) or next(refusal_findings(model), None)
 
 
 def foretold(
@@ -58,10 +58,10 @@ def foretold(
     """The findings that a run would refuse, except at nodes with an error of a rule. known: the rules' findings."""
     wrong = {f.index for f in known if f.rule in RULES and RULES[f.rule].stops}
     shapes = inferred() if inferred else {}
-    return list(refused(model, shapes, wrong))
+    return list(refusal_findings(model, shapes, wrong))
 
 
-def refused(
+def refusal_findings(
     model: Model, shapes: Mapping[str, Shape] = MappingProxyType({}), wrong: Collection[int | None] = ()
 ) -> Iterator[Finding]:
     """Yield a finding for each node of the main graph that a run would refuse for its stored tensors, attributes and

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._scope import Scope, Shape, differ, known, nodes_with_parameters, number
+from qrun.checking.rules._scope import Scope, Shape, differ, nodes_with_parameters, number, static_shape
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
@@ -21,7 +21,7 @@ UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": 
 
 def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
     """A description of the shape that `slot` should have; "" if its shape is right or cannot be judged."""
-    got = known(scope.shape(slot.tensor))
+    got = static_shape(scope.shape(slot.tensor))
     if got is None:
         return ""
     if q.form == "axis":
@@ -152,7 +152,7 @@ def reason(node: Node, form: Form, name: str, k_long: bool = False) -> str:
     return f"{op}: {name} is a scalar or has one value per {UNITS[form]}."
 
 
-def shaped(name: str, shape: Shape | None) -> str:
+def describe_shape(name: str, shape: Shape | None) -> str:
     """Describe a shape: ``w_scale has shape [3]``, ``w_scale is a scalar``."""
     return f"{name} is a scalar" if shape == () else f"{name} has shape {shape_text(shape)}"
 
@@ -164,7 +164,7 @@ def same_form(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
 
 def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
     """A description of the shape that a bias should have; "" if its shape is right or cannot be judged."""
-    got, weight = known(scope.shape(bias.bias.tensor)), scope.shape(bias.weight.tensor)
+    got, weight = static_shape(scope.shape(bias.bias.tensor)), scope.shape(bias.weight.tensor)
     if got is None or not weight:
         return ""
     size = weight[_lane_axis(node, bias.form, len(weight))]
@@ -185,7 +185,7 @@ def misfit(scope: Scope, node: Node) -> bool:
     for q in quantizers(node):
         if any(slot and expected_shape(scope, node, q, slot) for slot in (q.scale, q.zero_point)):
             return True
-        scale, zero = (known(scope.shape(slot.tensor)) if slot else None for slot in (q.scale, q.zero_point))
+        scale, zero = (static_shape(scope.shape(slot.tensor)) if slot else None for slot in (q.scale, q.zero_point))
         if q.form == "axis" and scale is not None and zero is not None and not same_form(scale, zero):
             return True
     return False
@@ -221,7 +221,7 @@ def formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
     return known.inputs, [known.inputs[min(i, last)].name for i in range(len(node.inputs))]
 
 
-def given_types(scope: Scope, node: Node) -> Mapping[int, tuple[np.dtype[Any], Formal]]:
+def input_types(scope: Scope, node: Node) -> Mapping[int, tuple[np.dtype[Any], Formal]]:
     """Maps the place of each input of known type to its element type and its formal input."""
     known, _ = formals(node)
     found = {}
@@ -232,7 +232,7 @@ def given_types(scope: Scope, node: Node) -> Mapping[int, tuple[np.dtype[Any], F
     return found
 
 
-def mistyped(scope: Scope, node: Node) -> Sequence[int]:
+def mistyped_inputs(scope: Scope, node: Node) -> Sequence[int]:
     """The places of inputs whose element type the operator does not accept at this version.
 
     Empty if other rules judge all of these inputs.
@@ -241,16 +241,16 @@ def mistyped(scope: Scope, node: Node) -> Sequence[int]:
     key = (node.domain, node.op_type, node.version, types)
     found = scope.mistyped.get(key)
     if found is None:
-        given = given_types(scope, node).items()
+        given = input_types(scope, node).items()
         wrong = [p for p, (dtype, formal) in given if formal.types is not None and dtype not in formal.types]
-        found = scope.mistyped[key] = wrong if not judged_elsewhere(scope, node).issuperset(wrong) else []
+        found = scope.mistyped[key] = wrong if not places_of_other_rules(scope, node).issuperset(wrong) else []
     return found
 
 
 def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
     """Yield the quantizers of a node whose tensor, scale and zero point all have types that the operator accepts."""
     found = list(quantizers(node))
-    wrong = mistyped(scope, node) if found else ()
+    wrong = mistyped_inputs(scope, node) if found else ()
     for q in found:
         slots = (None if q.is_output else q.tensor, q.scale, q.zero_point)
         if not any(slot and slot.place in wrong for slot in slots):
@@ -258,12 +258,12 @@ def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
 
 
 @once_per_model
-def quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
+def all_quantizers(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
     """Every scale with its zero point in the model, at each node that has it, except those with wrong types."""
     return [(scope, node, q) for scope, node in nodes_with_parameters(model) for q in sound(scope, node)]
 
 
-def judged_elsewhere(scope: Scope, node: Node) -> set[int]:
+def places_of_other_rules(scope: Scope, node: Node) -> set[int]:
     """Places whose types QR303 and QR305 judge: zero points of tensors of known type, and int32 biases."""
     found = {
         q.zero_point.place

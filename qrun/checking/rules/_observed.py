@@ -43,7 +43,7 @@ class Seen:
         return f"{self.count} of {self.total} elements{place}"
 
 
-def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
+def observations(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
     """Yield the observations of these kinds, one per node and parameter, in graph order."""
     for event in result.events:
         if not event.observations:
@@ -82,10 +82,10 @@ def _file_node(model: Model, event: NodeEvent) -> Node:
     return event.node
 
 
-def reaching(model: Model, result: RunResult, kind: str) -> Iterator[Seen]:
-    """Yield observations of this kind as `seen` does, except at nodes with an observed bad scale."""
+def observations_at_good_scales(model: Model, result: RunResult, kind: str) -> Iterator[Seen]:
+    """Yield observations of this kind as `observations` does, except at nodes with an observed bad scale."""
     bad = {event.index for event in result.events for o in event.observations if o.kind == "bad-scale"}
-    return (found for found in seen(model, result, kind) if found.node.index not in bad)
+    return (found for found in observations(model, result, kind) if found.node.index not in bad)
 
 
 def param_input(node: Node, param: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qrun.checking.rules._forms import quantized
+from qrun.checking.rules._forms import all_quantizers
 from qrun.checking.rules._scope import Scope
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
@@ -43,7 +43,7 @@ class OneScaled:
     def code(self, value: float) -> int:
         return int(np.clip(np.rint(value / self.scale) + self.zero, self.low, self.high))
 
-    def fitting(self, low: float, high: float) -> tuple[float, int]:
+    def fit_range(self, low: float, high: float) -> tuple[float, int]:
         """The scale and zero point that fit values from low to high; a symmetric tensor stays symmetric."""
         low, high = min(low, 0.0), max(high, 0.0)
         if self.zero == 0 and self.low < 0:
@@ -56,7 +56,7 @@ class OneScaled:
 def one_scaled(model: Model) -> Mapping[str, OneScaled]:
     """The tensors of the main graph with one scale and zero point, by name."""
     found = {}
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         made = _one(scope, node, q) if q.is_output and scope.outer is None else None
         if made is not None:
             found[made.name] = made
@@ -106,7 +106,7 @@ def distinct(values: Array) -> int:
     return min(rising.size, 1) + int(np.count_nonzero(rising[1:] != rising[:-1]))
 
 
-def joined(model: Model, one: OneScaled) -> Node | None:
+def joining_concat(model: Model, one: OneScaled) -> Node | None:
     """The Concat or QLinearConcat that joins the tensor, as codes or dequantized, with others; None without one."""
     read = list(model.consumers.get(one.name, ()))
     made = [name for node in read if node.op_type == "DequantizeLinear" for name in node.outputs]

@@ -144,13 +144,13 @@ class Rule:
         more: list[Any] = [*([result] if self.runs else ()), *([feeds] if self.fed else ())]
         if self.infers and inferred is not None:
             more.append(inferred())
-        yield from self.told(model, self.function(model, *more))
+        yield from self.fill_in(model, self.function(model, *more))
 
-    def told(self, model: Model, found: Iterable[Finding]) -> Iterator[Finding]:
+    def fill_in(self, model: Model, found: Iterable[Finding]) -> Iterator[Finding]:
         """Yield the findings with the rule's code, name, level and fix filled in."""
         for finding in found:
             yield replace(
-                finding, rule=self.id, name=self.name, level=self.level, fix=model.filled(finding.fix or self.fix)
+                finding, rule=self.id, name=self.name, level=self.level, fix=model.fill_in(finding.fix or self.fix)
             )
 
 
@@ -236,7 +236,7 @@ def first_of(bad: Array) -> tuple[tuple[int, ...], str]:
     return index, f"[{','.join(map(str, index))}]" if index else ""
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def join_names(names: Sequence[str], most: int = 3) -> str:
     """Join names, at most `most` of them: ``a, b, c and 4 more``."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -113,11 +113,10 @@ class Scope:
 
     @property
     def disputed(self) -> frozenset[str]:
-        """Tensors whose element type in the file differs from the one that their node makes;
-        QR213 and QR303 report them."""
+        """Tensors whose element type in the file is not the one that their node makes: QR213, QR303."""
         return self._typed[1]
 
-    def made(self, name: str) -> np.dtype[Any] | None:
+    def type_from_producer(self, name: str) -> np.dtype[Any] | None:
         """The element type of a tensor of this graph by the node that makes it;
         None if the node does not determine it, or if it is disputed."""
         return None if name in self._typed[2] else self.dtypes.get(name)
@@ -150,7 +149,7 @@ class Scope:
 
         for node in self.model.nodes:
             for place, name in enumerate(node.outputs):
-                made = made_type(node, place, dtype) if name else None
+                made = type_of_output(node, place, dtype) if name else None
                 if made is None:
                     not_given.add(name)
                 elif found.setdefault(name, made) != made:
@@ -162,7 +161,7 @@ class Scope:
 _Types = Callable[[str], np.dtype[Any] | None]
 
 
-def made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
+def type_of_output(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
     """The element type of a node's output, from its attributes, its zero point, or the type variables of its schema."""
     value = constant_value(node)
     if value is not None:
@@ -262,7 +261,7 @@ def constant_value(node: Node) -> Array | None:
     return None
 
 
-def known(shape: Shape | None) -> tuple[int, ...] | None:
+def static_shape(shape: Shape | None) -> tuple[int, ...] | None:
     """The shape if every size is a number, else None."""
     if shape is None or not all(isinstance(d, int) for d in shape):
         return None

@@ -137,7 +137,7 @@ def _weight(scope: Scope, node: Node) -> Weight | None:
     return found if found is not None and _sane(found) else None
 
 
-def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> QuantizedOperand | None:
+def quantized_source(scope: Scope, name: str, unknown_zero: bool = False) -> QuantizedOperand | None:
     """The quantized tensor from which a DequantizeLinear makes `name`.
 
     None if there is no DequantizeLinear, or if its zero point is not stored, unless `unknown_zero` allows that.
@@ -155,11 +155,11 @@ def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> Quantize
 def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
     if len(node.inputs) < 2:
         return None
-    w, x = dequantized(scope, node.inputs[1]), dequantized(scope, node.inputs[0])
+    w, x = quantized_source(scope, node.inputs[1]), quantized_source(scope, node.inputs[0])
     codes = w.scope.part(w.tensor) if w else None
     if w is None or x is None or codes is None or w.scale is None or w.scale.ndim > 1:
         return None
-    b = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
+    b = quantized_source(scope, node.inputs[2]) if len(node.inputs) > 2 else None
     stored = b.scope.value(b.tensor) if b else None
     axis = channel_axis(node) % max(codes.ndim, 1)
     if w.scale.size > 1 and (not codes.ndim or number(w.node, "axis", 1) % codes.ndim != axis):
@@ -257,7 +257,7 @@ def _of_integer(scope: Scope, node: Node) -> StoredBias | None:
 
 
 def _of_float(scope: Scope, node: Node) -> StoredBias | None:
-    behind = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
+    behind = quantized_source(scope, node.inputs[2]) if len(node.inputs) > 2 else None
     value = behind.scope.value(behind.tensor) if behind else None
     if behind is None or value is None or value.dtype != np.int32:
         return None

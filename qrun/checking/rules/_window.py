@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.checking.rules._forms import mistyped
+from qrun.checking.rules._forms import mistyped_inputs
 from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
 from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
@@ -63,7 +63,7 @@ class Windowed:
     @property
     def channels(self) -> int | str | None:
         if self.x_shape is None:
-            return None if self.channels_last else made_channels(self.scope, self.x)
+            return None if self.channels_last else channels_from_producer(self.scope, self.x)
         if len(self.x_shape) < 3:
             return None
         return self.x_shape[-1 if self.channels_last else 1]
@@ -105,10 +105,10 @@ def windows(model: Model) -> Iterator[Windowed]:
 def _input(scope: Scope, node: Node, place: int) -> tuple[str, Shape | None]:
     """An input's name and shape; no shape if its type is wrong, because the shape then means nothing."""
     name = node.inputs[place]
-    return name, None if place in mistyped(scope, node) else scope.shape(name)
+    return name, None if place in mistyped_inputs(scope, node) else scope.shape(name)
 
 
-def made_channels(scope: Scope, name: str) -> int | None:
+def channels_from_producer(scope: Scope, name: str) -> int | None:
     """The number of channels of a tensor without a stated shape, from the convolution that it comes from; or None."""
     for _ in range(_HOPS):
         made = scope.producer(name)

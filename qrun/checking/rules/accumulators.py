@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.checking.rules._observed import seen, tensors
-from qrun.checking.rules._rule import Finding, listed, rule, several
+from qrun.checking.rules._observed import observations, tensors
+from qrun.checking.rules._rule import Finding, join_names, rule, several
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import INSIDE, PRODUCTS, Weight, is_quantized, weights, weights_inside
 from qrun.declare.frozen import frozen
@@ -156,7 +156,7 @@ def _worst(w: Weight) -> tuple[int, str, str] | None:
     )
 
 
-def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
+def describe_saturation(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
     """Text: how many sums saturate with these inputs, by node, the most affected first; "" if that is not known."""
     unsafe = [w for w in unsafe if w.x.tensor]
     counts = _count_saturated(model, unsafe, feeds)
@@ -169,7 +169,7 @@ def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array
     for w, (own, _) in zip(unsafe, counts, strict=True):
         met[w.node.label] += own
     names = [f"{label} {own}" for label, own in met.most_common() if own]
-    return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
+    return f"; with the recorded inputs {count} of {total} sums leave int16: {join_names(names)}"
 
 
 def _is_depthwise(w: Weight) -> bool:
@@ -400,7 +400,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     unsafe = list(unsafe_pairs(model))
     if unsafe:
         (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
-        met = saturating(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
+        met = describe_saturation(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
         more = len({id(one.node) for _, one in unsafe}) - 1
         others = f", and {several(more, 'more node')} like it" if more else ""
         # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested.
@@ -448,7 +448,7 @@ def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, s, z, ys, one, b)
         }
     """
-    for s in seen(model, result, "accumulator-wrap"):
+    for s in observations(model, result, "accumulator-wrap"):
         yield Finding(
             f"the int32 accumulator of {s.node.op_type} wraps in {s.share}",
             **s.where,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.checking.rules._forms import quantized
+from qrun.checking.rules._forms import all_quantizers
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, known, nodes, number
-from qrun.checking.rules._weights import dequantized
+from qrun.checking.rules._scope import Scope, nodes, number, static_shape
+from qrun.checking.rules._weights import quantized_source
 from qrun.comparing.rewrites import axis_rewrites
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
@@ -47,9 +47,9 @@ def axis_assumed(model: Model) -> Iterator[Finding]:
             y = com.microsoft.DequantizeLinear<axis = 1>(x, scale, zero)
         }
     """
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         assumed = node.domain == MS and "axis" not in node.attributes and q.form == "axis"
-        got = known(scope.shape(q.scale.tensor)) if assumed and q.scale else None
+        got = static_shape(scope.shape(q.scale.tensor)) if assumed and q.scale else None
         if got is not None and q.scale and len(got) == 1 and got != (1,):
             yield Finding(
                 f"{q.scale.name} has shape {shape_text(got)}, but the node has no axis",
@@ -159,7 +159,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
     for scope, node in nodes(model, (("", name) for name in ("Conv", "MatMul", "Gemm"))):
         if len(node.inputs) < 2:
             continue
-        w = dequantized(scope, node.inputs[1])
+        w = quantized_source(scope, node.inputs[1])
         if w is None or w.scale is None or w.scale.ndim != 1 or np.all(w.scale == w.scale[:1]):
             continue
         shape = w.scope.shape(w.tensor)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from qrun.checking.rules._rule import Finding, rule, several
-from qrun.checking.rules._scope import Scope, ints, known, nodes
-from qrun.checking.rules._weights import dequantized, is_quantized
+from qrun.checking.rules._scope import Scope, ints, nodes, static_shape
+from qrun.checking.rules._weights import is_quantized, quantized_source
 from qrun.ir import Model, Node
 
 _POOLS = ("AveragePool", "GlobalAveragePool")
@@ -55,7 +55,7 @@ def fused_differs(model: Model) -> Iterator[Finding]:
 
 
 def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
-    x, count, y_scale = dequantized(scope, node.inputs[0]), _elements(scope, node), _result_scale(scope, node)
+    x, count, y_scale = quantized_source(scope, node.inputs[0]), _elements(scope, node), _result_scale(scope, node)
     if x is None or x.scale is None or x.scale.size != 1 or not count or y_scale is None:
         return
     x_scale = float(x.scale.reshape(-1)[0])
@@ -77,7 +77,7 @@ def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
 def _elements(scope: Scope, node: Node) -> int:
     """The number of elements that are averaged; 0 if not known."""
     if node.op_type == "GlobalAveragePool":
-        shape = known(scope.shape(node.inputs[0]))
+        shape = static_shape(scope.shape(node.inputs[0]))
         return prod(shape[2:]) if shape and len(shape) > 2 else 0
     kernel = ints(node, "kernel_shape")
     return prod(kernel) if kernel and min(kernel) > 0 else 0

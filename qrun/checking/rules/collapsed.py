@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.checking.rules._observed import param_input, tensors
-from qrun.checking.rules._onescale import OneScaled, bounds, distinct, joined, one_scaled
+from qrun.checking.rules._onescale import OneScaled, bounds, distinct, joining_concat, one_scaled
 from qrun.checking.rules._rule import RULES, Finding, at, rule
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
@@ -154,7 +154,7 @@ def scale_beyond_function(model: Model) -> Iterator[Finding]:
         if function is None:
             continue
         name, low, high = function
-        fit = one.fitting(low, high)
+        fit = one.fit_range(low, high)
         if fit[0] * TOO_LARGE < one.scale:
             count = one.code(high) - one.code(low) + 1
             yield _finding(
@@ -170,8 +170,8 @@ def over_all(model: Model, used: Mapping[str, Used], samples: Sequence[Mapping[s
     """Yield the findings of QR413 and QR414 on codes counted over many inputs. samples: some of these inputs."""
     for name, one in one_scaled(model).items():
         if name in used:
-            yield from RULES["QR413"].told(model, _find_collapsed(model, one, used[name], samples))
-            yield from RULES["QR414"].told(model, _few(model, one, used[name], samples))
+            yield from RULES["QR413"].fill_in(model, _find_collapsed(model, one, used[name], samples))
+            yield from RULES["QR414"].fill_in(model, _few(model, one, used[name], samples))
 
 
 def _find_collapsed(
@@ -211,7 +211,7 @@ def _fit(model: Model, one: OneScaled, low: float, high: float) -> tuple[float, 
     For a function with known bounds, such as 0 to 1, these count, however few of its values occurred.
     """
     function = bounds(model, one)
-    fit = one.fitting(*((low, high) if function is None else function[1:]))
+    fit = one.fit_range(*((low, high) if function is None else function[1:]))
     return fit if 0 < fit[0] * TOO_LARGE < one.scale else None
 
 
@@ -220,7 +220,7 @@ def _finding(model: Model, one: OneScaled, fit: tuple[float, int], message: str,
     others = [o.name for o in one_scaled(model).values() if o.scale == one.scale and o.name != one.name]
     shared = f", as {others[0]} has" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
     apart = ""
-    if node := joined(model, one):
+    if node := joining_concat(model, one):
         apart = f", and leave {node.op_type} node {node.index} {node.label}, which joins it with others, in float"
     return Finding(
         message,

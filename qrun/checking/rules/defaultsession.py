@@ -14,10 +14,10 @@ from qrun.comparing.rewrites import (
     Rewrite,
     StoredParameters,
     bias_rewrites,
+    dequantizers_with_movers,
     int32_rewrites,
     is_quantized,
     misread_axes,
-    moved_dequantized,
     only_reader,
     pair_rewrites,
     parameters,
@@ -174,7 +174,7 @@ def _other_axes(scope: Scope) -> Iterator[Finding]:
 
 
 def _moved_codes(scope: Scope) -> Iterator[Finding]:
-    for p, mover in moved_dequantized(scope.model):
+    for p, mover in dequantizers_with_movers(scope.model):
         if p.zero is not None and scope.dtype(p.node.inputs[0]) == np.int32:
             got = f"{mover.op_type} of int32 codes {p.node.inputs[0]} that {p.node.label} dequantized with a zero point"
             fix = f"put {mover.op_type} before {p.node.label}"
@@ -211,15 +211,15 @@ def _sliced_activations(scope: Scope) -> Iterator[Finding]:
         sides = [before[:1] if node.op_type == "Conv" else before, [after]]
         sliced = next((p for side in sides for p in side if not p.is_scalar), None)
         if sliced is not None:
-            yield _sliced(scope, node, sliced, runs=_ONE_SCALE[node.op_type])
+            yield _sliced_finding(scope, node, sliced, runs=_ONE_SCALE[node.op_type])
     for node in scope.model.nodes:
         if node.op_type == "MatMul" and not node.domain and not is_quantized(scope.model, node):
             x, w = (parameters(scope.model, scope.model.producers.get(name)) for name in node.inputs)
             if x is not None and w is not None and not x.is_scalar and _is_small(scope, [x, w]):
-                yield _sliced(scope, node, x, runs=True)
+                yield _sliced_finding(scope, node, x, runs=True)
 
 
-def _sliced(scope: Scope, node: Node, sliced: StoredParameters, *, runs: bool) -> Finding:
+def _sliced_finding(scope: Scope, node: Node, sliced: StoredParameters, *, runs: bool) -> Finding:
     made = sliced.node.outputs[0]
     got = f"{node.op_type} with one scale per slice of {made}, {sliced.scale.size} in all"
     return _fails(scope, node, made, got, "one scale", "use one scale", runs=runs)

@@ -55,7 +55,7 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
         name = node.inputs[0]
         value, home = scope.value(name), scope.home(name)
         if value is not None and home is not None and name not in home.model.fed:
-            yield _stored(scope, node, value)
+            yield _stored_finding(scope, node, value)
         elif scope.outer is None:
             changing.append((scope, node))
     seen = tensors(model, feeds, [node.inputs[0] for _, node in changing]) if feeds is not None and changing else {}
@@ -65,7 +65,7 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
             yield _flat(scope, node, met)
 
 
-def _stored(scope: Scope, node: Node, value: Array) -> Finding:
+def _stored_finding(scope: Scope, node: Node, value: Array) -> Finding:
     vanishes = value.dtype.kind == "f" and _vanishes(value)
     size = ", whose range / 255 underflows" if value.any() else ", all 0"
     empty = f"{size}: its scale is 0" if vanishes else ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.checking.rules._forms import misfit
-from qrun.checking.rules._rule import Finding, listed, rule, several
+from qrun.checking.rules._rule import Finding, join_names, rule, several
 from qrun.checking.rules._scope import Scope, names_read, scopes
 from qrun.checking.rules._weights import is_quantized, leads_to_quantize
 from qrun.errors import QrunError
@@ -86,7 +86,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(c, s, z)
         }
     """
-    for scope, node, reason in refused(model):
+    for scope, node, reason in unfused_nodes(model):
         if node.op_type in FORMS and not node.domain and _is_group(scope, node, reason):
             yield Finding(
                 f"{node.op_type} runs in float: {reason}",
@@ -111,7 +111,7 @@ def _is_group(scope: Scope, node: Node, reason: str) -> bool:
     model = scope.model
     if any(misfit(scope, made) for made in map(model.producers.get, node.inputs) if made is not None):
         return False
-    if any(part in reason for part in _TOLD) or "no integer form" in reason or not dequantized_inputs(model, node):
+    if any(part in reason for part in _TOLD) or "no integer form" in reason or not count_dequantized(model, node):
         return False
     if reason.startswith(_UNQUANTIZED):
         return leads_to_quantize(model, node.outputs, None, _HOPS)
@@ -147,9 +147,9 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
             y = LogSoftmax(af)
         }
     """
-    for scope, node, reason in refused(model):
+    for scope, node, reason in unfused_nodes(model):
         graph = scope.model
-        if node.op_type in FORMS or not dequantized_inputs(graph, node) or not is_quantized(graph, node):
+        if node.op_type in FORMS or not count_dequantized(graph, node) or not is_quantized(graph, node):
             continue
         yield Finding(
             f"{node.op_type} runs in float between its quantized tensors",
@@ -198,9 +198,9 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
         }
     """
     told: set[str] = set()
-    for scope, node, reason in refused(model):
+    for scope, node, reason in unfused_nodes(model):
         wide = reason.endswith((" is uint16", " is int16"))
-        if wide and node.op_type in FORMS and not node.domain and dequantized_inputs(scope.model, node):
+        if wide and node.op_type in FORMS and not node.domain and count_dequantized(scope.model, node):
             met = _sixteen_bit(scope, node)
             if met and met <= told:
                 continue
@@ -276,8 +276,8 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
             names = [node.label for node in readers[first.outputs[0]]]
             signed = any(scope.dtype(node.inputs[0]) == np.int8 for node in found if node.inputs)
             yield Finding(
-                f"{len(found)} DequantizeLinear with several readers: {listed(labels)}",
-                **scope.at(first, f"{first.outputs[0]}, read by {listed(names)}"),
+                f"{len(found)} DequantizeLinear with several readers: {join_names(labels)}",
+                **scope.at(first, f"{first.outputs[0]}, read by {join_names(names)}"),
                 expected="one reader of each DequantizeLinear",
                 got=f"{len(names)} readers of {first.outputs[0]}{also if len(found) > 1 else ''}",
                 why="legal ONNX, but some compilers only fuse a group whose inner tensors have one reader.",
@@ -289,15 +289,15 @@ _Refused = tuple[tuple[Scope, Node, str], ...]
 
 
 @once_per_model
-def refused(model: Model) -> _Refused:
+def unfused_nodes(model: Model) -> _Refused:
     """The nodes that read or make quantized tensors but stay in float, each with its graph and the reason.
 
     The scope of a subgraph has a graph that includes the constants of outer graphs that it reads.
     """
-    return tuple(entry for scope in scopes(model) for entry in _refused(scope))
+    return tuple(entry for scope in scopes(model) for entry in _unfused_in(scope))
 
 
-def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
+def _unfused_in(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
     graph = scope.model
     if not {"DequantizeLinear", "QuantizeLinear"} <= {node.op_type for node in graph.nodes}:
         return
@@ -319,7 +319,7 @@ def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
     return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
 
 
-def dequantized_inputs(model: Model, node: Node) -> int:
+def count_dequantized(model: Model, node: Node) -> int:
     """The number of inputs that come from a DequantizeLinear of a tensor that is not stored."""
     made = [model.producers[name] for name in node.inputs if name in model.producers]
     return sum(m.op_type == "DequantizeLinear" and bool(m.inputs) and m.inputs[0] not in model.constants for m in made)
@@ -388,7 +388,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(mq, s, z)
         }
     """
-    yield from (finding for share, finding in _found(model) if share >= _SHARE)
+    yield from (finding for share, finding in _findings_by_share(model) if share >= _SHARE)
 
 
 @rule("QR607", "note", spec="ort-quantization", fix="give the group a form that onnxruntime has in integers")
@@ -417,18 +417,18 @@ def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(r, s, z)
         }
     """
-    yield from (finding for share, finding in _found(model) if share < _SHARE)
+    yield from (finding for share, finding in _findings_by_share(model) if share < _SHARE)
 
 
 @once_per_model
-def _found(model: Model) -> Sequence[tuple[float, Finding]]:
+def _findings_by_share(model: Model) -> Sequence[tuple[float, Finding]]:
     """For each cause, the share of the model's products that it keeps in float, and its finding."""
     from qrun.checking.targets import integers
 
     found = integers(model)
     if found is None:
         return ()
-    own = {(scope.path, node.index) for scope, node, _ in refused(model)}
+    own = {(scope.path, node.index) for scope, node, _ in unfused_nodes(model)}
     products = sum(judged.node.op_type in _PRODUCTS for judged in found.judged) or 1
     made = []
     for cause in found.causes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.checking.rules._forms import UNITS, expected_shape, older, quantized, reason, same_form, shaped
+from qrun.checking.rules._forms import UNITS, all_quantizers, describe_shape, expected_shape, older, reason, same_form
 from qrun.checking.rules._rule import Finding, operators, rule
-from qrun.checking.rules._scope import Scope, Shape, known, number
+from qrun.checking.rules._scope import Scope, Shape, number, static_shape
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text
 from qrun.ops import Granularity as Form
@@ -49,14 +49,14 @@ def scale_shape(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
         }
     """
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         expected = expected_shape(scope, node, q, q.scale) if q.scale else ""
         if not q.scale or not expected:
             continue
-        shape, owner = scope.shape(q.scale.tensor), known(scope.shape(q.tensor.tensor))
+        shape, owner = scope.shape(q.scale.tensor), static_shape(scope.shape(q.tensor.tensor))
         k_long = q.form == "column" and owner is not None and len(owner) > 1 and shape == owner[-2:-1]
         yield Finding(
-            f"{shaped(q.scale.name, shape)}, expected {expected.split(': ')[0]}",
+            f"{describe_shape(q.scale.name, shape)}, expected {expected.split(': ')[0]}",
             **scope.at(node, q.scale),
             expected=expected,
             got=shape_text(shape),
@@ -112,7 +112,7 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear<axis = 0>(x, scale, zero)
         }
     """
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         if q.zero_point:
             yield from _judge_zero_point(scope, node, q, q.zero_point)
 
@@ -120,15 +120,15 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
 def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Iterator[Finding]:
     from qrun.ops._advice import zero_point_fix
 
-    got = known(scope.shape(zero.tensor))
-    scale = known(scope.shape(q.scale.tensor)) if q.scale else None
+    got = static_shape(scope.shape(zero.tensor))
+    scale = static_shape(scope.shape(q.scale.tensor)) if q.scale else None
     if got is None or (scale is not None and same_form(got, scale)):
         return
     if q.form == "axis" and scale is not None and q.scale:
         if expected_shape(scope, node, q, q.scale):
             return
         yield Finding(
-            f"{shaped(zero.name, got)}, expected {shape_text(scale)} like {q.scale.name}",
+            f"{describe_shape(zero.name, got)}, expected {shape_text(scale)} like {q.scale.name}",
             **scope.at(node, zero),
             expected=f"{shape_text(scale)}, the shape of {q.scale.name} {q.scale.tensor}",
             got=shape_text(got),
@@ -139,7 +139,7 @@ def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Ite
     expected = expected_shape(scope, node, q, zero)
     if expected:
         yield Finding(
-            f"{shaped(zero.name, got)}, expected {expected.split(': ')[0]}",
+            f"{describe_shape(zero.name, got)}, expected {expected.split(': ')[0]}",
             **scope.at(node, zero),
             expected=expected,
             got=shape_text(got),
@@ -175,10 +175,10 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, ws, wz, s, z)
         }
     """
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         if q.form in ("tensor", "axis") or not q.scale or not q.zero_point:
             continue
-        scale, zero = known(scope.shape(q.scale.tensor)), known(scope.shape(q.zero_point.tensor))
+        scale, zero = static_shape(scope.shape(q.scale.tensor)), static_shape(scope.shape(q.zero_point.tensor))
         if scale is None or zero is None or same_form(scale, zero):
             continue
         if expected_shape(scope, node, q, q.scale) or expected_shape(scope, node, q, q.zero_point):

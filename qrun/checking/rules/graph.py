@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from qrun.checking.rules._rule import Finding, listed, rule, several
+from qrun.checking.rules._rule import Finding, join_names, rule, several
 from qrun.checking.rules._scope import Scope, constant_value, names_read, scopes
 from qrun.declare import grouped
 from qrun.declare.stored import parts
@@ -74,10 +74,10 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         if unused:
             size = sum(parts(graph.constants)[name].nbytes for name in unused)
             yield Finding(
-                f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {listed(unused)}",
+                f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {join_names(unused)}",
                 node=scope.path[:-1],
                 index=scope.index,
-                tensor=listed(unused),
+                tensor=join_names(unused),
                 expected="every initializer is read by a node or is an output",
                 got=f"{len(unused)} unused, {size} bytes",
             )
@@ -210,8 +210,8 @@ def unused_input(model: Model) -> Iterator[Finding]:
     unused = [v.name for v in model.inputs if v.name not in read]
     if unused:
         yield Finding(
-            f"graph input{'s' if len(unused) > 1 else ''} read by no node: {listed(unused)}",
-            tensor=listed(unused),
+            f"graph input{'s' if len(unused) > 1 else ''} read by no node: {join_names(unused)}",
+            tensor=join_names(unused),
             expected="every graph input is read by a node or is an output",
             got=f"{len(unused)} of {len(model.inputs)} unused",
         )
@@ -245,8 +245,8 @@ def dead_node(model: Model) -> Iterator[Finding]:
         if dead:
             count = several(len(dead), "node")
             yield Finding(
-                f"{count} whose outputs nothing reads: {listed([n.label for n in dead])}",
-                **scope.at(dead[0], listed([name for n in dead for name in n.outputs if name])),
+                f"{count} whose outputs nothing reads: {join_names([n.label for n in dead])}",
+                **scope.at(dead[0], join_names([name for n in dead for name in n.outputs if name])),
                 expected="every node has an output that a node reads or that is an output of the graph",
                 got=f"{count} of {len(scope.model.nodes)}",
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.checking.rules._forms import expected_shape, quantized, sound
+from qrun.checking.rules._forms import all_quantizers, expected_shape, sound
 from qrun.checking.rules._rule import Finding, digits, operators, rule, tolerance
 from qrun.checking.rules._scope import Scope
 from qrun.declare import grouped
@@ -51,7 +51,7 @@ def other_scale(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(q, s, z)
         }
     """
-    pairs = ((one, off) for one in handed(model) if (off := difference(one)) is not None)
+    pairs = ((one, off) for one in handovers(model) if (off := difference(one)) is not None)
     found = grouped(((id(one.made.scope.model), one.made.tensor, off), one) for one, off in pairs)
     begins = {(id(readers[0].read.node), key[2]) for key, readers in found.items()}
     ends = {(id(readers[0].made.node), key[2]) for key, readers in found.items()}
@@ -129,9 +129,9 @@ class ParameterMismatch:
     in_zero: bool
 
 
-def handed(model: Model) -> Iterator[Handed]:
+def handovers(model: Model) -> Iterator[Handed]:
     """Yield every pair of a node that makes a quantized tensor with a scale or zero point, and a node that reads it."""
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         origin = None if q.is_output else _origin(scope, q.tensor.tensor)
         made, read = (_end(*origin), _end(scope, node, q)) if origin else (None, None)
         if made and read:
@@ -158,7 +158,7 @@ def _scales(one: Handed) -> tuple[str, str, str] | None:
     worst = int(np.argmax(np.maximum(ratio, 1 / ratio)))
     if abs(ratio.reshape(-1)[worst] - 1) <= tolerance(*pair):
         return None
-    name, x, y = _named("scale", made, worst), float(made.reshape(-1)[worst]), float(read.reshape(-1)[worst])
+    name, x, y = _element_name("scale", made, worst), float(made.reshape(-1)[worst]), float(read.reshape(-1)[worst])
     effect = f"the values are multiplied by {digits(y / x, 1) if 0.999 < y / x < 1.001 else f'{y / x:.3g}'}"
     return f"{name} {digits(x, y)}", f"{name} {digits(y, x)}", effect
 
@@ -173,7 +173,7 @@ def _zero_points(one: Handed) -> tuple[str, str, str] | None:
     worst = int(np.argmax(np.abs(shift)))
     if not shift.reshape(-1)[worst]:
         return None
-    name, steps = _named("zero point", made, worst), int(shift.reshape(-1)[worst])
+    name, steps = _element_name("zero point", made, worst), int(shift.reshape(-1)[worst])
     effect = f"the values move by {steps:+d} step{'s' if abs(steps) > 1 else ''}"
     return f"{name} {made.reshape(-1)[worst]}", f"{name} {read.reshape(-1)[worst]}", effect
 
@@ -205,7 +205,7 @@ def _end(scope: Scope, node: Node, q: Quantizer) -> End | None:
     slots = [slot for slot in (q.scale, q.zero_point) if slot]
     if not slots or any(expected_shape(scope, node, q, slot) for slot in slots):
         return None
-    scale = _stored(scope, q.scale)
+    scale = _slot_value(scope, q.scale)
     if scale is not None:
         real = scale.astype(np.float64) if scale.dtype.kind not in "Oc" else np.zeros(1)
         if not np.all(np.isfinite(real) & (real > 0)):
@@ -216,14 +216,14 @@ def _end(scope: Scope, node: Node, q: Quantizer) -> End | None:
 def _zero(scope: Scope, q: Quantizer) -> Array | None:
     """The integer zero point, or 0 in the type of the tensor if there is none; None for other types."""
     if q.zero_point:
-        zero = _stored(scope, q.zero_point)
+        zero = _slot_value(scope, q.zero_point)
     else:
         dtype = scope.dtype(q.tensor.tensor)
         zero = np.zeros((), dtype) if dtype is not None else None
     return zero if zero is not None and zero.dtype.name.startswith(("int", "uint")) else None
 
 
-def _stored(scope: Scope, slot: Slot | None) -> Array | None:
+def _slot_value(scope: Scope, slot: Slot | None) -> Array | None:
     value = scope.value(slot.tensor) if slot else None
     return value if value is not None and value.size else None
 
@@ -248,7 +248,7 @@ def _one(value: Array) -> Array:
     return flat[:1] if bool(np.all(flat == flat[0])) else np.squeeze(value)
 
 
-def _named(name: str, values: Array, place: int) -> str:
+def _element_name(name: str, values: Array, place: int) -> str:
     """The name of an element: ``scale``, or ``scale[5]`` if there are several."""
     index = np.unravel_index(place, values.shape)
     return f"{name}[{','.join(str(int(i)) for i in index)}]" if values.size > 1 else name

@@ -230,7 +230,7 @@ def _wrong_outputs(node: Node) -> tuple[str, str] | None:
 
 def refusals(model: Model, code: str) -> Iterator[Finding]:
     """Yield a finding for every node that its operator's declaration (or onnx.defs) refuses with `code`."""
-    for scope, node, error in _refused(model):
+    for scope, node, error in _refused_nodes(model):
         if error.code == code:
             facts = dict(error.facts)
             yield Finding(
@@ -254,7 +254,7 @@ def _cause(node: Node, error: OperatorError) -> str:
 
 
 @once_per_model
-def _refused(model: Model) -> list[tuple[Scope, Node, OperatorError]]:
+def _refused_nodes(model: Model) -> list[tuple[Scope, Node, OperatorError]]:
     return [(scope, node, error) for scope, node in nodes(model) if (error := _refusal(node)) is not None]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._forms import expected_shape, mistyped
+from qrun.checking.rules._forms import expected_shape, mistyped_inputs
 from qrun.checking.rules._ort import Types, cpu_kernels, known_schema, runtime
 from qrun.checking.rules._rule import Finding, rule, several
-from qrun.checking.rules._scope import Scope, ints, known, nodes
+from qrun.checking.rules._scope import Scope, ints, nodes, static_shape
 from qrun.checking.rules._window import CONVS, auto_pad
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Schema
@@ -118,7 +118,7 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model, _JUDGES):
-        if mistyped(scope, node):
+        if mistyped_inputs(scope, node):
             continue  # the specification forbids it, which QR203 reports
         judges = _JUDGES.get((node.domain, node.op_type), ())
         judged = ((judge, judge(scope, node)) for judge in judges)
@@ -161,7 +161,7 @@ def _not_loaded(model: Model) -> Iterator[Finding]:
 
 def _one_value(place: int, name: str) -> Judge:
     def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
-        shape = known(scope.shape(node.inputs[place])) if place < len(node.inputs) else None
+        shape = static_shape(scope.shape(node.inputs[place])) if place < len(node.inputs) else None
         if shape is None or shape in ((), (1,)):
             return None
         slots = ((q, slot) for q in quantizers(node) for slot in (q.scale, q.zero_point) if slot)
@@ -172,7 +172,7 @@ def _one_value(place: int, name: str) -> Judge:
     return judge
 
 
-def _given(place: int, name: str) -> Judge:
+def _requires_input(place: int, name: str) -> Judge:
     def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
         if place < len(node.inputs) and node.inputs[place]:
             return None
@@ -212,11 +212,11 @@ _JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
     ("", "MaxPool"): (_large_pads,),
     ("", "AveragePool"): (_large_pads,),
     ("", "LpPool"): (_large_pads,),
-    (MS, "QLinearAveragePool"): (_large_pads, _given(2, "x_zero_point")),
-    (MS, "QLinearAdd"): (_given(2, "A_zero_point"), _given(5, "B_zero_point")),
-    (MS, "QLinearMul"): (_given(2, "A_zero_point"), _given(5, "B_zero_point")),
-    (MS, "QLinearSigmoid"): (_given(4, "Y_zero_point"),),
-    (MS, "QLinearLeakyRelu"): (_given(4, "Y_zero_point"),),
+    (MS, "QLinearAveragePool"): (_large_pads, _requires_input(2, "x_zero_point")),
+    (MS, "QLinearAdd"): (_requires_input(2, "A_zero_point"), _requires_input(5, "B_zero_point")),
+    (MS, "QLinearMul"): (_requires_input(2, "A_zero_point"), _requires_input(5, "B_zero_point")),
+    (MS, "QLinearSigmoid"): (_requires_input(4, "Y_zero_point"),),
+    (MS, "QLinearLeakyRelu"): (_requires_input(4, "Y_zero_point"),),
     **{conv: (_same_and_dilations,) for conv in CONVS if conv not in (("", "ConvInteger"), ("", "ConvTranspose"))},
 }
 
@@ -235,7 +235,7 @@ def without_kernel(model: Model) -> dict[tuple[str, int, _Bound], list[tuple[Sco
         return missing
     served: set[Hashable] = set()
     for scope, node in nodes(model):
-        given = tuple(map(scope.dtype, node.inputs)), tuple(map(scope.made, node.outputs))
+        given = tuple(map(scope.dtype, node.inputs)), tuple(map(scope.type_from_producer, node.outputs))
         typed = node.domain, node.op_type, node.version, given
         if typed in served:
             continue

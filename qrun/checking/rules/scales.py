@@ -10,11 +10,11 @@ from math import frexp
 
 import numpy as np
 
-from qrun.checking.rules._forms import broadcast_parameter, quantized
+from qrun.checking.rules._forms import all_quantizers, broadcast_parameter
 from qrun.checking.rules._onescale import OneScaled, one_scaled, source
-from qrun.checking.rules._rule import TOLERANCE, Finding, at, digits, first_of, listed, operators, rule
+from qrun.checking.rules._rule import TOLERANCE, Finding, at, digits, first_of, join_names, operators, rule
 from qrun.checking.rules._scope import Scope
-from qrun.comparing.rewrites import requantized
+from qrun.comparing.rewrites import requantizations
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
 from qrun.ops import Quantizer, Slot, op_names
@@ -77,7 +77,7 @@ def scale_value(model: Model) -> Iterator[Finding]:
 
 def _stored_scales(model: Model) -> Iterator[tuple[Scope, Node, Quantizer, Slot, Scope, Array]]:
     """Yield each stored scale, at each node that reads it, with the graph that holds it and its value."""
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         home = scope.home(q.scale.tensor) if q.scale else None
         value = home.value(q.scale.tensor) if home and q.scale else None
         if q.scale and home and value is not None:
@@ -192,7 +192,7 @@ def float_zero_point(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(x, scale, zero)
         }
     """
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         value = scope.value(q.zero_point.tensor) if q.zero_point else None
         if value is None or not q.zero_point or not value.dtype.name.startswith(("float4", "float6", "float8")):
             continue
@@ -273,7 +273,7 @@ def uncalibrated_scale(model: Model) -> Iterator[Finding]:
         return
     found = [one for one in known if one.scale == 1 and one.zero == 0 and _is_computed(model, one)]
     for one in found[:1]:
-        more = f", and {len(found) - 1} more: {listed([o.name for o in found[1:]])}" if found[1:] else ""
+        more = f", and {len(found) - 1} more: {join_names([o.name for o in found[1:]])}" if found[1:] else ""
         yield Finding(
             f"{one.name} has the scale 1 and the zero point 0, as if calibration saw only zeros{more}",
             **at(one.node),
@@ -325,7 +325,7 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
         }
     """
     known = one_scaled(model)
-    for inner, outer in requantized(model):
+    for inner, outer in requantizations(model):
         first, one = known.get(inner.inputs[0]), known.get(outer.outputs[0])
         if first is None or one is None or (first.low, first.high) != (one.low, one.high):
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from qrun.checking.rules._forms import mistyped
+from qrun.checking.rules._forms import mistyped_inputs
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope, Shape, differ, ints, nodes, number
 from qrun.checking.rules._window import CONV_NAMES, CONVS, OPERATORS, Windowed, auto_pad, bad_values, windows
@@ -70,7 +70,7 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
         if max(places) >= len(node.inputs) or (key in BROADCASTS and not node.domain and node.version < 7):
             continue
         expected = _expected_shapes(scope, node, places)
-        if expected and not set(places).intersection(mistyped(scope, node)):
+        if expected and not set(places).intersection(mistyped_inputs(scope, node)):
             first, second = (node.inputs[place] for place in places)
             got = f"{first} {shape_text(scope.shape(first))}, {second} {shape_text(scope.shape(second))}"
             yield Finding(

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._forms import formals, given_types, judged_elsewhere, mistyped, quantized
+from qrun.checking.rules._forms import all_quantizers, formals, input_types, mistyped_inputs, places_of_other_rules
 from qrun.checking.rules._ort import known_schema
 from qrun.checking.rules._rule import Finding, operators, rule
-from qrun.checking.rules._scope import Scope, made_type, nodes, number, scopes
+from qrun.checking.rules._scope import Scope, nodes, number, scopes, type_of_output
 from qrun.declare.stored import parts
 from qrun.ir import Model, Node
 from qrun.ir.schema import Formal
@@ -113,7 +113,7 @@ def type_not_allowed(model: Model) -> Iterator[Finding]:
         key = (node.domain, node.op_type, node.version, *(scope.dtype(n) if n else "" for n in node.inputs))
         if key in sound:
             continue
-        wrong = mistyped(scope, node)
+        wrong = mistyped_inputs(scope, node)
         found = [_not_taken(scope, node, wrong)] if wrong else list(_not_one_type(scope, node))
         if not found:
             sound.add(key)
@@ -124,7 +124,7 @@ def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
     """The finding for the first input of a type that the operator does not accept."""
     from qrun.ops._advice import type_fix
 
-    given, place = given_types(scope, node), wrong[0]
+    given, place = input_types(scope, node), wrong[0]
     dtype, formal = given[place]
     op, name = f"{node.op}-{node.version}", formals(node)[1][place]
     return Finding(
@@ -140,8 +140,8 @@ def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
 def _not_one_type(scope: Scope, node: Node) -> Iterator[Finding]:
     """Yield a finding for the first input whose type differs from another one of the same type variable."""
     bound: dict[str, tuple[np.dtype[Any], str]] = {}
-    names, left = formals(node)[1], judged_elsewhere(scope, node)
-    for place, (dtype, formal) in given_types(scope, node).items():
+    names, left = formals(node)[1], places_of_other_rules(scope, node)
+    for place, (dtype, formal) in input_types(scope, node).items():
         if formal.option == "Variadic" or not formal.variable or place in left:
             continue
         other, first = bound.setdefault(formal.variable, (dtype, names[place]))
@@ -206,7 +206,7 @@ def output_type(model: Model) -> Iterator[Finding]:
             value = scope.model.types.get(name) if name else None
             if value is None or value.dtype is None or (not place and by_zero_point):
                 continue
-            made = made_type(node, place, scope.dtype)
+            made = type_of_output(node, place, scope.dtype)
             if made is not None and made != value.dtype and _is_allowed(node, place, made):
                 yield Finding(
                     f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
@@ -260,7 +260,7 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
         }
     """
-    for scope, node, q in quantized(model):
+    for scope, node, q in all_quantizers(model):
         got, name = scope.dtype(q.zero_point.tensor) if q.zero_point else None, q.tensor.tensor
         stated = scope.model.types.get(name) if q.is_output else None
         owner = (stated.dtype if stated else None) if q.is_output else scope.dtype(name)

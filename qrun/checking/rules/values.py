@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.checking.rules._observed import param_input, reaching, seen
+from qrun.checking.rules._observed import observations, observations_at_good_scales, param_input
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
 from qrun.ir import Array, Model, Node
@@ -46,7 +46,7 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for s in reaching(model, result, "nan-quantized"):
+    for s in observations_at_good_scales(model, result, "nan-quantized"):
         yield Finding(
             f"NaN reaches {s.node.op_type}: {s.share}",
             **s.where,
@@ -92,8 +92,8 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    infinite = {s.node.index: s.count for s in seen(model, result, "infinite-quantized")}
-    for s in seen(model, result, "saturated"):
+    infinite = {s.node.index: s.count for s in observations(model, result, "infinite-quantized")}
+    for s in observations(model, result, "saturated"):
         s = replace(s, count=s.count - infinite.get(s.node.index, 0))
         if s.count < 2 or s.count <= SHARE * s.total or _may_fold(model, s.node):
             continue
@@ -223,7 +223,7 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
         }
     """
     scope = Scope(model)
-    for s in seen(model, result, "bad-scale"):
+    for s in observations(model, result, "bad-scale"):
         name = param_input(s.node, s.param)[0]
         stored = scope.value(name)
         if stored is not None and not np.all(np.isfinite(real := stored.astype(np.float64)) & (real > 0)):
@@ -268,7 +268,7 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for s in reaching(model, result, "infinite-quantized"):
+    for s in observations_at_good_scales(model, result, "infinite-quantized"):
         yield Finding(
             f"infinity reaches {s.node.op_type}: {s.share}",
             **s.where,
@@ -307,7 +307,7 @@ def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
         }
     """
     kinds = {event.index: event.outputs[0].dtype for event in result.events if event.outputs}
-    for s in seen(model, result, "undefined-cast"):
+    for s in observations(model, result, "undefined-cast"):
         made = type_name(kinds[s.node.index])
         yield Finding(
             f"{s.detail} does not fit {made}: {s.share}",

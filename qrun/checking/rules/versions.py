@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.checking.rules._ort import PUBLISHED_IR, runtime
-from qrun.checking.rules._rule import Finding, listed, rule, several
+from qrun.checking.rules._rule import Finding, join_names, rule, several
 from qrun.checking.rules._scope import nodes
 from qrun.ir import Model
 from qrun.ir.schema import ASSUMED, MS, NAMELESS, QONNX
@@ -87,8 +87,8 @@ def initializer_not_input(model: Model) -> Iterator[Finding]:
     missing = [name for name in model.constants if name not in inputs]
     if missing:
         yield Finding(
-            f"{len(missing)} initializer{'s are' if len(missing) > 1 else ' is'} no graph input: {listed(missing)}",
-            tensor=listed(missing),
+            f"{len(missing)} initializer{'s are' if len(missing) > 1 else ' is'} no graph input: {join_names(missing)}",
+            tensor=join_names(missing),
             expected=f"every initializer among the graph inputs, or IR version {RELAXED_IR} or later",
             got=f"IR version {model.ir_version}",
             why="IR version 4 relaxed the rule that initializers are a subset of the graph inputs.",
@@ -130,8 +130,8 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
     names = [v.name for v in model.defaults if v.name in model.consumers]
     if names:
         yield Finding(
-            f"{len(names)} initializer{'s are graph inputs' if len(names) > 1 else ' is a graph input'} too: {listed(names)}",
-            tensor=listed(names),
+            f"{len(names)} initializer{'s are graph inputs' if len(names) > 1 else ' is a graph input'} too: {join_names(names)}",
+            tensor=join_names(names),
             expected="initializers that are no graph inputs",
             got=f"{len(names)} of {len(model.constants)} can be replaced by the caller",
             why="ONNX IR: an initializer with the name of a graph input is its default value, not a constant.",
@@ -183,7 +183,7 @@ def opset_version(model: Model) -> Iterator[Finding]:
             f"{node.domain} is not imported",
             **scope.at(node),
             expected=f"an opset_import entry of {node.domain}, version {ASSUMED[node.domain]}",
-            got=listed([f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items()]),
+            got=join_names([f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items()]),
             why="ONNX IR: every node's domain needs an opset_import entry.",
             fix=f"import {node.domain} with version {ASSUMED[node.domain]}",
         )

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import ml_dtypes
 import numpy as np
 
-from qrun.checking.rules._forms import expected_bias, mistyped, shaped
-from qrun.checking.rules._rule import Finding, digits, listed, rule, tolerance
+from qrun.checking.rules._forms import describe_shape, expected_bias, mistyped_inputs
+from qrun.checking.rules._rule import Finding, digits, join_names, rule, tolerance
 from qrun.checking.rules._scope import Scope, nodes, nodes_with_parameters
 from qrun.checking.rules._weights import (
     PRODUCTS,
@@ -17,8 +17,8 @@ from qrun.checking.rules._weights import (
     StoredBias,
     Weight,
     biases,
-    dequantized,
     differs,
+    quantized_source,
     weights,
 )
 from qrun.ir import Model, Node
@@ -132,10 +132,10 @@ def zero_channel(model: Model) -> Iterator[Finding]:
         if dead.any() and not dead.all():
             names = [str(i) for i in np.flatnonzero(dead)]
             yield Finding(
-                f"{len(names)} of {dead.size} output channels have no weight but 0: {listed(names)}",
+                f"{len(names)} of {dead.size} output channels have no weight but 0: {join_names(names)}",
                 **w.where,
                 expected="a weight other than 0 in each channel",
-                got=f"channels {listed(names, 8)}",
+                got=f"channels {join_names(names, 8)}",
                 why="a channel without weights gives its bias, whatever the input.",
             )
 
@@ -231,7 +231,7 @@ def bias_scale(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model, (("", name) for name in FUSED)):
-        found = [dequantized(scope, name, unknown_zero=True) for name in node.inputs[:3]]
+        found = [quantized_source(scope, name, unknown_zero=True) for name in node.inputs[:3]]
         x, w, b = (*found, None, None, None)[:3]
         if x and w and b:
             yield from _judge_scale(node, x, w, b)
@@ -323,7 +323,7 @@ def bias_shape(model: Model) -> Iterator[Finding]:
     """
     for scope, node in nodes_with_parameters(model):
         b = bias(node)
-        if b is None or {b.bias.place, b.weight.place}.intersection(mistyped(scope, node)):
+        if b is None or {b.bias.place, b.weight.place}.intersection(mistyped_inputs(scope, node)):
             continue
         yield from _wrong_shape(scope, node, b)
         yield from _wrong_type(scope, node, b)
@@ -333,7 +333,7 @@ def _wrong_shape(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
     expected, shape = expected_bias(scope, node, b), scope.shape(b.bias.tensor)
     if expected:
         yield Finding(
-            f"bias {shaped(b.bias.name, shape)}, expected {expected.split(': ')[0]}",
+            f"bias {describe_shape(b.bias.name, shape)}, expected {expected.split(': ')[0]}",
             **scope.at(node, b.bias),
             expected=expected,
             got=shape_text(shape),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._scope import Scope, Shape, known
+from qrun.checking.rules._scope import Scope, Shape, static_shape
 from qrun.ir import Array, Node
 from qrun.ir.types import ONNX_NAMES
 
@@ -44,7 +44,7 @@ class TargetView:
             if node.inputs and node.outputs and len(node.inputs) > (node.op_type in BOTH)
         ]
         self.results = {value.name for value in scope.model.outputs}
-        self.static = all(known(value.shape) is not None for value in scope.model.fed.values())
+        self.static = all(static_shape(value.shape) is not None for value in scope.model.fed.values())
         self._same: dict[str, str] = {}
         self._codes: dict[str, str] = {}
         self.link()

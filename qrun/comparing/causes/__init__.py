@@ -14,8 +14,8 @@ from pkgutil import iter_modules
 
 import numpy as np
 
-from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hypothesis, Suspect, cause, spread
-from qrun.comparing.differences import differing, distances
+from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hypothesis, Suspect, broadcast, cause
+from qrun.comparing.differences import difference_mask, distances
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen, replace
 
@@ -60,7 +60,7 @@ def reason(suspect: Suspect) -> Reason:
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
             for hypothesis in known.function(suspect):
-                if hypothesis.array is not None and suspect.explained(hypothesis.array):
+                if hypothesis.array is not None and suspect.is_explained_by(hypothesis.array):
                     if not fits or not hypothesis.tolerant:
                         fits.setdefault(hypothesis.text, known.name)
                 elif fits:
@@ -80,7 +80,7 @@ def _measure(suspect: Suspect, name: str, text: str) -> Reason:
     theirs, mine, exact = suspect.theirs, suspect.mine, suspect.exact
     if theirs is None or theirs.shape != mine.shape or theirs.dtype != mine.dtype:
         return Reason(name, text)
-    bad = differing(mine, theirs)
+    bad = difference_mask(mine, theirs)
     count = int(np.count_nonzero(bad)) if name != UNKNOWN else 0
     if exact is None or (distances(mine[bad], theirs[bad]) > 1).any():
         return Reason(name, text, count)
@@ -93,7 +93,7 @@ def _measure(suspect: Suspect, name: str, text: str) -> Reason:
     return Reason(name, text, count, None, exact_ties, float(other.min()), float(other.max()))
 
 
-def told() -> Mapping[str, Cause]:
+def all_causes() -> Mapping[str, Cause]:
     """Every cause by name, including ``unknown`` and ``inherited``."""
     others = [
         Cause(UNKNOWN, 0, "qrun explain causes lists the hypotheses", _unknown),
@@ -137,8 +137,8 @@ __all__ = [
     "Hypothesis",
     "Reason",
     "Suspect",
+    "all_causes",
+    "broadcast",
     "cause",
     "reason",
-    "spread",
-    "told",
 ]

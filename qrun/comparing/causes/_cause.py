@@ -77,7 +77,7 @@ class Suspect:
     def node(self) -> Node:
         return self.unit.node
 
-    def given_out(self, name: str) -> Array | None:
+    def exposed_tensor(self, name: str) -> Array | None:
         """A tensor as the other side exposed it, or as the model stores it; None if neither."""
         return self.model.constants.get(name) if self.seen is None or name not in self.seen else self.seen[name]
 
@@ -128,10 +128,10 @@ class Suspect:
         return np.zeros(())
 
     def along(self, parameter: Array) -> Array:
-        """A parameter of the node in a shape that broadcasts with the output, see `spread`."""
-        return spread(parameter, self.mine, self.node.attributes.get("axis", 1))
+        """A parameter of the node in a shape that broadcasts with the output, see `broadcast`."""
+        return broadcast(parameter, self.mine, self.node.attributes.get("axis", 1))
 
-    def coded(self, values: Array, zero: Any = 0.0) -> Array | None:
+    def to_codes(self, values: Array, zero: Any = 0.0) -> Array | None:
         """Whole float64 values plus a zero point, saturated to the output's type; None if that is no integer type."""
         try:
             low, high = limits(self.mine.dtype)
@@ -164,17 +164,17 @@ class Suspect:
         for name, array in (inputs or {}).items():
             args[names.index(name)] = array
         node = replace(self.node, attributes={**self.node.attributes, **(attributes or {})})
-        made = computed(node, args, arith, fixed=self.stored)
+        made = compute_node(node, args, arith, fixed=self.stored)
         return None if made is None else made[node.outputs.index(self.tensor)]
 
-    def formed(self, cause: str) -> Iterator[tuple[Array, str]]:
+    def form_results(self, cause: str) -> Iterator[tuple[Array, str]]:
         """Yield the results of all forms of this cause, with their texts."""
         for form in self.forms:
             made = form.run() if form.cause == cause else None
             if made is not None:
                 yield made, form.text
 
-    def explained(self, array: Array) -> bool:
+    def is_explained_by(self, array: Array) -> bool:
         """Does this array equal the other side's result in every element? NaN equals NaN."""
         return self.theirs is not None and same(array, self.theirs)
 
@@ -189,7 +189,7 @@ class Suspect:
         return made.difference.largest if made is not None and made.equal else None
 
 
-def computed(
+def compute_node(
     node: Node,
     args: Sequence[Array | None],
     arith: Arith = "exact",
@@ -219,7 +219,7 @@ def part(share: float) -> str:
     return f"at most {share:.1%}" if share >= 0.001 or not share else "less than 0.1%"
 
 
-def spread(parameter: Array, like: Array, axis: Any) -> Array:
+def broadcast(parameter: Array, like: Array, axis: Any) -> Array:
     """A per-tensor, per-axis or blocked parameter as float64, broadcast to `like`. Its shape determines the blocks."""
     value = np.asarray(parameter, np.float64)
     if value.size == 1:
@@ -266,18 +266,18 @@ class Cause:
     @property
     def confirm(self) -> str:
         """How a user confirms the cause."""
-        return self._told("To confirm: ")
+        return self._paragraph("To confirm: ")
 
     @property
     def remedy(self) -> str:
         """What a user can do about it."""
-        return self._told("To do: ")
+        return self._paragraph("To do: ")
 
     @property
     def _paragraphs(self) -> list[str]:
         return [" ".join(part.split()) for part in inspect.cleandoc(self.function.__doc__ or "").split("\n\n")]
 
-    def _told(self, start: str) -> str:
+    def _paragraph(self, start: str) -> str:
         return next(part.removeprefix(start) for part in self._paragraphs if part.startswith(start))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from qrun.comparing.causes._cause import computed
+from qrun.comparing.causes._cause import compute_node
 from qrun.comparing.matching.operators import moves
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
@@ -48,41 +48,41 @@ class ErrorBound:
         return cls(value, np.full(value.shape, _TINY if np.asarray(array).dtype.kind not in "iu" else 0.0))
 
     @classmethod
-    def rounded(cls, value: Array, error: Array, units: float = 1) -> ErrorBound:
+    def with_rounding(cls, value: Array, error: Array, units: float = 1) -> ErrorBound:
         return cls(np.asarray(value), np.asarray(error + units * UNIT * (np.abs(value) + error) + _TINY))
 
     def __add__(self, other: ErrorBound) -> ErrorBound:
-        return ErrorBound.rounded(self.value + other.value, self.error + other.error)
+        return ErrorBound.with_rounding(self.value + other.value, self.error + other.error)
 
     def __sub__(self, other: ErrorBound) -> ErrorBound:
-        return ErrorBound.rounded(self.value - other.value, self.error + other.error)
+        return ErrorBound.with_rounding(self.value - other.value, self.error + other.error)
 
     def __mul__(self, other: ErrorBound) -> ErrorBound:
         error = np.abs(self.value) * other.error + (np.abs(other.value) + other.error) * self.error
-        return ErrorBound.rounded(self.value * other.value, error)
+        return ErrorBound.with_rounding(self.value * other.value, error)
 
     def __truediv__(self, other: ErrorBound) -> ErrorBound:
         value, least = self.value / other.value, np.abs(other.value) - other.error
         error = (self.error + np.abs(value) * other.error) / np.where(least > 0, least, np.nan)
-        return ErrorBound.rounded(value, error)
+        return ErrorBound.with_rounding(value, error)
 
     def through(self, function: Callable[[Any], Any], units: float = 2 * ULPS, off: float = 0.0) -> ErrorBound:
         """Apply a monotonic function. units: its relative error, in units of rounding; off: its absolute error."""
         value = np.asarray(function(self.value))
         ends = [np.abs(function(self.value + sign * self.error) - value) for sign in (-1, 1)]
-        return ErrorBound.rounded(value, np.maximum(*ends) + off, units)
+        return ErrorBound.with_rounding(value, np.maximum(*ends) + off, units)
 
     def total(self, axes: tuple[int, ...]) -> ErrorBound:
         """The sum along axes, in any order; the axes are kept with size 1."""
         count = math.prod(self.value.shape[axis] for axis in axes)
         size = np.sum(np.abs(self.value) + self.error, axis=axes, keepdims=True)
         error = np.sum(self.error, axis=axes, keepdims=True) + 2 * count * UNIT * size
-        return ErrorBound.rounded(np.sum(self.value, axis=axes, keepdims=True), error)
+        return ErrorBound.with_rounding(np.sum(self.value, axis=axes, keepdims=True), error)
 
     def mean(self, axes: tuple[int, ...]) -> ErrorBound:
         return self.total(axes) * ErrorBound.of(1 / max(math.prod(self.value.shape[axis] for axis in axes), 1))
 
-    def shaped(self, shape: Sequence[int]) -> ErrorBound:
+    def reshape(self, shape: Sequence[int]) -> ErrorBound:
         return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
 
     def rounds_to(self, theirs: Array) -> bool:
@@ -117,7 +117,7 @@ def number(node: Node, name: str, default: float) -> ErrorBound:
     return ErrorBound.of(np.float32(value))
 
 
-def given(args: Args, place: int) -> ErrorBound:
+def operand(args: Args, place: int) -> ErrorBound:
     found = args[place]
     assert found is not None
     return found
@@ -153,13 +153,13 @@ def standard(x: ErrorBound, axes: tuple[int, ...], epsilon: ErrorBound) -> Error
 
 
 def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
-    return parameter.shaped((-1, *(1,) * (x.value.ndim - 2)))
+    return parameter.reshape((-1, *(1,) * (x.value.ndim - 2)))
 
 
 def batch_norm(node: Node, args: Args) -> ErrorBound:
     """BatchNormalization, with the larger error of two ways: as the specification writes it, and as x * factor + rest
     with two numbers per channel. Raises ValueError for training."""
-    x, *rest = (given(args, place) for place in range(5))
+    x, *rest = (operand(args, place) for place in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
     if node.attributes.get("training_mode") or any(node.outputs[1:]) or node.attributes.get("spatial", 1) != 1:
         raise ValueError
@@ -170,36 +170,36 @@ def batch_norm(node: Node, args: Args) -> ErrorBound:
 
 
 def layer_norm(node: Node, args: Args, squares: bool = False) -> ErrorBound:
-    x, axis = given(args, 0), node.attributes.get("axis", -1)
+    x, axis = operand(args, 0), node.attributes.get("axis", -1)
     assert isinstance(axis, int)
     axes, epsilon = tuple(range(axis % x.value.ndim, x.value.ndim)), number(node, "epsilon", 1e-5)
     made = x / root((x * x).mean(axes) + epsilon) if squares else standard(x, axes, epsilon)
-    made = made * given(args, 1)
-    return made + given(args, 2) if len(args) > 2 and args[2] is not None else made
+    made = made * operand(args, 1)
+    return made + operand(args, 2) if len(args) > 2 and args[2] is not None else made
 
 
 def instance_norm(node: Node, args: Args) -> ErrorBound:
-    x = given(args, 0)
+    x = operand(args, 0)
     made = standard(x, tuple(range(2, x.value.ndim)), number(node, "epsilon", 1e-5))
-    return made * channels(given(args, 1), x) + channels(given(args, 2), x)
+    return made * channels(operand(args, 1), x) + channels(operand(args, 2), x)
 
 
 def group_norm(node: Node, args: Args) -> ErrorBound:
-    x, groups = given(args, 0), node.attributes["num_groups"]
+    x, groups = operand(args, 0), node.attributes["num_groups"]
     assert isinstance(groups, int)
-    parts = x.shaped((x.value.shape[0], groups, -1))
-    made = standard(parts, (2,), number(node, "epsilon", 1e-5)).shaped(x.value.shape)
-    return made * channels(given(args, 1), x) + channels(given(args, 2), x)
+    parts = x.reshape((x.value.shape[0], groups, -1))
+    made = standard(parts, (2,), number(node, "epsilon", 1e-5)).reshape(x.value.shape)
+    return made * channels(operand(args, 1), x) + channels(operand(args, 2), x)
 
 
 def mean_variance(node: Node, args: Args) -> ErrorBound:
     axes = node.attributes.get("axes", (0, 2, 3))
     assert isinstance(axes, tuple)
-    return standard(given(args, 0), tuple(int(a) for a in axes), ErrorBound.of(0.0))
+    return standard(operand(args, 0), tuple(int(a) for a in axes), ErrorBound.of(0.0))
 
 
 def lp_norm(node: Node, args: Args) -> ErrorBound:
-    x, axis = given(args, 0), node.attributes.get("axis", -1)
+    x, axis = operand(args, 0), node.attributes.get("axis", -1)
     assert isinstance(axis, int)
     axes = (axis % x.value.ndim,)
     return x / (size(x).total(axes) if node.attributes.get("p", 2) == 1 else root((x * x).total(axes)))
@@ -207,23 +207,23 @@ def lp_norm(node: Node, args: Args) -> ErrorBound:
 
 def lrn(node: Node, args: Args) -> ErrorBound:
     """x / (bias + alpha / size * sum of squares of neighbouring channels) ^ beta."""
-    x, size = given(args, 0), node.attributes["size"]
+    x, size = operand(args, 0), node.attributes["size"]
     assert isinstance(size, int)
     sides = ((0, 0), ((size - 1) // 2, size // 2), *((0, 0),) * (x.value.ndim - 2))
     padded = ErrorBound(np.pad(x.value, sides), np.pad(x.error, sides))
     windows = (sliding_window_view(part, size, axis=1) for part in (padded.value, padded.error))
     near = ErrorBound(*windows)
-    total = (near * near).total((x.value.ndim,)).shaped(x.value.shape)
+    total = (near * near).total((x.value.ndim,)).reshape(x.value.shape)
     factor = number(node, "alpha", 1e-4) / ErrorBound.of(size)
     beta = float(number(node, "beta", 0.75).value)
     return x * (number(node, "bias", 1.0) + factor * total).through(lambda v: np.power(v, -beta))
 
 
-def reduced(
+def reduction(
     before: Callable[[ErrorBound], ErrorBound], after: Callable[[ErrorBound], ErrorBound], mean: bool = False
 ) -> Rule:
     def rule(node: Node, args: Args) -> ErrorBound:
-        x = before(given(args, 0))
+        x = before(operand(args, 0))
         axes = node.attributes.get("axes") if len(args) < 2 or args[1] is None else tuple(args[1].value.astype(int))
         if not axes and node.attributes.get("noop_with_empty_axes"):
             raise ValueError
@@ -235,7 +235,7 @@ def reduced(
         made = after(x.mean(places) if mean else x.total(places))
         kept = node.attributes.get("keepdims", 1)
         shape = [n for at, n in enumerate(made.value.shape) if kept or at not in places]
-        return made.shaped(shape)
+        return made.reshape(shape)
 
     return rule
 
@@ -246,8 +246,8 @@ def sum_of_products(node: Node, args: Args) -> ErrorBound:
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
     value, magnitude, most = (whole(node, [f[place] if f else None for f in forms]) for place in range(3))
     ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
-    terms = 2 + max(float(ones.max(initial=0)), _window_size(node, given(args, 0)))
-    return ErrorBound.rounded(value, most - magnitude + 2 * terms * UNIT * most)
+    terms = 2 + max(float(ones.max(initial=0)), _window_size(node, operand(args, 0)))
+    return ErrorBound.with_rounding(value, most - magnitude + 2 * terms * UNIT * most)
 
 
 def _window_size(node: Node, x: ErrorBound) -> int:
@@ -261,7 +261,7 @@ def _window_size(node: Node, x: ErrorBound) -> int:
 
 
 def whole(node: Node, args: Sequence[Array | None]) -> Array:
-    made = computed(node, args)
+    made = compute_node(node, args)
     if made is None or len(made) > 1:
         raise ValueError
     return made[0]
@@ -269,7 +269,7 @@ def whole(node: Node, args: Sequence[Array | None]) -> Array:
 
 def largest(node: Node, args: Args) -> ErrorBound:
     """Max pooling: the error of a result is the largest error in its window."""
-    x = given(args, 0)
+    x = operand(args, 0)
     return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))
 
 
@@ -295,7 +295,7 @@ def _move_bounds(node: Node, args: Args) -> ErrorBound | None:
     first = args[0]
     assert first is not None
     rest = [None if a is None else a.value.astype(np.int64) for a in args[1:]]
-    made = [computed(node, [part, *rest]) for part in (first.value, first.error)]
+    made = [compute_node(node, [part, *rest]) for part in (first.value, first.error)]
     return None if None in made or len(node.outputs) > 1 else ErrorBound(made[0][0], made[1][0])  # type: ignore[index]
 
 
@@ -340,7 +340,7 @@ def _hard(x: ErrorBound, alpha: ErrorBound, beta: ErrorBound) -> ErrorBound:
 
 
 def _gelu(node: Node, args: Args) -> ErrorBound:
-    x, half = given(args, 0), ErrorBound.of(0.5)
+    x, half = operand(args, 0), ErrorBound.of(0.5)
     if node.attributes.get("approximate", "none") == "tanh":
         inner = ErrorBound.of(math.sqrt(2 / math.pi)) * (x + ErrorBound.of(0.044715) * x * x * x)
         return half * x * (ONE + _tanh(inner))
@@ -348,7 +348,7 @@ def _gelu(node: Node, args: Args) -> ErrorBound:
 
 
 def _power(node: Node, args: Args) -> ErrorBound:
-    base, exponent = given(args, 0), given(args, 1)
+    base, exponent = operand(args, 0), operand(args, 1)
     if exponent.error.any():
         raise ValueError
     if base.error.any() and not (exponent.value == 2).all():
@@ -356,12 +356,12 @@ def _power(node: Node, args: Args) -> ErrorBound:
     return (
         base * base
         if base.error.any()
-        else ErrorBound.rounded(np.power(base.value, exponent.value), np.zeros(()), 2 * ULPS)
+        else ErrorBound.with_rounding(np.power(base.value, exponent.value), np.zeros(()), 2 * ULPS)
     )
 
 
 def _one(function: Callable[[ErrorBound], ErrorBound]) -> Rule:
-    return lambda node, args: function(given(args, 0))
+    return lambda node, args: function(operand(args, 0))
 
 
 def _function(function: Callable[[Any], Any]) -> Rule:
@@ -371,11 +371,11 @@ def _function(function: Callable[[Any], Any]) -> Rule:
 
 def _wave(function: Callable[[Any], Any]) -> Rule:
     """The rule of a function whose slope is at most 1."""
-    return _one(lambda x: ErrorBound.rounded(function(x.value), x.error, 2 * ULPS))
+    return _one(lambda x: ErrorBound.with_rounding(function(x.value), x.error, 2 * ULPS))
 
 
 def _two(function: Callable[[ErrorBound, ErrorBound], ErrorBound]) -> Rule:
-    return lambda node, args: function(given(args, 0), given(args, 1))
+    return lambda node, args: function(operand(args, 0), operand(args, 1))
 
 
 def _plain(x: ErrorBound) -> ErrorBound:
@@ -398,7 +398,7 @@ def _log(x: ErrorBound) -> ErrorBound:
 
 def _clip(node: Node, args: Args) -> ErrorBound:
     value = whole(node, [None if a is None else a.value for a in args])
-    return ErrorBound(value, given(args, 0).error)
+    return ErrorBound(value, operand(args, 0).error)
 
 
 def _concat(node: Node, args: Args) -> ErrorBound:
@@ -407,9 +407,9 @@ def _concat(node: Node, args: Args) -> ErrorBound:
 
 
 def _sum(node: Node, args: Args) -> ErrorBound:
-    made = given(args, 0)
+    made = operand(args, 0)
     for place in range(1, len(args)):
-        made = made + given(args, place)
+        made = made + operand(args, place)
     return made
 
 
@@ -444,20 +444,20 @@ _RULES: Mapping[str, Rule] = {
     "Tan": _one(_tan),
     "Softsign": _one(lambda x: x / (ONE + size(x))),
     "Mish": _one(lambda x: x * _tanh(_softplus(x))),
-    "Swish": lambda node, args: given(args, 0) * _sigmoid(number(node, "alpha", 1.0) * given(args, 0)),
+    "Swish": lambda node, args: operand(args, 0) * _sigmoid(number(node, "alpha", 1.0) * operand(args, 0)),
     "Gelu": _gelu,
-    "Elu": lambda node, args: _elu(given(args, 0), number(node, "alpha", 1.0)),
-    "Celu": lambda node, args: _celu(given(args, 0), number(node, "alpha", 1.0)),
+    "Elu": lambda node, args: _elu(operand(args, 0), number(node, "alpha", 1.0)),
+    "Celu": lambda node, args: _celu(operand(args, 0), number(node, "alpha", 1.0)),
     "Selu": lambda node, args: (
         number(node, "gamma", 1.05070102214813232421875)
-        * _elu(given(args, 0), number(node, "alpha", 1.67326319217681884765625))
+        * _elu(operand(args, 0), number(node, "alpha", 1.67326319217681884765625))
     ),
-    "HardSigmoid": lambda node, args: _hard(given(args, 0), number(node, "alpha", 0.2), number(node, "beta", 0.5)),
+    "HardSigmoid": lambda node, args: _hard(operand(args, 0), number(node, "alpha", 0.2), number(node, "beta", 0.5)),
     "HardSwish": lambda node, args: (
-        given(args, 0) * _hard(given(args, 0), ErrorBound.of(np.float32(1 / 6)), ErrorBound.of(0.5))
+        operand(args, 0) * _hard(operand(args, 0), ErrorBound.of(np.float32(1 / 6)), ErrorBound.of(0.5))
     ),
-    "Softmax": lambda node, args: softmax(node, given(args, 0), False),
-    "LogSoftmax": lambda node, args: softmax(node, given(args, 0), True),
+    "Softmax": lambda node, args: softmax(node, operand(args, 0), False),
+    "LogSoftmax": lambda node, args: softmax(node, operand(args, 0), True),
     "BatchNormalization": batch_norm,
     "LayerNormalization": layer_norm,
     "InstanceNormalization": instance_norm,
@@ -467,18 +467,18 @@ _RULES: Mapping[str, Rule] = {
     "LpNormalization": lp_norm,
     "LRN": lrn,
     "Pow": _power,
-    "ReduceSum": reduced(_plain, _plain),
-    "ReduceMean": reduced(_plain, _plain, True),
-    "ReduceL1": reduced(size, _plain),
-    "ReduceL2": reduced(_square, root),
-    "ReduceSumSquare": reduced(_square, _plain),
+    "ReduceSum": reduction(_plain, _plain),
+    "ReduceMean": reduction(_plain, _plain, True),
+    "ReduceL1": reduction(size, _plain),
+    "ReduceL2": reduction(_square, root),
+    "ReduceSumSquare": reduction(_square, _plain),
     **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm", "AveragePool", "GlobalAveragePool"), sum_of_products),
     **dict.fromkeys(("MaxPool", "GlobalMaxPool"), largest),
     "Clip": _clip,
     "Concat": _concat,
     "LeakyRelu": lambda node, args: _choose(
-        given(args, 0).value >= 0, given(args, 0), number(node, "alpha", 0.01) * given(args, 0)
+        operand(args, 0).value >= 0, operand(args, 0), number(node, "alpha", 0.01) * operand(args, 0)
     ),
-    "ReduceLogSum": reduced(_plain, _log),
-    "ReduceLogSumExp": reduced(exp, _log),
+    "ReduceLogSum": reduction(_plain, _log),
+    "ReduceLogSumExp": reduction(exp, _log),
 }

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, compute_node, in_known_order, part
 from qrun.comparing.causes._formulas import ULPS, ErrorBound, bound_of
-from qrun.comparing.differences import NARROW, differing
+from qrun.comparing.differences import NARROW, difference_mask
 from qrun.ir import Array, Node
 from qrun.ir.types import type_name
 from qrun.ops._rounding import fma32
@@ -164,10 +164,10 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
             if found is not None:
                 made.append((found[0], f"computes {found[1]}, {said}"))
                 yield Hypothesis(*made[-1])
-    if made and s.alone and not any(s.explained(array) for array, _ in made):
+    if made and s.alone and not any(s.is_explained_by(array) for array, _ in made):
         mixed, text = made[0]
         for array, _ in made[1:]:
-            mixed = np.where(differing(mixed, s.theirs), array, mixed)
+            mixed = np.where(difference_mask(mixed, s.theirs), array, mixed)
         yield Hypothesis(mixed, f"{text}, some elements in another way")
 
 
@@ -183,7 +183,7 @@ def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array,
             texts.append(text)
             values[node.outputs[0]] = array
         else:
-            outputs = computed(node, args)
+            outputs = compute_node(node, args)
             if outputs is None:
                 return None
             values.update((name, array) for name, array in zip(node.outputs, outputs, strict=False) if name)
@@ -196,7 +196,7 @@ def _rounds_within(s: Suspect, quantize: Node, x: ErrorBound | None) -> bool:
     if x is None or s.theirs is None:
         return False
     ends = [np.nextafter((x.value + sign * x.error).astype(_F32), _F32(sign * np.inf)) for sign in (-1, 1)]
-    made = [computed(quantize, [end, *rest]) for end in ends]
+    made = [compute_node(quantize, [end, *rest]) for end in ends]
     if made[0] is None or made[1] is None:
         return False
     low, high = made[0][0], made[1][0]

@@ -165,7 +165,7 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         quotient = (x.astype(kind) / s.along(scale).astype(kind)).astype(np.float64)
         if quotient.shape != s.mine.shape:
             continue
-        made = s.coded(np.rint(quotient), s.zero)
+        made = s.to_codes(np.rint(quotient), s.zero)
         if made is None and s.mine.dtype.itemsize == 1:
             made = narrow(quotient, s.mine.dtype, bool(s.node.attributes.get("saturate", 1)))
         yield from recompute(made, f"divides in {type_name(kind)}")
@@ -205,7 +205,7 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     if s.alone and not s.is_op(*_PRODUCTS) and not in_known_order(s):
         for arith, runtime in _RUNTIMES:
             made = s.in_arith(arith)
-            share = share_of_bound(s, made) if made is not None and s.explained(made) else None
+            share = share_of_bound(s, made) if made is not None and s.is_explained_by(made) else None
             if share is not None:
                 start = f"{runtime}'s order of float32 steps"
                 yield Hypothesis(
@@ -224,8 +224,8 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     To do: Nothing is wrong with the model. qrun explain OPERATOR tells what the other arithmetic does. Where that is
     what the target computes, run with --arith too; else set what the operator's page names, such as accuracy_level 0.
     """
-    for form, text in s.formed("fused-requantization"):
-        if s.explained(form):
+    for form, text in s.form_results("fused-requantization"):
+        if s.is_explained_by(form):
             yield Hypothesis(form, f"{text}, which is more than another rounding of the same real value", tolerant=True)
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
@@ -262,7 +262,7 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     single = (s.exact - s.zero).astype(np.float32)
     for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
         yield from recompute(
-            s.coded(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
+            s.to_codes(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
         )
 
 
@@ -280,7 +280,7 @@ def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
     the graph as written. Each group may differ by a step of its result, which later groups may enlarge: --lsb 1 with
     --isolate allows for that; without --isolate it does where nothing adds up.
     """
-    for made, text in s.formed("fused-requantization"):
+    for made, text in s.form_results("fused-requantization"):
         if s.fused_node is None or rounds_alike(s.fused_node, made):
             yield Hypothesis(made, text)
 
@@ -298,7 +298,7 @@ def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.exact is not None and s.alone and np.any(s.zero % 2):
         text = f"adds the zero point {_text(s.zero)}, an odd one, before rounding"
-        yield from _other_than_nearest(s, s.coded(np.rint(_snap(s.exact))), text)
+        yield from _other_than_nearest(s, s.to_codes(np.rint(_snap(s.exact))), text)
 
 
 @cause("tie-rounding", rank=31, source=_SPEC)
@@ -316,7 +316,7 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
     ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
     for text, whole in ways:
-        yield from _other_than_nearest(s, s.coded(whole, s.zero), f"rounds exact ties {text}")
+        yield from _other_than_nearest(s, s.to_codes(whole, s.zero), f"rounds exact ties {text}")
 
 
 @cause("cast-rounding", rank=27, source="ONNX operators, Cast-28: silent about fractions; numerics, F10")
@@ -355,13 +355,13 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
         return
     real = s.exact - s.zero
     for text, whole in (("drops the fraction", np.trunc(real)), ("rounds down", np.floor(real))):
-        yield from recompute(s.coded(whole, s.zero), text)
+        yield from recompute(s.to_codes(whole, s.zero), text)
 
 
 def _other_than_nearest(s: Suspect, made: Array | None, text: str) -> Iterator[Hypothesis]:
     """Yield the hypothesis if its codes differ from those of rounding to nearest even, as the specification says."""
     assert s.exact is not None
-    nearest = s.coded(np.rint(_snap(s.exact - s.zero)), s.zero)
+    nearest = s.to_codes(np.rint(_snap(s.exact - s.zero)), s.zero)
     if made is not None and nearest is not None and not same(made, nearest):
         yield Hypothesis(made, text)
 

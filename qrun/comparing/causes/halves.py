@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, compute_node
 from qrun.comparing.causes._formulas import ErrorBound, bound_of
 from qrun.comparing.differences import NARROW, same
 from qrun.comparing.matching.operators import moves
@@ -51,7 +51,7 @@ def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
             names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more tensors" if kept[3:] else "")
             text = f"keeps {names} in float32, not rounded to {type_name(halves[0])}"
             yield Hypothesis(result, text)
-            if s.explained(result):
+            if s.is_explained_by(result):
                 return
             if _within(s, depth, through) and not _within(s, 0, through):
                 yield Hypothesis(None, f"{text}; what is left is within the bound on float32 steps of these nodes")
@@ -76,7 +76,7 @@ def _chain(
         return known[name, left]
 
     def wide(name: str, left: int) -> Any:
-        value = s.values.get(name, s.given_out(name))
+        value = s.values.get(name, s.exposed_tensor(name))
         node = s.model.producers.get(name)
         if node is not None and name in inside:
             made = apply(node, left)
@@ -111,7 +111,7 @@ def _in_float32(node: Node) -> Node:
 
 
 def _float32(node: Node, args: Sequence[Any]) -> Array | None:
-    made = computed(node, args)
+    made = compute_node(node, args)
     return made[0] if made is not None and len(made) == 1 else None
 
 

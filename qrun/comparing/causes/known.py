@@ -32,7 +32,7 @@ def session_rewrite(s: Suspect) -> Iterator[Hypothesis]:
             continue
         yield Hypothesis(made, form.text, tolerant=True)
         bound = form.bound() if form.bound else None
-        left = None if bound is None else _left(s, made, bound, 100)
+        left = None if bound is None else _order_difference(s, made, bound, 100)
         if left is not None:
             yield Hypothesis(None, f"{form.text}; what that leaves, at most {left:.2g}, is the order of float32 sums")
 
@@ -57,7 +57,7 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
     text = f"rounds the activations to int8, each block of {block} with a scale of its own{allowed}"
     yield Hypothesis(made, text)
     sums = s.is_op("MatMulNBits") and s.theirs.dtype == np.float32
-    left = _left(s, made, _int8_bound(s), 64) if sums else None
+    left = _order_difference(s, made, _int8_bound(s), 64) if sums else None
     if left is not None:
         most = float(np.max(np.abs(s.theirs.astype(np.float64) - s.mine)))
         yield Hypothesis(None, f"{text}; that leaves {left:.2g} of differences of up to {most:.2g}: float32 sums")
@@ -72,7 +72,7 @@ def _int8_bound(s: Suspect) -> Array:
     return 4 * (depth + 8) * UNIT * block_sizes(s)
 
 
-def _left(s: Suspect, made: Array, bound: Array, explained: int) -> float | None:
+def _order_difference(s: Suspect, made: Array, bound: Array, explained: int) -> float | None:
     """The largest difference of `made` from the other side, if it is within the bound on sums in any order and qrun's
     result differs `explained` times as much, so that only the order of sums remains; else None."""
     if s.theirs is None or s.theirs.shape != made.shape or s.theirs.dtype != made.dtype:

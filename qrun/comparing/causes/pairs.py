@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, compute_node
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
@@ -64,7 +64,7 @@ def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Ite
             yield MatrixProduct(left, weights.reshape(many, depth).T, (image, slice(g * many, (g + 1) * many)), True)
 
 
-def resumed(s: Suspect, change: Array, arith: Arith) -> Array | None:
+def add_to_sums(s: Suspect, change: Array, arith: Arith) -> Array | None:
     """A convolution's output after adding `change`, in the shape of channels-first sums, to its int32 sums."""
     if s.is_op("ConvInteger"):
         return _int32(s.mine + change)
@@ -121,18 +121,17 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
     To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization), or to uint8, which
     onnxruntime.quantization does not do for QLinearConv with per_channel; or run on a CPU with VNNI.
     """
-    if any(s.explained(form) for form, _ in s.formed("fused-requantization")):
+    if any(s.is_explained_by(form) for form, _ in s.form_results("fused-requantization")):
         return
-    for form, text in s.formed("pair-saturation"):
+    for form, text in s.form_results("pair-saturation"):
         yield Hypothesis(form, text)
     for arith, more in _STEPS.items():
         losses = PairLosses()
         made = with_saturating_pairs(s, arith, losses)
         if made is None:
             return
-        text = (
-            f"{losses.pairs} pairs of products saturate (in int16, as on CPUs without VNNI), in {losses.told(s.mine)}"
-        )
+        where = losses.describe(s.mine)
+        text = f"{losses.pairs} pairs of products saturate (in int16, as on CPUs without VNNI), in {where}"
         hidden = _count_hidden(s, losses)
         text += f"; {hidden} of them still give the same code" if hidden else ""
         # Functions of the sums, such as the gates' functions, have other bits in each runtime.
@@ -158,7 +157,7 @@ class PairLosses:
         self.changes: list[Array] = []
         self.pairs = 0
 
-    def told(self, y: Array) -> str:
+    def describe(self, y: Array) -> str:
         """Describe which sums change. y: the node's output."""
         count = sum(int(np.count_nonzero(change)) for change in self.changes)
         return (
@@ -192,10 +191,10 @@ def with_saturating_pairs(s: Suspect, arith: Arith, losses: PairLosses) -> tuple
     changes of its sums to `losses`."""
     made: tuple[Array, ...] | None = None
     if s.is_op(*_OPS):
-        made = computed(s.node, s.args, arith, lost=losses)
+        made = compute_node(s.node, s.args, arith, lost=losses)
     elif s.is_op(*_CONVS):
         change = _lost_by_convolution(s, losses)
-        y = resumed(s, change, arith) if losses.pairs else None
+        y = add_to_sums(s, change, arith) if losses.pairs else None
         made = None if y is None else (y,)
     return made if losses.pairs else None
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recompute
-from qrun.comparing.differences import differing
+from qrun.comparing.differences import difference_mask
 from qrun.ir import Array
 from qrun.ops import Context, find
 from qrun.ops._quantize import is_integer, limits
@@ -65,7 +65,7 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
         return
     for whole, zero in ((np.rint(real), float(y_zero.item())), (np.rint(real + float(y_zero.item())), 0.0)):
         yield from recompute(
-            s.coded(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
+            s.to_codes(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
         )
 
 
@@ -119,7 +119,7 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
     if s.exact is None or not s.alone:
         return
     for text, whole in _convert(s.exact, s.zero):
-        yield from recompute(s.coded(whole), text)
+        yield from recompute(s.to_codes(whole), text)
 
 
 def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
@@ -163,7 +163,7 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
         return
     codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
     yield from recompute(
-        s.coded(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
+        s.to_codes(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
     )
 
 
@@ -208,7 +208,7 @@ def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
 def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
     """If all differing elements have NaN or infinite inputs, the hypotheses that these become one fixed value."""
     assert s.theirs is not None
-    bad = differing(s.mine, s.theirs)
+    bad = difference_mask(s.mine, s.theirs)
     odd = x[bad].astype(np.float64)
     for name, hit in (("NaN", np.isnan(odd)), ("infinity", np.isinf(odd)), ("NaN or infinity", ~np.isfinite(odd))):
         if hit.size and hit.all():

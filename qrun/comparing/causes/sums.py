@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part, recompute
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, compute_node, in_known_order, part, recompute
 from qrun.comparing.causes._formulas import UNIT
 from qrun.comparing.differences import same
 from qrun.ir import Array, Node
@@ -83,7 +83,7 @@ def _known_orders(s: Suspect) -> Iterator[Hypothesis]:
     )
     for arith, fixed, whose in tried:
         sums: list[str] = []
-        made = computed(s.node, s.args, arith, fixed=fixed, sums=sums)
+        made = compute_node(s.node, s.args, arith, fixed=fixed, sums=sums)
         if made is not None and sums:
             array = made[s.node.outputs.index(s.tensor)]
             yield Hypothesis(array, f"adds the products in {whose} order: {sums[0]}")
@@ -110,7 +110,7 @@ def _terms(s: Suspect) -> int:
     if s.is_op("CumSum"):
         return max(a.shape, default=0)
     if s.is_op("Einsum"):
-        counts = _made(s, [None if x is None else np.ones_like(x) for x in s.args])
+        counts = _compute_output(s, [None if x is None else np.ones_like(x) for x in s.args])
         return len(s.args) + (int(counts.max(initial=0)) if counts is not None else 0)
     if s.is_op("AveragePool"):
         kernel = s.node.attributes.get("kernel_shape")
@@ -128,7 +128,7 @@ def _sizes(s: Suspect) -> Array | None:
     if s.is_op("MatMulNBits"):
         return block_sizes(s)
     places = SUMS[s.node.op_type] or range(len(s.args))
-    return _made(s, [np.abs(a) if a is not None and place in places else a for place, a in enumerate(s.args)])
+    return _compute_output(s, [np.abs(a) if a is not None and place in places else a for place, a in enumerate(s.args)])
 
 
 def block_sizes(s: Suspect) -> Array:
@@ -142,9 +142,9 @@ def block_sizes(s: Suspect) -> Array:
     return np.asarray((rows @ np.abs(weights.values(given["K"])).astype(np.float64).T + bias).reshape(s.mine.shape))
 
 
-def _made(s: Suspect, args: Sequence[Array | None]) -> Array | None:
+def _compute_output(s: Suspect, args: Sequence[Array | None]) -> Array | None:
     factors = {k: abs(v) for k, v in s.node.attributes.items() if k in ("alpha", "beta") and isinstance(v, float)}
-    outputs = computed(replace(s.node, attributes={**s.node.attributes, **factors}), args)
+    outputs = compute_node(replace(s.node, attributes={**s.node.attributes, **factors}), args)
     return None if outputs is None else outputs[s.node.outputs.index(s.tensor)]
 
 
@@ -210,13 +210,13 @@ def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
     for bias in (s.arg("C"), s.arg("bias"), s.arg("B")):
         if bias is not None and s.mine.dtype == np.float32 and bias.dtype == np.int32:
             raw = np.ascontiguousarray(np.broadcast_to(bias, s.mine.shape)).view(np.float32)
-            if s.explained(raw):
+            if s.is_explained_by(raw):
                 yield Hypothesis(raw, f"{start}; the bits of the int32 bias are given as float32")
                 return
     zeros = np.zeros_like(s.mine)
     text = (
         "all elements are 0, as fresh memory is: nothing was computed"
-        if s.explained(zeros)
+        if s.is_explained_by(zeros)
         else "what is given is arbitrary"
     )
     yield Hypothesis(None, f"{start}; {text}")
@@ -254,11 +254,11 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
         return
     for node, x, text in _divide(s, s.args[0]):
         args = [x, *s.args[1:]]
-        exact, own = computed(node, args), s.evaluate()
+        exact, own = compute_node(node, args), s.evaluate()
         if exact is None or own is None or same(exact[0], own):
             continue  # no window has another divisor
         for arith in _ARITHMETICS:
-            made = computed(node, args, arith)
+            made = compute_node(node, args, arith)
             if made is not None and made[0].shape == s.mine.shape:
                 yield Hypothesis(made[0], text)
         share = _share(s, node, args)
@@ -295,7 +295,7 @@ def _share(s: Suspect, node: Node, args: list[Array | None]) -> float | None:
     x = args[0]
     if s.theirs is None or s.theirs.dtype != np.float32 or x is None or x.dtype != np.float32:
         return None
-    made, size = computed(node, args), computed(node, [np.abs(x), *args[1:]])
+    made, size = compute_node(node, args), compute_node(node, [np.abs(x), *args[1:]])
     if made is None or size is None or made[0].shape != s.theirs.shape or not np.isfinite(s.theirs).all():
         return None
     kernel = s.node.attributes.get("kernel_shape")

@@ -132,7 +132,7 @@ class Reals:
     @cached_property
     def opaque(self) -> tuple[Node, ...]:
         """The operators that read stored codes of up to 8 bits directly, so that their rounding alone is not known."""
-        return tuple(self.nodes[p] for p in self.operators if any(map(self._is_coded, self.fixed(p))))
+        return tuple(self.nodes[p] for p in self.operators if any(map(self._is_coded, self.constant_inputs(p))))
 
     @cached_property
     def scales(self) -> Mapping[str, Array]:
@@ -219,7 +219,7 @@ class Reals:
             found[value] = shared[:dynamic]
         return found
 
-    def settled(self, value: str) -> str:
+    def name_after_rounding(self, value: str) -> str:
         """The name of the tensor that holds a value after its own quantizers (`rounds`)."""
         return self.names.get(Source(value, self.rounds.get(value, ())), value)
 
@@ -229,7 +229,7 @@ class Reals:
             if name in self.sources:
                 yield at, self.sources[name]
 
-    def fixed(self, place: int) -> list[str]:
+    def constant_inputs(self, place: int) -> list[str]:
         """The names of an operator's constant inputs."""
         return [name for name in self.nodes[place].inputs if name and self.is_constant(name)]
 
@@ -265,7 +265,7 @@ class Reals:
             array = _dequantize(codes, scale, zero, node)
         return array
 
-    def meaning(self, codes: Array, place: int) -> Array:
+    def dequantize(self, codes: Array, place: int) -> Array:
         """Dequantize codes that the quantizer at `place` made."""
         scale, zero = (self.constant(name) for name in _pair(self.nodes[place].inputs[1:]))
         return _dequantize(codes, scale, zero, self.nodes[place])

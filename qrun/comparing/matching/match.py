@@ -82,7 +82,7 @@ def agreement(a: Reals, first: int, b: Reals, second: int) -> float:
     one, other = a.nodes[first].attributes, b.nodes[second].attributes
     equal = [str(one.get(name)) == str(other.get(name)) for name in {*one, *other}]
     indices = [
-        [c for n in r.fixed(p) if (c := r.constant(n)) is not None and c.dtype.kind in "iu"]
+        [c for n in r.constant_inputs(p) if (c := r.constant(n)) is not None and c.dtype.kind in "iu"]
         for r, p in ((a, first), (b, second))
     ]
     equal += [np.array_equal(x, y) for x, y in zip(*indices, strict=False)]
@@ -205,7 +205,7 @@ class _Matcher:
             found = self._best(place, inputs)
             if found is not None:
                 self._pair(place, found[0], "weights" if found[1] >= ALIKE else "operator")
-            elif (other := self._replaced(place, inputs)) is not None:
+            elif (other := self._replacement(place, inputs)) is not None:
                 self._pair(place, other, "operator")
             elif is_absorbed(self.b, place):
                 self.skipped.add(place)
@@ -262,7 +262,7 @@ class _Matcher:
         _, other, alike = max(ranked)
         return -other, alike
 
-    def _replaced(self, place: int, inputs: Sequence[str]) -> int | None:
+    def _replacement(self, place: int, inputs: Sequence[str]) -> int | None:
         """Another activation function in place of this one, if each is the only reader of the matched value."""
         reads = [self.b.readers[inputs[0]], self.a.readers.get(self.starts[inputs[0]], [])]
         if len(inputs) != 1 or any(len(found) != 1 for found in reads):
@@ -302,7 +302,7 @@ class _Matcher:
         return False
 
     def _is_weighty(self, place: int) -> bool:
-        return any((c := self.b.constant(n)) is not None and c.size >= _ENOUGH for n in self.b.fixed(place))
+        return any((c := self.b.constant(n)) is not None and c.size >= _ENOUGH for n in self.b.constant_inputs(place))
 
     def _pair_inputs(self, place: int, other: int) -> None:
         mine, theirs = ([s.value for _, s in r.inputs(p)] for r, p in ((self.b, place), (self.a, other)))
@@ -361,15 +361,15 @@ class _Matcher:
         for value in [*(v.name for v in self.b.model.inputs), *self.b.made]:
             if value not in self.starts:
                 continue
-            other = self._chosen(value, outputs)
+            other = self._choose(value, outputs)
             how = "output" if value in outputs and outputs[value] == other else self.how[value]
             if other not in found or how != "reader":
                 found[other] = Match(value, other, how)
         matches = tuple(sorted(found.values(), key=lambda m: self.b.made.get(m.value, -1)))
-        left = (*self._left(matches, "reference"), *self._left(matches, "quantized"))
+        left = (*self._unmatched(matches, "reference"), *self._unmatched(matches, "quantized"))
         return Matching(matches, left, self.pairs)
 
-    def _chosen(self, value: str, outputs: dict[str, str]) -> str:
+    def _choose(self, value: str, outputs: dict[str, str]) -> str:
         able = self._may_be(value)
         votes: Counter[str] = Counter()
         if outputs.get(value) in able:
@@ -388,7 +388,7 @@ class _Matcher:
     def _is_free(self, operator: int) -> bool:
         return operator >= 0 and operator not in self.taken and is_absorbed(self.a, operator)
 
-    def _left(self, matches: Sequence[Match], side: str) -> Iterator[Left]:
+    def _unmatched(self, matches: Sequence[Match], side: str) -> Iterator[Left]:
         """Yield the tensors of one side without a match: steps inside a matched node, or without any counterpart."""
         reals, other = (self.a, self.b) if side == "reference" else (self.b, self.a)
         known = {m.other if side == "reference" else m.value: m for m in matches}

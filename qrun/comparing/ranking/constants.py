@@ -42,7 +42,7 @@ class FoldedProduct:
     behind: int
     chain: tuple[tuple[int, int], ...]
 
-    def stored(self, matrix: Array, like: Array) -> Array:
+    def to_weights(self, matrix: Array, like: Array) -> Array:
         """Convert a matrix to the operator's weights, with the shape and type of `like`."""
         rows = np.moveaxis(like, self.axis, 0).shape
         return np.ascontiguousarray(np.moveaxis(matrix.reshape(rows) / self.alpha, 0, self.axis), like.dtype)
@@ -194,7 +194,7 @@ class Constants:
         for place, (mine, theirs) in self.products.items():
             matrix, bias = (mine if (place, at) in kept else theirs for at in (1, 2))
             made[place] = partial(self._multiply, mine, matrix.matrix, bias.bias)
-            made.update((at, partial(passed_through, read)) for at, read in mine.chain)
+            made.update((at, partial(pass_through, read)) for at, read in mine.chain)
         for place in {c.place for c in self.found if c.role == "constant"}:
             values = {c.at: c.wanted for c in self.found if c.place == place and (place, c.at) not in kept}
             made[place] = partial(self._with, place, values)
@@ -206,14 +206,14 @@ class Constants:
         x, weights = args[:2]
         assert weights is not None
         node = self.b.nodes[product.place]
-        (y,) = self.b.compute(product.place, [x, product.stored(matrix, weights), *[None] * (len(node.inputs) - 2)])
+        (y,) = self.b.compute(product.place, [x, product.to_weights(matrix, weights), *[None] * (len(node.inputs) - 2)])
         return (np.asarray(y + bias.reshape(-1, *[1] * product.behind), y.dtype),)
 
     def _with(self, place: int, values: dict[int, Array], args: list[Array | None]) -> tuple[Array, ...]:
         return self.b.compute(place, [values.get(at, array) for at, array in enumerate(args)])
 
 
-def passed_through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
+def pass_through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
     """An operation that returns its input number `read` unchanged."""
     array = args[read]
     assert array is not None
@@ -290,11 +290,11 @@ class Stored:
         if axis is not None:
             node = replace(node, attributes={**node.attributes, "axis": axis})
         try:
-            return self.shown(self.b.apply(node, args)[0])
+            return self.to_constant_form(self.b.apply(node, args)[0])
         except (OperatorError, ValueError):
             return None
 
-    def shown(self, array: Array) -> Array | None:
+    def to_constant_form(self, array: Array) -> Array | None:
         """Convert an array in the shape of the codes to the form of `UnlikeConstant.mine`."""
         for place in self.moved:
             rest = [self.b.constant(name) for name in self.b.nodes[place].inputs[1:]]
@@ -314,7 +314,7 @@ class Stored:
         return None if one is None or none is None else np.abs(one - none)
 
 
-def stored_as(b: Reals, constant: UnlikeConstant, constants: Constants) -> Stored | None:
+def stored_codes(b: Reals, constant: UnlikeConstant, constants: Constants) -> Stored | None:
     """The stored codes of a constant; None if it is not stored as codes, or if something is folded into it."""
     place = b.quantized_constant(constant.name) if constant.name else None
     if place is None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from qrun.comparing.differences import sqnr
 from qrun.comparing.matching.graph import Reals
-from qrun.comparing.ranking.constants import Constants, Stored, UnlikeConstant, passed_through, stored_as
+from qrun.comparing.ranking.constants import Constants, Stored, UnlikeConstant, pass_through, stored_codes
 from qrun.comparing.ranking.groups import NO_PATHS, Operation, RoundingGroup, operate, simulate
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
@@ -89,7 +89,7 @@ def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) 
     own = sqnr(constant.mine, constant.wanted)
     if own >= FINE:
         return Verdict(constant, own, None)
-    stored = stored_as(b, constant, constants)
+    stored = stored_codes(b, constant, constants)
     found = []
     for guess in _guesses(b, constant, constants, stored, label):
         if guess.array is not None and guess.array.size == constant.wanted.size:
@@ -114,7 +114,7 @@ def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: flo
         if near.mean() >= _ROUNDED:
             return Verdict(constant, own, None, type_name(codes.dtype))
         low, high = integer_range(codes.dtype)
-        ends = stored.shown(np.isin(codes.astype(np.int64), (low, low + 1, high)))
+        ends = stored.to_constant_form(np.isin(codes.astype(np.int64), (low, low + 1, high)))
         if ends is not None and (near | (ends.reshape(-1) != 0)).mean() >= _ROUNDED:
             text = f"{what} clip: {1 - near.mean():.1%} end at the ends of {type_name(codes.dtype)}, {stored.names[1]} is too small"
             return Verdict(constant, own, Fault("clipped-constant", text))
@@ -144,7 +144,7 @@ def _guesses(
             names = f"{constant.name} and {other.name} are exchanged here"
             fits = other.wanted.reshape(-1) if other.wanted.size == mine.size else None
             if fits is not None and sqnr(mine, fits) >= FINE:
-                both = tuple(_taken(c, label) for c in (constant, other))
+                both = tuple(_correction_from(c, label) for c in (constant, other))
                 yield _Guess(Fault("exchanged-constants", names, both), wanted)
     if stored is not None:
         yield from _of_codes(b, constant, stored)
@@ -161,7 +161,7 @@ def _role(constant: UnlikeConstant) -> str:
     return {"weights": "the weights", "bias": "the bias"}.get(constant.role, constant.name)
 
 
-def _taken(constant: UnlikeConstant, label: str) -> Correction:
+def _correction_from(constant: UnlikeConstant, label: str) -> Correction:
     return Correction(constant.name, constant.wanted, f"from {label}")
 
 
@@ -179,7 +179,7 @@ def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_G
         yield from _product_of_scales(b, constant, stored)
     for name, other_scale in b.scales.items():
         if name != names[1] and other_scale.shape == scale.shape and not np.array_equal(other_scale, scale):
-            text = f"{_shown(names[1], scale)} does not fit: {name} does{_value(other_scale)}"
+            text = f"{_scale_text(names[1], scale)} does not fit: {name} does{_value(other_scale)}"
             change = f"{_number(scale)} -> {_number(other_scale)}, the value of {name}"
             fault = Fault("exchanged-scales", text, (Correction(names[1], other_scale, change),))
             yield _Guess(fault, stored.real(scale=other_scale))
@@ -222,9 +222,8 @@ def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> It
         return
     fits = fits.reshape(scale.shape)
     name = stored.names[1]
-    text = (
-        f"{_shown(name, scale)} of the bias does not fit: {' * '.join(b.own_name(n) for n in read)} does{_value(fits)}"
-    )
+    product = " * ".join(b.own_name(n) for n in read)
+    text = f"{_scale_text(name, scale)} of the bias does not fit: {product} does{_value(fits)}"
     change = f"{_number(scale)} -> {_number(fits)}"
     yield _Guess(Fault("bias-scale", text, (Correction(name, fits, change),)), stored.real(scale=fits))
 
@@ -244,7 +243,7 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
         who = "is" if constant.role != "weights" else "are"
         text = f"{_role(constant)} {who} {_times(factor)} as large as in {label}"
         name = constant.name
-        made = (_taken(constant, label),) if name and stored is None and constant.role == "constant" else ()
+        made = (_correction_from(constant, label),) if name and stored is None and constant.role == "constant" else ()
         factors = stored.factors if stored is not None and constant.role == "bias" else ()
         fault = Fault(f"{constant.role}-factor", text, made, factors, factor)
     return _Guess(fault, fixed)
@@ -253,7 +252,7 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
 def scale_factor(name: str, scale: Array, factor: float) -> Fault:
     """The fault of a scale that is too large by this factor, with its correction."""
     right = np.asarray(scale / factor, scale.dtype)
-    text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
+    text = f"{_scale_text(name, scale)} is {_too(factor)}: {_number(right)} fits"
     return Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
 
 
@@ -267,17 +266,17 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
     factors = np.where(np.isfinite(factors) & (factors != 0), factors, 1.0)
     fixed = rows / factors[:, None]
     if scale.size != len(rows) or rows.shape[1] < 2:
-        text = f"{_shown(name, scale)} does not fit: channels need others, {_from_to(factors)} times smaller"
+        text = f"{_scale_text(name, scale)} does not fit: channels need others, {_from_to(factors)} times smaller"
         return _Guess(Fault("scale-factors", text), fixed if rows.shape[1] > 1 else None)
     right = np.asarray(scale.reshape(-1) / factors, scale.dtype).reshape(scale.shape)
     moved = np.flatnonzero(np.abs(factors - 1) > 0.05)
     flat, back = scale.reshape(-1), right.reshape(-1)
     if len(moved) > 1 and np.allclose(np.sort(flat[moved]), np.sort(back[moved]), rtol=0.03):
-        text = f"{_named(moved, 'scale', 'scales')} in {name} {_are_exchanged(moved)}"
+        text = f"{_name_places(moved, 'scale', 'scales')} in {name} {_are_exchanged(moved)}"
         kind, change = "exchanged-scales", "in the order of the channels"
     else:
         text = (
-            f"{_named(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {_from_to(factors[moved])} times too large"
+            f"{_name_places(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {_from_to(factors[moved])} times too large"
             if len(moved)
             else ""
         )
@@ -303,7 +302,7 @@ def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]
         back = np.empty_like(rows)
         back[order] = rows
         shape = np.moveaxis(mine, axis, 0).shape
-        text = f"{_named(moved, f'{what} channel', f'{what} channels')} of the weights {_are_exchanged(moved)}"
+        text = f"{_name_places(moved, f'{what} channel', f'{what} channels')} of the weights {_are_exchanged(moved)}"
         yield _Guess(Fault("exchanged-channels", text), np.moveaxis(back.reshape(shape), 0, axis))
         sizes = np.linalg.norm(others, axis=1) / np.maximum(np.linalg.norm(back, axis=1), 1e-30)
         back = back * sizes[:, None]
@@ -337,11 +336,11 @@ def _order_of_numbers(constant: UnlikeConstant) -> Iterator[_Guess]:
         size = float(np.abs(wanted).max(initial=0.0))
         moved = np.flatnonzero(np.abs(mine - wanted) > 0.02 * size)
         if len(moved) > 1:
-            text = f"{_named(moved, 'number', 'numbers')} of {_role(constant)} {_are_exchanged(moved)}"
+            text = f"{_name_places(moved, 'number', 'numbers')} of {_role(constant)} {_are_exchanged(moved)}"
             yield _Guess(Fault(f"{constant.role}-order", text), constant.wanted)
 
 
-def _named(places: Sequence[int] | Array, one: str, several: str) -> str:
+def _name_places(places: Sequence[int] | Array, one: str, several: str) -> str:
     numbers = [str(int(place)) for place in places]
     if len(numbers) <= 4:
         return f"{one if len(numbers) == 1 else several} {', '.join(numbers[:-1])}{' and ' if numbers[1:] else ''}{numbers[-1] if numbers else ''}"
@@ -365,7 +364,7 @@ def _too(factor: float) -> str:
     return f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
 
 
-def _shown(name: str, scale: Array) -> str:
+def _scale_text(name: str, scale: Array) -> str:
     return f"{name} {_number(scale)}"
 
 
@@ -401,24 +400,24 @@ class _Edits:
             node = self.a.nodes[other]
             for read in [at for at, _ in self.a.inputs(other)]:
                 text = f"{_an(node.op_type)} of {self.label} is missing here"
-                yield Fault(MISSING, text), {other: partial(passed_through, read)}
+                yield Fault(MISSING, text), {other: partial(pass_through, read)}
         for place, other in self.pairs.items():
             yield from self._attributes(place, other)
-            yield from self._exchanged(other, self.a.nodes[other])
+            yield from self._exchanged_inputs(other, self.a.nodes[other])
         for other in self.lost:
             for place in self.extra:
-                yield from self._replaced(place, other)
+                yield from self._replacements(place, other)
         if len(self.lost) > 1:
             names = ", ".join(self.a.nodes[q].op_type for q in self.lost)
             gone: dict[int, Operation] = {
-                q: partial(passed_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost
+                q: partial(pass_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost
             }
             yield Fault(MISSING, f"{names} of {self.label} are missing here"), gone
 
     def _attributes(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         mine, theirs = self.b.nodes[place], self.a.nodes[other]
         if mine.op_type != theirs.op_type:
-            yield from self._replaced(place, other)
+            yield from self._replacements(place, other)
             return
         names = [
             n
@@ -438,14 +437,14 @@ class _Edits:
             got, want = self.b.constant(one), self.a.constant(two)
             if got is not None and want is not None and got.dtype.kind in "iu" and not np.array_equal(got, want):
                 said = f"input {at} of its {mine.op_type} is {got.tolist()} here, {want.tolist()} in {self.label}"
-                yield Fault("other-attribute", said), {other: partial(_given, self.a, theirs, at, got)}
+                yield Fault("other-attribute", said), {other: partial(_apply_with, self.a, theirs, at, got)}
 
-    def _exchanged(self, other: int, node: Node) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+    def _exchanged_inputs(self, other: int, node: Node) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         if len(node.inputs) == 2 and all(node.inputs):
             text = f"the inputs of its {node.op_type} are exchanged here"
             yield Fault("exchanged-inputs", text), {other: lambda args: self.a.apply(node, args[::-1])}
 
-    def _replaced(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+    def _replacements(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """Yield an operator of the second model in place of one of the first."""
         mine, theirs = self.b.nodes[place], self.a.nodes[other]
         read = [[at for at, _ in side.inputs(p)] for side, p in ((self.b, place), (self.a, other))]
@@ -469,7 +468,7 @@ class _Edits:
         for place in self.extra:
             for read in [at for at, _ in self.b.inputs(place)]:
                 text = f"{self.label} has no {self.b.nodes[place].op_type} here"
-                yield Fault("extra-operator", text), {place: partial(passed_through, read)}
+                yield Fault("extra-operator", text), {place: partial(pass_through, read)}
 
 
 def judge_structure(
@@ -491,7 +490,7 @@ def judge_structure(
     if own >= _EQUAL:
         return own, None
     edits = _Edits(a, b, group, constants, label)
-    held = {value: clean[a.settled(value)] for value in group.there.inputs}
+    held = {value: clean[a.name_after_rounding(value)] for value in group.there.inputs}
     for fault, instead in edits.of_first():
         made = _try_change(lambda at=instead: operate(a, group.there, dict(held), NO_PATHS, at)[group.raw], raw)  # type: ignore[misc]
         if made is not None and sqnr(inside(made), fair) >= max(_EQUAL, own + FINE):
@@ -513,7 +512,7 @@ def _try_change(compute: Callable[[], Array], like: Array) -> Array | None:
     return array.reshape(like.shape) if array.size == like.size else None
 
 
-def _given(a: Reals, node: Node, at: int, array: Array, args: list[Array | None]) -> tuple[Array, ...]:
+def _apply_with(a: Reals, node: Node, at: int, array: Array, args: list[Array | None]) -> tuple[Array, ...]:
     return a.apply(node, [*args[:at], array, *args[at + 1 :]])
 
 

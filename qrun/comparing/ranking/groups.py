@@ -89,12 +89,12 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
         found.append(
             RoundingGroup(
                 value,
-                a.settled(other),
+                a.name_after_rounding(other),
                 other,
                 limits(a, a.rounds.get(other, ())),
                 _naming_node(b, inner, rounds),
                 inner,
-                {v: a.settled(names[v]) for v in inner.inputs},
+                {v: a.name_after_rounding(names[v]) for v in inner.inputs},
                 rounds,
                 own,
                 weights,
@@ -123,7 +123,7 @@ def _pairs(a: Reals, b: Reals, inner: Region, there: Region, found: Mapping[int,
 
 def _weights(b: Reals, inner: Region) -> tuple[int, ...]:
     """The places of the DequantizeLinear nodes from which the group's constants come."""
-    fixed = (b.quantized_constant(name) for place in inner.operators for name in b.fixed(place))
+    fixed = (b.quantized_constant(name) for place in inner.operators for name in b.constant_inputs(place))
     return tuple(dict.fromkeys(place for place in fixed if place is not None))
 
 
@@ -232,7 +232,7 @@ class Mixed:
         values = dict(feeds)
         for place in self.a.running:
             node = self.a.nodes[place]
-            made = self._computed(place, values)
+            made = self._compute_node(place, values)
             for name, array in zip(node.outputs, made, strict=False):
                 if name:
                     values[name] = array
@@ -257,7 +257,7 @@ class Mixed:
         now: dict[str, Array] = {}
         for group in active:
             if group.target not in self.a.producers:
-                now[group.target] = self.made(group, clean, known)
+                now[group.target] = self.compute(group, clean, known)
         needed = self._needed_tensors(at)
         for place in self.a.running:
             node = self.a.nodes[place]
@@ -266,13 +266,13 @@ class Mixed:
                 continue
             values = ChainMap(now, clean)  # type: ignore[arg-type]
             if group_here is not None:
-                now[group_here.target] = self.made(group_here, values, known)
+                now[group_here.target] = self.compute(group_here, values, known)
             elif any(name in now for name in (*node.inputs, *node.captured)) and not needed.isdisjoint(node.outputs):
-                made = self._computed(place, values)
+                made = self._compute_node(place, values)
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
 
-    def made(self, group: RoundingGroup, values: Values, known: Values | None = None) -> Array:
+    def compute(self, group: RoundingGroup, values: Values, known: Values | None = None) -> Array:
         """The group's rounded result from these values; the target's rounded value if the group cannot be computed."""
         if known is not None and group.target in known:
             return known[group.target]
@@ -291,7 +291,7 @@ class Mixed:
             needed.update((*node.inputs, *node.captured) if group is None else group.inputs.values())
         return needed
 
-    def _computed(self, place: int, values: Values) -> tuple[Array, ...]:
+    def _compute_node(self, place: int, values: Values) -> tuple[Array, ...]:
         """Compute a node of the first model from these values."""
         node = self.a.nodes[place]
         around = {name: array for name in node.captured if (array := self._value(name, values)) is not None}

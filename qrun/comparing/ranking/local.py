@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.differences import ErrorSums, Noise, differing, magnitude
+from qrun.comparing.differences import ErrorSums, Noise, difference_mask, magnitude
 from qrun.comparing.matching.graph import Path, Reals
 from qrun.comparing.ranking.constants import Constants
 from qrun.comparing.ranking.faults import Correction, Fault, Verdict, judge, judge_structure
@@ -66,7 +66,7 @@ class ActivationQuantizer:
     zero: Array
     known: Limits
 
-    def narrowed(self, factor: float, low: float, high: float) -> bool:
+    def can_narrow(self, factor: float, low: float, high: float) -> bool:
         """Do the codes still reach from low to high if the scale is divided by `factor`?"""
         zero = float(self.zero.astype(np.float64).reshape(-1)[0])
         return self.covers(self.known.step / factor, zero, low, high)
@@ -89,7 +89,7 @@ def quantizer(b: Reals, path: Path) -> ActivationQuantizer | None:
     return ActivationQuantizer(names, scale, np.zeros((), np.uint8) if zero is None else zero, known)
 
 
-def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: bool) -> Fit | None:
+def fit_parameters(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: bool) -> Fit | None:
     """Find parameters that fit values from low to high, 0 included; None if the present ones fit. lossy: are values
     outside the range? inside: see `Fit`."""
     own = quantizer(b, path)
@@ -260,7 +260,7 @@ class Watch:
             self.energy["rounding"] += _error_energy(kept[~out], raw[~out])
         self.values.add(raw)
         self.energy["before"] += _error_energy(want, raw)
-        self.moved += int(np.count_nonzero(differing(got.reshape(want.shape), want)))
+        self.moved += int(np.count_nonzero(difference_mask(got.reshape(want.shape), want)))
         for (place, at), path in group.own.items():
             source = self.b.sources[self.b.nodes[place].inputs[at]]
             if source.value in group.inputs:

@@ -14,7 +14,7 @@ from qrun.comparing.differences import ErrorSums, decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.faults import FINE, MISSING, Correction, Fault, scale_factor
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
-from qrun.comparing.ranking.local import BULK, GAIN, Fit, Local, Spread, Watch, fitting
+from qrun.comparing.ranking.local import BULK, GAIN, Fit, Local, Spread, Watch, fit_parameters
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.ir import Array, Node
@@ -114,12 +114,12 @@ class Effects:
 
 
 def mean_ratio(sums: Sequence[ErrorSums]) -> float:
-    """The mean noise to signal ratio of the `averaged` outputs; 0 without any."""
-    counted = averaged(sums)
+    """The mean noise to signal ratio of `outputs_to_average`; 0 without any."""
+    counted = outputs_to_average(sums)
     return math.fsum(s.ratio for s in counted) / len(counted) if counted else 0.0
 
 
-def averaged(sums: Sequence[ErrorSums]) -> Sequence[ErrorSums]:
+def outputs_to_average(sums: Sequence[ErrorSums]) -> Sequence[ErrorSums]:
     """The outputs whose noise counts: float outputs only, since labels and indices are exact until they jump; all if
     there is no float output."""
     return [s for s in sums if not s.whole] or sums
@@ -238,7 +238,7 @@ class Ranking:
     def _is_wider(self, name: str, factor: float) -> bool:
         """Do all values that were observed with a scale fit into a range that is `factor` times smaller?"""
         seen = [one for watch in self.watches for one in watch.ranges() if one[0].names[0] == name]
-        return bool(seen) and all(one.narrowed(factor, low, high) for one, low, high in seen)
+        return bool(seen) and all(one.can_narrow(factor, low, high) for one, low, high in seen)
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
@@ -314,7 +314,7 @@ def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None
     bounds = [_BOUNDED[node.op_type] for node in watch.group.floats if node.op_type in _BOUNDED]
     if bounds and not inside:
         low, high = min(low, bounds[0][0]), max(high, bounds[0][1])
-    found = fitting(watch.b, path, low, high, lossy, inside)
+    found = fit_parameters(watch.b, path, low, high, lossy, inside)
     if found is None:
         return None
     noise = watch.noise[key] if key is not None else watch.energy["clipped"] + watch.energy["rounding"]
@@ -334,7 +334,7 @@ def _fit_zero_point(watch: Watch, spread: Spread) -> Fit | None:
     low, high = min(spread.least, 0.0), max(spread.most, 0.0)
     if not spread.beyond or spread.range is None or spread.range.step * (spread.range.codes - 1) > _BOTH * (high - low):
         return None
-    found = fitting(watch.b, watch.group.rounds, low, high, True, False)
+    found = fit_parameters(watch.b, watch.group.rounds, low, high, True, False)
     return found if found is not None and found.wanted == found.now else None
 
 
@@ -345,7 +345,7 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     if local.before > parts[largest] and not watch.group.rounds:
         steps = f", in steps of {before.step:.3g}" if (before := watch.group.before) is not None else ""
         return "first-rounds", f"only the first model rounds here{steps}"
-    if _shared(watch, local, largest):
+    if _is_shared_rounding(watch, local, largest):
         return "both-round", _both(watch)
     if largest == "clipped" and spread.range is not None:
         return "clipped", _clipping_text(spread)
@@ -397,7 +397,7 @@ def _rounded_constants(watch: Watch, local: Local, largest: str) -> tuple[str, s
     return largest, f"{verdict.what} rounded to {kind}, {verdict.sqnr:.1f} dB"
 
 
-def _shared(watch: Watch, local: Local, largest: str) -> bool:
+def _is_shared_rounding(watch: Watch, local: Local, largest: str) -> bool:
     """Is rounding the largest part of the noise, and does the first model itself round as much?"""
     if largest not in ("clipped", "rounding") or not local.before:
         return False

@@ -17,18 +17,18 @@ from qrun.report.conform.sheet import (
     MESSAGE_COLUMNS,
     by_operator,
     conform_sheet,
-    found_causes,
-    found_messages,
+    describe_case,
+    group_causes,
+    group_messages,
     summary,
-    told,
     verdict_grid,
 )
 from qrun.report.formats.junit import xml_text
 from qrun.report.formats.sarif import REGION, result, sarif_text, tool
 from qrun.report.grid import Grid
-from qrun.report.html.markup import Markup, facts, framed, join, table, tag
+from qrun.report.html.markup import Markup, facts, html_page, join, table, tag
 from qrun.report.json import document
-from qrun.report.screen import GOOD, Out, drawn
+from qrun.report.screen import GOOD, Out, render
 from qrun.report.sheet import markdown_lines, print_sheet
 from qrun.report.text import safe
 
@@ -61,13 +61,13 @@ def _junit(found: Judgement, argv: Sequence[str]) -> str:
             test = Tree.SubElement(suite, "testcase", name)
             if case.verdict in found.fail_on:
                 failures += 1
-                why = {"type": case.cause or case.verdict, "message": safe(told(case))}
+                why = {"type": case.cause or case.verdict, "message": safe(describe_case(case))}
                 Tree.SubElement(test, "failure", why).text = safe(elements_text(case))
             elif case.verdict in ("refused", "unsupported"):
                 skipped += 1
-                Tree.SubElement(test, "skipped", {"message": safe(told(case))})
+                Tree.SubElement(test, "skipped", {"message": safe(describe_case(case))})
             elif case.verdict != "exact":
-                Tree.SubElement(test, "system-out").text = safe(told(case))
+                Tree.SubElement(test, "system-out").text = safe(describe_case(case))
         suite.attrib |= {"failures": str(failures), "errors": "0", "skipped": str(skipped)}
     return xml_text(root)
 
@@ -101,7 +101,7 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
     fingerprint = hashlib.sha256(f"{each.name}\n{case.id}\n{case.cause or case.verdict}".encode()).hexdigest()[:32]
     name = {"name": case.operator, "fullyQualifiedName": case.id, "kind": "element"}
     more = elements_text(case)
-    text = safe(f"{case.id}: {told(case)}") + (f"\n{safe(more)}" if more else "")
+    text = safe(f"{case.id}: {describe_case(case)}") + (f"\n{safe(more)}" if more else "")
     file = {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION}
     places = {"physicalLocation": file, "logicalLocations": [name]}
     prints = {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint}
@@ -132,14 +132,14 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
     head = tag(
         "header", tag("h1", "Conformance"), facts(rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
     )
-    return framed("qrun conform", [head, tag("main", join((_section(each) for each in found.runtimes), "\n"))])
+    return html_page("qrun conform", [head, tag("main", join((_section(each) for each in found.runtimes), "\n"))])
 
 
 def _section(each: RuntimeResult) -> Markup:
     shown = [v for v in VERDICTS if each.counts[v]]
     parts = [tag("h2", each.title), tag("p", summary(each), class_="about")]
     parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
-    causes, messages = found_causes(each.cases), found_messages(each.cases)
+    causes, messages = group_causes(each.cases), group_messages(each.cases)
     if causes:
         parts += [tag("h3", "Causes"), table("causes", Grid.of(CAUSE_COLUMNS, causes))]
     if messages:
@@ -148,7 +148,7 @@ def _section(each: RuntimeResult) -> Markup:
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[Judgement, Sequence[str]], str]]] = {
-    "text": (".txt", lambda found, argv: drawn(lambda screen: print_sheet(Out(screen, screen), conform_sheet(found)))),
+    "text": (".txt", lambda found, argv: render(lambda screen: print_sheet(Out(screen, screen), conform_sheet(found)))),
     "json": (
         ".json",
         lambda found, argv: document("conform", argv, {**fields(found), "exit_code": int(found.failed)}) + "\n",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from qrun.conform.results import VERDICTS, Judgement, RuntimeResult
-from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, found_causes
+from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, group_causes
 from qrun.report.grid import Column, Grid
-from qrun.report.html.markup import framed, join, table, tag
+from qrun.report.html.markup import html_page, join, table, tag
 from qrun.report.markdown import cell, code
 from qrun.report.markdown import table as markdown_table
 from qrun.report.screen import OPEN
@@ -19,7 +19,7 @@ def scoreboard_sheet(found: Sequence[Judgement]) -> Sheet:
     """The totals of each runtime, then its causes."""
     runtimes = _runtimes(found)
     blocks = [Block("Verdicts", totals(runtimes)), Block("Exact, by profile", profiles(runtimes))]
-    count = plural(sum(len(found_causes(each.cases)) for each in runtimes), "disagreement")
+    count = plural(sum(len(group_causes(each.cases)) for each in runtimes), "disagreement")
     return Sheet(blocks, f"{plural(len(runtimes), 'runtime')}: {count} (runtime, operator, verdict, cause)", OPEN)
 
 
@@ -76,7 +76,7 @@ def _markdown(found: Sequence[Judgement]) -> str:
         *markdown_table(profiles(runtimes)),
     ]
     for each in runtimes:
-        causes = found_causes(each.cases)
+        causes = group_causes(each.cases)
         if causes:
             lines += ["", f"## {cell(each.title)}", "", *(_sentence(cause) for cause in causes)]
     return "\n".join(lines) + "\n"
@@ -102,10 +102,11 @@ def _html(found: Sequence[Judgement]) -> str:
         )
     ]
     for each in runtimes:
-        causes = found_causes(each.cases)
+        causes = group_causes(each.cases)
         if causes:
             parts.append(tag("section", tag("h2", each.title), table(each.name, Grid.of(CAUSE_COLUMNS, causes))))
-    return framed("qrun conform scoreboard", [tag("header", tag("h1", "Scoreboard")), tag("main", join(parts, "\n"))])
+    head = tag("header", tag("h1", "Scoreboard"))
+    return html_page("qrun conform scoreboard", [head, tag("main", join(parts, "\n"))])
 
 
 SCOREBOARDS: Mapping[str, tuple[str, Callable[[Sequence[Judgement]], str]]] = {

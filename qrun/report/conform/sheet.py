@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, counted
+from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, count_verdicts
 from qrun.conform.runtimes import OWN
 from qrun.conform.suite import DECISION, PROFILES, Case, Suite
 from qrun.declare import grouped
@@ -97,10 +97,10 @@ def _blocks(each: RuntimeResult) -> list[Block]:
         Block(f"{each.title}: profiles", verdict_grid("profile", profiles, shown)),
         Block(f"{each.title}: operators", verdict_grid("operator", by_operator(each.cases), shown)),
     ]
-    causes = found_causes(each.cases)
+    causes = group_causes(each.cases)
     if causes:
         made.append(Block("Causes (qrun explain CAUSE, qrun explain conform)", Grid.of(CAUSE_COLUMNS, causes)))
-    refusals = found_messages(each.cases)
+    refusals = group_messages(each.cases)
     if refusals:
         made.append(Block("Refused and unsupported", Grid.of([*MESSAGE_COLUMNS[:-1], _SHORT_MESSAGE], refusals)))
     return made
@@ -114,7 +114,7 @@ def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdic
     rows: list[list[str]] = []
     styles: dict[tuple[int, int], str] = {}
     for name, cases in [*groups.items(), *([("all", every)] if len(groups) > 1 else [])]:
-        counts = counted(cases)
+        counts = count_verdicts(cases)
         for at, verdict in enumerate(verdicts):
             if counts[verdict] and verdict in BAD:
                 styles[len(rows), at + 2] = "red"
@@ -128,7 +128,7 @@ def by_operator(cases: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
     return grouped((case.operator, case) for case in ordered)
 
 
-def found_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
+def group_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
     """Groups the wrong cases and other choices by verdict, cause and operator; the worst first."""
     order = {verdict: place for place, verdict in enumerate(("crashed", "hung", "wrong", "choice"))}
     groups = grouped(((c.verdict, c.cause or _first_word(c), c.operator), c) for c in cases if c.verdict in order)
@@ -136,7 +136,7 @@ def found_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
     return sorted(made, key=lambda f: (order[f.verdict], f.operator, f.cause))
 
 
-def told(case: CaseResult) -> str:
+def describe_case(case: CaseResult) -> str:
     """``wrong, saturation: conversion to int32 ...``."""
     return f"{case.verdict}{f', {case.cause}' if case.cause else ''}{f': {case.text}' if case.text else ''}"
 
@@ -157,7 +157,7 @@ CAUSE_COLUMNS = [
 ]
 
 
-def found_messages(cases: Iterable[CaseResult]) -> list[FoundCause]:
+def group_messages(cases: Iterable[CaseResult]) -> list[FoundCause]:
     """Groups refused and unsupported cases by verdict, operator and the beginning of the message."""
     left_out = (case for case in cases if case.verdict in ("refused", "unsupported"))
     groups = grouped(((case.verdict, case.operator, case.text[:MESSAGE]), case) for case in left_out)
@@ -179,7 +179,7 @@ _SHORT_MESSAGE = Column("message", wrap=True, below=True, cell=lambda f: shorten
 def _next(found: Judgement) -> list[str]:
     """The command that shows one case."""
     for each in found.runtimes:
-        shown = found_causes(each.cases) or found_messages(each.cases)
+        shown = group_causes(each.cases) or group_messages(each.cases)
         if shown:
             runtime = "" if each.name in OWN else f"--runtime {shlex.quote(each.name)} "
             return [
@@ -209,7 +209,7 @@ def details(suite: Suite, found: Judgement) -> list[Block]:
 def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
     clause = suite.clause(case.info)
     whose = "a decision of qrun's" if case.info.basis == DECISION else "the specification"
-    facts = [("verdict", told(result)), *_of_model(case)]
+    facts = [("verdict", describe_case(result)), *_of_model(case)]
     facts += [(f"input {key}", values_text(array)) for key, array in case.inputs.items()]
     facts += [(f"expected {key}", values_text(array)) for key, array in case.expected.items()]
     facts += [(f"exact {key}", values_text(array)) for key, array in case.exact.items()]

@@ -60,9 +60,9 @@ def report_text(format: str, report: Report, asked: Asked) -> str:
     found = FORMATS[format]
     if not found.draws:
         return str(found.make(report, asked))
-    from qrun.report.screen import drawn
+    from qrun.report.screen import render
 
-    return drawn(lambda screen: found.make(screen, report, asked))
+    return render(lambda screen: found.make(screen, report, asked))
 
 
 __all__ = ["FORMATS", "Asked", "check_format", "print_report", "report_text", "suffixes", "target"]

@@ -66,11 +66,11 @@ def _case(suite: Tree.Element, model: Checked, name: str, nanoseconds: int) -> T
 
 
 def _fill(case: Tree.Element, report: Report, findings: Sequence[Finding]) -> None:
-    failing = [f for f in findings if report.failing(f)]
+    failing = [f for f in findings if report.is_failing(f)]
     if failing:
         failure = Tree.SubElement(case, "failure", {"type": failing[0].rule, "message": headline(failing[0])})
         failure.text = "\n\n".join(map(_block, failing))
-    others = [f for f in findings if not report.failing(f)]
+    others = [f for f in findings if not report.is_failing(f)]
     if others:
         Tree.SubElement(case, "system-out").text = "\n\n".join(f"{f.level}: {_block(f)}" for f in others)
 

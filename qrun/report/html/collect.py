@@ -20,7 +20,7 @@ from qrun.documents.answers import (
     Samples,
     TensorCodes,
 )
-from qrun.documents.record import Item, damaged, decode, encode
+from qrun.documents.record import Item, damage_error, decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.evaluation import Evaluation
 from qrun.running.machine import Machine
@@ -129,7 +129,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     nodes = [replace(every[at], share=every[at].median_ms / total if total else 0.0) for at in sorted(ranked[:MOST])]
     tensors, comparison = list(items(by_kind.get("quantization"), "tensors")), by_kind.get("compare")
     if comparison is not None and comparison["kind"].text not in ("runtimes", "models"):
-        raise damaged(
+        raise damage_error(
             comparison.source,
             "a comparison of two runtimes or of two models",
             comparison["kind"].text,
@@ -187,17 +187,17 @@ def _find_checks(by_kind: Mapping[str, Item], page: ModelFile | None) -> Checked
         if run is None or not run.find("findings"):
             return None
         found = [(_finding(f), "") for f in items(run, "findings")]
-        return _sorted(found)
+        return _order(found)
     models = list(items(check, "models"))
     same = models if page is None else of_model(models, page)
     several = len(same) > 1
     found = [(_finding(f), m["path"].text if several else "") for m in same for f in items(m, "findings")]
     states = [v["status"].text for m in same for v in items(m, "vectors")]
     rules = len({r.text for m in same for r in items(m, "rules")})
-    return replace(_sorted(found), rules=rules, vectors={state: states.count(state) for state in dict.fromkeys(states)})
+    return replace(_order(found), rules=rules, vectors={state: states.count(state) for state in dict.fromkeys(states)})
 
 
-def _sorted(found: list[tuple[Finding, str]]) -> CheckedModel:
+def _order(found: list[tuple[Finding, str]]) -> CheckedModel:
     worst = sorted(found, key=lambda pair: LEVELS.index(pair[0].level))
     return CheckedModel(tuple(f for f, _ in worst), tuple(path for _, path in worst))
 
@@ -230,7 +230,7 @@ def _groups(against: Item | None, rows: Sequence[ProfileNode]) -> Iterator[Group
     for item in items(against, "groups"):
         group = decode(GroupTimes, item, True)
         if max(group.events, default=-1) >= len(rows) or max(group.other_events, default=-1) >= len(other_rows):
-            raise damaged(item.source, f"{item.place}: places of nodes", "places where no node is")
+            raise damage_error(item.source, f"{item.place}: places of nodes", "places where no node is")
         mine, others = [rows[at] for at in group.events], [other_rows[at] for at in group.other_events]
         top = max(mine or others, key=lambda row: (row.macs, row.median_ns), default=None)
         if not group.folded:
@@ -243,16 +243,16 @@ def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
     kept: dict[str, Any] = {}
     for key, value in item.value.items():
         if key == "nodes" and isinstance(value, list):
-            kept[key] = [_sampled(node) for node in value if node["index"] in nodes]
+            kept[key] = [_without_samples(node) for node in value if node["index"] in nodes]
         else:
-            kept[key] = value[:MOST] if key == "tensors" else _sampled(value)
+            kept[key] = value[:MOST] if key == "tensors" else _without_samples(value)
     try:
         return dict(encode(kept))
     except RecursionError:
-        raise damaged(item.source, "a document", "values deep inside of each other") from None
+        raise damage_error(item.source, "a document", "values deep inside of each other") from None
 
 
-def _sampled(value: Any) -> Any:
+def _without_samples(value: Any) -> Any:
     return {k: v for k, v in value.items() if k != "samples_ms"} if isinstance(value, dict) else value
 
 

@@ -80,7 +80,7 @@ def headline(found: Item) -> tuple[str, str, bool]:
     return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", equal
 
 
-def told(found: Item) -> tuple[str, str, bool]:
+def answer(found: Item) -> tuple[str, str, bool]:
     """The answer as a sentence, split into a bold part and the rest; and whether the sides are equal."""
     equal, (a, b) = found["equal"].truth, _sides(found)
     big, small, _ = headline(found)
@@ -202,11 +202,11 @@ def _models(found: Item) -> list[Block]:
         shown.append(Block("Correct first", lines=wrong))
     names = [name.text for name in items(kept, "exclude") or items(kept, "nodes")]
     if kept and names:
-        shown.append(Block("Keep in float", _tried(kept), lines=[f"{EXCLUDE}={json.dumps(names, ensure_ascii=False)}"]))
+        shown.append(Block("Keep in float", _steps(kept), lines=[f"{EXCLUDE}={json.dumps(names, ensure_ascii=False)}"]))
     return shown
 
 
-def _tried(kept: Item) -> Grid | None:
+def _steps(kept: Item) -> Grid | None:
     count = kept.find("count")
     chosen = count.size if count else -1
 

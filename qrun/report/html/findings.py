@@ -10,7 +10,7 @@ from qrun.report.check import LABELS
 from qrun.report.grid import Column, Grid
 from qrun.report.html.collect import CheckedModel
 from qrun.report.html.markup import Markup, facts, join, section, table, tag
-from qrun.report.message import counted
+from qrun.report.message import count_levels
 from qrun.report.text import plural
 
 Placed = tuple[Finding, str]
@@ -35,7 +35,7 @@ def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
 
 def counts(checked: CheckedModel) -> str:
     """``1 error, 2 warnings``, or ``no findings``."""
-    return counted(f.level for f in checked.findings) or "no findings"
+    return count_levels(f.level for f in checked.findings) or "no findings"
 
 
 def _judge(checked: CheckedModel) -> str:

@@ -13,7 +13,7 @@ from qrun.checking.codes import CodeCounter
 from qrun.checking.rules import RULES, Finding, check
 from qrun.documents.record import Item, encode
 from qrun.errors import CallError
-from qrun.io.files import replacing
+from qrun.io.files import replace_file
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.report.compare import comparison_fields
@@ -21,7 +21,7 @@ from qrun.report.html.collect import Document, page_of
 from qrun.report.html.page import html
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.profile import profile_fields
-from qrun.report.profilerows import ProfileReport, judged_by
+from qrun.report.profilerows import ProfileReport, machine_for
 from qrun.report.run import output_records
 from qrun.running.session import Session
 
@@ -36,7 +36,7 @@ def document(kind: str, fields: Mapping[str, Any]) -> Document:
     return kind, Item(encode(fields), kind)
 
 
-def observed(
+def observe(
     model: Model, session: Session | None, arrays: Mapping[str, Array]
 ) -> tuple[list[Document], Sequence[Finding], int]:
     """The findings, also on the values of a run, and the records of the quantized tensors, as documents; the findings;
@@ -63,13 +63,13 @@ def observed(
     return made, findings, len(rules)
 
 
-def profiled(report: ProfileReport) -> Document:
+def profile_document(report: ProfileReport) -> Document:
     fields, model = profile_fields(report), report.profile.model
     told = replace(fields["model"], bytes=model.size, form=ModelFacts(model).brief)
     return document("profile", {**fields, "model": told})
 
 
-def compared(found: Comparison, feeds: Feeds) -> Document:
+def compare_document(found: Comparison, feeds: Feeds) -> Document:
 
     return document("compare", comparison_fields(found, feeds))
 
@@ -102,22 +102,22 @@ def report(
             fixes=["qrun.report(model, {name: array})"],
         )
     session = Session(model, threads=threads, max_memory=max_memory, max_time=max_time)
-    documents, _, _ = observed(session.model, session, feeds)
+    documents, _, _ = observe(session.model, session, feeds)
     profile, given = session.profile(feeds, runs=runs), Feeds(dict(feeds))
-    machine, threads = judged_by(profile, session.threads), session.threads
+    machine, threads = machine_for(profile, session.threads), session.threads
     made = ProfileReport(
         profile, given, session.load_ns, session.backend, session.arith, machine=machine, threads=threads
     )
-    documents.append(profiled(made))
+    documents.append(profile_document(made))
     if against:
         from qrun.comparing.compare import compare
 
         source = model if isinstance(model, (str, Path, bytes)) or hasattr(model, "graph") else session.model
         found = compare(source, feeds=feeds, against=against, max_memory=max_memory, max_time=max_time)
-        documents.append(compared(found, given))
+        documents.append(compare_document(found, given))
     text = html(page_of(documents, [], today()))
     if output is not None:
-        with replacing(str(output)) as stream:
+        with replace_file(str(output)) as stream:
             stream.write(text.encode())
     return text
 

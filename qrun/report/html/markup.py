@@ -134,7 +134,7 @@ def search(target: str, words: str, columns: str) -> Markup:
     return tag("p", box, tag("output"), class_="filter", data_table=target, data_columns=columns, hidden=True)
 
 
-def framed(title: str, body: Sequence[Markup]) -> str:
+def html_page(title: str, body: Sequence[Markup]) -> str:
     """The HTML document; it loads nothing from any address, and only its own script may run."""
     from qrun import __version__
 

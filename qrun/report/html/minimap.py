@@ -45,7 +45,7 @@ def graph_section(page: PageContent) -> Markup:
         return Markup()
     places = layout(links)
     largest = max(node.median_ms for node in page.nodes)
-    parts = [_map("time", page.nodes, links, places, lambda node: _timed(node, largest))]
+    parts = [_map("time", page.nodes, links, places, lambda node: _shade_and_text(node, largest))]
     noise = accuracies(page.comparison) if page.comparison else {}
     worst = {
         node.index: min(found) for node in page.nodes if (found := [noise[i] for i in members(node) if i in noise])
@@ -160,7 +160,7 @@ def _lines(
                 yield f"M{a + BOX} {b + half}h{STEP - BOX}M{x} {y + half}h{BOX - STEP}"
 
 
-def _timed(node: ProfileNode, largest: float) -> tuple[int, str]:
+def _shade_and_text(node: ProfileNode, largest: float) -> tuple[int, str]:
     part = node.median_ms / largest if largest else 0.0
     shade = next((place for place, least in enumerate(SHARES) if part >= least), len(SHARES))
     return shade, f"{duration(node.median_ms * 1e6)}, {100 * node.share:.1f}%"

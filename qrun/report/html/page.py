@@ -13,9 +13,9 @@ from qrun.report.evaluation import evaluation_sheet, verdict_of
 from qrun.report.grid import Grid
 from qrun.report.header import origin
 from qrun.report.html.collect import PageContent
-from qrun.report.html.comparison import comparison_section, headline, told
+from qrun.report.html.comparison import answer, comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
-from qrun.report.html.markup import Markup, blocks, facts, framed, join, section, table, tag
+from qrun.report.html.markup import Markup, blocks, facts, html_page, join, section, table, tag
 from qrun.report.html.minimap import graph_section
 from qrun.report.html.profile import Palette, beside_section, nodes_section, time_section
 from qrun.report.html.quantization import quantization_section
@@ -40,7 +40,7 @@ def document_of(
         tag("main", join(sections, "\n")),
         tag("script", _data(pages), type="application/json", id="data"),
     ]
-    return framed(f"{title} · qrun report", body)
+    return html_page(f"{title} · qrun report", body)
 
 
 def _sections(page: PageContent) -> list[Markup]:
@@ -91,7 +91,7 @@ def _verdict(page: PageContent) -> Markup:
 def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
     """Yields (bold part, rest)."""
     if page.comparison is not None:
-        big, rest, equal = told(page.comparison)
+        big, rest, equal = answer(page.comparison)
         yield tag("b", big, class_="good" if equal else "error"), rest
     if page.evaluation is not None:
         word, _, rest = verdict_of(page.evaluation)[0].partition(":")

@@ -11,7 +11,7 @@ from qrun.report.html.collect import PageContent
 from qrun.report.html.markup import Markup, blocks, join, search, section, table, tag
 from qrun.report.nodes import FUSED, STEPS, fused_text, inside_grid, op_names
 from qrun.report.profile import faster, roof_text
-from qrun.report.profilerows import against_grid, node_grid, operator_grid, operator_rows, refused_grid
+from qrun.report.profilerows import against_grid, fallback_grid, node_grid, operator_grid, operator_rows
 from qrun.report.sheet import Block
 from qrun.report.text import duration, plural
 
@@ -111,7 +111,7 @@ def nodes_section(page: PageContent) -> Markup:
     ids = [f"n{node.index}" if first[node.index] == id(node) else None for node in slowest]
     legends = {"roof": roof_text(page.told.machine)} if page.told.machine and roofs else {}
     shown = tag("div", table("nodes", grid, legends=legends, sorted="median", ids=ids), id="node-table")
-    more = [Block("On the reference kernels", refused)] if (refused := refused_grid(nodes)).rows else []
+    more = [Block("On the reference kernels", refused)] if (refused := fallback_grid(nodes)).rows else []
     if page.inside:
         title = "Inside nodes, in one run of the model"
         more.append(Block(title, inside_grid(page.inside, page.sum_ms, len(page.inside))))
