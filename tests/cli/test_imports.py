@@ -53,8 +53,8 @@ def own(names: list[str]) -> list[str]:
         ("explain QR109", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
         ("explain QR301", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),  # it lists quantized operators
         ("explain QR401", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
-        ("ops", OPERATORS + 85, ("onnx", "qrun.native")),
-        ("ops QLinearConv", OPERATORS + 85, ("onnx", "qrun.native")),
+        ("ops", OPERATORS + 85, ("onnx", EMITTERS, "qrun.native.machine")),
+        ("ops QLinearConv", OPERATORS + 85, ("onnx", EMITTERS, "qrun.native.machine")),
     ],
 )
 def test_a_look_up_imports_little(call: str, most: int, without: tuple[str, ...], tmp_path: Path) -> None:
