@@ -375,11 +375,13 @@ def _beyond(x: Any, y: Any) -> float:
 
 
 def _worst(a: Array, b: Array) -> tuple[int, ...]:
-    """The index of the largest difference; for strings and objects, of the first difference."""
+    """The index of the largest difference, NaN on one side being infinitely far from the other; for strings and objects,
+    of the first difference."""
     if a.dtype.kind in "OUS":
         return index_of_largest(a != b)
     with np.errstate(all="ignore"):
-        return index_of_largest(np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf))
+        apart = np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf)
+    return index_of_largest(np.where(difference_mask(a, b), apart, -1.0))
 
 
 def _decide(a: Array, b: Array) -> dict[str, Any]:

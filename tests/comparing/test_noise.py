@@ -254,3 +254,10 @@ def test_the_unit_of_a_difference(kind: type, unit: str) -> None:
     a, b = np.array([1, 2], kind), np.array([1, 4], kind)
     found = pair(a, b, Tolerance(rtol=0, atol=0))
     assert (found.unit, found.difference.largest, found.where) == (unit, 2, (1,))
+
+
+def test_what_is_not_a_number_on_both_sides_is_no_difference() -> None:
+    """The values shown are those of the largest difference inside the tolerance."""
+    a, b = np.array([np.nan, np.inf, 1, 2], f32), np.array([np.nan, np.inf, 1.25, 2], f32)
+    found = pair(a, b, Tolerance(rtol=0, atol=1))
+    assert (found.equal, found.identical, found.a, found.b) == (True, False, 1.0, 1.25)
