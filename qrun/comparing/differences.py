@@ -375,8 +375,8 @@ def _beyond(x: Any, y: Any) -> float:
 
 
 def _worst(a: Array, b: Array) -> tuple[int, ...]:
-    """The index of the largest difference, NaN on one side being infinitely far from the other; for strings and objects,
-    of the first difference."""
+    """The index of the largest difference, NaN on one side being infinitely far from the other; for strings and
+    objects, of the first difference."""
     if a.dtype.kind in "OUS":
         return index_of_largest(a != b)
     with np.errstate(all="ignore"):

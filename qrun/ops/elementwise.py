@@ -115,8 +115,8 @@ def _truncate(a: Array, b: Array) -> Array:
     return quotient
 
 
-def _several(op_type: str) -> Lowering:
-    """The lowering of an operator on any number of tensors."""
+def _variadic_lowering(op_type: str) -> Lowering:
+    """The lowering of a variadic operator, such as Sum: one elementwise kernel that reads all inputs."""
 
     def lower(site: LoweringContext) -> NativeKernel:
         common_shape(op_type, site.inputs, site.ctx)
@@ -125,7 +125,7 @@ def _several(op_type: str) -> Lowering:
     return OfShapes(lower)
 
 
-@op("Sum", since=6, form="broadcast", native=_several("Sum"))
+@op("Sum", since=6, form="broadcast", native=_variadic_lowering("Sum"))
 def sum_(*data_0: Array, ctx: Context) -> Array:
     """The sum of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -135,7 +135,7 @@ def sum_(*data_0: Array, ctx: Context) -> Array:
     return narrow(total("Sum", data_0, ctx), data_0[0].dtype)
 
 
-@op("Mean", since=6, form="broadcast", native=_several("Mean"))
+@op("Mean", since=6, form="broadcast", native=_variadic_lowering("Mean"))
 def mean(*data_0: Array, ctx: Context) -> Array:
     """The mean of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -147,7 +147,7 @@ def mean(*data_0: Array, ctx: Context) -> Array:
     return narrow(made, data_0[0].dtype)
 
 
-@op("Min", since=6, form="broadcast", native=_several("Min"))
+@op("Min", since=6, form="broadcast", native=_variadic_lowering("Min"))
 def min_(*data_0: Array, ctx: Context) -> Array:
     """The least element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -157,7 +157,7 @@ def min_(*data_0: Array, ctx: Context) -> Array:
     return _fold("Min", np.minimum, data_0, ctx)
 
 
-@op("Max", since=6, form="broadcast", native=_several("Max"))
+@op("Max", since=6, form="broadcast", native=_variadic_lowering("Max"))
 def max_(*data_0: Array, ctx: Context) -> Array:
     """The greatest element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
 

@@ -179,7 +179,8 @@ def correction(one: Item) -> str:
 
 
 def tips(found: Accuracy) -> list[str]:
-    """Advises in sentences which nodes to keep in float; [] if scales must be corrected first."""
+    """The lines on which nodes to keep in float: the measured SQNR, the setting that excludes them, and what else to
+    try; or why no list is suggested. [] without a suggestion, or if mistakes must be corrected first."""
     advice = found.suggestion
     if advice is None or found.wrong:
         return []

@@ -324,7 +324,8 @@ def _mean(s: Summary, sign: str) -> str:
 def node_grid(
     shown: Sequence[ProfileNode], rows: Sequence[ProfileNode], op: Callable[[ProfileNode], str], roofs: bool
 ) -> Grid:
-    """The table of the nodes `shown`. rows: all nodes; op: names an operator."""
+    """The table of the nodes `shown`. rows: all nodes of the profile, to name those of a fused step; op: the text of a
+    node's operator; roofs: whether it has the column roof."""
     running, named = 0.0, step_names((n.index, n.label) for n in rows)
 
     def total(row: ProfileNode) -> str:

@@ -213,7 +213,7 @@ def _count_saturated(
 def _count(w: Weight, x: Array) -> tuple[int, int]:
     count = total = 0
     x = to_unsigned(x) if x.dtype == np.int8 else x
-    for columns, codes in _products(w, x):
+    for columns, codes in _matrix_products(w, x):
         first, second = (codes[start : len(codes) // 2 * 2 : 2].astype(np.int32) for start in (0, 1))
         unsafe = np.abs(first + second) > _SAFE
         total += unsafe.size * columns.shape[1]
@@ -224,8 +224,10 @@ def _count(w: Weight, x: Array) -> tuple[int, int]:
     return count, total
 
 
-def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield a node's matrix products: columns of x [terms, positions], weights [terms, channels], in kernel order."""
+def _matrix_products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the node's matrix products, one per image and group, or per matrix of a batch: x [terms, positions] and
+    weights [terms, channels]. Terms are in the order in which the machine's kernels add them, so that neighbours form a
+    pair. A float32 x is quantized first, as by DynamicQuantizeLinear."""
     if w.is_conv:
         yield from _convolutions(w, x)
         return

@@ -90,7 +90,8 @@ def agreement(a: Reals, first: int, b: Reals, second: int) -> float:
 
 
 def _weights(reals: Reals, place: int) -> Array | None:
-    """The largest float constant of an operator, output channels first; None if it has at most one number."""
+    """The largest float constant of the operator at `place`: of products and Conv with output channels first, of
+    ConvTranspose as stored, else [1, n]. None if it has at most one number."""
     node = reals.nodes[place]
     constants = ((reals.constant(name), at) for at, name in enumerate(node.inputs))
     found = [(value, at) for value, at in constants if value is not None and value.dtype.kind == "f"]

@@ -243,7 +243,7 @@ def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], b
 
     def form(writer: NodeWriter, node: Node) -> bool:
         a, b, az, bz = _inputs(node, 4)
-        end = _find_scale(writer.model, node, a)
+        end = _match_rescaling(writer.model, node, a)
         if end is None:
             return False
         last, a_scale, b_scale, passed = end
@@ -255,8 +255,10 @@ def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], b
     return form
 
 
-def _find_scale(model: Model, node: Node, a: str) -> tuple[Node, str, str, set[int]] | None:
-    """The last Mul after the sums, the names of both scales, and the indices of the nodes up to that Mul; or None."""
+def _match_rescaling(model: Model, node: Node, a: str) -> tuple[Node, str, str, set[int]] | None:
+    """The Muls that rescale a node's int32 sums by both scales: the last Mul, the scale of the activation `a` (from its
+    quantizer), the other scale, and the indices of the Casts and Muls up to that one. None if the sums are used
+    otherwise."""
     source = model.producers.get(a)
     if source is None or (len(source.outputs) < 2 and not is_quantize(source)):
         return None

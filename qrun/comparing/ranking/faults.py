@@ -105,7 +105,9 @@ def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) 
 
 
 def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
-    """The verdict without a proved fault: the values are rounded, clipped or different."""
+    """The verdict if no guess explains the difference: no fault if nearly all values (_ROUNDED) are within _STEPS steps
+    of the first model's, a clipped constant if the others are at the ends of the type, else another constant. own: the
+    SNR in dB; label: of the first model."""
     what = constant.role if constant.role != "constant" else constant.name
     steps = stored.steps() if stored is not None else None
     if stored is not None and steps is not None and steps.size == constant.mine.size:

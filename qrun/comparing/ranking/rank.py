@@ -201,7 +201,8 @@ class Ranking:
         self.effects.add(clean, [made[watch] for watch in self.watches])
 
     def costs(self) -> list[Cost]:
-        """The costs of the nodes that have an effect: nodes with faults first, then the costliest."""
+        """What each node costs, with its share of the sum, its faults and the reason. Nodes with faults come first,
+        then the costliest; nodes without an effect are left out."""
         ratios = self.effects.ratios()
         whole = math.fsum(ratio for ratio, _ in ratios if math.isfinite(ratio))
         found = []

@@ -91,7 +91,8 @@ def copies(engine: Engine, axes: Sequence[Loop], starts: tuple[int, int], itemsi
 
 
 def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Iterator[KernelCall]:
-    """Kernel calls that write one value along `axes`, from byte `start` on. The axes' steps in x are ignored."""
+    """Kernel calls that write `value` to every element that the loops `axes` reach in the result, from byte `start` on,
+    as copies of a constant row. The loops' steps in the operand are ignored."""
     itemsize = value.dtype.itemsize
     if any(axis.count == 0 for axis in axes):
         return

@@ -34,6 +34,7 @@ _OPERANDS = 27
 """The most operands and results of a call in a program."""
 _NONE = np.empty((0, 3), np.int64)
 Move = tuple[int, int, int, int, int, int, int]
+"""The words of a copy: spec.MOVE."""
 Watch = Callable[["HeldTurns", float], None]
 Place = tuple[int, int]
 """The byte of a struct where an address is, 0 for none, and the offset that is added to this address."""
@@ -221,7 +222,8 @@ class HeldTurns:
         return 0, start + address(array)
 
     def _all_moves(self) -> dict[str, list[Move]]:
-        """The moves before all turns, before each one, after each one, and after all."""
+        """The copies around the turns, by when they are made: ``first`` before all turns, ``before`` and ``after`` each
+        one, ``last`` after all. A carried value that another one reads goes through a buffer."""
         turns, operands = self.turns, self._inner.operands
         structs, passing = address(self.instance.structs), self._passing
         made: dict[str, list[Move]] = {name: [] for name in ("first", "before", "after", "last")}

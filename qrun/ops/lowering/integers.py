@@ -77,7 +77,8 @@ def plan_conv(
 def conv_kernel(
     site: LoweringContext, conv: Conv, target: Target | None = None, *, channels_last: bool = False
 ) -> NativeKernel:
-    """The kernel of a planned convolution of site.inputs[0]. channels_last: the channels are its last axis."""
+    """The kernel that runs the planned `conv` on site.inputs[0]. target: the one that `conv` was planned with, which
+    decides which results are complete. channels_last: input and result have their channels last."""
     from qrun.native.kernels.conv import ChannelsLast
 
     return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
