@@ -411,29 +411,46 @@ def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
 
 
 def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
+    """Yield the results of all chunks. A chunk whose task the scheduler forgot, as the only worker with the job was
+    lost, is submitted again with the job, up to TRIES times."""
     from distributed import as_completed
 
-    (shared,) = client.scatter([pickle.dumps(job)], broadcast=True, hash=True)
+    def scatter() -> Any:
+        return client.scatter([pickle.dumps(job)], broadcast=True)[0]
+
+    def submit(chunk: bytes, tries: int) -> None:
+        future = client.submit(_remote, shared, chunk, pure=False, retries=TRIES)
+        submitted[future.key] = chunk, tries
+        running.add(future)
+
+    shared = scatter()
     room = max(len(client.scheduler_info()["workers"]), 1) * AHEAD
     running = as_completed(with_results=True, raise_errors=False)
-    left, more = 0, True
-    while more or left:
-        while more and left < room:
+    submitted: dict[Any, tuple[bytes, int]] = {}
+    more = True
+    while more or submitted:
+        while more and len(submitted) < room:
             chunk = next(chunks, None)
             more = chunk is not None
             if chunk is not None:
-                running.add(client.submit(_remote, shared, pickle.dumps(chunk), pure=False, retries=TRIES))
-                left += 1
-        if left:
+                submit(pickle.dumps(chunk), 1)
+        if submitted:
             future, result = next(running)
-            left -= 1
+            packed, tries = submitted.pop(future.key)
+            # not the future's status: it may have changed since, if its worker was lost
             error = result[1] if isinstance(result, tuple) else result
-            if isinstance(
-                error, BaseException
-            ):  # not the future's status: it may have changed since, if its worker was lost
+            if getattr(error, "reason", "") == _FORGOTTEN and tries < TRIES:
+                shared = scatter()
+                submit(packed, tries + 1)
+                continue
+            if isinstance(error, BaseException):
                 raise error
             yield result
             future.release()
+
+
+_FORGOTTEN = "already forgotten"
+"""Why Dask cancels a task whose data was lost with a worker."""
 
 
 def _client(address: str) -> Client:

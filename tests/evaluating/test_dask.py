@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from evaluating.conftest import MODELS, Digits
 from helpers.cli import call, says
 
 from qrun.evaluating import work
-from qrun.evaluating.work import Done, _tasks
+from qrun.evaluating.work import TRIES, Done, _tasks
 
 pytest.importorskip("distributed", reason="the package distributed is not installed")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
@@ -79,7 +80,7 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(many: list[str
 @pytest.mark.parametrize("status", ["finished", "lost", "pending"])
 def test_a_result_that_came_counts_whatever_became_of_its_worker(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is killed after its result was fetched makes the future one that is lost."""
-    done, future = Done(0, 0, 1, ()), SimpleNamespace(status=status, release=lambda: None)
+    done, future = Done(0, 0, 1, ()), SimpleNamespace(key="0", status=status, release=lambda: None)
     client = SimpleNamespace(
         scatter=lambda *_, **__: [None], scheduler_info=lambda: {"workers": {}}, submit=lambda *_, **__: future
     )
@@ -96,6 +97,40 @@ def test_a_result_that_came_counts_whatever_became_of_its_worker(status: str, mo
 
     monkeypatch.setattr("distributed.as_completed", Completed)
     assert list(_tasks(cast("Any", client), cast("Any", "job"), cast("Any", iter(["chunk"])))) == [done]
+
+
+@pytest.mark.parametrize("times", [1, TRIES - 1, TRIES])
+def test_a_task_that_the_scheduler_forgot_is_submitted_again(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the job, which was lost with its worker; not for ever."""
+    from distributed.client import FutureCancelledError
+
+    done, keys, scattered, given = Done(0, 0, 1, ()), count(), list[Any](), list[Any]()
+    client = SimpleNamespace(
+        scatter=lambda data, **_: scattered.append(data) or [len(scattered)],
+        scheduler_info=lambda: {"workers": {}},
+        submit=lambda function, shared, chunk, **_: SimpleNamespace(
+            key=next(keys), shared=shared, release=lambda: None
+        ),
+    )
+
+    class Completed:
+        def __init__(self, **_: Any) -> None: ...
+
+        def add(self, future: Any) -> None:
+            given.append(future)
+
+        def __next__(self) -> Any:
+            future = given.pop()
+            assert future.shared == future.key + 1
+            return future, FutureCancelledError(future.key, "already forgotten") if future.key < times else done
+
+    monkeypatch.setattr("distributed.as_completed", Completed)
+    tasks = _tasks(cast("Any", client), cast("Any", "job"), cast("Any", iter(["chunk"])))
+    if times < TRIES:
+        assert list(tasks) == [done]
+    else:
+        with pytest.raises(FutureCancelledError):
+            list(tasks)
 
 
 def test_a_lost_scheduler_ends_with_what_is_finished(many: list[str], tmp_path: Path) -> None:
