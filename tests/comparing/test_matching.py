@@ -18,7 +18,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 import qrun  # noqa: E402
 from qrun.comparing.matching.graph import Reals  # noqa: E402
-from qrun.comparing.matching.match import Matching, match  # noqa: E402
+from qrun.comparing.matching.match import Matching, likeness, match  # noqa: E402
 from qrun.comparing.matching.products import NativeProducts  # noqa: E402
 
 DIGITS = {"images", "c1", "dw", "pw", "pool", "c2", "sum", "mean", "features", "logits"}
@@ -132,6 +132,19 @@ def test_folded_normalization_and_rearranged_products(seed: int, product: str) -
     )
     assert [m.other for m in found.matches] == ["x", "normal", "relu", "flat", "y"]
     assert all(one.inside for one in found.left)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_transposed_convolution_is_itself_with_scaled_output_channels(groups: int) -> None:
+    """A folded BatchNormalization scales each output channel; the cosines between these stay 1."""
+    rng = np.random.default_rng(groups)
+    weights = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    scales = np.repeat(rng.uniform(0.1, 9, (groups, 1, 3)), 4 // groups, axis=1).reshape(4, 3, 1, 1).astype(np.float32)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=groups)
+    one, other = (
+        Reals(qrun.load(make_model([node], {"x": [1, 4, 5, 5]}, "y", {"w": w}))) for w in (weights, weights * scales)
+    )
+    assert likeness(one, 0, other, 0) == pytest.approx(1, abs=1e-6)
 
 
 def test_two_quantized_models() -> None:

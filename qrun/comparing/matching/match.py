@@ -90,8 +90,8 @@ def agreement(a: Reals, first: int, b: Reals, second: int) -> float:
 
 
 def _weights(reals: Reals, place: int) -> Array | None:
-    """The largest float constant of the operator at `place`: of products and Conv with output channels first, of
-    ConvTranspose as stored, else [1, n]. None if it has at most one number."""
+    """The largest float constant of the operator at `place`: of products and convolutions with output channels first,
+    else [1, n]. None if it has at most one number."""
     node = reals.nodes[place]
     constants = ((reals.constant(name), at) for at, name in enumerate(node.inputs))
     found = [(value, at) for value, at in constants if value is not None and value.dtype.kind == "f"]
@@ -103,9 +103,11 @@ def _weights(reals: Reals, place: int) -> Array | None:
     if kind(node) == "MatMul" and weights.ndim > 1 and at < 2:
         transposed = node.op_type == "Gemm" and node.attributes.get("transA" if at == 0 else "transB", 0)
         return weights if bool(transposed) == (at == 1) else np.moveaxis(weights, -1, 0)
-    if kind(node) in ("Conv", "ConvTranspose"):
-        return weights
-    return weights.reshape(1, -1)
+    if node.op_type == "ConvTranspose" and weights.ndim > 1 and weights.size:
+        groups = int(node.attributes.get("group", 1))  # stored as [input channels, output channels / groups, ...]
+        each = weights.reshape(groups, -1, *weights.shape[1:]) if len(weights) % groups == 0 else weights[None]
+        return each.swapaxes(1, 2).reshape(-1, each.shape[1], *weights.shape[2:])
+    return weights if kind(node) in ("Conv", "ConvTranspose") else weights.reshape(1, -1)
 
 
 _FAR = 6
