@@ -104,8 +104,9 @@ def _weights(reals: Reals, place: int) -> Array | None:
         transposed = node.op_type == "Gemm" and node.attributes.get("transA" if at == 0 else "transB", 0)
         return weights if bool(transposed) == (at == 1) else np.moveaxis(weights, -1, 0)
     if node.op_type == "ConvTranspose" and weights.ndim > 1 and weights.size:
-        groups = int(node.attributes.get("group", 1))  # stored as [input channels, output channels / groups, ...]
-        each = weights.reshape(groups, -1, *weights.shape[1:]) if len(weights) % groups == 0 else weights[None]
+        group = node.attributes.get("group", 1)  # stored as [input channels, output channels / group, ...]
+        groups = group if isinstance(group, int) and group > 0 and len(weights) % group == 0 else 1
+        each = weights.reshape(groups, -1, *weights.shape[1:])
         return each.swapaxes(1, 2).reshape(-1, each.shape[1], *weights.shape[2:])
     return weights if kind(node) in ("Conv", "ConvTranspose") else weights.reshape(1, -1)
 
