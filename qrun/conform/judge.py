@@ -127,21 +127,13 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = _of_node(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
+        found = reason(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
         proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
         if found.cause == "unknown":
             form = _form(want, got)
             found = Reason(*form) if form else found
         return found, proved
     return Reason("unknown", "no hypothesis reproduces these bits"), False
-
-
-def _of_node(suspect: Suspect) -> Reason:
-    """The reason for a node's result; unknown if a hypothesis cannot be computed, as with a scale of infinity."""
-    try:
-        return reason(suspect)
-    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
-        return Reason("unknown", f"a hypothesis could not be computed: {type(error).__name__}")
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
@@ -167,7 +159,8 @@ def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         return False
     wrong = difference_mask(got, want)
-    a, b = want.astype(np.float64)[wrong], got.astype(np.float64)[wrong]
+    with np.errstate(all="ignore"):
+        a, b = want.astype(np.float64)[wrong], got.astype(np.float64)[wrong]
     if case.within and wrong.any():
         return bool(np.all(np.abs(a - b) <= case.within))
     margin = case.margin.get(name)

@@ -290,3 +290,33 @@ def test_a_planted_defect_is_caught_and_named(name: str, defect: Defect, words: 
 
 def test_at_least_25_defects_are_planted() -> None:
     assert len(PLANTED) >= 25
+
+
+def flip_a_bit(rng: np.random.Generator, right: Array) -> Array:
+    data = bytearray(right.tobytes())
+    if data:
+        data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+    return np.frombuffer(bytes(data), right.dtype).reshape(right.shape)
+
+
+ANSWERS: list[Callable[[np.random.Generator, Array], Array | None]] = [
+    flip_a_bit,
+    lambda rng, right: np.frombuffer(rng.bytes(right.nbytes), right.dtype).reshape(right.shape),
+    lambda rng, right: np.zeros_like(right),
+    lambda rng, right: np.zeros((*right.shape, 2), right.dtype),
+    lambda rng, right: right.reshape(-1),
+    lambda rng, right: np.zeros(right.shape, np.float64),
+    lambda rng, right: np.full(right.shape, "7", object),
+    lambda rng, right: None,
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_answer_gets_a_verdict(seed: int) -> None:
+    """Whatever a runtime returns costs its case alone, never the run."""
+    rng = np.random.default_rng(seed)
+    layouts = SUITE.select(["ms.qlinearconv-1/layouts"])
+    for info in [*layouts, *rng.choice(SUITE.select([]), 300, replace=False)]:
+        case, answer = SUITE.load(info), ANSWERS[rng.integers(len(ANSWERS))]
+        answers = {name: answer(rng, np.asarray(right)) for name, right in case.expected.items()}
+        assert judge_case(case, Response(answers)).verdict in ("exact", "choice", "wrong"), (seed, info.id)

@@ -18,6 +18,7 @@ from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hy
 from qrun.comparing.differences import difference_mask, distances
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen, replace
+from qrun.errors import QrunError, TimeLimitError
 
 for _module in iter_modules(__path__):
     if not _module.name.startswith("_"):
@@ -59,7 +60,7 @@ def reason(suspect: Suspect) -> Reason:
     fits: dict[str, str] = {}
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
-            for hypothesis in known.function(suspect):
+            for hypothesis in _hypotheses(known, suspect):
                 if hypothesis.array is not None and suspect.is_explained_by(hypothesis.array):
                     if not fits or not hypothesis.tolerant:
                         fits.setdefault(hypothesis.text, known.name)
@@ -74,6 +75,16 @@ def reason(suspect: Suspect) -> Reason:
     (text, name), *others = fits.items()
     made = _measure(suspect, name, text)
     return replace(made, also=tuple(f"{cause}: {text}" for text, cause in others))
+
+
+def _hypotheses(known: Cause, suspect: Suspect) -> Iterator[Hypothesis]:
+    """The hypotheses of a cause, up to the first that cannot be computed, for example with a scale of infinity."""
+    try:
+        yield from known.function(suspect)
+    except TimeLimitError:
+        raise
+    except (QrunError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
+        return
 
 
 def _measure(suspect: Suspect, name: str, text: str) -> Reason:

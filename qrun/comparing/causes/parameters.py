@@ -48,13 +48,16 @@ def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
-    """The hypothesis that w_scale is applied as [1,M,1,1] at any rank, which is right only for 2-D convolutions."""
+    """The hypothesis that w_scale is applied as [1,M,1,1] at any rank, which is right only for 2-D convolutions with
+    channels first."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*s.args, None, None)[:9]
     integer = find("", "ConvInteger", 10)
-    if w_scale is None or w_scale.size < 2 or s.mine.ndim == 4 or integer is None or y_zero is None:
+    attributes = dict(s.node.attributes)
+    if attributes.pop("channels_last", 0) or s.mine.ndim == 4 or integer is None or y_zero is None:
         return
-    geometry = {k: v for k, v in s.node.attributes.items() if k != "channels_last"}
-    acc = integer(x, w, x_zero, w_zero, **geometry, ctx=Context(observing=False)).astype(np.float64)
+    if w_scale is None or w_scale.size < 2:
+        return
+    acc = integer(x, w, x_zero, w_zero, **attributes, ctx=Context(observing=False)).astype(np.float64)
     if bias is not None:
         acc = acc + bias.reshape(-1, *(1,) * (acc.ndim - 2))
     assert x_scale is not None
