@@ -73,11 +73,13 @@ class _Holding(Requantizer):
     """A requantizer that loads its constants once per panel instead of once per row, as far as registers hold them."""
 
     def hold(self, held: Value) -> None:
+        """Load the constants of all result columns into registers, where the form has few enough of them."""
         element, load = "double" if self.form == "f64" else "float", super()._constant
         places = [(number, place) for number in range(_HELD.get(self.form, 0)) for place in range(self.vectors)]
         self.loaded = {(number, place): load(held, number, place, element) for number, place in places}
 
     def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
+        """The constant of a field for one vector of columns: from a register if it is held, else from memory."""
         found = self.loaded.get((field, place))
         return super()._constant(held, field, place, element) if found is None else found
 
@@ -108,6 +110,7 @@ class AmxEmitter(KernelEmitter):
         self.sums = [first, first + a.rows * self.width]
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         w = self.w
         self._configure()
         with w.tiles(self.a.tiles, [w.value("i64", -1)]) as tile:
@@ -200,6 +203,7 @@ class AmxEmitter(KernelEmitter):
         return [base + offset.sext("i64") for offset in offsets]
 
     def _tile(self, what: str, tile: int, pointer: Value, stride: Value | int) -> None:
+        """Load, store or zero (`what`) a tile register; `stride` is the bytes between its rows in memory."""
         self.w.run(f"llvm.x86.tile{what}64", ("i8", f"{tile}"), pointer, ("i64", f"{stride}"))
 
     def _save(self, group: int, cell: int) -> None:

@@ -72,6 +72,7 @@ class CodedProductEmitter(FmaProductEmitter):
         self.blocks = (a.depth + a.block - 1).lshr(self.block_bits)
 
     def _pack(self) -> None:
+        """Decode the weights of a block into the scratch memory as float32, if the form decodes them once."""
         target = self.scratch + self.a.right_at
 
         def store(k: Value, rows: Sequence[Weights], carried: list[Value]) -> None:
@@ -85,6 +86,7 @@ class CodedProductEmitter(FmaProductEmitter):
     def _chain_loop(
         self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
     ) -> list[Value]:
+        """Continue the chains of sums over a block of depth; decodes the weights on the way if needed."""
         if self.right_is == "decoded":
             return super()._chain_loop(lefts, rights, masks, sums)
 
@@ -166,6 +168,7 @@ class CodedProductEmitter(FmaProductEmitter):
         return made
 
     def _parameter(self, place: Value) -> Parameters:
+        """Zero points and scales of a vector of columns: what to subtract per bit offset, float zero, scale."""
         a, kind = self.a, self.kind
         zero, apart = self.w.value(kind, float(2 ** (self.bits - 1))), None
         if self.zeros == "bytes":

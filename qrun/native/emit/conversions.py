@@ -168,6 +168,7 @@ def ceil(x: Value) -> Value:
 
 
 def _of_size(way: Way) -> Way:
+    """Apply a function of non-negative numbers to abs(x) and give the result x's sign."""
     return lambda x: way(abs(x)).intrinsic("copysign", x)
 
 

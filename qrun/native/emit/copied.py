@@ -84,6 +84,7 @@ class CopiedEmitter(KernelEmitter):
         raise NotImplementedError
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         self.steps, self.matrix_bytes = self.copies(), self.panel_weights()
         return super().text()
 
@@ -137,12 +138,15 @@ class WidenedEmitter(CopiedEmitter):
         self.last = (self.a.depth + -PIECE).intrinsic("smax", 0)
 
     def copies(self) -> list[tuple[Value, Operand]]:
+        """The copies that the kernel makes of its input: (memory, bytes of one row)."""
         return [(self.scratch, self.block)]
 
     def panel_weights(self) -> Value:
+        """The bytes of one panel of weights."""
         return self.row * (self.width // 4)
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
+        """Copy blocks `first` to `end` of rows of the image as int16, in the order in which products read them."""
         w, a, rows = self.w, self.a, self.spec.rows
         each = a.taps * (4 * rows)
         with w.loop(first, end, 1, [self.scratch]) as block:
@@ -163,6 +167,7 @@ class WidenedEmitter(CopiedEmitter):
             (to + place * 2).store(wide, 4)
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
+        """The int32 sums of one strip of rows and one panel: multiplied as int16, added in pairs."""
         spec, half = self.spec, int16s(self.isa)
         rows = [copies[0] + self.row * i if i else copies[0] for i in range(spec.rows)]
         start = [(bias + self.vector * j).load(self.kind, 16) for j in range(spec.vectors)]
@@ -341,15 +346,19 @@ class ClippedEmitter(CopiedEmitter):
         self.row = self.clipping.row
 
     def copies(self) -> list[tuple[Value, Operand]]:
+        """The copies that the kernel makes of its input: the clipped bytes, and the table of clipped places."""
         return [(self.clipping.copy, self.clipping.block), (self.clipping.table, BLOCK)]
 
     def panel_weights(self) -> Value:
+        """The bytes of one panel of weights."""
         return self.row * (self.width // 4)
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
+        """Copy blocks `first` to `end` of rows with large values clipped; the table lists the clipped places."""
         self.clipping.copy_blocks(x, first, end)
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
+        """The int32 sums of one strip and panel: products of clipped bytes, and the clipped rest added apart."""
         copy, table = copies
         count = (table + 8).load("i64", 8)
         listed = count.test("ne", 0)
@@ -399,6 +408,7 @@ class ClippedEmitter(CopiedEmitter):
         return turn.carried[1:]
 
     def _fast(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+        """Eight products per int32 lane for all rows and vectors, added in int16 pairs that cannot overflow."""
         panel, made = [self._pair_of_weights(place, j) for j in range(self.spec.vectors)], []
         for i, row in enumerate(rows):
             pair = [self._four(row + 4 * u) for u in range(2)]
@@ -407,6 +417,7 @@ class ClippedEmitter(CopiedEmitter):
         return made
 
     def _exact(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+        """Eight products per int32 lane for all rows and vectors, without int16 sums between."""
         isa, vectors, acc = self.isa, self.spec.vectors, list(acc)
         for u in range(2):
             panel = [weights(isa, (place + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)]

@@ -71,6 +71,7 @@ class RotaryEmitter(KernelEmitter):
 
 
 def _vector(place: Value, count: int) -> Value:
+    """Load `count` float32 elements."""
     return place.load(f"<{count} x float>", 4)
 
 
@@ -150,5 +151,6 @@ def _count_kept(kernel: KernelEmitter, place: Value) -> Value:
 
 
 def _fill(kernel: KernelEmitter, y: Value, first: Value, end: Value, number: float) -> None:
+    """Store one number in the elements `first` to `end` of y."""
     for at, count in kernel.w.runs(first, end, (kernel.spec.rows, 1)):
         (y + at * 4).store(kernel.w.value(f"<{count} x float>", number), 4)

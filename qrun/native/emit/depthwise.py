@@ -101,6 +101,7 @@ class InterleavedEmitter(DepthwiseEmitter):
         self.vectors = Bytes(self.w, isa)
 
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
+        """Multiply the taps of one unit of channels by their weights, and add the products to `sums`."""
         taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
         if self.spec.signed:
             taps = [*map(flip_sign_bit, taps)]

@@ -55,6 +55,7 @@ class ChannelsEmitter(FloatSumsEmitter):
         self.left, self.column = self.a.columns - start, start * 4
 
     def mask(self, vector: int) -> Value:
+        """The lanes of a vector of columns that exist."""
         return first_lanes(self.left - vector * self.lanes, self.lanes)
 
     def store(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> None:
@@ -133,6 +134,7 @@ class FloatGroupedEmitter(ChannelsEmitter):
                 self.store(row, self._sums(row, mask), [mask])
 
     def _sums(self, row: Value, mask: Value | None) -> list[Value]:
+        """The sums of all rows over the taps of a window, each channel group apart."""
         w, a, each = self.w, self.a, self.spec.unroll
         carried = [*[w.zero(self.kind)] * self.spec.rows, self.starts[1] + self.column]
         for number in range(each):

@@ -74,9 +74,11 @@ class FloatSumsEmitter(KernelEmitter):
         self.starts, self.channels = [start + n for start, n in zip(operands, places, strict=True)], places[2]
 
     def load(self, source: Value, mask: Value | None) -> Value:
+        """Load a vector of float32; only the lanes of `mask` if given."""
         return source.load(self.kind, 4) if mask is None else source.masked_load(self.kind, mask, 4)
 
     def number(self, place: int) -> Value:
+        """A number of the call's list of scalars (such as alpha or beta) in all lanes."""
         return (self.a.numbers + place).load("float", 4).splat(self.lanes)
 
     def finish(
@@ -183,6 +185,7 @@ class FmaProductEmitter(FloatSumsEmitter):
             self.w.prefetch(place + 64 * line)
 
     def _strip(self, row: Value, slot: Value) -> None:
+        """Compute a strip of rows: all of its sums if this block of depth is the last, partial ones in `slot` else."""
         w = self.w
         places = [slot + 4 * self.lanes * n for n in range(self.spec.rows * self.spec.vectors)]
         sums = self._add_earlier_sums(row, self._chains(row), places)
@@ -205,6 +208,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return self.starts[0] + of_all * a.a_row + self.k * 4
 
     def _pixel(self, row: Value) -> Value:
+        """The address of the image's pixel that belongs to a row."""
         return self.starts[0] + (self.a.offsets + row * 4).load("i32", 4).sext("i64")
 
     def _left_step(self, k: Value, more: int) -> list[Value | int]:
@@ -280,6 +284,7 @@ class FmaProductEmitter(FloatSumsEmitter):
             self._pack_columns()
 
     def _pack_rows(self) -> None:
+        """Copy the right matrix's block of this panel into the scratch memory, column vectors side by side."""
         w, source = self.w, self.starts[1] + self.k * self.a.b_row + self.column * 4
         target = self.scratch + self.a.right_at
         for masks in self._whole_or_cut():
@@ -323,6 +328,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _chain_loop(
         self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
     ) -> list[Value]:
+        """Continue the chains of fused multiply-adds over the block's depth; returns the sums."""
         w, done = self.w, self.w.value("i64", 0)
         for count in (self.spec.unroll, 1) if self.spec.unroll > 1 else (1,):
             with w.loop(done, self.size - (count - 1), count, sums) as turn:
@@ -370,6 +376,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [fma_once(alpha, s, y) for y, s in zip(ys, sums, strict=True)]
 
     def _begin(self, row: Value) -> list[Value]:
+        """The sums' first values: the addend's elements, times beta if the form is "scaled"."""
         masks = self._masks()
         made = [
             self.load(self._addend(row + i, j), mask) for i in range(self.spec.rows) for j, mask in enumerate(masks)
@@ -377,6 +384,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [value * self.number(BETA) for value in made] if self.form == "scaled" else made
 
     def _addend(self, row: Value, vector: int) -> Value:
+        """The address of the addend's vector of columns for a row."""
         start = self.starts[2] + (self.first + row) * self.a.addend_row + self.column * 4
         return start + 4 * self.lanes * vector
 

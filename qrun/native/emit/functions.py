@@ -58,10 +58,12 @@ class FunctionCall:
 
     @property
     def p(self) -> Value:
+        """The function's first constant."""
         return self.constants[0]
 
     @property
     def q(self) -> Value:
+        """The function's second constant."""
         return self.constants[1]
 
     def to_float(self, value: Value) -> Value:
@@ -124,10 +126,12 @@ Write = Callable[[FunctionCall, list[Value]], Value]
 
 
 def _conversion(kind: str) -> Write:
+    """The writer of a conversion of one operand to the call's type."""
     return lambda call, values: convert(values[0], call.kind, kind)
 
 
 def _of_single(function: Callable[[Value], Value]) -> Write:
+    """The writer of a function of one float32 operand; NaN results become one NaN."""
     return lambda k, v: one_nan(function(v[0]))
 
 
@@ -239,9 +243,11 @@ class StepsEmitter:
             self.kinds.append(kind_of_result(step.function, kind))
 
     def step(self, number: int) -> FunctionStep:
+        """The step with this number; numbers count the operands first."""
         return self._steps[number - self.read]
 
     def call(self, number: int) -> FunctionCall:
+        """The function call of the step with this number; numbers count the operands first."""
         return self.calls[number - self.read]
 
     def load_operand(self, number: int, start: Value, place: Value) -> Value:
@@ -288,10 +294,12 @@ class ElementwiseEmitter(StridedEmitter):
         self.steps = StepsEmitter(spec.form, spec.operands, spec.rows, self.a.constants)
 
     def stride(self, name: str, axis: int) -> Value:
+        """The bytes between two elements of an operand along an outer axis."""
         word = self.operands.index(name) * OUTER + axis
         return (self.a.strides + 8 * word).load("i64", 8)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the function of the columns `first` to `end` of a row."""
         w, a, steps = self.w, self.a, self.steps
         kinds = list(enumerate(self.spec.operands))
         same = {number: steps.same(number, self.starts[f"x{number}"]) for number, kind in kinds if kind.isupper()}

@@ -32,11 +32,13 @@ class IndexedEmitter(StridedEmitter):
     frozen = True
 
     def offset(self, name: str, axis: int, index: Value) -> Value:
+        """The byte offset of an operand for an index of an outer axis; x reads it from its table."""
         if name == "x":
             return (self.a[f"at_{axis}"] + index * 8).load("i64", 8)
         return super().offset(name, axis, index)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the runs `first` to `end` of a row."""
         w, a, spec = self.w, self.a, self.spec
         end = end.least(a.count)
         if spec.form == "repeats":
@@ -112,6 +114,7 @@ class GatheredEmitter(KernelEmitter):
         return turn.carried[0]
 
     def _row(self, x: Value, y: Value) -> None:
+        """Write the copy of one row from x to y."""
         if self.spec.form == "block":
             copy_block(self, x, y)
         else:

@@ -68,6 +68,7 @@ class _Floats(KernelEmitter):
                 self.single[field] = (self.a.constants + 4 * field).load("float", 4).splat(self.lanes)
 
     def _constant(self, field: int, column: Value, piece: int) -> Value:
+        """A constant (0 scale, 1 zero point) of a vector of columns."""
         if not self.axis:
             return self.single[field]
         start = self.a.constants + self.a.fields * field
@@ -83,6 +84,7 @@ class _Floats(KernelEmitter):
                 self._block(x, y, at.index.least(a.last))
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
+        """Write the conversion of a block of columns from x to y."""
         raise NotImplementedError
 
 
@@ -97,6 +99,7 @@ class QuantizeEmitter(_Floats):
         self.zero = self.a.zero.trunc("i16").splat(2 * self.lanes)
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
+        """Write the quantization of a block of columns from x to y."""
         codes = self._codes(x + column * 4, column)
         if self.spec.vectors:
             (y + column).store(codes)
@@ -147,6 +150,7 @@ class QuantizeImageEmitter(QuantizeEmitter):
                 self._pixels(source + place * 4, target + place * planes)
 
     def _pixels(self, x: Value, y: Value) -> None:
+        """Write the quantization of a block of pixels, from planes of float32 to interleaved codes."""
         spec, codes, column = self.spec, [], self.w.value("i64", 0)
         for plane in range(spec.vectors):
             x = x + self.a.x_plane if plane else x
@@ -173,6 +177,7 @@ class DequantizeEmitter(_Floats):
         self._zero = self.a.zero.splat(self.lanes)
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
+        """Write the dequantization of a block of columns from x to y."""
         n = self.lanes
         size = 4 if self.spec.out == "i32" else 1
         x, y = x + column * size, y + column * 4
@@ -238,6 +243,7 @@ class RangeEmitter(_Elements):
 
     @staticmethod
     def _combine_states(values: list[Value], state: list[Value]) -> list[Value]:
+        """Combine two ranges: minima, maxima and the counts of numbers that are not finite."""
         least, most, bad = values
         return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
 
@@ -296,6 +302,7 @@ class DynamicQuantizerEmitter(_Elements):
         return (x / self.scale).within(self.low, self.high) + self.magic
 
     def _shift(self, raised: Value) -> Value:
+        """The codes as int32, from numbers to which the rounding constant was added."""
         return raised.bitcast("i32") + self.shift
 
 
@@ -392,13 +399,16 @@ class ScaleEmitter(KernelEmitter):
                 panel.next(*(pointer + step for pointer, step in zip(panel.carried, steps, strict=True)))
 
     def _factor(self, factors: Value, field: int) -> Value:
+        """A vector of factors: fields are factor, bias or reach, second part of the factor, float64 bias."""
         size, kind = (8, "double") if self.spec.form == "real" else (4, "float")
         return (factors + field * self.isa.lanes * size).load(f"<{self.isa.lanes} x {kind}>", size)
 
     def _float(self, acc: Value, factors: Value) -> Value:
+        """Scale int32 sums in float32: sum * factor + bias."""
         return (acc.sitofp("float") * self._factor(factors, 0) + self._factor(factors, 1)).bitcast("i32")
 
     def _real(self, acc: Value, factors: Value) -> Value:
+        """Scale int32 sums exactly: float64 where this decides the float32 result, else with one rounding."""
         number, factor, bias = acc.sitofp("double"), self._factor(factors, 0), self._factor(factors, 3)
         if "m" in self.spec.operands:
             total, reach = number * factor + bias, self._factor(factors, 1)
@@ -445,6 +455,7 @@ class FactorsEmitter(KernelEmitter):
         return self.a.left.load("float", 4), slope
 
     def _float(self, right: Value, bias: Value) -> list[Value]:
+        """The float32 factors of a row's vectors: left scale times right scale, and the bias."""
         left, slope = self._load_left_factors()
         left = left if slope is None else slope * left
         return [right * left.splat(self.isa.lanes), bias]

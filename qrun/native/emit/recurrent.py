@@ -120,6 +120,7 @@ class WalkEmitter(KernelEmitter):
         self.units, self.states = f"<{lanes} x float>", STATES[self.cell]
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         with self.w.rounds(self.a.tiles, self.header(PARTS), PAUSE[self.isa.architecture]) as tile:
             self.tile(tile)
         return self.end_kernel()
@@ -146,6 +147,7 @@ class WalkEmitter(KernelEmitter):
         raise NotImplementedError
 
     def header(self, place: int) -> Value:
+        """An int64 of the walk's header."""
         return (self.a.walk + place).load("i64", 8)
 
     def begin(self, direction: Value, walk: Value, steps: Value) -> None:
@@ -177,6 +179,7 @@ class WalkEmitter(KernelEmitter):
         return self.a.addend + (walk + INPUTS).load("i64", 8) + row * self.a.addend_row
 
     def cells(self) -> Cells:
+        """The writer of the cell's activations, with the clip bound if there is one."""
         bound = (self.a.walk + BOUND).load("float", 8).splat(self.at_once) if self.clip else None
         return Cells(self.cell, self.functions, bound)
 
@@ -212,6 +215,7 @@ class RecurrentEmitter(WalkEmitter):
         self.width = spec.vectors * self.at_once
 
     def step(self, direction: Value, number: Value, walk: Value) -> None:
+        """Write one step of the recurrence in float32: products with the state, then the gates."""
         w, a, gates = self.w, self.a, GATES[self.cell]
         panels = parts(a.columns, w.value("i64", self.width))
         each = a.columns * (4 * self.width)
@@ -291,6 +295,7 @@ class RecurrentEmitter(WalkEmitter):
         return self.scratch + ((row + self.a.row_block * which) * self.a.columns + unit) * 4
 
     def _reset(self, walk: Value, row: Value, of_all: Value, unit: Value, sums: Sequence[Value]) -> None:
+        """Store the update gate, and the state times the reset gate, of a GRU."""
         state = (self.state_at(walk, 0, 0, of_all) + unit * 4).load(self.units, 4)
         cell = self.cells()
         self._own(0, row, unit).store(cell.activate(0, sums[0]), 4)

@@ -44,6 +44,7 @@ class SumEmitter(RowwiseEmitter):
         return total
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store the sum of a row's terms."""
         total = self.sum(lambda at, on: self.term(self.load_double(x, at, on)))
         y.store(self.result(total.splat(1)).single(), 4)
 
@@ -53,6 +54,7 @@ class MeanEmitter(SumEmitter):
     """sum x / length."""
 
     def result(self, total: Value) -> Value:
+        """The sum divided by the row's length."""
         return total / self.a.length.uitofp("double").splat(1)
 
 
@@ -61,6 +63,7 @@ class SumAbsEmitter(SumEmitter):
     """sum |x|."""
 
     def term(self, x: Value) -> Value:
+        """abs(x)."""
         return abs(x)
 
 
@@ -69,6 +72,7 @@ class SumSquareEmitter(SumEmitter):
     """sum x * x. Squares of float32 numbers are exact in float64."""
 
     def term(self, x: Value) -> Value:
+        """x * x."""
         return x * x
 
 
@@ -79,6 +83,7 @@ class NormEmitter(SumEmitter):
     term = SumSquareEmitter.term
 
     def result(self, total: Value) -> Value:
+        """The square root of the sum."""
         return total.sqrt()
 
 
@@ -87,6 +92,7 @@ class LogSumEmitter(SumEmitter):
     """log(sum x)."""
 
     def result(self, total: Value) -> Value:
+        """The logarithm of the sum."""
         made: Value = log(total)
         return made
 
@@ -99,6 +105,7 @@ class GreatestEmitter(RowwiseEmitter):
     better, worst = "maximum", -math.inf
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store the extreme element of a row."""
         # The later operand first: the other way round took 23 microseconds, not 20, for 384 rows of 384 on AVX-512.
         y.store(self.extreme(x, self.worst, lambda best, more: more.intrinsic(self.better, best)), 4)
 
@@ -118,12 +125,14 @@ class LogSumExpEmitter(SoftmaxF32Emitter):
     exponential = staticmethod(exp)
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store log(sum(exp(x))) of a row; the greatest element is subtracted first."""
         greatest = self.greatest(x)
         top = abs(greatest).test("olt", math.inf).select(greatest, 0.0)
         made = log(self.total(x, top).splat(1)) + top.double().splat(1)
         y.store(made.single(), 4)
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
+        """Write several rows, one after the other."""
         RowwiseEmitter.make_rows(self, xs, ys)
 
 
@@ -178,6 +187,7 @@ class FoldedEmitter(KernelEmitter):
         return value
 
     def _combine(self, a: Value, b: Value) -> Value:
+        """Combine two elements: sum, product, maximum or minimum."""
         if self.spec.form in ("greatest", "least"):
             return a.intrinsic(("u" if self.unsigned else "s") + ("max" if self.spec.form == "greatest" else "min"), b)
         return a * b if self.spec.form == "product" else a + b
@@ -238,10 +248,12 @@ class RunningEmitter(KernelEmitter):
                 turn.next(x + a.step, y + a.step, total)
 
     def _combine(self, total: Value, x: Value) -> Value:
+        """Add an element to the running total, or multiply the total by it."""
         x = x.double() if x.element == "float" else x
         return total * x if self.what == "product" else total + x
 
     def _store(self, made: Value, y: Value) -> None:
+        """Store a running total in the output's type."""
         y.store(made.single() if self.element == "float" else made, self.size)
 
 
@@ -265,6 +277,7 @@ class ArgEmitter(StridedEmitter):
         self.size = {"i64": 8, "i8": 1}.get(self.element, 4)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the rows or columns `first` to `end`."""
         w, a = self.w, self.a
         end, x, y = end.least(a.count), self.starts["x"], self.starts["y"]
         if self.how == "rows":
@@ -318,6 +331,7 @@ class ArgEmitter(StridedEmitter):
         return other.select(keys[1], keys[0]), other.select(places[1], places[0])
 
     def _key(self, x: Value) -> Value:
+        """An int32 per element that orders like the elements; NaN comes first."""
         if self.element == "i8":
             x = x.extend("i32", self.spec.operands == "b")
         key = key_of(x, self.what)
@@ -369,6 +383,7 @@ class TopEmitter(KernelEmitter):
             self._row(a.x + row * (a.length * 4), a.y + row * (a.count * 8))
 
     def _row(self, x: Value, y: Value) -> None:
+        """Write the k greatest or least elements' indices of a row, by a heap of the best so far."""
         w, a, n = self.w, self.a, self.spec.rows
         with w.loop(0, a.count, 1) as turn:
             (self.scratch + turn.index * 8).store(self._entry(x, turn.index), 8)
@@ -392,9 +407,11 @@ class TopEmitter(KernelEmitter):
 
     @property
     def _element(self) -> str:
+        """LLVM's type of the elements."""
         return "float" if self.spec.operands == "f" else "i32"
 
     def _entry(self, x: Value, index: Value) -> Value:
+        """The heap entry of an element, int64: its key, then its index reversed, so the first of equals wins."""
         key = key_of((x + index * 4).load(f"<1 x {self._element}>", 4), self.spec.form).extract(0)
         return (key.sext("i64") << 32) | (_REST - index)
 
@@ -405,6 +422,7 @@ class TopEmitter(KernelEmitter):
             self._sink(entry, self.w.value("i64", 0), self.a.count)
 
     def _take(self, y: Value, place: Value) -> None:
+        """Store the index of the heap's root in the output."""
         (y + place * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
 
     def _sink(self, entry: Value, place: Value, size: Value) -> None:
@@ -475,5 +493,6 @@ class OneHotEmitter(KernelEmitter):
                     (y + (place * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)
 
     def _index(self, offset: Value) -> Value:
+        """Load an index as int64."""
         value = (self.a.x + offset).load(self.element, self.size)
         return value if self.element == "i64" else value.extend("i64", self.spec.operands != "u")

@@ -44,6 +44,7 @@ class Requantizer:
         self.full = bits.test("eq", -1)
 
     def panel_bytes(self) -> int:
+        """The bytes of the constants of one panel of columns."""
         return constant_bytes(self.form) * self.vectors * self.isa.lanes
 
     def row(self, acc: list[Value], held: Value) -> list[Value]:
@@ -58,6 +59,7 @@ class Requantizer:
         return [step(value, place, held) for place, value in enumerate(acc)]
 
     def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
+        """A constant of one vector of columns."""
         n, size = self.isa.lanes, 8 if element == "double" else 4
         return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
 
@@ -77,22 +79,27 @@ class Requantizer:
         return value
 
     def _from_magic(self, value: Value) -> Value:
+        """The codes as int32, from numbers to which the rounding constant was added."""
         return value.bitcast("i32") + self.shift
 
     def _y32(self, acc: Value, place: int, held: Value) -> Value:
+        """Form y32: the int32 sum read as a float32's bits, two fused multiply-adds."""
         a, b, offset = (self._constant(held, number, place) for number in range(3))
         return self._from_magic(acc.bitcast("float").fma(a, offset).fma(b, self.magic))
 
     def _x32(self, acc: Value, place: int, held: Value) -> Value:
+        """Form x32: the sum converted to float32, a product and a fused multiply-add."""
         a, b = (self._constant(held, number, place) for number in range(2))
         return self._from_magic((acc.sitofp("float") * a).fma(b, self.magic))
 
     def _f64(self, acc: Value, place: int, held: Value) -> Value:
+        """Form f64: the sum times a multiplier in float64."""
         multiplier = self._constant(held, 0, place, "double")
         raised = acc.sitofp("double") * multiplier + self.magic
         return raised.bitcast("i64").trunc("i32") + self.shift
 
     def _ort(self, acc: Value, place: int, held: Value) -> Value:
+        """onnxruntime's form: float32 multiplier, limited before rounding."""
         value = acc.sitofp("float") * self._constant(held, 0, place)
         for compare, bound in zip(("ogt", "olt"), LIMITS[self.out], strict=True):
             limit = (bound - self.zero_point).sitofp("float")
@@ -149,6 +156,7 @@ class Requantizer:
         return [low.shuffle(places[first : first + n], high) for first in range(0, 4 * n, n)]
 
     def _narrow(self, value: Value) -> Value:
+        """Codes as int8 or uint8, saturated (a table's are within range)."""
         if self.form != "table":
             low, high = LIMITS[self.out]
             value = value.intrinsic("smax", low).least(high)

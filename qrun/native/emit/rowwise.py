@@ -123,6 +123,7 @@ class RowwiseEmitter(KernelEmitter):
         return place.load(kind, 4) if on is None else place.masked_load(kind, on, 4)
 
     def load_double(self, start: Value, index: Value, on: Value | None) -> Value:
+        """Load a vector of elements as float64."""
         return self.single(start, index, on).double()
 
     def wide(self, start: Value, index: Value, on: Value | None) -> Value:
@@ -157,6 +158,7 @@ class RowwiseEmitter(KernelEmitter):
             self.store(made.single() if narrows else made, y, index, on)
 
     def store(self, made: Value, start: Value, index: Value, on: Value | None) -> None:
+        """Store a vector of float32; only the lanes of `on` if given."""
         place = start + index * 4
         if on is None:
             place.store(made, 4)
@@ -198,9 +200,12 @@ class LayerNormEmitter(RowwiseEmitter):
             self._scale(*row)
 
     def _total(self, x: Value) -> Value:
+        """The sum of a row in float64."""
         return self.sum(lambda index, on: self.load_double(x, index, on))
 
     def _scale(self, x: Value, mean: Value, inverse: Value, y: Value) -> None:
+        """Store (x - mean) * inverse * scale + bias of a row, with a scale for each element."""
+
         def result(index: Value, on: Value | None) -> Value:
             scale, bias = (self.wide(start, index, on) for start in (self.a.scale, self.a.bias))
             return (self.load_double(x, index, on) - mean) * inverse * scale + bias
@@ -223,6 +228,7 @@ class ChannelNormEmitter(LayerNormEmitter):
     own = CHANNELS
 
     def _scale(self, x: Value, mean: Value, inverse: Value, y: Value) -> None:
+        """Store (x - mean) * inverse * scale + bias of a row, with a scale for each channel."""
         w, a = self.w, self.a
         first = (y.address() - a.y.address()) // (a.length * 4) % a.groups * a.channels
         with w.loop(0, a.channels, 1) as channel:
@@ -264,6 +270,7 @@ class InverseRmsEmitter(RowwiseEmitter):
     reduces = True
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store one over the root mean square of a row."""
         y.store(inverse_deviation(self, x).splat(1).single(), 4)
 
 
@@ -296,6 +303,7 @@ class LrnEmitter(KernelEmitter):
                 self._divide(x, y, at.index.least(a.last))
 
     def _numbers(self, x: Value, channel: Value) -> Value:
+        """Load a vector of pixels of a channel as float64."""
         return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
 
     def _divide(self, x: Value, y: Value, channel: Value) -> None:

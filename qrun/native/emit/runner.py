@@ -196,6 +196,7 @@ def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, stat
 
 
 def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
+    """Write the leading thread's part: open a generation of calls, run it, wait for the helpers."""
     plan, times = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES))
     zero, generation = w.value("i64", 0), (state + spec.GENERATION).load("i64", 8) + 1
     (state + spec.GENERATION).store(generation, 8)
@@ -214,6 +215,7 @@ def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Va
 
 
 def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, scratch: Value) -> Value:
+    """Write a helper thread's loop: wait for a generation, run tiles of its calls, leave when patience ends."""
     zero, one, give_way = w.value("i64", 0), w.value("i64", 1), (state + spec.YIELD).load("ptr", 8)
     head, (turn, last) = w.head("look", [zero, zero])
     generation = w.atomic_load(state + spec.OPEN, "seq_cst")

@@ -61,6 +61,7 @@ class SoftmaxEmitter(KernelEmitter):
             self._row(a.x + start, a.y + start)
 
     def _row(self, x: Value, y: Value) -> None:
+        """Write the softmax of a row of codes."""
         w, a = self.w, self.a
         most, least = self._ends(x)
         same = most.test("eq", least)
@@ -90,6 +91,7 @@ class SoftmaxEmitter(KernelEmitter):
             self._look_up(x, y, table, shift)
 
     def _code(self, pointer: Value, index: Operand) -> Value:
+        """Load one code as int64."""
         return (pointer + index).load("i8").extend("i64", self.spec.signed)
 
     def _ends(self, x: Value) -> tuple[Value, Value]:
@@ -254,6 +256,7 @@ class LogSoftmaxEmitter(SoftmaxF32Emitter):
     """x - greatest - log(sum exp(x - greatest)) in float32; the sum and its logarithm are float64."""
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
+        """Store x - max - log(sum(exp(x - max))) of several rows."""
         greatest = [self.greatest(x) for x in xs]
         totals = [self.total(*row) for row in zip(xs, greatest, strict=True)]
         for x, top, total, y in zip(xs, greatest, totals, ys, strict=True):

@@ -49,6 +49,7 @@ class KernelSpec:
         return "+".join(step.partition(":")[0] for step in self.form.split())
 
     def key(self) -> str:
+        """The kernel's name: equal specs have equal keys, in the cache too."""
         sign = "s" if self.signed else "u"
         block, more = f"{self.rows}x{self.vectors}x{self.unroll}", f"-{self.operands}" if self.operands else ""
         return f"{self.kind}-{self.isa}-{block}-{sign}-{self.form}-{self.out}-p{self.prefetch}{more}"

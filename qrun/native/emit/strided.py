@@ -115,6 +115,7 @@ class RunsEmitter(StridedEmitter):
     frozen = True
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the rows `first` to `end`, each one run of bytes."""
         w, a, spec = self.w, self.a, self.spec
         last = a.bytes - spec.vectors * spec.unroll
         with w.loop(first, end.least(a.rows), 1) as row:
@@ -130,6 +131,7 @@ class ElementsEmitter(StridedEmitter):
     names = ELEMENTS
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the rows `first` to `end`, element by element."""
         w, a, kind = self.w, self.a, f"i{8 * self.spec.unroll}"
         with w.loop(first, end.least(a.rows), 1) as row:
             x = self.starts["x"] + row.index * a.x_row
@@ -149,6 +151,7 @@ class BlocksEmitter(StridedEmitter):
     names = BLOCKS
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the blocks `first` to `end` of a transposed matrix."""
         w, a = self.w, self.a
         last_a = a.a - a.a_block
         last_b = a.b - a.b_block
@@ -161,6 +164,7 @@ class BlocksEmitter(StridedEmitter):
                 self._block(x + place * a.a_x, y + place * a.a_y)
 
     def _block(self, x: Value, y: Value) -> None:
+        """Write the transposed copy of one block from x to y."""
         spec, rows = self.spec, []
         for row in range(spec.rows):
             x = x + self.a.x_step if row else x

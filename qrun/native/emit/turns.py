@@ -78,6 +78,7 @@ class TurnsEmitter(KernelEmitter):
             w.mark_undecided()
 
     def _ticks(self) -> Value:
+        """Read the CPU's clock."""
         return self.w.call("i64", CLOCK[self.isa.architecture])
 
     def _pointer(self, byte: Value, ahead: Value) -> Value:

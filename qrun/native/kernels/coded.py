@@ -69,6 +69,7 @@ class CodedPanels(RightPanels):
         }
 
     def layout_name(self, direct: bool) -> str:
+        """The form of the weights in memory: "codes" to decode on the way, "decoded" to decode once per block."""
         return "codes" if direct else "decoded"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
@@ -86,6 +87,7 @@ class CodedPanels(RightPanels):
 
 
 def _panels(engine: Engine, values: Reloadable, width: int, block: int, beyond: int) -> Array:
+    """Pack weights into panels of `width` columns; `block` is the depth of one pass."""
     return pack_panels(engine, values.array, width, block, beyond)
 
 

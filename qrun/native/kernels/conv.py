@@ -131,6 +131,7 @@ class Conv(Operation):
         return tuple(piece.place(layout) for piece in self.pieces)
 
     def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
+        """The zero points [M] and int64 biases [M] of the output channels. Raises Declined if they do not fit."""
         n = len(taps)
         zero = np.zeros(1, taps.dtype) if w_zero_point is None else w_zero_point.reshape(-1)
         addend = np.zeros(n, np.int64) if bias is None else bias.astype(np.int64)
@@ -165,6 +166,7 @@ class Conv(Operation):
         return any(piece.section.spec.kind.startswith("amx") for piece in self.pieces)
 
     def _layout(self, strides: Sequence[int]) -> Layout:
+        """Where the rows of the image start, and the offsets of a window's taps, in bytes."""
         stored, channels = self.operands[0].memory_shape("channels"), self.image[3]
         pixel, row = strides[0] or channels, strides[1] or self.result.row_bytes("channels")
         sizes = self.image[0], channels > 0, size(stored[1:-1]) * pixel, row, pixel
@@ -318,6 +320,7 @@ class SumsPlan:
         return memo.once(id(self), lambda: self._with_sizes_of(other, memo))
 
     def _with_sizes_of(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
+        """This plan for the shapes of another; None if their kernels differ."""
         if not isinstance(self.product, Gemm) or (self.zero, self.tail, other.tail) != (other.zero, Tail(), Tail()):
             return None
         product = self.product.with_sizes_of(other.product, memo)
@@ -356,6 +359,7 @@ class SumsPlan:
         return self._memo.once(key, lambda: self._prepare(part, place, number))
 
     def _prepare(self, part: Any, place: _Place, number: int) -> KernelCall:
+        """The call that computes the columns' sums before the products of one part."""
         tail = self.tail
         section, kernels, isa = part.section, self.conv.engine.kernels, self.conv.engine.isa
         pick, vectors = _lanes(section), section.spec.vectors
@@ -393,6 +397,7 @@ class SumsPlan:
         )
 
     def _call(self, section: KernelCall, place: _Place) -> KernelCall:
+        """The call of one part's products, with the sums and constants that were prepared."""
         own = {"bias*": place.starts, "constants*": place.constants, "padding*": self.padding}
         words, spec = dict(own), section.spec
         pointers = [(word, 2 * operand) for word, operand in section.pointers]
@@ -408,6 +413,7 @@ class SumsPlan:
 
 
 def _lanes(section: KernelCall) -> Array:
+    """The output channel of each lane; negative for none."""
     assert section.pick is not None
     return section.pick
 

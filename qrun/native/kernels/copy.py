@@ -50,13 +50,16 @@ class Loop:
 
     @property
     def x(self) -> int:
+        """The source's bytes from one index to the next."""
         return self.steps[0]
 
     @property
     def y(self) -> int:
+        """The result's bytes from one index to the next."""
         return self.steps[-1]
 
     def continues(self, inner: Loop) -> bool:
+        """Whether this loop and the `inner` one walk over memory as one longer loop would."""
         return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
 
 
@@ -151,6 +154,7 @@ def _copies(
 
 
 def _choose_call(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
+    """Choose between copies of runs, of transposed blocks and of single elements."""
     last = axes[-1] if axes else Loop(1, (itemsize, itemsize))
     if last.x == last.y == itemsize:
         run = last.count * itemsize
@@ -160,6 +164,7 @@ def _choose_call(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
 
 
 def _runs(engine: Engine, axes: list[Loop], run: int) -> _Call:
+    """The copy of runs of bytes that are contiguous on both sides."""
     vector = _power(min(run, 4 * engine.isa.lanes))
     block = _UNROLL * vector
     unroll = _UNROLL if run >= block and -(-run // block) * block * 4 <= -(-run // vector) * vector * 5 else 1
@@ -169,6 +174,7 @@ def _runs(engine: Engine, axes: list[Loop], run: int) -> _Call:
 
 
 def _elements(axes: list[Loop], itemsize: int) -> _Call:
+    """The copy of single elements."""
     outer, rows = _rows(axes[:-1])
     words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y}
     words |= {"columns": axes[-1].count, "x_column": axes[-1].x, "y_column": axes[-1].y}
@@ -229,6 +235,7 @@ def _dense(outer: tuple[Loop, ...], i: Loop, j: Loop, columns: int, itemsize: in
 def _section(
     engine: Engine, call: _Call, axes: list[Loop], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> KernelCall:
+    """The call of a copy: words, extents, and how it is cut into tiles."""
     chunk = call.count
     if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
         work = TILE_BYTES if engine.threads > 1 else _UNIT
@@ -299,10 +306,12 @@ class Copy(Operation):
 
     @property
     def order(self) -> Order:  # type: ignore[override]
+        """The order of the result's elements in memory."""
         return self.orders[1]
 
     @property
     def source_order(self) -> Order:
+        """The order of the source's elements in memory."""
         return self.orders[0]
 
     def with_layout(self, order: Order) -> Copy:
@@ -310,6 +319,7 @@ class Copy(Operation):
         return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Copy | None:
+        """The same copy of elements of another type; None if its order of elements forbids this."""
         if self.orders not in (("plain", "plain"), ("any", "any")):
             return None
         x, y = (Operand(operand.shape, dtype) for operand in self.operands)
@@ -466,10 +476,12 @@ def pad_copy(
 
 
 def _operand(shape: Sequence[int], dtype: np.dtype[Any]) -> Operand:
+    """The operand of a shape and a type."""
     return Operand(tuple(int(n) for n in shape), np.dtype(dtype))
 
 
 def _whole(shape: Sequence[int]) -> list[Move]:
+    """The moves of a copy that keeps all axes."""
     return [Move(n, axis, 1, axis, 1) for axis, n in enumerate(shape)]
 
 

@@ -36,11 +36,13 @@ class Heads:
 
     @classmethod
     def plain(cls, shape: tuple[int, int, int, int]) -> Heads:
+        """Heads that lie contiguously as [batch, heads, places, length]."""
         _, count, places, length = shape
         return cls(shape, shape, 0, (4 * count * places * length, 4 * places * length, 4 * length))
 
     @property
     def operand(self) -> Operand:
+        """The operand in the shape in which the heads lie in memory."""
         return Operand(self.lying, _FLOAT)
 
     @property

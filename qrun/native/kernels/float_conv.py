@@ -63,6 +63,7 @@ class _Image:
         return self.places.pads if isinstance(self.places, Window) else (0, 0, 0, 0)
 
     def operand(self, shape: Sequence[int]) -> Operand:
+        """The float32 operand of a shape, with the border of zeros that the windows read."""
         return Operand(tuple(shape), _FLOAT, self.border, 0, any(self.border))
 
     def rows(self, images: int, stride: int, columns: int) -> LeftRows:
@@ -87,6 +88,7 @@ class _Image:
         return LeftRows(len(offsets), len(steps), row, tables[0], tables[1], collides)
 
     def _window(self, window: Window, pixel: int) -> tuple[Ints, Ints]:
+        """Byte offsets of the windows' starts, and of the taps within a window."""
         _, left, _, right = window.pads
         line = (window.image[1] + left + right) * pixel
         (down, across), (height, width) = window.strides, window.out
@@ -147,6 +149,7 @@ class FloatConv(FloatProduct):
         self.line = (1, 1, 1) if reads else (int(w.shape[-1]), steps[0], steps[1])
 
     def then(self, function: str, operand: Operand) -> FloatConv | None:
+        """This convolution followed by an elementwise function; None if it cannot take the operand."""
         shape, tail = self.result.shape, self.terms.tail
         whole = function == "add" and operand.shape == shape
         step = "residual" if whole else {"mul": "factor", "add": "term"}.get(function, "")
@@ -182,6 +185,7 @@ class FloatConv(FloatProduct):
         return (product_call(self, stack, names, extents, weights=self.weights),)
 
     def _by_channels(self, starts: Ints, pixel: int, row: int, extents: Sequence[int]) -> KernelCall:
+        """The call of a grouped or depthwise convolution."""
         places, outputs, (k, _) = self.image.places, self.result.shape[1], self.arrays["b*"].shape
         stack = FloatStack(starts, LeftRows(size(places.out), k, 0), outputs, 4 * outputs, 0, row)
         if self.depth == 1:

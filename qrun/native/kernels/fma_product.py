@@ -58,6 +58,7 @@ class LeftRows:
 
     @property
     def kind(self) -> str:
+        """How the rows lie: "rows", "pixels" or "taps" of an image, or "gathered" ones."""
         if self.offsets is None:
             return "rows"
         return "taps" if self.offsets.ndim > 1 else "gathered" if self.gathered else "pixels"
@@ -85,10 +86,12 @@ class FloatStack:
 
     @property
     def k(self) -> int:
+        """The depth: the products per result."""
         return self.left.depth
 
     @property
     def macs(self) -> int:
+        """The multiply-adds of all products."""
         return len(self.starts) * self.left.rows * self.columns * self.k
 
 
@@ -115,6 +118,7 @@ class RightPanels:
         return "panels"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
+        """The (rows, vectors) of a strip of results that the kernel computes at once."""
         return strip_of(isa, rows, columns, vectors)
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
@@ -129,6 +133,7 @@ class FloatPanels(RightPanels):
         self.matrices, self.memo = Reloadable(matrices), memo
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
+        """The weights packed into panels of `width` columns, under their name in the call."""
         make = lambda: pack_panels(engine, self.matrices.array, width, BLOCK, 0)  # noqa: E731
         return {"b*": self.memo.once(("panels", width), make)}
 
@@ -158,6 +163,7 @@ class FloatTerms:
 
     @property
     def limited(self) -> bool:
+        """Whether the results are clipped."""
         return str(self.limits) != str(_UNLIMITED)
 
     @property
@@ -177,6 +183,7 @@ class FloatProduct(Operation):
     arrays: Mapping[str, Array] = {}
 
     def with_limits(self, low: float, high: float, zero: float) -> Self:
+        """This product with its results clipped to low .. high."""
         return self.again(terms=replace(self.terms, limits=(low, high, zero)))
 
     def with_narrow_results(self, dtype: np.dtype[Any]) -> Self:
@@ -402,6 +409,7 @@ class FloatMatmul(FloatProduct):
         return self.again(operands=tuple(operands), stack=replace(self.stack, starts=starts, **changes))
 
     def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
+        """The products of a MatMul as one stack; a right matrix without batch axes makes it one product."""
         m, k, n = left[-2], left[-1], right[-1]
         if size(right[:-2]) == 1 and size(left[:-2]) == size(lead):
             m, lead, left, right = m * size(lead), (), left[-2:], right[-2:]
@@ -421,6 +429,7 @@ class FloatMatmul(FloatProduct):
 
     @property
     def _weights(self) -> FloatPanels:
+        """The right matrix in panels; kept with the node."""
         assert self.right is not None
         held, shape = self.right, (-1, self.stack.k, self.stack.columns)
         return self._memo.once("weights", lambda: FloatPanels(held.array.reshape(shape), self._memo))

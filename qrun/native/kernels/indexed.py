@@ -82,6 +82,7 @@ class Indexed(Operation):
         return self.again(order=order)
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Indexed:
+        """The same copy of elements of another type."""
         return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.order)
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
@@ -182,6 +183,7 @@ class NamedRows:
 
     @property
     def step(self) -> int:
+        """The elements from one index to the next along the indexed axis."""
         return self.lines * self.run
 
 
@@ -218,6 +220,7 @@ class Gathered(Operation):
         self.operands = Operand(data, dtype), Operand(indices, index_type), Operand(y_shape, dtype)
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Gathered:
+        """The same copy of elements of another type."""
         x, indices, y = self.operands
         return self.again(operands=(replace(x, dtype=dtype), indices, replace(y, dtype=dtype)))
 

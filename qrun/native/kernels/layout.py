@@ -73,6 +73,7 @@ class Window:
 
     @cached_property
     def out(self) -> tuple[int, int]:
+        """The height and width of the output."""
         return self.spare[0] // self.strides[0] + 1, self.spare[1] // self.strides[1] + 1
 
     def side_by_side(self, width: int) -> bool:
@@ -150,10 +151,12 @@ class Taps:
 
     @property
     def out(self) -> tuple[int, ...]:
+        """The output's size along each axis."""
         return tuple(len(places) for places in self.places)
 
     @property
     def pixels(self) -> int:
+        """The number of output pixels."""
         return size(self.out)
 
     @property
@@ -245,6 +248,7 @@ class Layout:
 
     @property
     def rows(self) -> int:
+        """The number of output pixels."""
         return len(self.offsets)
 
     def x_bytes(self, read: int) -> int:

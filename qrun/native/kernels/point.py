@@ -96,6 +96,7 @@ class Function:
 
     @classmethod
     def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any], likely: Expected | None = None) -> Function:
+        """The fastest kernel that computes a table of 256 codes (or one table per column)."""
         scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": aligned_copy(table.view(np.uint8))})
         if table.ndim == 2:
             lines = Lines.of(table, x_type, isa.fma, likely)
@@ -138,6 +139,7 @@ class Lines:
 
     @classmethod
     def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool, likely: Expected | None = None) -> Lines:
+        """The straight lines that reproduce tables of codes after rounding, where there are such."""
         signed = x_type == np.int8
         info = np.iinfo(tables.dtype)
         distinct: dict[bytes, int] = {}
@@ -186,10 +188,12 @@ def table_forms(isa: Isa) -> tuple[str, ...]:
 
 @cache
 def _host() -> frozenset[str]:
+    """The host CPU's features."""
     return host_features(host_architecture())
 
 
 def _whole(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
+    """The kernel for one table of all codes: line, shuffle, permute or lookup; None if there is none."""
     codes = table.view(np.uint8)
     for form in table_forms(isa):
         if form == "affine":
@@ -221,6 +225,7 @@ def _from(scalar: Kernel, column: int) -> Kernel:
 
 
 def _kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
+    """A kernel of one operand."""
     return Kernel("point", form, out, signed, ("x", "y"), words, arrays)
 
 
@@ -265,6 +270,7 @@ class PairLookup(Operation):
         self.own_words = (*self.kernel.words, *self.scalar.arrays)
 
     def _fit(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
+        """The kernel that computes a table of pairs by arithmetic; None if no form reproduces it."""
         if near is None:
             return None
         signed = self.operands[0].dtype == np.int8
@@ -333,6 +339,7 @@ class Overlay:
         raise Declined(f"operands {list(a)} and {list(b)} broadcast in a way that native kernels do not")
 
     def grid(self, columns: int, strides: Sequence[int]) -> RowGrid:
+        """The rows of the result, and the bytes between rows and images of each operand."""
         steps = [stride or columns for stride in strides]
         rows = tuple(step if full else 0 for step, full in zip(steps, self.row_full, strict=True))
         images = tuple(
@@ -367,4 +374,5 @@ def _same_channels(shape: tuple[int, ...], rank: int) -> bool:
 
 
 def _pair_kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
+    """A kernel of two operands."""
     return Kernel("pair", form, out, signed, ("x0", "x1", "y"), words, arrays)

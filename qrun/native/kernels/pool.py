@@ -52,6 +52,7 @@ class Pool(Operation):
 
     @property
     def signed(self) -> bool:
+        """Whether the elements are int8."""
         return bool(self.result.dtype == np.int8)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -129,9 +130,11 @@ class MaxPool(Pool):
 
     @property
     def padding(self) -> float:  # type: ignore[override]
+        """The value of padding, below all elements."""
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         return "max", {}, {}
 
 
@@ -158,6 +161,7 @@ class SumPool(Pool):
             raise Declined("windows of more than four million elements")
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         form, constants, zero = self.means.form, self.means.constants, self.means.zero
         shift = -taps * (self.x_zero + 128 * self.signed)
         arrays = {"constants*": constants}
@@ -203,6 +207,7 @@ class MeanPool(Pool):
         self.divisors[:, 0] = divisors
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         x_scale, y_scale, zero = (int(np.float32(v).view(np.int32)) for v in (*self.scales, np.float32(self.y_zero)))
         words = {"x_zero!": self.x_zero + 128 * self.signed, "scale!": x_scale, "divide!": y_scale, "zero!": zero}
         return "ort", words, {"constants*": self.divisors}
@@ -236,4 +241,5 @@ class AveragePool(Pool):
         return self.again(out=NARROW[dtype.name])
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         return "mean", {}, {"constants*": self.constants}

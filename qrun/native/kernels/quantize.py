@@ -43,6 +43,7 @@ class _Grid:
 
     @classmethod
     def of(cls, rows: int, columns: int, steps: tuple[int, int], row_bytes: int, threads: int) -> _Grid:
+        """Rows and columns cut into tiles, small enough for all threads to have work."""
         if threads == 1:
             return cls(rows, columns, steps, rows, columns)
         wanted = max(-(-rows * row_bytes // (threads * 8)), TILE_BYTES)
@@ -52,6 +53,7 @@ class _Grid:
         return cls(rows, columns, steps, 1, -(-wanted // (256 * each)) * 256)
 
     def words(self, width: int) -> dict[str, int]:
+        """The grid as words of a call; `width` is the columns of one vector."""
         chunks, parts = -(-self.rows // self.chunk), -(-self.columns // self.part)
         return {
             "x_row": self.steps[0],
@@ -98,6 +100,7 @@ class _Elementwise(Operation):
         return self.with_operands_of(other) if isinstance(other, _Elementwise) and other.axis == self.axis else None
 
     def _grid(self, strides: Sequence[int]) -> _Grid:
+        """The rows and columns that a call walks over."""
         x, y = self.operands
         if self.order == "any" and not any(strides):
             columns = size(x.shape)
@@ -188,6 +191,7 @@ class QuantizeImage(Operation):
 
     @property
     def source_order(self) -> Order:
+        """The source's order: planes of channels."""
         return "plain"
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -369,6 +373,7 @@ class Scaling:
         return made
 
     def _sources(self) -> tuple[tuple[str, Array | Operand | None], ...]:
+        """The names of the factors and bias, with a constant or an operand each."""
         return ("left*", self.left), ("right*", self.right), ("bias*", self.bias)
 
     @property

@@ -72,6 +72,7 @@ class Concat(Operation):
         )
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Concat:
+        """The same concatenation of elements of another type."""
         *parts, _ = self.operands
         shapes, types = [part.shape for part in parts], [dtype] * len(parts)
         return Concat(self.engine, shapes, self.axis, [None] * len(parts), x_types=types, y_type=dtype)

@@ -49,15 +49,18 @@ class Walk:
 
     @property
     def directions(self) -> int:
+        """The number of directions."""
         return len(self.backward)
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
+        """The shape of the last states."""
         first = self.directions, self.batch
         return (*(first[::-1] if self.batch_first else first), self.units)
 
     @property
     def y_shape(self) -> tuple[int, int, int, int]:
+        """The shape of Y: [steps,directions,batch,units], or batch first."""
         if self.batch_first:
             return self.batch, self.steps, self.directions, self.units
         return self.steps, self.directions, self.batch, self.units
@@ -155,6 +158,7 @@ class Walked(Operation):
 
     @property
     def y_size(self) -> int:
+        """The number of elements of Y."""
         return size(self.walk.y_shape)
 
     @property
@@ -363,6 +367,7 @@ class QuantizedRecurrent(Walked):
         return -(-self.walk.units // self.engine.isa.lanes) * self.engine.isa.lanes
 
     def _pack(self, coded: CodedState) -> dict[str, Array]:
+        """The recurrent weights in groups of four per lane, their column sums and scales."""
         lanes, units, wide = self.engine.isa.lanes, self.walk.units, self.sum_units
         matrices = self.walk.directions * self.gates
         whole = coded.codes.astype(np.int32) - np.broadcast_to(coded.zeros.astype(np.int32)[:, None], coded.codes.shape)

@@ -152,6 +152,7 @@ class Resample(Operation):
         return self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays, scratch=8 * span)
 
     def _spec(self, lanes: int, line_taps: int, taps: int, form: str) -> KernelSpec:
+        """The kernel's spec; `line_taps` and `taps` are the lines and columns that one result reads."""
         kind, form = KIND_OF[self.operands[0].dtype.name], form + ("+cut" if self.cut else "")
         return KernelSpec(
             "resample", self.engine.isa.name, lanes, line_taps, taps, form, self.out, False, operands=kind

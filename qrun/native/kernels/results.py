@@ -47,14 +47,17 @@ class Results:
 
     @property
     def out(self) -> str:
+        """The results' type in a kernel's spec: the codes' type, or i32 for sums."""
         return self.target.out if self.target else "i32"
 
     @property
     def size(self) -> int:
+        """The bytes of one result."""
         return 1 if self.target else 4
 
     @property
     def zero_point(self) -> int:
+        """The results' zero point."""
         return self.target.zero_point if self.target else 0
 
     @memoize
@@ -116,6 +119,7 @@ class Results:
         return aligned_copy(values)
 
     def _constants(self, form: str, lane: Ints, absent: Any) -> np.ndarray[Any, Any]:
+        """The constants of a form for each lane; zeros where a lane has no channel."""
         if self.target is None:
             return np.zeros(0, np.float32)
         if self.proven is None:
@@ -161,4 +165,5 @@ def requantization(
 
 
 def _alike(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
+    """Results whose sums have the same range in all channels."""
     return Results.of(target, lambda: (np.full(channels, low), np.full(channels, high)), engine)

@@ -47,6 +47,7 @@ class RowGrid:
 
     @property
     def bytes(self) -> int:
+        """The bytes of the result."""
         return self.images * self.rows * self.columns
 
     def part(self, first: int, columns: int) -> RowGrid:

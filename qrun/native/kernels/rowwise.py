@@ -55,12 +55,14 @@ class FloatRows(Operation):
         self.arrays = self._arrays()
 
     def _arrays(self) -> Mapping[str, Array]:
+        """The constant arrays of the call."""
         return {}
 
     def with_narrow_results(self, dtype: np.dtype[Any]) -> FloatRows:
         return self.again(out=NARROW[dtype.name])
 
     def fuse_source(self, source: Operation) -> Operation | None:
+        """This operation with an elementwise source computed on the way; None if that is not possible."""
         if not isinstance(source, Expression) or not source.decides or source.kind != "f":
             return None
         made = self.again(source=source, operands=(*source.operands[:-1], self.result))
@@ -167,6 +169,7 @@ class _Means(FloatRows):
     """float32 [length], by word."""
 
     def _arrays(self) -> Mapping[str, Array]:
+        """The constant arrays of the call: epsilon, the row's length, and float64 weights."""
         wide = {name: aligned_copy(values.astype(np.float64)) for name, values in self.weights.items()}
         return {"numbers*": np.array([self.epsilon, self.length]), **wide}
 

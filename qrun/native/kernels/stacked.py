@@ -145,6 +145,7 @@ class Stack:
 
     @property
     def result(self) -> Operand:
+        """The result's operand."""
         return Operand(self.y_shape, DTYPE_OF[self.results.out])
 
 
@@ -200,6 +201,7 @@ class Pack(Operation):
         return held
 
     def _call(self, panels: PanelRun) -> KernelCall:
+        """The call that packs the right matrices of one run of panels."""
         stack, isa = self.stack, self.stack.engine.isa
         named, value, given = _zero(self.zero, "zero")
         signed = stack.a.dtype == np.int8
@@ -365,6 +367,7 @@ class StackProduct(Operation):
         return words
 
     def _extents(self, meeting: Meeting, panels: PanelRun, channels: int) -> tuple[int, ...]:
+        """The bytes that one call reads or writes of each operand."""
         stack = self.stack
         last = meeting.left + (meeting.count - 1) * max(meeting.left_step, 0)
         # Rows are read in whole quads, so that the last row is read beyond its end.

@@ -61,6 +61,7 @@ class TileGrid:
 
     @property
     def last(self) -> int:
+        """The pixels from the first to the last of a tile."""
         return (self.height - 1) * self.down + (self.width - 1) * self.across
 
     def numbers(self, places: Ints) -> Ints:
@@ -119,6 +120,7 @@ class Tiling:
 
     @property
     def steps(self) -> int:
+        """The number of AMX steps over the depth."""
         return -(-self.depth // STEP)
 
     def cost(self) -> int:

@@ -43,6 +43,7 @@ class CompiledKernel:
 
     @cached_property
     def _function(self) -> Any:
+        """The kernel as a ctypes function."""
         return _KERNEL(self.address)
 
     def __call__(self, *arguments: int | None) -> int:

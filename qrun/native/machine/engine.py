@@ -34,6 +34,7 @@ class Engine:
 
     @property
     def runner(self) -> Runner:
+        """The code that runs programs."""
         return self.kernels.runner(self.isa)
 
     @classmethod

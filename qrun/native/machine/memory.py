@@ -141,6 +141,7 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
 
 
 def _in_time(needs: Sequence[Need]) -> tuple[list[int], int]:
+    """Offsets, and total bytes, by placing the buffers in the order of their first use."""
     offsets = [0] * len(needs)
     ends: list[tuple[int, int, int]] = []
     gaps = _Gaps()
@@ -185,8 +186,10 @@ class _Gaps:
         self._add(start if before is None else before, end if after is None else after)
 
     def _add(self, start: int, end: int) -> None:
+        """Add a gap."""
         insort(self._sizes, (end - start, start))
         self._ends[start], self._starts[end] = end, start
 
     def _remove(self, start: int) -> None:
+        """Remove a gap."""
         del self._starts[self._ends.pop(start)]

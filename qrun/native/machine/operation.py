@@ -37,6 +37,7 @@ class Operand:
     tight: bool = False
 
     def same_border(self, other: Operand) -> bool:
+        """Whether both have the same border with the same fill."""
         return self.border == other.border and (self.fill == other.fill or not any(self.border))
 
     def columns(self, order: Order) -> int:
@@ -51,6 +52,7 @@ class Operand:
         return size(self.shape) * self.dtype.itemsize
 
     def row_bytes(self, order: Order) -> int:
+        """The bytes of one row in an order."""
         return self.columns(order) * self.dtype.itemsize
 
     def memory_shape(self, order: Order) -> tuple[int, ...]:
@@ -82,6 +84,7 @@ class OperandStrides:
 
     @classmethod
     def of(cls, operand: Operand, order: Order, stride: int) -> OperandStrides:
+        """The first element's offset and each axis's stride, in bytes, of an operand in memory."""
         stored = operand.memory_shape(order)
         steps = [operand.dtype.itemsize]
         for axis in range(len(stored) - 1, 0, -1):
@@ -135,6 +138,7 @@ class Operation(ABC):
 
     @cached_property
     def _made(self) -> dict[tuple[int, ...], tuple[KernelCall, ...]]:
+        """The calls that were planned, by strides."""
         return {}
 
     def sections(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -174,6 +178,7 @@ class Operation(ABC):
         return [call.spec for call in own] == [call.spec for call in calls]
 
     def _may_lie(self, place: int, stride: int) -> bool:
+        """Whether an operand may lie in memory with this stride, as a part of a larger tensor."""
         operand, order = self.operands[place], self._orders[place]
         last = place == len(self.operands) - 1
         if order == "plain" or any(operand.border) or operand.tight or (last and not self.gaps):
@@ -196,6 +201,7 @@ class Operation(ABC):
 
     @property
     def result_order(self) -> Order:
+        """The order of the result's elements in memory."""
         return self.order
 
     def with_layout(self, order: Order) -> Operation:
@@ -242,6 +248,7 @@ class Operation(ABC):
 
     @property
     def result(self) -> Operand:
+        """The result's operand."""
         return self.operands[-1]
 
     @cached_property
@@ -285,6 +292,7 @@ def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
 
 
 def size(shape: Sequence[int]) -> int:
+    """The number of elements of a shape."""
     return int(prod(shape))
 
 

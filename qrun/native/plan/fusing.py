@@ -244,6 +244,7 @@ class _TailBuilder:
         return taken
 
     def _step(self, operation: Elementwise, inputs: Sequence[Key]) -> bool:
+        """Add a function to the end of a product; False if it cannot be one."""
         step = _STEPS.get(operation.function, "")
         if not step or (step == "c" and step in self.steps):
             return False

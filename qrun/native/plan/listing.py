@@ -107,6 +107,7 @@ class Listing:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Listing:
+        """A schedule as arrays of words, ready to be copied and run."""
         calls = schedule.calls
         structs = np.zeros((len(schedule.rows), STRUCT // 8), np.int64)
         counts = np.zeros((len(calls), 4), np.int64)
@@ -160,6 +161,7 @@ class Sight:
 
 
 def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
+    """For each root of memory, the words that point into it: (call, word, offset)."""
     found: dict[Key | None, list[tuple[int, int, int]]] = {}
     for number, call in enumerate(schedule.rows):
         for word, operand in call.section.pointers:
@@ -176,6 +178,7 @@ def _whole(storage: Storage) -> View:
 
 
 def _view_of(storage: Storage) -> View:
+    """The view of an operand in its root's memory."""
     lies = OperandStrides.of(storage.operand, storage.order, storage.stride)
     return View(storage.root.key, storage.place + lies.start, storage.operand.dtype, storage.operand.shape, lies.steps)
 
@@ -244,6 +247,7 @@ class _Finder:
             yield word
 
     def _number(self, array: Array) -> int:
+        """The number of an array; equal arrays are listed once."""
         if id(array) not in self._numbers:
             self._numbers[id(array)] = len(self.arrays)
             self.arrays.append(array)

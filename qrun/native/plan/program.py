@@ -50,6 +50,7 @@ class Program:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Program:
+        """The program of a schedule."""
         return cls(Listing.of(schedule), schedule)
 
     def run(
@@ -219,6 +220,7 @@ class Direct:
         return bool(fits and array.nbytes >= self.listing.room.get(key, 0))
 
     def _build_words(self, instance: Instance) -> _Told:
+        """The words by which an instance is run without Python between."""
         found = instance.direct = _Told(instance, [*self.read, *(key for key, *_ in self.made)], self.later)
         return found
 

@@ -36,6 +36,7 @@ class Span:
 
     @classmethod
     def of(cls, storage: Storage) -> Span:
+        """The bytes of a storage."""
         root, row = storage.root, storage.row_bytes
         rows = storage.operand.nbytes // max(row, 1)
         place, stride = storage.place + (root.beyond or 0), storage.stride
@@ -70,9 +71,11 @@ class Ranges:
         return found
 
     def tag(self, start: int) -> object:
+        """The tag of the range that begins at `start`."""
         return self._ranges[start][1]
 
     def add(self, first: int, end: int, tag: object = None) -> None:
+        """Add a range; ranges with the same tag join."""
         if first >= end:
             return
         for start in self.overlapping_starts(first - 1, end + 1):
@@ -94,12 +97,14 @@ class Touched:
         self._columns: dict[object, Ranges] = {}
 
     def meets(self, span: Span) -> bool:
+        """Whether a span shares bytes with one that was added."""
         found = self._bytes.overlapping_starts(span.first, span.end)
         if not found or span.grid is None or any(self._bytes.tag(start) != span.grid for start in found):
             return bool(found)
         return bool(self._columns[span.grid].overlapping_starts(*span.columns))
 
     def add(self, span: Span) -> None:
+        """Add a span."""
         self._bytes.add(span.first, span.end, span.grid)
         if span.grid is not None:
             self._columns.setdefault(span.grid, Ranges()).add(*span.columns)
@@ -155,6 +160,7 @@ class Schedule:
         return found
 
     def _calls(self) -> tuple[PlannedCall, ...]:
+        """The native calls of all tasks."""
         calls = []
         for placed in self.placement.placed:
             whole = placed.storages[-1]
@@ -206,6 +212,7 @@ class Schedule:
         return any(isinstance(item, PythonStep) and item.outputs for item in self.items[start + 1 : end])
 
     def _segments(self) -> tuple[Segment, ...]:
+        """The runs of native calls between Python steps."""
         plain: list[Segment] = []
         number = 0
         foreign = [n for n, item in enumerate(self.items) if isinstance(item, PythonStep) and item.outputs]

@@ -202,12 +202,15 @@ class HeldTurns:
         self.table = np.zeros(1 + len(inner.operands) + len(turns.results), np.int64)
 
     def word_at(self, name: str) -> int:
+        """The address of a word."""
         return address(self.words) + 8 * TURNS.index(name)
 
     def word(self, name: str) -> int:
+        """A word's value."""
         return int(self.words[TURNS.index(name)])
 
     def _rows(self, rows: Sequence[Move]) -> Array:
+        """Moves as rows of int64."""
         return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
     def _source(self, key: Key) -> Place:
@@ -272,6 +275,7 @@ class HeldTurns:
 
 
 def _spec(engine: Engine) -> KernelSpec:
+    """The spec of the kernel that runs the turns."""
     return KernelSpec("turns", engine.isa.name, 0, 0, 0, "", "bytes", False)
 
 
@@ -308,6 +312,7 @@ class TurnsOperation(Operation):
 
     @property
     def outputs(self) -> list[Part]:
+        """The outputs, as parts of one block of memory."""
         return [Part(self.result, form, start) for form, start in zip(self.made, self.starts, strict=True)]
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -49,10 +49,12 @@ class Folded:
 
     @property
     def centred(self) -> Centred:
+        """The weights with their zero points subtracted."""
         return self.weights.array
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The weights' shape."""
         return self.weights.shape
 
     @memoize
