@@ -154,6 +154,7 @@ class Rows:
                 yield m, array, want
 
     def add(self, feeds: Values, clean: Values) -> None:
+        """Run the second model on an input set and add its errors; `clean`: the first model's tensors."""
         got = self.run(feeds)
         for m, array, want in self.pairs(got, clean):
             self.sums[m.value].add(array, want)
@@ -169,6 +170,7 @@ class Rows:
         return [sums for whole, parts in pairs for sums in ([part.sums for part in parts] or [whole])]
 
     def _end(self, at: int, got: Array, want: Array, theirs: Values, mine: Values, feeds: Values) -> None:
+        """Add the errors of output number `at`."""
         form = form_difference(got, want)
         got, want = numbers(got), numbers(want)
         if form or got.shape != want.shape:
@@ -215,6 +217,7 @@ class Rows:
         return first.astype(kind), second.astype(kind), step
 
     def outputs(self) -> Iterator[OutputAccuracy]:
+        """The accuracy of each output."""
         for at, (mine, theirs) in enumerate(self.ends):
             agreed, decided = self.agreed[at]
             told = (
@@ -228,6 +231,7 @@ class Rows:
             )
 
     def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
+        """The accuracy of each matched tensor."""
         for m in self.matches:
             place = self.b.made.get(m.value)
             node = None if place is None else self.b.nodes[place]
@@ -460,6 +464,7 @@ def accuracy(
 
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
+    """Raise CallError unless the models have the same inputs and there are feeds."""
     if not feeds:
         calls = ["qrun.compare(reference, quantized, {name: array})"]
         raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"], calls=calls)
@@ -486,6 +491,7 @@ def _fed_inputs(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]
 
 
 def _fit(one: tuple[int | str | None, ...] | None, other: tuple[int | str | None, ...] | None) -> bool:
+    """Whether two shapes may be equal."""
     if one is None or other is None:
         return True
     pairs = zip(one, other, strict=False)
@@ -565,4 +571,5 @@ def _hint(b: Reals, group: RoundingGroup) -> str:
 
 
 def _number(array: Array | None) -> float | None:
+    """The one number of an array; None if it has more."""
     return float(np.asarray(array, np.float64).reshape(-1)[0]) if array is not None and array.size == 1 else None

@@ -62,6 +62,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
+        """Whether shapes and types are the same and no element is out of tolerance."""
         return self.form is None and not self.differing
 
 
@@ -152,6 +153,7 @@ def wide(array: Array) -> Array:
 
 
 def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: Array | None, noise: float) -> Array:
+    """Which elements are out of tolerance; `apart` is their distance, `step` the scale of a float tensor."""
     if got.dtype.kind in "OUSb":
         return np.asarray(apart, bool)
     if integral(got.dtype):
@@ -165,6 +167,7 @@ def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: 
 
 
 def index_of_largest(values: Array) -> tuple[int, ...]:
+    """The index of the largest element."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(values)), values.shape))
 
 
@@ -222,6 +225,7 @@ class ErrorSums:
 
     @property
     def ratio(self) -> float:
+        """Noise power over signal power."""
         if self.odd:
             return math.inf
         if not self.noise:
@@ -229,6 +233,7 @@ class ErrorSums:
         return self.noise / self.signal if self.signal else math.inf
 
     def result(self) -> Noise:
+        """The noise: SQNR, cosine, largest error and counts."""
         size = math.sqrt(self.signal) * math.sqrt(self.power)
         cosine = min(1.0, self.product / size) if size else float(not self.signal and not self.power)
         sqnr = decibels(self.ratio) if self.count else math.nan
@@ -322,10 +327,12 @@ class TensorPair:
 
     @property
     def same_rows(self) -> int | None:
+        """The number of rows with the same argmax; None if not counted."""
         return self.agreed[0] if self.agreed else None
 
     @property
     def rows(self) -> int | None:
+        """The number of rows whose argmax is compared; None if not counted."""
         return self.agreed[1] if self.agreed else None
 
 
@@ -399,6 +406,7 @@ def _decide(a: Array, b: Array) -> dict[str, Any]:
 
 
 def _place(values: Array) -> tuple[int, ...]:
+    """The index of the largest element, without axes of length 1."""
     at = index_of_largest(values)
     return tuple(i for i, size in zip(at, values.shape, strict=True) if size > 1) or (0,)
 
@@ -422,9 +430,11 @@ class Columns:
     last: int
 
     def of(self, array: Array) -> Array:
+        """The columns of an array."""
         return array[(slice(None),) * self.axis + (slice(self.first, self.last),)]
 
     def name(self, output: str) -> str:
+        """The columns' name, as a slice of the output."""
         return f"{output}[{':, ' * self.axis}{self.first}:{self.last}]"
 
 
@@ -461,6 +471,7 @@ class PartAccuracy:
 
     @property
     def lost(self) -> bool:
+        """Whether the part has lost its signal."""
         return self.noise.sqnr < LOST
 
 
@@ -472,11 +483,13 @@ class PartSums:
         self.ends = [[np.inf, -np.inf], [np.inf, -np.inf]]
 
     def add(self, got: Array, want: Array) -> None:
+        """Add an array and the wanted one."""
         pair = self.part.of(want), self.part.of(got)
         self.sums.add(pair[1], pair[0])
         for ends, array in zip(self.ends, pair, strict=True):
             ends[:] = min(ends[0], float(np.min(array))), max(ends[1], float(np.max(array)))
 
     def result(self) -> PartAccuracy:
+        """The part's accuracy, with the ranges of both sides."""
         wanted, got = ((low, high) for low, high in self.ends)
         return PartAccuracy(self.name, self.sums.result(), wanted, got)

@@ -38,15 +38,18 @@ class EmulatedSide(QrunSide):
 
     @property
     def label(self) -> str:
+        """The side's name on screens."""
         where = "on x86 CPUs without VNNI" if self.saturating else "on CPUs with exact sums"
         return f"onnxruntime's arithmetic {where} (emulated)"
 
     @cached_property
     def _ran(self) -> tuple[Model, Mapping[int, tuple[int, ...]]]:
+        """The optimized model, and the original nodes of each of its nodes."""
         done = optimize(self.model, frozenset(), "ort", "fused")
         return done.model, done.groups
 
     def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Values:
+        """Run the model and return the named tensors."""
         return run_emulated(model, feeds, names, saturating=self.saturating, **self.limits)
 
 
@@ -92,6 +95,7 @@ def _softmax(model: Model, last: Node) -> Node | None:
 
 
 def _is_depthwise(node: Node, values: Values) -> bool:
+    """Whether a node is a depthwise QLinearConv."""
     group = node.attributes.get("group", 1)
     if node.op_type != "QLinearConv" or not isinstance(group, int) or group == 1:
         return False
@@ -145,6 +149,7 @@ class NodeGroup:
 
     @cached_property
     def _indices(self) -> Set[int]:
+        """The indices of the group's nodes."""
         return {node.index for node in self.unit.group}
 
     def _nodes(self, model: Model) -> tuple[Node, ...]:
@@ -152,6 +157,7 @@ class NodeGroup:
         return tuple(node for node in model.nodes if node.index in self._indices)
 
     def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
+        """Another way to compute the group, to be tried as a cause."""
         shape = "groups as integer operators" if fused else "the graph as written"
         steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
         pairs = f"; {_SATURATING}" if saturating else ""
@@ -159,10 +165,12 @@ class NodeGroup:
         return AlternativeForm(cause, f"{shape}, {steps}{pairs}", cache(partial(self._run, fused, arith, saturating)))
 
     def _run(self, fused: bool, arith: Arith, saturating: bool) -> Array | None:
+        """Compute the group's tensor in another way; None if that is not possible."""
         model = with_unsigned_activations(self.model) if saturating else self.model
         return self._run_part(self._cut(model, arith if fused else None), arith, saturating)
 
     def _run_part(self, part: Model | None, arith: Arith, saturating: bool) -> Array | None:
+        """Run a cut-out model; None if that is not possible."""
         try:
             if part is None:
                 return None
@@ -200,5 +208,6 @@ class NodeGroup:
 
     @cached_property
     def _fused(self) -> Model | None:
+        """The group as one integer operator; None if it does not fuse."""
         part = self._cut(self.model, "exact")
         return part if part is not None and len(part.nodes) == 1 else None

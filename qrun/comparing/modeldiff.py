@@ -50,6 +50,7 @@ def stored_differences(a: Model, b: Model) -> list[StoredDifference]:
 
 
 def _in_opsets(a: Model, b: Model) -> Iterator[StoredDifference]:
+    """The differences of the imported opsets."""
     for domain in dict.fromkeys([*a.opsets, *b.opsets]):
         one, other = (str(model.opsets.get(domain, _NONE)) for model in (a, b))
         if one != other:
@@ -57,6 +58,7 @@ def _in_opsets(a: Model, b: Model) -> Iterator[StoredDifference]:
 
 
 def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
+    """The differences of two graphs."""
     pairs = _pair_nodes(a, b)
     others = {node.index for _, node in pairs}
     known = {x: y for one, other in pairs for x, y in zip(one.outputs, other.outputs, strict=False) if x}
@@ -109,6 +111,7 @@ def _unique(nodes: Sequence[Node], key: Callable[[Node], tuple[str, ...]]) -> di
 
 
 def _in_nodes(one: Node, other: Node, path: str) -> Iterator[StoredDifference]:
+    """The differences of two nodes."""
     label = path + one.label
     if one.op != other.op:
         yield StoredDifference("node", one.op, label, one.op, other.op, "another operator")
@@ -131,6 +134,7 @@ def _attribute(node: Node, name: str) -> Any:
 
 
 def _equal(x: Any, y: Any) -> bool:
+    """Whether two attributes are equal."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return x.dtype == y.dtype and x.shape == y.shape and not difference_mask(x, y).any()
     if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
@@ -139,6 +143,7 @@ def _equal(x: Any, y: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    """An attribute in words."""
     if value is None or value == ():
         return _NONE
     if isinstance(value, np.ndarray):
@@ -177,6 +182,7 @@ def _from(model: Model, name: str) -> str:
 
 
 def _parameter(node: Node, place: int) -> str:
+    """The name of a node's input at a position."""
     definition = find(node.domain, node.op_type, node.version)
     return definition.param(place) if definition is not None else f"input {place}"
 
@@ -197,10 +203,12 @@ def _kind(node: Node, place: int, stored: Sequence[Array | None]) -> str:
 
 
 def _brief(array: Array) -> str:
+    """An array in words: its number if it has one, else type and shape."""
     return _number(array.reshape(-1)[0]) if array.size == 1 else describe(array)
 
 
 def _number(value: Any) -> str:
+    """A number in words."""
     return f"{float(value):.4g}" if np.asarray(value).dtype.kind in "fV" else str(value)
 
 

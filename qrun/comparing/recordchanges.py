@@ -141,6 +141,7 @@ def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
 
 
 def _largest(entry: RecordEntry) -> float:
+    """The largest magnitude of a tensor in a record."""
     return max((abs(v) for v in (entry.low, entry.high) if v is not None), default=float("inf"))
 
 
@@ -157,6 +158,7 @@ def _outside(
 
 
 def _sample(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
+    """The sampled elements that differ."""
     size = prod(a.shape)
     if len(a.sample) != len(b.sample):
         return
@@ -200,6 +202,7 @@ def _count_moved(a: Histogram | None, b: Histogram | None) -> int:
 
 
 def _distance(x: Number, y: Number) -> float:
+    """The distance of two numbers; 0 for two NaN."""
     if x == y or (x != x and y != y):
         return 0.0
     gap = abs(x - y)
@@ -339,6 +342,7 @@ def _codes_gap(node: Node, model: Model, done: Mapping[str, TensorChange]) -> Ga
 
 
 def _same_model(record: Record, model: Model) -> None:
+    """Raise CallError if the record is of another model."""
     then, now = record.head.model, recorded_model(model)
     pairs = [("the model", then.sha256, now.sha256)]
     files, others = then.external or {}, now.external or {}
@@ -351,6 +355,7 @@ def _same_model(record: Record, model: Model) -> None:
 
 
 def _same_inputs(record: Record, feeds: Values) -> None:
+    """Raise CallError if the record is of other inputs."""
     then, now = ({i.name: i for i in side} for side in (record.head.inputs, recorded_inputs(feeds)))
     for name in {**then, **now}:
         recorded, got = (side.get(name, RecordedInput(name, "none", "none")) for side in (then, now))

@@ -78,6 +78,7 @@ class _Noises:
         return min(map(magnitude, arrays), default=0.0)
 
     def inherited_noise(self, node: Node) -> float:
+        """The noise of a node's output that its inputs' noise makes."""
         noises = [self.found.get(name, 0.0) for name in node.inputs]
         if not any(noises):
             return 0.0
@@ -101,6 +102,7 @@ class _Noises:
 
 
 def _is(node: Node, *names: str) -> bool:
+    """Whether a node has one of these operators of ai.onnx or com.microsoft."""
     return node.op_type in names and node.domain in ("", "com.microsoft")
 
 
@@ -145,10 +147,12 @@ def _graph(node: Node, values: Values) -> tuple[Model, Turns]:
 
 
 def _once() -> Turns:
+    """The turns of an If: one, without inputs."""
     yield {}
 
 
 def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
+    """The inputs of each turn of a Loop; the outputs of the turn before are sent in."""
     trips, condition, *state = args
     names = [value.name for value in body.inputs]
     shape = body.inputs[0].shape or ()
@@ -162,6 +166,7 @@ def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
 
 
 def _scan(body: Model, node: Node, args: Sequence[Array]) -> Turns:
+    """The inputs of each turn of a Scan; the outputs of the turn before are sent in."""
     given: dict[str, Any] = dict(node.attributes)
     many = given["num_scan_inputs"]
     axes, directions = (given.get(f"scan_input_{what}") or (0,) * many for what in ("axes", "directions"))
@@ -184,6 +189,7 @@ def _first(
     values: Values,
     tolerance: Tolerance,
 ) -> GraphDifference | None:
+    """The first difference inside a node's graph; None if there is none."""
     feeds, turn = next(turns), 0
     outer = {n: values[n] for n in graph.captured if n in values}
     part = _part(a.model, graph, {**outer, **feeds})
@@ -210,6 +216,7 @@ def _first(
 
 
 def _array(known: Results, name: str) -> Array:
+    """A tensor of a run. Raises KeyError if it was not computed."""
     made = known[name]
     if made is None:
         raise KeyError(name)
@@ -229,6 +236,7 @@ def _part(model: Model, graph: Model, values: Values) -> Model:
 
 
 def _difference(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> GraphDifference | None:
+    """The first difference of a turn; None if there is none."""
     first = found.first
     if first is not None and first.guilt is None and found.origin is not None:
         first = found.origin
@@ -294,10 +302,12 @@ class _Work:
 
     @cached_property
     def codes(self) -> TensorScales:
+        """The scales of the model's tensors."""
         return TensorScales(self.a.model, self.feeds)
 
     @cached_property
     def noises(self) -> Mapping[str, float]:
+        """The float noise that each tensor may have."""
         return noises(self.a.model, (self.mine, self.theirs or {}), self.tolerance)
 
     def ran(self) -> dict[str, TensorPair]:
@@ -317,6 +327,7 @@ class _Work:
         return unit
 
     def unit(self, unit: Unit) -> Iterator[ComparedTensor]:
+        """The compared tensors of a group of nodes."""
         if self.theirs is None:
             yield from self._piece(unit)
             return
@@ -358,6 +369,7 @@ class _Work:
             yield ComparedTensor(unit, name, own, True, guilt, True)
 
     def _pair(self, name: str, mine: Array | None, theirs: Array | None, *, exact: bool = False) -> TensorPair:
+        """Compare a tensor of the two sides; `exact`: without tolerance."""
         if mine is not None and theirs is not None and (form := form_difference(mine, theirs)):
             return TensorPair(form[0], Difference(max(numbers(mine).size, numbers(theirs).size), form=form), False)
         mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
@@ -394,6 +406,7 @@ class _Work:
         return None
 
     def _inputs(self, unit: Unit) -> dict[str, Array] | None:
+        """The other side's values of a group's inputs; None if one is missing."""
         assert self.theirs is not None
         return self._read(unit, self.theirs)
 
@@ -412,6 +425,7 @@ class _Work:
         return tuple(name for name, array in made if array is not None and array.dtype in NARROW)
 
     def _anew(self, unit: Unit, inputs: Values) -> Results | None:
+        """Compute a group from the other side's inputs; None if that fails."""
         try:
             return self.a.alone(unit, inputs)
         except LimitError:
@@ -429,6 +443,7 @@ class _Work:
         theirs: Array | None,
         error: QrunError | None,
     ) -> Guilt | None:
+        """Why a group differs although it has the same inputs."""
         if mine is None:
             return None
         again = self._again(unit, name, inputs)
@@ -462,6 +477,8 @@ class _Work:
         return Guilt(own, reason(suspect), before, inside)
 
     def _again(self, unit: Unit, name: str, inputs: Values) -> Callable[[], Array | None]:
+        """A function that lets the other side compute a group alone."""
+
         def run() -> Array | None:
             try:
                 return self.b.alone(unit, inputs).get(name)

@@ -112,6 +112,7 @@ def _right(want: Array, got: Array | None) -> bool:
 
 
 def _changes(first: Response, second: Response) -> bool:
+    """Whether a second run of a case gave another answer."""
     if second.failed or first.outputs.keys() != second.outputs.keys():
         return True
     pairs = [(first.outputs[name], second.outputs[name]) for name in first.outputs]
@@ -178,12 +179,14 @@ def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
 
 
 def _size(case: Case) -> int:
+    """The number of expected elements."""
     return sum(array.size for array in case.expected.values())
 
 
 def _result_of(
     case: Case, bad: dict[str, Array | None], verdict: str, cause: str, text: str, proved: bool
 ) -> CaseResult:
+    """The result of a case with wrong outputs `bad` (name, array)."""
     elements = tuple(islice(_elements(case, bad), SHOWN))
     count = 0
     for name, got in bad.items():
@@ -194,6 +197,7 @@ def _result_of(
 
 
 def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
+    """The wrong elements of a case."""
     for name, got in bad.items():
         want = case.expected[name]
         if got is None or got.shape != want.shape:
@@ -223,6 +227,7 @@ def _result(
     total: int = 0,
     elements: tuple[Element, ...] = (),
 ) -> CaseResult:
+    """The result of a case."""
     told = {field.name: getattr(case.info, field.name) for field in fields(CaseHead)}
     told |= {"verdict": verdict, "cause": cause, "proved": proved, "text": text}
     return CaseResult(**told, differing=differing, total=total, elements=elements)

@@ -117,6 +117,7 @@ class ProcessRunner:
             return Response({}, CRASHED, f"its answer cannot be read: {type(error).__name__}")
 
     def close(self) -> None:
+        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -126,6 +127,7 @@ class ProcessRunner:
                     stream.close()  # type: ignore[union-attr]
 
     def _start(self) -> None:
+        """Start the process that runs cases."""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._answers: _Answers = SimpleQueue()
         command = [
@@ -155,6 +157,7 @@ class ProcessRunner:
         self.version = str(told["version"])
 
     def _missing_error(self, got: str) -> UnsupportedError:
+        """The QR012 error of a runtime that cannot be used."""
         return UnsupportedError(
             "QR012",
             f"the runtime {self.name} cannot be used",
@@ -193,6 +196,7 @@ def exit_text(code: int | None) -> str:
 
 
 def _read_response(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
+    """A case's response from the worker's message."""
     if "failed" in head:
         return Response({}, str(head["failed"]), str(head["message"]))
     rows, rest = head["outputs"], iter(parts)
@@ -295,6 +299,7 @@ def _run_command(command: list[str], limit: float) -> tuple[int | None, str]:
 
 
 def _outputs(case: Case, folder: Path) -> Response:
+    """A case's response from the files that a command wrote."""
 
     found: dict[str, Array | None] = {}
     budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
@@ -313,6 +318,7 @@ def _outputs(case: Case, folder: Path) -> Response:
 
 
 def _bad(text: str, got: str) -> CallError:
+    """The QR005 error of a --runtime cmd: option."""
     return CallError(
         "QR005",
         f"--runtime cmd:{text[:80]}: this is no command that can run cases",

@@ -127,6 +127,7 @@ class Suite:
         return tuple(CaseInfo(*row) for row in self._rows)
 
     def clause(self, info: CaseInfo) -> Clause:
+        """The clause of the specification that a case tests."""
         return Clause(*self._clauses[info.clause])
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
@@ -142,6 +143,7 @@ class Suite:
         return chosen
 
     def _kind(self, word: str) -> str:
+        """Whether a word of --select is a profile, an operator or a case's id. Raises CallError."""
         for kind in ("profile", "operator", "id"):
             if any(fits(info, kind, word) for info in self.cases):
                 return kind
@@ -282,6 +284,7 @@ def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Call
 
 
 def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
+    """Write a case as files."""
     case, clause = suite.load(info), suite.clause(info)
     write_case(case, folder)
     told = {

@@ -66,5 +66,6 @@ def sources(package: str) -> Mapping[str, bytes]:
 
 
 def _content(path: str) -> bytes:
+    """The bytes of a file."""
     with open(path, "rb", buffering=0) as file:
         return file.read()

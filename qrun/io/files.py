@@ -78,6 +78,7 @@ def check_folder(target: str) -> None:
 
 
 def _check_parent(target: str, parent: str) -> None:
+    """Raise CallError unless files can be written in the folder `parent`."""
     found = _status(parent)
     if found is None or not stat.S_ISDIR(found.st_mode) or not os.access(parent, os.W_OK):
         reason = (
@@ -176,6 +177,7 @@ def _exchange(folder: str, hidden: str, names: Sequence[str]) -> None:
 
 @contextmanager
 def _report_errors(target: str) -> Iterator[None]:
+    """Turn OSError into an error that names the target."""
     try:
         yield
     except OSError as error:

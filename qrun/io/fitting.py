@@ -83,6 +83,7 @@ def _reshape_fix(shape: Sequence[int], want: Dims) -> str:
 
 
 def _wrong_sizes(shape: Sequence[int], want: Dims, name: str) -> str:
+    """The sentence that says which axes of an array have a wrong size."""
     if len(shape) != len(want):
         axes = "1 axis" if len(want) == 1 else f"{len(want)} axes"
         return f"{name} must have {axes}, not {len(shape)}"
@@ -169,6 +170,7 @@ def _range(dtype: np.dtype) -> tuple[int, int] | None:
 
 
 def _same_values(array: Array, dtype: np.dtype) -> bool:
+    """Whether an array keeps all of its values in another type."""
     source, target = _range(array.dtype), _range(dtype)
     if source and target:
         return not array.size or bool(target[0] <= array.min() and array.max() <= target[1])
@@ -178,6 +180,7 @@ def _same_values(array: Array, dtype: np.dtype) -> bool:
 
 
 def _numpy_name(dtype: np.dtype) -> str:
+    """The type as one writes it in Python."""
     if dtype.kind == "O":
         return "str"
     return f"{'ml_dtypes' if is_extension(dtype) else 'np'}.{dtype.name}"

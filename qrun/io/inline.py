@@ -19,6 +19,7 @@ from qrun.shapes import MOST_AXES
 
 
 def cut(text: str, size: int = 40) -> str:
+    """The beginning of a text."""
     return text if len(text) <= size else text[: size - 3] + "..."
 
 
@@ -46,6 +47,7 @@ def parse(text: str, objects: bool = False) -> Any:
 
 
 def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
+    """The QR005 error of an inline value that is not JSON."""
     ends = error.pos >= len(text.rstrip())
     return CallError(
         "QR005",
@@ -137,6 +139,7 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
 
 
 def _flat_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    """Values of an inline list as an array. Raises _Unfit if they do not fit the type."""
     kinds = {type(item) for item in flat}
     if dtype.kind == "O":
         if kinds - {str}:
@@ -156,6 +159,7 @@ def _flat_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:
 
 
 def _integers(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    """Integers as an array. Raises _Unfit if they do not fit the type."""
     low, high = integer_range(dtype)
     wrong = next((v for v in flat if type(v) is not int or not low <= v <= high), None)
     if wrong is not None:
@@ -164,6 +168,7 @@ def _integers(dtype: np.dtype[Any], flat: list[Any]) -> Array:
 
 
 def _floats(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    """Numbers as an array. Raises _Unfit if they do not fit the type."""
     try:
         wide = np.array([float(v) for v in flat], np.float64)
     except OverflowError:

@@ -17,6 +17,7 @@ Shape = tuple[int | str | None, ...]
 
 
 def twice(model: Model, name: str, first: str, second: str) -> CallError:
+    """The QR005 error of an input that is given twice."""
     what = f"input {name!r} is given twice"
     facts = [("first", first), ("second", second)]
     fixes = ["-i NAME=FILE says which input a file is for"]
@@ -91,6 +92,7 @@ def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str)
 
 
 def image(spec: str, value: TensorType | None) -> CallError:
+    """The QR007 error of an image, with a recipe that converts it."""
     dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
     mode, size, layout = _picture(value.shape if value is not None else None)
     scaled = "(x / 255)" if "float" in dtype else "(x.astype(np.int16) - 128)" if dtype == "int8" else "x"

@@ -100,9 +100,11 @@ class _Reader:
 
     @property
     def known(self) -> dict[str, TensorType]:
+        """The model's inputs by name, with those that have defaults."""
         return _inputs_by_name(self.model)
 
     def give(self, name: str, array: Array, source: str) -> None:
+        """Take an array as the value of an input. Raises CallError for unknown and repeated names."""
         if name not in self.known:
             raise unknown_input(self.model, name, source)
         if name in self.feeds.arrays:
@@ -117,6 +119,7 @@ class _Reader:
         self.feeds.sources[name] = source
 
     def read(self, spec: str) -> None:
+        """Read one -i option: FILE, or NAME=FILE or value."""
         name, rest = split_name(self.model, spec)
         if not rest:
             raise inputerrors.no_file(self.model, name, spec)
@@ -131,6 +134,7 @@ class _Reader:
             self.path(spec)
 
     def read_named(self, name: str, rest: str) -> None:
+        """Read the value of a named input: an inline list, or a file."""
         from qrun.io import inline
 
         others = [other for other in self.known if f",{other}=" in rest]
@@ -169,6 +173,7 @@ class _Reader:
         return free[0] if free else None
 
     def path(self, spec: str) -> None:
+        """Read a file, folder or stdin that names no input."""
         value = self.free()
         if spec[:1] == "[" and not os.path.exists(spec):
             raise inputerrors.no_name(self.model, spec, value)
@@ -185,6 +190,7 @@ class _Reader:
             self.nameless += [(array, source) for array in found]
 
     def load(self, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
+        """The arrays of a file: by name from an archive, else in order. `value` is the next free input."""
         path = Path(spec)
         if spec == "-":
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
@@ -216,6 +222,7 @@ class _Reader:
         return [found[""]] if "" in found else found
 
     def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:
+        """The arrays of an .npz file. Raises CallError if it is empty."""
         found = arrays.read_npz(spec, stream, self.budget)
         if not found and self.model.inputs:
             names = [value.name for value in self.model.inputs]
@@ -225,6 +232,7 @@ class _Reader:
         return found
 
     def folder(self, path: Path) -> list[Array]:
+        """The arrays of input_0.pb, input_1.pb, ... in a folder."""
         from qrun.ir.tensorfile import read_value
 
         files = list(arrays.numbered_files(path, "input"))
@@ -243,6 +251,7 @@ class _Reader:
         return found
 
     def take_stdin(self) -> IO[bytes]:
+        """The stream of stdin. Raises CallError if it was read before, or is a terminal."""
         if self.stdin is None:
             fixes = ["write one of them to a file first"]
             raise CallError("QR005", "only one - may read stdin", facts=[("got", "a second -")], fixes=fixes)
@@ -252,6 +261,7 @@ class _Reader:
         return stream
 
     def assign_nameless(self) -> None:
+        """Give arrays without a name to the free inputs, in order. Raises CallError if there are too many."""
         free = [v.name for v in self.model.inputs if v.name not in self.feeds.arrays]
         if len(self.nameless) > len(free):
             array, source = self.nameless[len(free)]
@@ -333,4 +343,5 @@ def split_name(model: Model, spec: str) -> tuple[str, str]:
 
 
 def _inputs_by_name(model: Model) -> dict[str, TensorType]:
+    """The model's inputs by name, with those that have defaults."""
     return {v.name: v for v in (*model.inputs, *model.defaults)}

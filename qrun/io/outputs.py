@@ -70,6 +70,7 @@ def _same_file(first: str, second: str) -> bool:
 
 
 def is_folder(target: str) -> bool:
+    """Whether a target names a folder."""
     return target.endswith(("/", os.sep)) or os.path.isdir(target)
 
 
@@ -140,6 +141,7 @@ def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], extra: Sequence[str]) -> None:
+    """Write inputs, outputs and extra tensors as numbered .pb files."""
     kinds = {
         "input": dict(inputs),
         "output": {name: array for name, array in outputs.items() if name not in extra},
@@ -165,6 +167,7 @@ def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, by
 
 
 def _bad(message: str, target: str, fix: str) -> CallError:
+    """The QR005 error of an -o option."""
     return CallError("QR005", message, facts=[("got", f"-o {target}")], fixes=[fix])
 
 

@@ -59,6 +59,7 @@ def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
 
 
 def _kind(value: TensorType, sizes: Sequence[int | str], place: int, image: Sequence[int]) -> Kind:
+    """What axis number `place` of an input stands for, such as its batch or an image's height."""
     rank, name = len(sizes), str(sizes[place])
     if is_batch_name(name):
         return "batch"
@@ -90,6 +91,7 @@ def _image_axes(value: TensorType, sizes: Sequence[int | str]) -> tuple[int, ...
 
 
 def _is_float(value: TensorType) -> bool:
+    """Whether an input takes floating-point numbers."""
     return value.dtype is not None and "float" in type_name(value.dtype)
 
 
@@ -166,6 +168,7 @@ class Wholes:
 
 
 def _axis(node: Node, axis: int | str) -> int:
+    """An axis of a node: a number, or the name of the attribute that has it."""
     found = node.attributes.get(axis, 0) if isinstance(axis, str) else axis
     return found if isinstance(found, int) else 0
 
@@ -201,6 +204,7 @@ def _types(model: Model) -> Mapping[str, TensorType]:
 
 @once_per_model
 def _axes(model: Model) -> frozenset[int | str]:
+    """The sizes and names of all axes of the model's inputs."""
     return frozenset(size for value in model.fed.values() for size in value.sizes)
 
 
@@ -282,6 +286,7 @@ class RandomFeeds:
         return "; ".join(parts)
 
     def _list_arrays(self, names: Sequence[str]) -> str:
+        """Some inputs with their shapes and types, in words."""
         shown = ", ".join(f"{name} {describe(self.arrays[name])}" for name in names[:_SHOWN])
         return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
@@ -431,12 +436,14 @@ def _value(model: Model, value: TensorType, tensor: Callable[[TensorType], Array
 
 
 def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input, with a size for each free axis. Raises CallError if its rank is unknown."""
     if value.shape is None:
         raise _not_random(model, value, "an unknown number of dimensions")
     return tuple(dim if isinstance(dim, int) else symbols[dim] for dim in value.sizes)
 
 
 def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Random elements for an input. Raises CallError for text."""
     dtype = value.dtype
     assert dtype is not None
     name = type_name(dtype)
@@ -464,6 +471,7 @@ def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.ran
 
 
 def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
+    """The QR001 error of an input for which no random data can be made."""
     return CallError(
         "QR001",
         f"input {value.name!r} has {what}: qrun cannot make random data for it",

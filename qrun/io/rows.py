@@ -68,6 +68,7 @@ class _RowArray(RowFile):
         self.dtype, self.shape, self.source, self._array = array.dtype, array.shape, source, array
 
     def read(self, start: int, stop: int) -> Array:
+        """The rows from `start` to `stop`."""
         return np.ascontiguousarray(self._array[start:stop])
 
 
@@ -142,6 +143,7 @@ def _array(stream: IO[bytes], source: str, budget: Budget, size: int | None = No
 
 
 def _member(archive: Npz, key: str, stream: IO[bytes], budget: Budget) -> RowFile:
+    """The rows of an archive's array: read in place if stored, else unpacked to a temporary file."""
     info = archive.members[key]
     source = f"{archive.source}[{key}]"
     if info.compress_type == ZIP_STORED and not info.flag_bits & 1:

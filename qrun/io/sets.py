@@ -43,14 +43,17 @@ def _members(model: Model, spec: str) -> list[str]:
 
 
 def _is_set(path: Path) -> bool:
+    """Whether a folder holds the inputs of one sample."""
     return (path / "input_0.pb").exists()
 
 
 def _is_archive(path: Path) -> bool:
+    """Whether a file is an .npz archive."""
     return path.suffix.lower() == ".npz"
 
 
 def _is_array(path: Path) -> bool:
+    """Whether a file is an array that can be an input."""
     return path.suffix.lower() in _ARRAYS and not path.name.startswith("output_")
 
 

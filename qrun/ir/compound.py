@@ -42,6 +42,7 @@ class Compound(np.ndarray):
 
 
 def _build(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]) -> Compound:
+    """A compound value from its elements."""
     made = np.zeros(shape, kind).view(Compound)
     made.elements = tuple(elements)
     return made
@@ -66,6 +67,7 @@ def maps(keys: Array, values: Array) -> Compound:
 
 
 def is_compound(value: Array) -> bool:
+    """Whether a value is a sequence, map or optional."""
     return isinstance(value, Compound)
 
 
@@ -207,6 +209,7 @@ def of_type(value: Array, stated: TensorType) -> bool:
 
 
 def _keys(stated: TensorType) -> np.dtype[Any] | None:
+    """The type of a map's keys; None for other types."""
     return stated.key if stated.kind == "map" or stated.element is None else stated.element.key
 
 
@@ -246,6 +249,7 @@ def as_input(value: Any, stated: TensorType) -> Array:
 
 
 def _array(value: Any) -> Array:
+    """A value as an array; empty if it makes none."""
     try:
         return np.asarray(value)
     except ValueError:  # the elements make no array

@@ -49,6 +49,7 @@ class GraphContext:
 
 
 def invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
+    """The QR102 error of an invalid graph."""
     where = [scope.label, *([f"node {node}"] if node else []), f"tensor {tensor}"]
     return ModelError("QR102", message, where=where, **more)
 
@@ -110,6 +111,7 @@ def _makers_read(
 
 
 def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], scope: GraphContext) -> list[int]:
+    """The order of nodes in which all inputs are made before they are read; `before` has each node's makers."""
     waiting = [len(makers) for makers in before]
     followers: dict[int, list[int]] = {}
     for place, makers in enumerate(before):
@@ -228,12 +230,14 @@ def _names(graph: onnx.GraphProto, reads: Names, makes: Names) -> Iterator[str]:
 
 
 def refuse_bytes(label: str, *names: object) -> None:
+    """Raise ModelError for names that are not UTF-8."""
     for name in names:
         if isinstance(name, bytes):
             raise undecodable(label, name)
 
 
 def undecodable(label: str, name: bytes) -> ModelError:
+    """The QR102 error of a name that is not UTF-8."""
     what = "a name is not UTF-8 text"
     why = "ONNX IR: names are UTF-8 strings."
     fixes = ["export the model again; the file is damaged"]
@@ -241,10 +245,12 @@ def undecodable(label: str, name: bytes) -> ModelError:
 
 
 def value_type(info: onnx.ValueInfoProto) -> TensorType:
+    """The type of an input, output or tensor."""
     return _tensor_type(info.name, info.type)
 
 
 def _tensor_type(name: str, proto: onnx.TypeProto) -> TensorType:
+    """The type of a TypeProto."""
     kind = proto.WhichOneof("value") or "tensor_type"
     if kind != "tensor_type":
         plain = kind.removesuffix("_type")
@@ -261,6 +267,7 @@ def _tensor_type(name: str, proto: onnx.TypeProto) -> TensorType:
 
 
 def _length(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """The size of an axis, its name, or None."""
     if dim.HasField("dim_value"):
         number = dim.dim_value
         return number if number >= 0 else None
@@ -279,6 +286,7 @@ def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Part) -> 
 
 
 def _refuse_duplicates(scope: GraphContext, what: str, names: list[str]) -> None:
+    """Raise ModelError if a name occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -292,6 +300,7 @@ _NONE: Mapping[str, Attribute] = {}
 def _node(
     proto: onnx.NodeProto, index: int, reads: tuple[str, ...], makes: tuple[str, ...], scope: GraphContext
 ) -> Node:
+    """A Node from its NodeProto."""
     domain, op_type = proto.domain, intern(proto.op_type)
     domain = "" if domain == "ai.onnx" else intern(domain)
     opset = scope.opsets.get(domain, schema.ASSUMED.get(domain))
@@ -303,6 +312,7 @@ def _node(
 
 
 def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -> ModelError:
+    """The QR105 error of a domain that the model does not import."""
     from qrun.ir.foreign import foreign_domain
 
     known = any(schema.schema("", op_type, opset) for opset in reversed(schema.OPSETS))
@@ -330,6 +340,7 @@ def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -
 
 
 def _attributes(proto: onnx.NodeProto, node: str, scope: GraphContext) -> dict[str, Attribute]:
+    """A node's attributes by name. Raises ModelError if one occurs twice."""
     found: dict[str, Attribute] = {}
     for attribute in proto.attribute:
         if attribute.name in found:
@@ -339,6 +350,7 @@ def _attributes(proto: onnx.NodeProto, node: str, scope: GraphContext) -> dict[s
 
 
 def _text(data: bytes) -> str | bytes:
+    """UTF-8 as text; other bytes as they are."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -356,6 +368,7 @@ _SCALARS: dict[int, Callable[[AttributeProto], Attribute]] = {
 
 
 def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribute:
+    """The value of an attribute."""
     where = f"attribute {proto.name} of {node}"
     if proto.type in _SCALARS:
         return _SCALARS[proto.type](proto)
@@ -379,4 +392,5 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
 
 
 def subgraph(graph: onnx.GraphProto, scope: GraphContext) -> Model:
+    """A graph of an attribute as a Model."""
     return Model(name=graph.name, opsets=scope.opsets, **build_graph(graph, scope))

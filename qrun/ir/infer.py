@@ -112,6 +112,7 @@ def _ask(what: str, *arguments: Any) -> Any:
 
 
 def _type_proto(value: TensorType) -> onnx.TypeProto:
+    """A type as TypeProto."""
     if value.kind == "map":
         assert value.key is not None
         assert value.element is not None
@@ -167,4 +168,5 @@ def _without_made_up(value: TensorType) -> TensorType:
 
 
 def _is_made_up(size: int | str | None) -> bool:
+    """Whether onnx invented the name of an axis."""
     return isinstance(size, str) and size.startswith("unk__")

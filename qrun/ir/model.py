@@ -95,6 +95,7 @@ class Node:
 
     @property
     def subgraphs(self) -> Iterator[Model]:
+        """The graphs in the node's attributes."""
         return (graph for _, graph in self.graphs())
 
     def graphs(self) -> Iterator[tuple[str, Model]]:

@@ -33,6 +33,7 @@ _TYPED = tuple(dict.fromkeys(_FIELDS.values()))
 
 
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
+    """The QR103 error of a tensor whose data contradicts its type or shape."""
     what = f"tensor {tensor!r} contradicts itself"
     facts = [("expected", expected), ("got", got)]
     fixes = ["export the model again; the file is damaged or was written by hand"]
@@ -108,12 +109,14 @@ def _data_fields(tensor: onnx.TensorProto) -> list[str]:
 
 
 def _expect(name: str, dims: tuple[int, ...], number: int, unit: str, wanted: int, got: int) -> None:
+    """Raise ModelError unless a tensor has the wanted number of items."""
     if wanted != got:
         claim = f"{wanted} {unit} for {type_name(DTYPES[number])} {shape_text(dims)}"
         raise bad_tensor(name, claim, f"{got} {unit}")
 
 
 def _strings(tensor: onnx.TensorProto, name: str, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """The strings of a tensor."""
     _expect(name, tuple(tensor.dims), 8, "strings", count, len(tensor.string_data))
     array = np.empty(count, object)
     array[:] = [item.decode("utf-8", "replace") for item in tensor.string_data]
@@ -137,6 +140,7 @@ def _place(tensor: onnx.TensorProto, name: str, nbytes: int) -> tuple[str, str, 
 
 
 def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """The elements of raw bytes; `number` is ONNX's number of the type."""
     bits = PACKED_BITS.get(number)
     if bits is None:
         dtype = DTYPES[number]
@@ -163,6 +167,7 @@ def _unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any,
 def _decode_fields(
     tensor: onnx.TensorProto, name: str, dims: tuple[int, ...], number: int, count: int
 ) -> np.ndarray[Any, np.dtype[Any]]:
+    """The elements of a tensor that are stored in a typed field."""
     values = getattr(tensor, _FIELDS[number])
     dtype = DTYPES[number]
     if PACKED_BITS.get(number, 6) < 6:
@@ -247,6 +252,7 @@ def _in_range(name: str, indices: Array, size: int, along: str = "") -> None:
 
 
 def _text(place: int, dims: tuple[int, ...]) -> str:
+    """A flat index as an index per axis, in words."""
     index: list[int] = []
     for size in reversed(dims):
         place, along = divmod(place, size)

@@ -112,10 +112,12 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def _axis(name: str) -> str:
+    """An axis name, shortened if it is long."""
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
 def _first(told: list[str], count: int) -> list[str]:
+    """Lines, and how many more there are than these."""
     return [*told, f"... {count - len(told)} more"] if count > len(told) else told
 
 

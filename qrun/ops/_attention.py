@@ -163,6 +163,7 @@ class Cache:
         self.filled = filled
 
     def part(self, number: int) -> Cache:
+        """The cache of keys (0) or values (1)."""
         return Cache(None if self.past is None else self.past[number], self.shared, self.filled)
 
     def extend(self, new: Array, name: str, ctx: Context) -> tuple[Array, Array, int]:
@@ -286,6 +287,7 @@ class Places:
 
 
 def number(total: Array) -> int:
+    """The one number of total_sequence_length."""
     if total.size != 1:
         raise bad_shape("total_sequence_length", "a scalar", total)
     return int(total.reshape(-1)[0])

@@ -33,11 +33,13 @@ class InnerNode:
 
     @property
     def definition(self) -> OpDef:
+        """The operator's declaration."""
         found = find("", self.op_type, self.version)
         assert found is not None
         return found
 
     def run(self, args: Sequence[Any], ctx: Context) -> Any:
+        """Run the operator's reference kernel."""
         return self.definition.compute(args, self.attributes, ctx)
 
 
@@ -55,6 +57,7 @@ def node(op_type: str, inputs: Sequence[Array | None], ctx: Context, version: in
 
 
 def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
+    """An input of the outer node by its position, or the named output of an inner node."""
     if value is None:
         return None
     return inputs[value] if isinstance(value, int) else made[value]
@@ -92,6 +95,7 @@ def nodes_kernel(
 
 
 def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[Any]) -> NativeKernel:
+    """The native kernel of an inner node; `place` is its number."""
     definition = node.definition
     if definition.lowering is None:
         raise declined(f"no native kernel for its {node.op_type}")

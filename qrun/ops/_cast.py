@@ -86,6 +86,7 @@ def _real(x: Array) -> Array:
 
 
 def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
+    """Convert to float8e8m0: a power of two."""
     least, most = 2.0**-127, 2.0**127
     inside = (x >= least) & (x <= most)
     mantissa, exponent = np.frexp(np.where(inside, x, 1.0).astype(np.float64))
@@ -97,6 +98,7 @@ def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
 
 
 def _to_integer(x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+    """Convert to an integer type; numbers outside its range are observed."""
     if x.dtype.kind in "iu":
         return x.astype(np.int8).astype(dtype) if dtype in _LOW_BIT else x.astype(dtype)
     with np.errstate(all="ignore"):
@@ -127,6 +129,7 @@ def _to_signed(whole: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _to_text(x: Array) -> Array:
+    """Convert to strings."""
     text = np.empty(x.size, object)
     if x.dtype.kind in "iu":
         text[:] = [str(v) for v in x.reshape(-1).tolist()]
@@ -170,5 +173,6 @@ def _odd(number: float, text: str) -> float:
 
 
 def _not_a_number(x: Array, place: int, text: str, expected: str) -> Exception:
+    """The error of a string that is no number; `place` is its flat index."""
     where = [int(i) for i in np.unravel_index(place, x.shape)]
     return refuse(f"the string at {where} is not such a number", "input", expected, repr(text)[:60])

@@ -65,6 +65,7 @@ def chained_products(
 
 
 def _blocks(a: Array, b: Array, shape: tuple[int, ...], alpha: float, first: Array | None, block: int) -> Array:
+    """a @ b in blocks of the depth: each block a chain of fused multiply-adds, blocks added one by one."""
     y = None if first is None else np.broadcast_to(first.astype(_FLOAT), shape)
     for k in range(0, max(a.shape[-1], 1), block):
         sums = _chains(widen(a[..., k : k + block]), widen(b[..., k : k + block, :]), shape)
@@ -144,6 +145,7 @@ class SumOrder:
 
     @property
     def text(self) -> str:
+        """The order in words."""
         if self.kind == "chains":
             return f"blocks of {self.block} fused multiply-adds"
         return "groups of 4 products" if self.kind == "fours" else "8 partial sums"
@@ -232,6 +234,7 @@ def ordered_products(
 
 
 def _fours(a: Array, b: Array, first: Array | None) -> Array:
+    """a @ b with groups of four products, each group summed before it is added."""
     y = _FLOAT.type(0) if first is None else first
     for k, size in _groups(a.shape[-1]):
         y = np.asarray(y + _sum_in_chains(lambda at: a[..., at, None] * b[..., at, None, :], range(k, k + size)))
@@ -239,6 +242,7 @@ def _fours(a: Array, b: Array, first: Array | None) -> Array:
 
 
 def _lanes(a: Array, b: Array, first: Array | None, columns: bool) -> Array:
+    """a @ b with 8 partial sums, joined in a tree at the end."""
     k = a.shape[-1]
     sums = np.zeros((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), _LANES, a.shape[-2], b.shape[-1]), _FLOAT)
     for start in range(0, k, _LANES):
@@ -265,6 +269,7 @@ def _groups(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _sum_in_chains(term: Callable[[int], Array], places: range) -> Array:
+    """The sum of terms, one after the other."""
     total = term(places[0])
     for place in places[1:]:
         total = total + term(place)

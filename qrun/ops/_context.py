@@ -97,6 +97,7 @@ class Context:
         return place < len(self.fixed) and self.fixed[place]
 
     def wants(self, place: int) -> bool:
+        """Whether output number `place` is asked for."""
         return place < len(self.wanted) and self.wanted[place]
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
@@ -108,6 +109,7 @@ class Context:
     def observe(
         self, kind: str, param: str, count: int, total: int, first: Sequence[int] = (), detail: str = ""
     ) -> None:
+        """Note something about a tensor's elements, such as saturation, for the rules to report."""
         if count and self.observing:
             self.observations.append(Observation(kind, param, count, total, tuple(int(i) for i in first), detail))
 
@@ -201,6 +203,7 @@ def per_channel(array: Given, name: str, channels: int, op_type: str) -> Given:
 
 
 def parameter_kind(name: str) -> str:
+    """ "zero point" or "scale"."""
     return "zero point" if "zero_point" in name else "scale"
 
 

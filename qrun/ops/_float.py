@@ -162,4 +162,5 @@ def product(a: Array, b: Array) -> Array:
 
 
 def _magnitude(x: Array) -> int:
+    """The largest absolute value of integers."""
     return max(abs(int(x.min())), abs(int(x.max()))) if x.size else 0

@@ -50,6 +50,7 @@ class Grain:
             yield from _cut(part, 0)
 
     def _parts(self, x: Array, y: Array, scale: Array, zero: Array | None) -> Iterator[tuple[Array, ...]]:
+        """Views of x, y, scale and zero point that broadcast together, part by part."""
         outer, inner = math.prod(self.shape[: self.axis]), math.prod(self.shape[self.axis + 1 :])
         length = self.shape[self.axis]
         if self.kind == "per-axis":
@@ -75,10 +76,12 @@ class Grain:
 
 
 def _as(zero: Array | None, scale: Array, shape: Shape) -> Array:
+    """The zero point in another shape (the scale stands in for a missing one)."""
     return (scale if zero is None else zero).reshape(shape)
 
 
 def _cut(parts: tuple[Array, ...], axis: int) -> Iterator[tuple[Array, ...]]:
+    """Cut views along their axes until each has at most BLOCK elements."""
     x = parts[0]
     if x.size <= BLOCK or axis == 4:
         yield parts
@@ -125,6 +128,7 @@ def grain(
 
 
 def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, name: str) -> Grain:
+    """How a scale's elements belong to x: per tensor, per axis or blocked. Raises OperatorError."""
     if block_size:
         return _block_grain(x, scale, axis or 0, block_size, op, name)
     if scale.size == 1 and scale.ndim <= 1:
@@ -146,6 +150,7 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
 
 
 def _axis(x: Array, axis: int, op: str) -> int:
+    """The axis, counted from 0. Raises OperatorError if x has no such axis."""
     if not -x.ndim <= axis < x.ndim:
         what = f"axis {axis} is out of range for a rank-{x.ndim} x"
         expected = f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "a scalar scale: x has no axes"
@@ -156,6 +161,7 @@ def _axis(x: Array, axis: int, op: str) -> int:
 
 
 def _block_grain(x: Array, scale: Array, axis: int, block_size: int, op: str, name: str) -> Grain:
+    """The grain of a blocked scale. Raises OperatorError if its shape does not fit x."""
     if block_size < 0:
         raise _bad_block("a positive number, or 0 for none", block_size, op)
     if scale.ndim != x.ndim or not x.ndim:
@@ -178,12 +184,14 @@ def _block_grain(x: Array, scale: Array, axis: int, block_size: int, op: str, na
 
 
 def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = "") -> OperatorError:
+    """The error of a scale whose shape does not fit."""
     from qrun.ops._advice import PER_AXIS
 
     return bad_parameter(name, expected, scale, why=why, fix=fix or PER_AXIS)
 
 
 def _bad_block(expected: str, got: int, op: str) -> OperatorError:
+    """The error of a block_size that does not fit."""
     why = f"{op}: the scale's shape and block_size must agree."
     return refuse(f"block_size is {got}", "block_size", expected, str(got), why=why, code="QR204")
 

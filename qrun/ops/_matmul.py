@@ -150,6 +150,7 @@ def column_param(array: Given, name: str, b: Array, op_type: str) -> Given:
 
 
 def _param(array: Given, name: str, matrix: Array, axis: int, op_type: str) -> Given:
+    """A scale or zero point in the shape that broadcasts with its matrix. Raises OperatorError."""
     if array is None:
         return None
     if array.ndim <= 1 and array.size == 1:
@@ -208,6 +209,7 @@ def matmul_shape(acc: Array, a: Array, b: Array) -> Array:
 
 
 def matmul_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of a matrix product."""
     return int(np.prod(outputs[0], dtype=np.int64)) * (inputs[0][-1] if inputs[0] else 0)
 
 

@@ -181,6 +181,7 @@ def quantizers(node: Node) -> tuple[Quantizer, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[Quantizer, ...]:
+    """The quantized tensors of a node with their scales and zero points."""
     known = facts(domain, op_type) if (domain, op_type) in _listed_operators() else None  # others need not be imported
     if known is None:
         return ()
@@ -252,4 +253,5 @@ def bias(node: Node) -> Bias | None:
 
 
 def _slot(inputs: Sequence[str], known: Facts, place: int) -> Slot | None:
+    """The input at a position; None if it is missing."""
     return Slot(known.names[place], place, inputs[place]) if 0 <= place < len(inputs) and inputs[place] else None

@@ -101,6 +101,7 @@ def cubic(t: Array, a: float) -> Array:
 
 
 def linear(t: Array, a: float) -> Array:
+    """The weights of linear interpolation at distances t."""
     return np.asarray(np.maximum(0.0, 1 - np.abs(t)))
 
 
@@ -152,6 +153,7 @@ def resampled_shape(
 
 
 def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context) -> Array:
+    """Resample x along its axes, one after the other."""
     shape = resampled_shape(x, axes, options, ctx)
     if 0 in shape:
         return np.empty(shape, x.dtype)
@@ -178,11 +180,13 @@ def axis_table(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> 
 
 
 def _places(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> Array:
+    """The source coordinate of each output index along an axis."""
     ctx.claim((axis.out,), 8, "coordinates")
     return coordinates(axis, options.coordinate_transformation_mode, np.float32 if ctx.arith == "ort" else np.float64)
 
 
 def _table(axis: ResampledAxis, place: Array, options: ResizeAttributes, ctx: Context) -> Table | None:
+    """Source indices and weights of each output index; None if the axis stays as it is."""
     still = axis.out == axis.length and np.array_equal(place, np.arange(axis.out))
     if still and not (options.antialias and axis.scale < 1):
         return None
@@ -198,6 +202,7 @@ def _table(axis: ResampledAxis, place: Array, options: ResizeAttributes, ctx: Co
 
 
 def _one_axis(y: Array, axis: ResampledAxis, table: Table | None) -> Array:
+    """Resample along one axis."""
     if table is None:
         return y
     index, weight = table
@@ -224,6 +229,7 @@ def in_order(weight: Array) -> bool:
 
 
 def _round(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+    """Convert to the output's type: rounded (truncated in ort arithmetic) and saturated for integers."""
     if dtype.kind == "c":
         with np.errstate(all="ignore"):
             return y.astype(dtype)
@@ -240,6 +246,7 @@ def _round(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
 
 
 def _extrapolate(y: Array, outside: Sequence[tuple[int, Array]], value: float, ctx: Context) -> Array:
+    """Fill elements whose coordinates are outside the source with `value`."""
     masks = [mask.reshape((-1,) + (1,) * (y.ndim - axis - 1)) for axis, mask in outside if mask.any()]
     if not masks:
         return y

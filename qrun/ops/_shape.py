@@ -32,6 +32,7 @@ def scalar(array: Array, name: str) -> Any:
 
 
 def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None:
+    """Raise OperatorError unless a list has the wanted length."""
     if len(values) != wanted:
         raise misfit(f"{name} has {len(values)} numbers", name, f"{wanted} numbers", shape_text(tuple(values)), why=why)
 

@@ -125,12 +125,14 @@ class AttributeSpec:
 
     @property
     def text(self) -> str:
+        """The attribute's type in words."""
         names = {np.ndarray: "a tensor", TensorType: "a type", int: "an int", float: "a float", str: "a string"}
         if self.kind is tuple:
             return f"a list of {names[self.item or int].split()[-1]}s"
         return names.get(self.kind, self.kind.__name__)
 
     def fits(self, value: Attribute) -> bool:
+        """Whether a value has the attribute's type."""
         if self.kind is tuple:
             return isinstance(value, tuple) and all(isinstance(v, self.item or int) for v in value)
         return isinstance(value, self.kind)
@@ -213,6 +215,7 @@ def flat(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
+    """The fields of a record as parameters."""
     names, written = vars(sys.modules[kind.__module__]), field_types(kind)
     for name, default in fields_of(kind).items():
         value = inspect.Parameter.empty if default is MISSING else default
@@ -220,11 +223,13 @@ def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
 
 
 def _type(annotation: Any, names: dict[str, Any]) -> Any:
+    """The type of an annotation."""
     return eval(_compile(annotation), names) if isinstance(annotation, str) else annotation
 
 
 @cache
 def _compile(annotation: str) -> CodeType:
+    """The code of an annotation."""
     return compile(annotation, "<annotation>", "eval")
 
 
@@ -272,6 +277,7 @@ def attributes_given(
 
 
 def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
+    """The error of an attribute that the operator does not define."""
     from qrun.ops._advice import attribute_fix
 
     near = close_matches(name, names)

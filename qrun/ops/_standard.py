@@ -24,6 +24,7 @@ def _number(args: Sequence[Any], place: int, otherwise: int = 0) -> int:
 
 
 def _frames(args: Sequence[Any]) -> Sequence[int]:
+    """The output shape of STFT, for the memory claim."""
     signal, window = args[0], args[2] if len(args) > 2 else None
     batch, samples = signal.shape[:2] if signal.ndim > 1 else (1, 0)
     length = _number(args, 3, samples if window is None else window.size)
@@ -41,6 +42,7 @@ _SIZES: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], Sequence[int]]
 
 
 def _ignores(attributes: Mapping[str, Any], args: Sequence[Any]) -> bool:
+    """Whether the loss averages over targets of -1, which onnx.reference gets wrong."""
     mean = attributes.get("reduction", "mean") == "mean"
     return mean and attributes.get("ignore_index") == -1 and (len(args) < 3 or args[2] is None)
 

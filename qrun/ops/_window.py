@@ -72,6 +72,7 @@ def check_rank(rank: int, param: str) -> None:
 
 
 def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, least: int) -> tuple[int, ...]:
+    """A list of strides or dilations with one number per spatial axis. Raises OperatorError."""
     if not values:
         return (default,) * rank
     if len(values) != rank or any(v < least or v > INT32_MAX for v in values):
@@ -132,6 +133,7 @@ def _places(n: int, extent: int, stride: int, begin: int, end: int, ceil_mode: b
 def _padding(
     size: Sequence[int], extent: Sequence[int], step: Sequence[int], pads: Sequence[int] | None, auto_pad: str
 ) -> tuple[list[int], list[int]]:
+    """The padding before and after each spatial axis. Raises OperatorError."""
     rank = len(size)
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise refuse(

@@ -95,6 +95,7 @@ def _lower_clip(site: LoweringContext) -> NativeKernel:
 
 
 def _numbers(limits: Iterable[float]) -> list[float]:
+    """The limits as numbers. Raises Declined for NaN."""
     found = list(limits)
     if any(map(math.isnan, found)):
         raise declined("a limit is NaN")
@@ -365,6 +366,7 @@ def _lower_fast_gelu(site: LoweringContext) -> NativeKernel:
 
 
 def _add_bias(x: Array, bias: Array, name: str, ctx: Context) -> Array:
+    """x + bias; bias must be a vector of x's last axis."""
     _check_bias(x, bias, name, ctx)
     return binary(np.add, x, bias, ctx)
 

@@ -32,6 +32,7 @@ _PADDED = 24
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of Attention."""
     q, k, v = inputs[:3]
     past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
     if len(q) == 3:
@@ -116,6 +117,7 @@ def attention(
 
 
 def _check_modes(attributes: AttentionAttributes) -> None:
+    """Raise OperatorError for attributes outside their range."""
     for name in ("left_window_size", "right_window_size"):
         value = getattr(attributes, name)
         require(name, value >= -1, "-1 (no end), 0 or more", value)
@@ -155,6 +157,7 @@ def _by_head(given: AttentionInputs, attributes: AttentionAttributes, ctx: Conte
 
 
 def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
+    """Raise OperatorError for a cache that does not fit keys and values."""
     past_key, past_value, lengths = given.past_key, given.past_value, given.nonpad_kv_seqlen
     both_or_none(past_key=past_key, past_value=past_value)
     for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):

@@ -44,6 +44,7 @@ def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode
 
 
 def _mode(round_mode: str) -> str:
+    """The round_mode. Raises OperatorError for unknown ones."""
     one_of("round_mode", round_mode, ROUND_MODES)
     return round_mode
 

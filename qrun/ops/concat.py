@@ -53,6 +53,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
+    """Split a tensor into parts of these lengths along an axis. Raises OperatorError."""
     place = axis_in(axis, input.ndim)
     size = input.shape[place]
     if len(lengths) != ctx.outputs:
@@ -68,6 +69,7 @@ def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple
 
 
 def _equal(input: Array, axis: int, count: int) -> list[int]:
+    """The lengths of `count` equal parts. Raises OperatorError."""
     size = input.shape[axis_in(axis, input.ndim)]
     if count < 1 or size % count:
         raise misfit(
@@ -138,6 +140,7 @@ for _declared in (split_2, split_13, split):
 
 
 def _lengths(split: Array) -> list[int]:
+    """The lengths of a Split, from its input."""
     if split.ndim != 1 or split.dtype.kind != "i":
         return list(ints(split, "split"))
     return [int(n) for n in split.tolist()]
@@ -146,6 +149,7 @@ def _lengths(split: Array) -> list[int]:
 def _cuts(
     data: Array, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None, steps: Sequence[int] | None
 ) -> tuple[builtins.slice, ...]:
+    """Slice's parameters as one Python slice per axis. Raises OperatorError."""
     same_length(ends, len(starts), "ends", "Slice: one end for each start.")
     if axes is None:
         axes = range(len(starts))
@@ -199,6 +203,7 @@ def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, st
 def _input_cuts(
     data: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> tuple[builtins.slice, ...]:
+    """Slice's inputs as one Python slice per axis. Raises OperatorError."""
     return _cuts(
         data,
         ints(starts, "starts"),
@@ -210,6 +215,7 @@ def _input_cuts(
 
 @slice_1.native
 def _lower_1(site: LoweringContext) -> NativeKernel:
+    """The native kernel of Slice-1, whose parameters are attributes."""
     (data,), a = site.inputs, site.attributes
     return slice_kernel(site, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
 
@@ -230,6 +236,7 @@ def pad_2(data: Array, *, pads: tuple[int, ...], mode: str = "constant", value: 
 
 
 def _attribute(value: float, dtype: np.dtype[Any]) -> Array:
+    """A float attribute in the data's type."""
     with np.errstate(all="ignore"):
         return np.array(value, np.float32).astype(dtype)
 
@@ -259,6 +266,7 @@ def pad(
 def _pad(
     data: Array, pads: Sequence[int], constant: Array | None, axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> Array:
+    """Pad with a constant, with edge elements, or by reflection or wrapping."""
     sizes = _check_pads(data, pads, axes, mode, ctx)
     if mode == "constant":
         made = np.empty([n + b + e for n, b, e in sizes], data.dtype)
@@ -320,6 +328,7 @@ def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
 
 
 def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
+    """The padding value in the data's type; 0 if not given."""
     if value is None:
         return "" if dtype == np.object_ else np.zeros((), dtype)
     if value.size != 1 or value.ndim > 1:
@@ -329,6 +338,7 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
 
 @pad_2.native
 def _lower_2(site: LoweringContext) -> NativeKernel:
+    """The native kernel of Pad-2, whose parameters are attributes."""
     (data,), a = site.inputs, site.attributes
     return _lower_pads(site, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
 
@@ -343,6 +353,7 @@ def _lower_pad(site: LoweringContext) -> NativeKernel:
 def _lower_pads(
     site: LoweringContext, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
 ) -> NativeKernel:
+    """The native kernel of a Pad; `value` makes the padding value."""
     from qrun.native.kernels.copy import pad_copy
 
     data, engine = site.inputs[0], site.engine

@@ -110,6 +110,7 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx
 
 
 def _ceil(quotient: float, numbers: tuple[float, ...]) -> int:
+    """The number of elements of a range. Raises OperatorError if it is not finite."""
     if not math.isfinite(quotient):
         shown = ", ".join(map(str, numbers))
         raise refuse("the range has no finite length", "limit", "finite start, limit and delta", shown)

@@ -29,6 +29,7 @@ def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
 
 
 def _truth(value: Array, param: str, what: str) -> bool:
+    """The bool of a condition. Raises OperatorError if it is not one bool."""
     if value.dtype != np.bool_:
         raise refuse(f"{what} is {type_name(value.dtype)}", param, "bool", type_name(value.dtype), code="QR203")
     if value.size != 1:
@@ -142,6 +143,7 @@ class ScanOutput:
 
 
 def _one(value: Array) -> int:
+    """The one integer of M. Raises OperatorError."""
     if value.size != 1:
         raise misfit("M is not one element", "M", "a scalar", value)
     return int(value.reshape(())[()])
@@ -216,6 +218,7 @@ def _of_batch(parts: Sequence[Array]) -> Array:
 
 
 def _pad(whole: Array, length: int) -> Array:
+    """An array with zeros appended along its first axis."""
     return np.concatenate([whole, np.zeros((length - len(whole), *whole.shape[1:]), whole.dtype)])
 
 
@@ -284,11 +287,13 @@ def _require_all(values: Sequence[Array | None], name: str) -> list[Array]:
 
 
 def _states(inputs: Sequence[Array], scanned: int) -> int:
+    """The number of state variables of a Scan."""
     require("num_scan_inputs", 0 < scanned <= len(inputs), f"1 to {len(inputs)}, the inputs", scanned)
     return len(inputs) - scanned
 
 
 def _numbers(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:
+    """An axis or direction for each scan input or output; 0 if not given. Raises OperatorError."""
     numbers = (0,) * count if given is None else given
     if len(numbers) != count or ("directions" in name and not {*numbers} <= {_FORWARD, _REVERSE}):
         expected = f"{count} numbers" + (", 0 or 1" if "directions" in name else "")

@@ -55,6 +55,7 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
 
 
 def _order(x: Array, w: Array, win: SlidingWindow, group: int, ctx: Context) -> SumOrder:
+    """The order in which the arithmetic adds the products of a Conv."""
     return ort_conv_order(x.shape, w.shape, win, group) if ctx.arith == "ort" and x.dtype == np.float32 else SumOrder()
 
 
@@ -137,6 +138,7 @@ def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array 
 
 @conv_integer.native
 def _lower_integer(site: LoweringContext) -> NativeKernel:
+    """The native kernel of ConvInteger."""
     from qrun.native.kernels.conv import KINDS, dynamic_sums, reach
 
     x, w, *_ = site.inputs
@@ -153,6 +155,7 @@ def _lower_integer(site: LoweringContext) -> NativeKernel:
 
 
 def _transpose_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of ConvTranspose."""
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])
 
 
@@ -262,6 +265,7 @@ class _Placement:
 
 
 def _axis_numbers(values: Sequence[int], rank: int, name: str, below: Sequence[int]) -> tuple[int, ...]:
+    """A number for each spatial axis, below a limit; 0 if not given. Raises OperatorError."""
     if not values:
         return (0,) * rank
     if len(values) != rank or any(not 0 <= v < limit for v, limit in zip(values, below, strict=True)):

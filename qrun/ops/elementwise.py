@@ -52,6 +52,7 @@ def binary_operator(
 
 
 def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:
+    """Note the zeros of a divisor."""
     if ctx.observing:
         zero = divisor == 0
         count = int(np.count_nonzero(zero))
@@ -109,6 +110,7 @@ def div(A: Array, B: Array, *, ctx: Context) -> Array:
 
 
 def _truncate(a: Array, b: Array) -> Array:
+    """The quotient of integers, rounded towards zero."""
     quotient = np.asarray(np.floor_divide(a, b))
     if a.dtype.kind == "i":
         quotient += ((a < 0) != (b < 0)) & (np.remainder(a, b) != 0)
@@ -168,12 +170,14 @@ def max_(*data_0: Array, ctx: Context) -> Array:
 
 
 def _fold(op_type: str, choose: Callable[[Array, Array], Any], arrays: Sequence[Array], ctx: Context) -> Array:
+    """Combine several arrays by a function of two, such as the maximum."""
     common_shape(op_type, arrays, ctx)
     with np.errstate(all="ignore"):
         return np.asarray(reduce(partial(_choose, choose), arrays))
 
 
 def _choose(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
+    """Maximum or minimum of two arrays, with the sign of zeros as IEEE 754 has it."""
     made = np.asarray(choose(a, b))
     if is_integer(a.dtype) or (made != 0).all():
         return made
@@ -386,6 +390,7 @@ def hardmax(input: Array, *, axis: int = -1, ctx: Context) -> Array:
 
 
 def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
+    """1 at the first largest element along an axis, 0 elsewhere."""
     ctx.claim(x.shape, x.itemsize + 4)
     lines = np.moveaxis(x, axis, -1)
     rows = widen(lines).reshape(-1, x.shape[axis]) if x.size else np.zeros((0, 0))

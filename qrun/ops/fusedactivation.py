@@ -166,6 +166,7 @@ def _lower_gated_add(site: LoweringContext) -> NativeKernel:
 
 
 def _check_gate(x: Array, y: Array, gate: Array) -> None:
+    """Raise OperatorError for a gate whose shape does not fit."""
     if not x.ndim:
         raise bad_shape("X", "[...,C]", x)
     with_shape(y, "Y", x.shape)
@@ -211,6 +212,7 @@ def _lower_gated_rms_norm(site: LoweringContext) -> NativeKernel:
 
 
 def _function(activation: str) -> str:
+    """The operator of an activation's name."""
     return "Sigmoid" if activation == "sigmoid" else "Swish"
 
 

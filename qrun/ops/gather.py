@@ -243,6 +243,7 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = 
 
 
 def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
+    """Copy data with updates at the indices along an axis, combined by `reduction`."""
     places = element_places(data, indices, axis)
     _check_shape(updates, indices.shape, "indices' shape")
     return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)
@@ -283,10 +284,12 @@ def _native_reduction(site: LoweringContext, fits: bool) -> str:
 
 
 def _known_reductions(ctx: Context) -> tuple[str, ...]:
+    """The reductions that the opset version has."""
     return ("none", "add", "mul", *(("max", "min") if ctx.version >= 18 else ()))
 
 
 def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
+    """Raise OperatorError unless updates have this shape."""
     if updates.shape != tuple(shape):
         raise misfit("updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates)
 

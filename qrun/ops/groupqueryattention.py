@@ -54,6 +54,7 @@ _PLACES = (("query", 1), ("past_key", 2))
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of GroupQueryAttention."""
     y = outputs[0]
     length = outputs[1][2] if len(outputs) > 1 and len(outputs[1]) == 4 else y[1]
     return 2 * y[0] * y[1] * y[2] * length
@@ -230,6 +231,7 @@ def _attend(
 
 
 def _normalize(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx: Context) -> tuple[Array, Array]:
+    """Queries and keys with their RMS normalization, if the node has its weights."""
     q_weight, k_weight = given.q_norm_weight, given.k_norm_weight
     both_or_none(q_norm_weight=q_weight, k_norm_weight=k_weight)
     if q_weight is None or k_weight is None:
@@ -250,6 +252,7 @@ def _rotate(
     interleaved: bool,
     ctx: Context,
 ) -> tuple[Array, Array]:
+    """Queries and keys with rotary embedding. Raises OperatorError if there are no angles."""
     cos_cache, sin_cache, position_ids = given.cos_cache, given.sin_cache, given.position_ids
     if cos_cache is None or sin_cache is None:
         raise refuse("there are no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
@@ -281,6 +284,7 @@ def _longer(x: Given, count: int, axis: int) -> Given:
 
 
 def _bias_of(bias: Array | None, number: int, rows: int, step: Places, columns: int) -> Array | None:
+    """The attention bias of one sample, cut to its columns."""
     if bias is None:
         return None
     own = number if bias.shape[0] > 1 else 0
@@ -364,6 +368,7 @@ def rotary_embedding_1(
 
 
 def _by_head(x: Array, name: str, heads: int) -> Array:
+    """x as [B,heads,length,size]. Raises OperatorError."""
     if x.ndim == 4:
         return x
     if x.ndim != 3:

@@ -186,12 +186,14 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
 
 
 def _check_fit(p: Array, x: Array, name: str) -> Array:
+    """The parameter as float64. Raises OperatorError unless it broadcasts to x."""
     if not broadcasts_to(p.shape, x.shape):
         raise misfit(f"{name} does not fit the input", name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
     return widen(p)
 
 
 def _stash(stash_type: int) -> Any:
+    """The type of stash_type. Raises OperatorError for other numbers."""
     require("stash_type", stash_type in _STASH, "1 float32, 16 bfloat16", stash_type)
     return np.dtype(_STASH[stash_type])
 
@@ -432,6 +434,7 @@ def sum_embeddings(
 
 
 def _embedding_rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
+    """The rows of a table with these ids. Raises OperatorError for ids outside it."""
     check_range(ids, len(table), name, "row", "QR208")
     return np.asarray(node("Gather", [table, ids], ctx, axis=0))
 

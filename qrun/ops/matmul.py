@@ -50,6 +50,7 @@ def _sums(left: Array, right: Array, order: SumOrder, ctx: Context, alpha: float
 
 
 def _products(a: Array, b: Array, ctx: Context, order: SumOrder, whole: bool, alpha: float = 1.0) -> Array:
+    """a @ b in an order of sums; `whole`: as one product of matrices."""
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if whole else a
     made = _sums(rows, b.reshape(b.shape[-2:]) if whole else b, order, ctx, alpha)
     return made.reshape((*a.shape[:-1], b.shape[-1])) if whole else made
@@ -133,6 +134,7 @@ def _scaled_bias(c: Array, beta: float) -> Array:
 
 
 def _times(x: Array, factor: float) -> Array:
+    """x * factor, truncated for integers."""
     if factor == 1:
         return x
     if abs(factor) < 2**31 and factor == int(factor):
@@ -141,6 +143,7 @@ def _times(x: Array, factor: float) -> Array:
 
 
 def _fused_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of FusedMatMul."""
     a = inputs[0]
     return matmul_macs([tuple(a[axis] for axis in _perm(len(a), attributes, "A"))], outputs, {})
 
@@ -256,6 +259,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
 
 
 def _equation_error(message: str, expected: str, equation: str) -> OperatorError:
+    """The error of an Einsum equation."""
     return refuse(message, "equation", expected, equation[:80], code="QR204")
 
 
@@ -294,6 +298,7 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
 
 
 def _sizes(terms: Sequence[tuple[str, ...]], inputs: Sequence[Array]) -> dict[str, int]:
+    """The size of each index of an Einsum equation. Raises OperatorError if two inputs differ."""
     sizes: dict[str, int] = {}
     for place, (labels, x) in enumerate(zip(terms, inputs, strict=True)):
         for label, n in zip(labels, x.shape, strict=True):

@@ -325,6 +325,7 @@ def _lower_wide(site: LoweringContext) -> NativeKernel:
 
 
 def _real_matmul(a: Array, a_zero: Array, b: Array, b_zero: Array, ctx: Context) -> Array:
+    """(a - a_zero) @ (b - b_zero) in float64."""
     left, right = claim_product(a, b, ctx, 48)
     left, right = (x.astype(np.float64) - zero.astype(np.float64) for x, zero in ((left, a_zero), (right, b_zero)))
     with np.errstate(all="ignore"):
@@ -356,4 +357,5 @@ def _real_quotient(
 
 
 def _compare(a: DoubleDouble, b: DoubleDouble) -> Array:
+    """The sign of a - b, element by element."""
     return np.asarray(np.where(a.hi == b.hi, np.sign(a.lo - b.lo), np.sign(a.hi - b.hi)))

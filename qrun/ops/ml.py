@@ -229,6 +229,7 @@ def cast_map(X: Array, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", ma
 
 
 def _cast(value: float | str, target: np.dtype[Any]) -> Any:
+    """A value in another type. Raises OperatorError if it has no such number."""
     try:
         if target == _TEXT:
             return value if isinstance(value, str) else f"{value:f}"
@@ -241,6 +242,7 @@ def _cast(value: float | str, target: np.dtype[Any]) -> Any:
 
 
 def _map(value: Array) -> tuple[Array, Array]:
+    """The keys and values of a map. Raises OperatorError for anything else."""
     if not isinstance(value, Compound) or value.dtype != MAP or value.ndim:
         raise refuse("X is no map", "X", "a map", type_name(value.dtype), code="QR203")
     keys, values = value.elements

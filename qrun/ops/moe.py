@@ -149,6 +149,7 @@ def activate(first: Array, third: Array | None, attributes: ExpertAttributes, ct
 
 
 def _halves(first: Array, third: Array | None, fusion: int) -> tuple[Array, Array]:
+    """Gate and linear part: two matrices, or one with both interleaved (fusion 1) or side by side (2)."""
     if third is not None:
         return first, third
     width = first.shape[1] // 2
@@ -156,6 +157,7 @@ def _halves(first: Array, third: Array | None, fusion: int) -> tuple[Array, Arra
 
 
 def _swiglu(gate: Array, linear: Array, attributes: ExpertAttributes, ctx: Context) -> Array:
+    """The SwiGLU activation: gate * sigmoid(alpha * gate) * (linear + beta), clipped first if there is a limit."""
     alpha, limit = attributes.activation_alpha, attributes.swiglu_limit
     if limit is not None:
         most = np.asarray(single(limit), gate.dtype)
@@ -346,6 +348,7 @@ def qmoe(
 
 
 def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, ctx: Context) -> Array:
+    """The share of each chosen expert in a row's result."""
     if given.router_weights is None:
         return np.asarray(node("Softmax", [np.take_along_axis(given.router_probs, experts, 1)], ctx))
     with_shape(given.router_weights, "router_weights", given.router_probs.shape)

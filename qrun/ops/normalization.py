@@ -326,6 +326,7 @@ def _group_channels(x: Array, groups: int, name: str) -> Array:
 
 
 def _per_channel(p: Array, x: Array, name: str) -> Array:
+    """A parameter with one number per channel, as float64 that broadcasts with x. Raises OperatorError."""
     if p.shape != x.shape[1:2]:
         raise misfit(
             f"{name} does not fit the input", name, f"{shape_text(x.shape[1:2])}, one number for each channel", p

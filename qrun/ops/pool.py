@@ -160,11 +160,13 @@ def _lower_global(site: LoweringContext, kind: str, itemsize: int) -> NativeKern
 
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
+    """Raise OperatorError for an input without spatial axes."""
     if x.ndim < least:
         raise misfit(f"{name} has no spatial axes", name, layout, x)
 
 
 def _geometry(site: LoweringContext) -> tuple[PoolGeometry, tuple[int, ...]]:
+    """The kernel, strides, pads and dilations of a pooling."""
     return PoolGeometry.of(site.attributes), site.attributes["dilations"]
 
 
@@ -177,6 +179,7 @@ def _window(
 
 
 def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: Context) -> State:
+    """The largest elements of all windows, and their indices if wanted."""
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, x.itemsize)
     if not math.prod(shape):
@@ -199,6 +202,7 @@ def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: C
 
 
 def _slide_all(state: State, win: SlidingWindow, combine: Callable[[State, State], State]) -> State:
+    """Combine the elements of all windows, axis by axis."""
     lead = state[0].ndim - len(win.kernel)
     for axis in reversed(range(len(win.kernel))):
         state = _float.slide(
@@ -223,6 +227,7 @@ def _first_larger(a: State, b: State) -> State:
 
 
 def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Array:
+    """The means of all windows."""
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, 8)
     if not math.prod(shape):
@@ -297,6 +302,7 @@ def global_lp_pool(X: Array, *, p: int = 2, ctx: Context) -> Array:
 
 
 def _check(x: Array, p: int) -> None:
+    """Raise OperatorError for an input of LpPool without spatial axes, or a p below 1."""
     if x.ndim < 3:
         raise misfit("X has no spatial axes", "X", "[N,C,spatial...]", x)
     require("p", p >= 1, "1 or more", p)
@@ -352,6 +358,7 @@ def max_roi_pool(
 
 
 def _bins(first: int, last: int, count: int, size: int) -> list[slice]:
+    """The rows or columns of each bin of a region."""
     length = max(last - first + 1, 1)
     ends = [(first + i * length // count, first - (-(i + 1) * length // count)) for i in range(count)]
     return [slice(min(max(a, 0), size), min(max(b, 0), size)) for a, b in ends]

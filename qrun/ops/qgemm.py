@@ -138,6 +138,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
+    """The native kernel of a QGemm with a float result."""
 
     site.require_constant(6)
     with np.errstate(all="ignore"):
@@ -147,6 +148,7 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
 
 
 def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
+    """The int32 product of a QGemm."""
 
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
     return DynamicProduct(site, c.a, c.b, (0, 3, 2, 5), turned, _row(site.inputs[6], c.b.shape[1]))
@@ -168,6 +170,7 @@ def _slope(site: LoweringContext, scale: Array) -> Array:
 
 
 def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Array]:
+    """A and B, transposed as the attributes say. Raises OperatorError."""
     if a.ndim == b.ndim == 2:
         left, right = (a.T if trans_a else a), (b.T if trans_b else b)
         if left.shape[1] == right.shape[0]:
@@ -178,6 +181,7 @@ def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Ar
 
 
 def _check_bias(bias: Array | None, shape: tuple[int, int]) -> None:
+    """Raise OperatorError unless C broadcasts to the product."""
     if bias is not None and not broadcasts_to(bias.shape, shape):
         expected = f"a shape that broadcasts to {shape_text(shape)}"
         why = f"{_NAME}: C is unidirectionally broadcastable to (M, N)."

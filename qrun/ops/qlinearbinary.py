@@ -104,6 +104,7 @@ def _lower_add(site: LoweringContext) -> NativeKernel:
 
 
 def _near_sum(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeSum:
+    """The real function of two codes of QLinearAdd, from scales (s) and zero points (z) of A, B and C."""
     from qrun.native.proof.fits import CodeSum
 
     return CodeSum(float(sa / sc), float(sb / sc), za, zb, zc, ort)
@@ -146,6 +147,7 @@ def _lower_mul(site: LoweringContext) -> NativeKernel:
 
 
 def _near_product(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeProduct:
+    """The real function of two codes of QLinearMul, from scales (s) and zero points (z) of A, B and C."""
     from qrun.native.proof.fits import CodeProduct
 
     return CodeProduct(float(sa * sb / sc), za, zb, zc, ort)
@@ -238,6 +240,7 @@ def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
 
 
 def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
+    """Sigmoid of codes without zero point, over the output's scale, rounded exactly."""
     from qrun.ops._functions import nearest_share
 
     with np.errstate(all="ignore"):
@@ -252,6 +255,7 @@ def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
 
 
 def _sigmoid_ort(centre: Array, xs: Array, ys: Array) -> Rounded:
+    """Sigmoid of codes without zero point, over the output's scale, in onnxruntime's arithmetic."""
     with np.errstate(all="ignore"):
         value = logistic32(centre.astype(np.float32) * single(xs))
         return np.asarray(np.rint(value / single(ys)).astype(np.float64))
@@ -300,12 +304,14 @@ def qlinear_leaky_relu(given: UnaryInputs, *, alpha: float = 0.01, ctx: Context)
 
 
 def _leaky_exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    """LeakyRelu of codes without zero point, over the output's scale, rounded exactly."""
     with np.errstate(all="ignore"):
         factor = np.where(centre * xs < 0, slope * xs, xs)
         return decide(centre * factor / ys, lambda at: (two_product(centre[at], factor[at]), ys))
 
 
 def _leaky_ort(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    """LeakyRelu of codes without zero point, over the output's scale, in onnxruntime's arithmetic."""
     with np.errstate(all="ignore"):
         value = centre.astype(np.float32) * single(xs)
         value = np.where(value >= 0, value, np.float32(slope) * value)
@@ -372,6 +378,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
+    """Raise OperatorError unless an input of QLinearConcat is 8-bit with a float32 scale."""
     if x is None or scale is None or x.dtype not in EIGHT or scale.dtype != np.float32:
         got = ", ".join("nothing" if a is None else type_name(a.dtype) for a in (x, scale))
         what = f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale"
@@ -380,6 +387,7 @@ def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
 
 
 def _check_shapes(tensors: list[Array], axis: int) -> int:
+    """The axis of a QLinearConcat. Raises OperatorError for inputs whose shapes differ elsewhere."""
     place = axis_in(axis, tensors[0].ndim)
     for i, x in enumerate(tensors):
         if not same_but(x.shape, tensors[0].shape, place):

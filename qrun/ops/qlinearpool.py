@@ -314,6 +314,7 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
 
 
 def _softmax_exact(rows: Array, xs: float, ys: Array) -> Rounded:
+    """Softmax of rows of codes, over the output's scale, rounded exactly."""
     from qrun.ops._functions import nearest_share
 
     if not math.isfinite(xs):
@@ -346,6 +347,7 @@ def _softmax_exact(rows: Array, xs: float, ys: Array) -> Rounded:
 
 
 def _softmax_ort(rows: Array, xs: float, ys: Array) -> Rounded:
+    """Softmax of rows of codes, over the output's scale, in onnxruntime's arithmetic."""
     if not 0 < xs < math.inf:
         return _softmax_exact(rows, xs, ys)
     codes = rows.astype(np.int16)

@@ -19,6 +19,7 @@ _NAMES = ("X", "scale", "zeropt", "bitwidth")
 
 
 def _away(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Round the magnitude and keep the sign."""
     return lambda v: np.copysign(size(np.abs(v)), v)
 
 
@@ -35,6 +36,7 @@ _ROUNDINGS: dict[str, Callable[[Array], Any]] = {
 
 
 def _round(values: Array, mode: str) -> Array:
+    """Round by QONNX's rounding_mode. Raises OperatorError for unknown ones."""
     one_of("rounding_mode", mode.upper(), _ROUNDINGS)
     return np.asarray(_ROUNDINGS[mode.upper()](values))
 

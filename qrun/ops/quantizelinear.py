@@ -98,6 +98,7 @@ def _quantize(
     ctx: Context,
     contrib: bool = False,
 ) -> Array:
+    """Quantize x and observe what saturates; `contrib`: as com.microsoft.QuantizeLinear."""
     target, division, form = _check(x, scale, zero, attributes, contrib, ctx)
     zero = None if target in FLOAT8 else zero
     y = np.empty(x.shape, target)
@@ -232,6 +233,7 @@ class Counts:
         self.infinite = False
 
     def integers(self, q: Array, bottom: Any, top: Any) -> None:
+        """Count numbers outside bottom .. top, and note infinite ones."""
         if self.observing:
             self.infinite |= bool(np.isinf(q).any())
             self.saturated += int(np.count_nonzero(q > top))
@@ -239,15 +241,18 @@ class Counts:
                 self.saturated += int(np.count_nonzero(q < np.where(bottom, bottom, -np.inf)))
 
     def nan(self, q: Array) -> None:
+        """Count NaN."""
         self.missing += int(np.count_nonzero(np.isnan(q)))
 
     def narrow(self, q: Array, target: np.dtype[Any]) -> None:
+        """Count numbers outside the range of a narrow float type, and NaN."""
         if self.observing:
             self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
             if target not in FLOAT8:
                 self.missing += int(np.count_nonzero(np.isnan(q)))
 
     def report(self, ctx: Context, x: Array) -> None:
+        """Observe the counts."""
         ctx.observe("saturated", "y", self.saturated, x.size)
         if self.missing and ctx.observing:
             ctx.observe("nan-quantized", "x", self.missing, x.size, _first(np.isnan(x)))
@@ -321,6 +326,7 @@ def ms_dequantize_linear(
 
 
 def _dequantize(x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context) -> Array:
+    """(x - zero) * scale in the output's type."""
     target, form = _check_dequantize(x, scale, zero, attributes, ctx)
     zero = None if is_narrow(x.dtype) else zero
     ctx.claim(x.shape, target.itemsize)
@@ -359,6 +365,7 @@ def _check_dequantize(
 
 
 def _lower_dequantize(site: LoweringContext) -> NativeKernel:
+    """The native kernel of DequantizeLinear."""
     x, scale, zero = site.inputs
     attributes = DequantizeAttributes.of(site.attributes)
     attributes = replace(attributes, axis=assumed_axis(attributes.axis, scale, "x_scale", site.ctx))
@@ -388,6 +395,7 @@ def _float_table(dtype: np.dtype[Any]) -> Array:
 
 
 def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dtype[Any]:
+    """The type of y: output_dtype, or x_scale's. Raises OperatorError."""
     given = DTYPES.get(output_dtype) if output_dtype else scale
     _, allowed = output_types(_DEQUANTIZE, ctx)
     if given is None or (allowed is not None and given not in allowed):
@@ -404,6 +412,7 @@ def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dt
 
 
 def _type_names(types: frozenset[np.dtype[Any]] | None) -> str:
+    """The names of types, in words."""
     return ", ".join(sorted(type_name(t) for t in types or ()))
 
 

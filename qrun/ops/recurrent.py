@@ -162,6 +162,7 @@ def _lower_gru(site: LoweringContext) -> NativeKernel:
 def _gru(
     sequences: Sequences, gates: Gates, weights: tuple[Array, Array, Array | None], number: int, linear: bool
 ) -> tuple[Share, Step]:
+    """A GRU direction: the function for the inputs' share, and the step; `linear`: linear_before_reset."""
     w, r, b = weights
     dtype, n = sequences.dtype, sequences.hidden
     gate, new = gates.of(number)
@@ -306,6 +307,7 @@ def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Con
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:
+    """Raise OperatorError for a scale or zero point of weights that does not fit."""
     allowed = (tensor.shape[:1], (tensor.shape[0], tensor.shape[2]))
     scale = name.endswith("scale")
     if array.shape not in allowed:

@@ -63,6 +63,8 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
 
 
 def _lowering_of(kind: str) -> Lowering:
+    """The lowering of a reduction."""
+
     def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
@@ -203,6 +205,7 @@ def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
 
 
 def _vector(axes: Array | None) -> tuple[int, ...]:
+    """The axes as integers; none if not given. Raises OperatorError."""
     if axes is None:
         return ()
     if axes.ndim > 1:
@@ -211,6 +214,7 @@ def _vector(axes: Array | None) -> tuple[int, ...]:
 
 
 def _choose_axes(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
+    """The axes to reduce: all if none are given, unless `noop`."""
     if axes:
         return axes_in(axes, data.ndim)
     return () if noop else tuple(range(data.ndim))
@@ -223,6 +227,7 @@ def _wrap(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool
 
 
 def _sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The sum over axes; integers wrap."""
     if is_integer(data.dtype):
         return _wrap(np.add, data, axes, keepdims)
     with np.errstate(all="ignore"):
@@ -237,6 +242,7 @@ def _round(function: Callable[[Array], Any], data: Array) -> Array:
 
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
+    """The native kernel of ArgMax ("greatest") or ArgMin ("least")."""
 
     return arg_kernel(site, what, _check_axis(site.inputs[0], site.attributes["axis"]))
 
@@ -254,6 +260,7 @@ def _check_axis(data: Array, axis: int) -> int:
 
 
 def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
+    """The index of the largest or smallest element along an axis: first, or last if `last`."""
     place = _check_axis(data, axis)
     length = data.shape[place]
     with np.errstate(all="ignore"):
@@ -351,6 +358,7 @@ def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> 
 
 
 def _lower_running(site: LoweringContext, what: str) -> NativeKernel:
+    """The native kernel of CumSum ("sum") or CumProd ("product")."""
     from qrun.native.kernels.reduce import Accumulated
 
     x, axis = site.inputs
@@ -366,6 +374,7 @@ cum_prod.native(partial(_lower_running, what="product"))
 
 
 def _run_along(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
+    """Running sums or products along an axis."""
     place = axis_in(scalar(axis, "axis"), x.ndim)
     wide: np.dtype[Any] = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
     source = np.moveaxis(np.flip(x, place) if reverse else x, place, 0)

@@ -58,6 +58,7 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
 
 def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
+    """The error of a shape that data does not fit."""
     what = f"data {shape_text(data.shape)} does not reshape to {list(shape)}"
     return misfit(what, "shape", expected, str(list(shape)), why="Reshape keeps the number of elements.")
 
@@ -77,6 +78,7 @@ def flatten(input: Array, *, axis: int = 1) -> Array:
 
 
 def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
+    """Remove axes of length 1; all of them if none are given. Raises OperatorError."""
     if axes is None:
         gone = tuple(place for place, n in enumerate(data.shape) if n == 1)
     else:
@@ -108,6 +110,7 @@ def squeeze(data: Array, axes: Array | None = None) -> Array:
 
 
 def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
+    """Insert axes of length 1. Raises OperatorError."""
     rank = data.ndim + len(axes)
     new = set(_float.axes_in(axes, rank))
     rest = iter(data.shape)
@@ -193,6 +196,7 @@ def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
 @tile.native
 @expand.native
 def _lower_repeats(site: LoweringContext) -> NativeKernel:
+    """The native kernel of Tile and Expand."""
     from qrun.ops.lowering.moves import repeat_kernel
 
     return repeat_kernel(site)
@@ -401,6 +405,7 @@ def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
 
 
 def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int], ...]) -> None:
+    """Raise OperatorError for an input that does not divide into blocks."""
     one_of("mode", mode, ("DCR", "CRD"))
     if not 1 <= block < 2**31:
         raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, code="QR204")

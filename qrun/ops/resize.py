@@ -29,6 +29,7 @@ def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ct
 
 
 def _scales_7(scales: Sequence[float]) -> Array:
+    """The scales of Upsample-7, an attribute, as float32."""
     return np.array(scales, np.float64).astype(np.float32)
 
 
@@ -40,6 +41,7 @@ def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) 
 
 
 def _check_ended(ctx: Context) -> None:
+    """Raise OperatorError for Upsample in opset 10 and later."""
     if ctx.version >= 10:
         raise refuse(
             "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
@@ -47,6 +49,7 @@ def _check_ended(ctx: Context) -> None:
 
 
 def _enlarges(scales: Array) -> Array:
+    """The scales. Raises OperatorError for scales below 1."""
     if bool((scales < 1).any()):
         raise refuse("a scale is below 1", "scales", "scales of 1 or more", scales.reshape(-1).tolist())
     return scales
@@ -62,10 +65,12 @@ def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -
 
 
 def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
+    """Resize as Resize-10 and Upsample do."""
     return resample(x, *_axes_10(x, scales, mode, ctx), ctx)
 
 
 def _axes_10(x: Array, scales: Array, mode: str, ctx: Context) -> tuple[list[ResampledAxis], ResizeAttributes]:
+    """The axes to resample and the options of Resize-10 and Upsample."""
     one_of("mode", mode, ("nearest", "linear"))
     options = ResizeAttributes(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     return _by_scales(x, scales, range(x.ndim), None, options, ctx), options
@@ -130,6 +135,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _lower_10(site: LoweringContext, scales: Array) -> NativeKernel:
+    """The native kernel of Resize-10 and Upsample."""
     from qrun.ops.lowering.resize import resize_kernel
 
     axes, options = _axes_10(site.inputs[0], scales, site.attributes["mode"], site.ctx)
@@ -156,6 +162,7 @@ def _lower_resize_10(site: LoweringContext) -> NativeKernel:
 
 
 def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:
+    """The region of tf_crop_and_resize: (start, end) for each axis. Raises OperatorError."""
     values = [] if roi is None else [float(v) for v in roi.astype(np.float64).reshape(-1)]
     same_length(values, 2 * count, "roi", "tf_crop_and_resize needs a start and an end for each axis.")
     if not all(abs(v) < _ROI_LIMIT for v in values):
@@ -171,6 +178,7 @@ def _by_scales(
     options: ResizeAttributes,
     ctx: Context,
 ) -> list[ResampledAxis]:
+    """The axes to resample, from scales; `places` are their positions in x. Raises OperatorError."""
     values = [float(v) for v in scales.reshape(-1)[: 2 * x.ndim + 1]]
     if scales.ndim != 1 or len(values) != len(places):
         raise bad_shape("scales", f"[{len(places)}]", scales)
@@ -195,6 +203,7 @@ def _by_scales(
 def _by_sizes(
     x: Array, sizes: Sequence[int], places: Sequence[int], region: list[tuple[float, float]] | None, policy: str
 ) -> list[ResampledAxis]:
+    """The axes to resample, from sizes; `places` are their positions in x. Raises OperatorError."""
     same_length(sizes, len(places), "sizes", "Resize: one size for each axis.")
     if any(n < 0 for n in sizes):
         raise refuse("a size is negative", "sizes", "sizes of 0 or more", list(sizes))
@@ -264,6 +273,7 @@ def grid_sample(
 
 
 def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_mode: str, ctx: Context) -> Array:
+    """Sample X [N,C,...] at the coordinates of grid [N,...,spatial axes]."""
     rank = X.ndim - 2
     if rank < 1 or grid.ndim != X.ndim or grid.shape[0] != X.shape[0] or grid.shape[-1] != rank:
         expected = (
@@ -295,6 +305,7 @@ def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
 
 
 def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool, shape: Any) -> Array:
+    """Interpolate x at coordinates, one array per spatial axis."""
     size = x.shape[2:]
     if mode == "nearest":
         near = [np.rint(p) for p in places]
@@ -412,6 +423,7 @@ def roi_align(
 
 
 def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes: tuple[int, int, int]) -> None:
+    """Raise OperatorError for an image or regions that RoiAlign cannot take."""
     if x.ndim != 4 or not x.shape[2] * x.shape[3]:
         raise misfit("X is no image", "X", "[N,C,H,W], H and W 1 or more", x)
     if rois.ndim != 2 or rois.shape[1] != 4:

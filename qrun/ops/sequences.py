@@ -127,6 +127,7 @@ def split_to_sequence(
 
 
 def _lengths(split: Array | None, size: int) -> Sequence[int]:
+    """The lengths of the parts of a SplitToSequence. Raises OperatorError."""
     if split is None or split.ndim == 0:
         length = 1 if split is None else int(split)
         if length < 1:
@@ -172,6 +173,7 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: C
 
 
 def _one_type(elements: Sequence[Array], stated: TensorType) -> Array:
+    """A sequence of tensors of one type. Raises OperatorError if they differ."""
     types = dict.fromkeys(element.dtype for element in elements)
     if len(types) > 1:
         got = ", ".join(map(type_name, types))
@@ -207,6 +209,7 @@ def optional_get_element(input: Array) -> Array:
 
 
 def _sequence(value: Array) -> Compound:
+    """The sequence. Raises OperatorError for anything else."""
     if not isinstance(value, Compound) or value.dtype != SEQUENCE:
         name, got = "input_sequence", type_name(value.dtype)
         raise refuse(f"{name} is no sequence", name, "a sequence of tensors", got, code="QR203")
@@ -214,12 +217,14 @@ def _sequence(value: Array) -> Compound:
 
 
 def _present(value: Array | None, param: str) -> Array:
+    """The value. Raises OperatorError if it is missing."""
     if value is None:
         raise refuse(f"{param} is missing", param, "a sequence or a tensor", "nothing", code="QR205")
     return value
 
 
 def _tensor(value: Array | None, param: str) -> Array:
+    """The tensor. Raises OperatorError if it is missing, a sequence or a map."""
     if value is None or isinstance(value, Compound):
         got = "nothing" if value is None else type_name(value.dtype)
         raise refuse(f"{param} is no tensor", param, "a tensor", got, code="QR205" if value is None else "QR203")

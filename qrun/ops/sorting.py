@@ -37,6 +37,7 @@ def top_k(
 
 
 def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) -> tuple[Array, Array]:
+    """The k largest or smallest elements along an axis, sorted, and their indices."""
     place = _check_axis(x, k, axis, name, ctx)
     size = x.shape[place]
     keys = x if is_integer(x.dtype) or x.dtype == np.float32 else widen(x)
@@ -178,6 +179,7 @@ def non_max_suppression(
 
 
 def _check(boxes: Array, scores: Array, center: int) -> None:
+    """Raise OperatorError for boxes and scores that do not fit."""
     if boxes.ndim != 3 or boxes.shape[2] != 4:
         raise misfit("boxes have another shape", "boxes", "[batches,n,4]", boxes)
     if scores.ndim != 3 or (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
@@ -205,6 +207,7 @@ class _Boxes:
 
     @staticmethod
     def of(given: Array, center: bool) -> _Boxes:
+        """Boxes with corners in float64, and bounds of the rounding error."""
         pairs = given.T.astype(np.float64)
         first, second = pairs[:2], pairs[2:]
         with np.errstate(all="ignore"):
@@ -237,6 +240,7 @@ class _Boxes:
         return made
 
     def _exactly(self, a: int, b: int, threshold: Fraction) -> bool:
+        """Whether boxes a and b overlap by more than the threshold, in fractions."""
         shared, areas = Fraction(1), [Fraction(1), Fraction(1)]
         (a_low, a_high), (b_low, b_high) = (self._corners(place) for place in (a, b))
         for axis in (0, 1):
@@ -245,6 +249,7 @@ class _Boxes:
         return shared > threshold * (sum(areas) - shared) and shared > 0
 
     def _corners(self, place: int) -> tuple[list[Fraction], list[Fraction]]:
+        """The low and high corner of a box, in fractions."""
         numbers = [Fraction(v) for v in self.given[place].tolist()]
         pairs = list(zip(numbers[:2], numbers[2:], strict=True))
         if self.center:

@@ -37,6 +37,7 @@ def evaluate(
 
 
 def _is_usual(seen: Observation, saturating: bool) -> bool:
+    """Whether an observation is no reason to refuse: infinities, and few saturated elements."""
     if seen.kind == "infinite-quantized":
         return True
     return seen.kind == "saturated" and (saturating or seen.count * ENDS_SHARE <= seen.total)

@@ -84,6 +84,7 @@ def read_output(draft: Draft, node: Node) -> Output:
 
 
 def _first(node: Node) -> str:
+    """The name of the first output."""
     return node.outputs[0] if node.outputs else ""
 
 
@@ -330,6 +331,7 @@ def _in_units(bias: Array | None, unit: Array, what: str) -> Array:
 
 
 def _all_equal(a: Array, b: Array) -> bool:
+    """Whether all elements are equal; one element stands for any number."""
     return (a.size == b.size or 1 in (a.size, b.size)) and bool(np.all(a == b))
 
 
@@ -383,6 +385,7 @@ def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTenso
 
 
 def _range(dtype: np.dtype) -> tuple[int, int]:
+    """The least and greatest number of an integer type."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 

@@ -67,10 +67,12 @@ def has_quantized(model: Model) -> bool:
 
 
 def is_dequantize(node: Node) -> bool:
+    """Whether a node is a complete DequantizeLinear."""
     return node.op_type == "DequantizeLinear" and _is_whole(node)
 
 
 def is_quantize(node: Node) -> bool:
+    """Whether a node is a complete QuantizeLinear."""
     return node.op_type == "QuantizeLinear" and _is_whole(node)
 
 
@@ -120,6 +122,7 @@ def dtype_of(draft: Draft, name: str, zero: Array | None) -> np.dtype | None:
 def _side(
     draft: Draft, node: Node, tensor: str, what: str, dtypes: Sequence[np.dtype], omitted: np.dtype | None
 ) -> QuantizedTensor:
+    """The scale and zero point of a QuantizeLinear or DequantizeLinear. Raises Refused if a pass cannot use them."""
     scale_name, zero_name = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     scale, zero = draft.value(scale_name), draft.value(zero_name) if zero_name else None
     if scale is None or (zero_name and zero is None):

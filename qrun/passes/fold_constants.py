@@ -94,10 +94,12 @@ def _body(graph: Model, draft: Draft, dequantize: bool) -> Model:
 
 
 def _share(made: Array, given: Array | None) -> bool:
+    """Whether two arrays may share memory."""
     return given is not None and np.may_share_memory(made, given)
 
 
 def _freeze(array: Array) -> Array:
+    """A read-only view of an array."""
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view

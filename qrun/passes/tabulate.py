@@ -54,6 +54,7 @@ def makes_a_table(model: Model, arith: Arith) -> bool:
 
 
 def _has_codes(model: Model) -> bool:
+    """Whether the model has 8-bit tensors."""
     types = {v.dtype for v in model.types.values()} | {part.dtype for part in parts(model.constants).values()}
     return not types.isdisjoint(EIGHT)
 
@@ -72,11 +73,13 @@ class _Tables:
         self.made = 0
 
     def run(self) -> Rewritten:
+        """Replace all chains by tables and return the rewritten model."""
         for _ in self._visit():
             pass
         return self.draft.finish()
 
     def any(self) -> bool:
+        """Whether there is a chain to replace."""
         return any(self.made for _ in self._visit())
 
     def _visit(self) -> Iterator[Node]:

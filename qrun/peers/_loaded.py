@@ -39,6 +39,7 @@ def bytes_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> bytes:
 
 
 def _data_of(model: Model, data: bytes | None) -> bytes:
+    """The model's bytes; read from its file if not given."""
     if data is None:
         assert model.path is not None
         data = read_file(model.path)
@@ -66,11 +67,13 @@ def _version() -> str:
 
 
 def missing_error(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
+    """The QR012 error of a runtime that is not installed."""
     fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"]
     return UnsupportedError("QR012", message, facts=facts, fixes=fixes)
 
 
 def unfit(message: str) -> UnsupportedError:
+    """The QR013 error of a model that the runtime cannot run."""
     return UnsupportedError("QR013", message, fixes=["--backend reference runs the model with qrun"])
 
 
@@ -84,6 +87,7 @@ def instead(model: Model) -> list[str]:
 
 
 def cut(error: Exception) -> str:
+    """The beginning of an error's text."""
     return str(error)[:400]
 
 

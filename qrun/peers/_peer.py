@@ -98,6 +98,7 @@ def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
 
 
 def _encode_for_ort(array: Array) -> tuple[Array, int]:
+    """An array that onnxruntime can take, and ONNX's number of its type (0 if numpy has it)."""
     if array.dtype in ORT_TYPES:
         return array, 0
     if is_compound(array):
@@ -209,6 +210,7 @@ class Peer:
 
 
 def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limits: Limits) -> Loaded:
+    """Load a model in onnx.reference, in a child process."""
     label, (limit, _) = runtime_label("onnx-ref"), limits
     folder = str(model.path.parent.resolve()) if model.path is not None and model.external_files else ""
 
@@ -223,6 +225,7 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
 
 
 def _encode_feeds(feeds: Mapping[str, Array]) -> dict[str, Any]:
+    """Inputs as onnx.reference takes them."""
     return {name: to_runtime(array) for name, array in feeds.items()}
 
 
@@ -249,6 +252,7 @@ def optimized_peer(
 
 
 def _optimize(model: Model, data: bytes | None, max_memory: int | None) -> onnx.ModelProto:
+    """The model as onnxruntime optimizes it."""
     with tempfile.TemporaryDirectory(prefix="qrun-") as folder:
         path = Path(folder) / "model.onnx"
         options = {"settings": external_settings(model), "optimized": str(path)}
@@ -270,6 +274,7 @@ class Nodes:
 
     @property
     def names(self) -> set[str]:
+        """The tensors that the optimized model makes."""
         return {name for node in self._nodes.values() for name in node.output if name}
 
     def alone(
@@ -321,5 +326,6 @@ class Nodes:
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    """A node by operator, inputs and outputs."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     return domain, node.op_type, tuple(node.input), tuple(node.output)

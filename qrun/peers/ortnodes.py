@@ -215,6 +215,7 @@ _REAL_RESULT = ("DequantizeLinear", "MatMulIntegerToFloat", "Cast", "MatMulInteg
 
 
 def _makes_codes(node: onnx.NodeProto, reads_codes: bool) -> bool:
+    """Whether a node's result is quantized; `reads_codes`: whether its input is."""
     if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
         return True
     if node.op_type == "QGemm":

@@ -134,6 +134,7 @@ class BodyPrograms:
         return compiled and self._with_calls(plan, given, compiled)
 
     def _with_calls(self, plan: Plan, given: Mapping[str, Array], compiled: Compiled) -> Compiled | None:
+        """Replace a body's Python steps by native calls of the loops inside; None if a step is none of these."""
         steps, programs = compiled.program.listing.steps, self._programs
         if not (steps and all(plan.steps[number].bodies for number in steps)):
             return None if steps else compiled

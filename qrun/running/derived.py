@@ -26,10 +26,12 @@ class TensorLike(Protocol):
     """Anything with the type and shape of a tensor."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
 
     @property
-    def dtype(self) -> np.dtype[np.generic]: ...
+    def dtype(self) -> np.dtype[np.generic]:
+        """The elements' type."""
 
 
 def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:

@@ -56,6 +56,7 @@ def _extents(
     roots: Mapping[tuple[int, int], tuple[int, int]],
     having: Mapping[int, Sequence[tuple[int, int]]],
 ) -> list[Extent]:
+    """Join parts of the graph by their roots: the nodes of each connected piece."""
     members = grouped((roots[part], part) for part in parts)
     nodes: dict[tuple[int, int], list[int]] = {root: [] for root in members}
     folded = []
@@ -73,4 +74,5 @@ def _extents(
 
 
 def _converts(model: Model, index: int) -> bool:
+    """Whether a node is a QuantizeLinear or a DequantizeLinear."""
     return model.nodes[index].op_type in ("QuantizeLinear", "DequantizeLinear")

@@ -75,6 +75,7 @@ class _Told:
             self._see(name, part)
 
     def _see(self, name: str, part: Part) -> None:
+        """Note a tensor's type and shape, and its value if it is small."""
         if part.dtype.names:
             return
         self.types[name] = TensorType(name, part.dtype, part.shape)
@@ -99,6 +100,7 @@ class _Told:
             self.types |= infer_node(node, self.opsets, known, values, expansion)
 
     def _info(self, name: str) -> _Known | None:
+        """The known type and shape of a tensor; None if unknown."""
         return _known_form(self.types.get(name))
 
 

@@ -25,9 +25,11 @@ class Observing(Protocol):
     items: Sequence[int]
     found: dict[int, tuple[Observation, ...]]
 
-    def look(self, item: int, value: Callable[[Any], Array]) -> None: ...
+    def look(self, item: int, value: Callable[[Any], Array]) -> None:
+        """Look at the value of an item."""
 
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """Nanoseconds now, without the time that was set aside."""
 
 
 @changeable
@@ -76,6 +78,7 @@ class BoundStep:
         return self._named_outputs(made, given)
 
     def _args(self, given: Sequence[Array]) -> list[Part | None]:
+        """All inputs of the node: known ones, and those that the program gives."""
         args: list[Part | None] = self._known.copy()
         for at, place in self._read:
             args[at] = given[place]
@@ -91,6 +94,7 @@ class BoundStep:
         return StoredConstants({**self._constants, **dict(zip(self._moving, given, strict=True))})
 
     def _reference(self, args: Sequence[Part | None], given: Sequence[Array], of: ProgramRun) -> Any:
+        """Run the node's reference kernel."""
         step, wanted, observer = self.step, self._wanted, of.observer
         observing = observer is not None
         ctx = Context(
@@ -117,6 +121,7 @@ class LooseStep(BoundStep):
         self._model, self._before = plan.model, before
 
     def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
+        """Run a step whose shapes may differ from run to run."""
         args, step = self._args(given), self.step
         few = not step.bodies and sum(array.size for array in args if array is not None) <= FEW
         natives = None if few else self._natives

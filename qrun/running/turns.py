@@ -71,6 +71,7 @@ class _Call:
         self.length = lengths.pop() if len(lengths) == 1 else None
 
     def build(self) -> tuple[Item, Mapping[str, Compiled]]:
+        """The native call of the node, and the programs of its bodies."""
         from qrun.native.plan.items import Task, item_of
         from qrun.native.plan.turns import TurnsOperation
 
@@ -85,6 +86,7 @@ class _Call:
         return item_of(tasks), programs
 
     def _form(self, name: str) -> Operand:
+        """The operand of a tensor's shape and type."""
         from qrun.native.machine.operation import Operand
 
         return Operand(self._infos[name].shape, self._infos[name].dtype)
@@ -135,6 +137,7 @@ class _Call:
         return [(self.wanted.index(name), 0) if name else None for name in names]
 
     def _number(self, name: str) -> int:
+        """The number of an operand of the call."""
         return self.names.setdefault(name, len(self.names))
 
 

@@ -34,6 +34,7 @@ def _is_real(facts: Facts) -> bool:
 
 
 def _input(view: TargetView, name: str, retyped: bool) -> Facts:
+    """The facts of an input."""
     if not name:
         return {"given": False}
     if ("read", name) in view.found:
@@ -50,6 +51,7 @@ def _input(view: TargetView, name: str, retyped: bool) -> Facts:
 
 
 def _output(view: TargetView, name: str, retyped: bool) -> Facts:
+    """The facts of an output."""
     if ("made", name) in view.found:
         return view.found["made", name]
     readers = view.read(name)
@@ -73,6 +75,7 @@ def _next(view: TargetView, name: str) -> str:
 
 
 def _size(view: TargetView, name: str) -> Facts:
+    """The rank, if known."""
     shape = view.shape(name)
     return {} if shape is None else {"rank": len(shape)}
 
@@ -136,6 +139,7 @@ def is_asked(view: TargetView, op: Op) -> bool:
 
 
 def _dequantizers(view: TargetView, op: Op) -> Sequence[Op]:
+    """The DequantizeLinear nodes that make an operator's inputs."""
     makers = (view.maker.get(name) for name in op.inputs)
     return [maker for maker in makers if maker is not None and maker.op_type == DEQUANTIZE]
 
@@ -184,6 +188,7 @@ class Conditions:
         return self._fits(op, c)
 
     def at(self, op: Op, port: str) -> list[Facts]:
+        """The facts of a port's tensors."""
         return [facts for facts in ports(self.view, op, port, self.retyped) if facts["given"]]
 
     def _within(self, op: Op, condition: Condition) -> bool:
@@ -214,6 +219,7 @@ class Conditions:
 
 
 def _test(condition: Condition, *others: str) -> Any:
+    """The test of a condition: its "is", or its own keys."""
     return condition["is"] if "is" in condition else {k: v for k, v in condition.items() if k not in others}
 
 

@@ -77,6 +77,7 @@ class TargetView:
         return ONNX_NAMES.get(dtype, "") if dtype is not None else ""
 
     def shape(self, name: str) -> Shape | None:
+        """The shape of a tensor; None if unknown."""
         return self.scope.shape(self._same.get(name, name))
 
     def constant(self, name: str) -> bool:
@@ -117,6 +118,7 @@ class TargetView:
         self._add(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
 
     def _add(self, op: Op) -> None:
+        """Add an operator at the end."""
         self.ops.append(op)
         self.maker[op.outputs[0]] = op
         for name in op.inputs:
@@ -156,6 +158,7 @@ class Preparation:
     retyped: bool = False
 
     def apply(self, view: TargetView) -> None:
+        """Change the view as the runtime changes the graph before it fuses."""
         for op in list(view.ops):
             if op.op_type == "Identity" and op.outputs[0] not in view.results:
                 view.without(op)
@@ -175,9 +178,11 @@ class Preparation:
         _merge(view)
 
     def _moves(self, op: Op, name: str) -> bool:
+        """Whether an operator only moves the elements of a tensor."""
         return op.op_type in self.moving and op.inputs[:1] == [name]
 
     def _forward(self, view: TargetView, like: Op, name: str) -> None:
+        """Repeat a quantization after the operators that move its tensor."""
         for op in [op for op in view.read(name) if self._moves(op, name)]:
             made = op.outputs[0]
             if (made in view.results or view.read(made)) and all(r.op_type != QUANTIZE for r in view.read(made)):
@@ -185,6 +190,7 @@ class Preparation:
                 self._forward(view, like, made)
 
     def _backward(self, view: TargetView, like: Op) -> None:
+        """Repeat a quantization before the operators that move its tensor."""
         name = like.inputs[0]
         while len(view.read(name)) == 1 and name not in view.results:
             op = view.maker.get(name)
@@ -269,6 +275,7 @@ def code_bounds(view: TargetView, op: Op) -> tuple[int, int, int] | None:
 
 
 def _clip(view: TargetView, op: Op) -> tuple[float, float] | None:
+    """The limits of a Clip; None if they are not constant."""
     node = op.node
     least, most = -float("inf"), float("inf")
     if node is None:

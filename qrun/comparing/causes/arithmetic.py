@@ -373,4 +373,5 @@ def _snap(values: Array) -> Array:
 
 
 def _text(zero: Array) -> str:
+    """A zero point in words."""
     return f"{int(zero)}" if not zero.ndim else f"of each channel ({int(zero.reshape(-1)[0])}, ...)"

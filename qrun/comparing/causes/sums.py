@@ -103,6 +103,7 @@ def _share_of_any_order(s: Suspect) -> float | None:
 
 
 def _terms(s: Suspect) -> int:
+    """The number of terms of each sum of the node."""
     a, b = s.args[0], s.args[1] if len(s.args) > 1 else None
     assert a is not None
     if s.is_op("GlobalAveragePool", "ReduceMean", "ReduceSum"):
@@ -143,6 +144,7 @@ def block_sizes(s: Suspect) -> Array:
 
 
 def _compute_output(s: Suspect, args: Sequence[Array | None]) -> Array | None:
+    """The node's output for other inputs; alpha and beta are taken as positive."""
     factors = {k: abs(v) for k, v in s.node.attributes.items() if k in ("alpha", "beta") and isinstance(v, float)}
     outputs = compute_node(replace(s.node, attributes={**s.node.attributes, **factors}), args)
     return None if outputs is None else outputs[s.node.outputs.index(s.tensor)]

@@ -70,6 +70,7 @@ class Reals:
                 self.readers.setdefault(source.value, []).append(Read(-1, place, source.path))
 
     def _take(self, place: int, node: Node) -> None:
+        """Note what a node does to the real tensors: pass one on, quantize it, or compute a new one."""
         self.producers.update((name, place) for name in node.outputs if name)
         if all(self.is_constant(name) for name in node.inputs) and not any(node.subgraphs):
             return
@@ -93,6 +94,7 @@ class Reals:
                 self.names[Source(name)] = name
 
     def _pass_source(self, name: str, source: Source, codes: bool = False) -> None:
+        """Let a tensor stand for the same real tensor as another; `codes`: as its codes."""
         self.sources[name] = source
         (self.codes if codes else self.names).setdefault(source, name)
 
@@ -112,6 +114,7 @@ class Reals:
         return all(self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True))
 
     def _same(self, a: str, b: str) -> bool:
+        """Whether two scales or zero points hold the same numbers."""
         if a == b:
             return True
         first, second = (self.constant(name) if name else np.zeros(()) for name in (a, b))
@@ -169,12 +172,14 @@ class Reals:
         return name
 
     def _is_coded(self, name: str) -> bool:
+        """Whether a constant is an 8-bit tensor."""
         value = self.model.constants.get(name)
         return value is not None and value.size > 1 and value.dtype.itemsize == 1 and integral(value.dtype)
 
     # Constants
 
     def is_constant(self, name: str) -> bool:
+        """Whether a tensor is constant, or computed from constants."""
         if not name or name in self.model.constants:
             return name not in self.sources
         return name in self.producers and name not in self.sources
@@ -272,14 +277,17 @@ class Reals:
 
 
 def _pair(names: Sequence[str]) -> tuple[str, str]:
+    """The first two names; "" for missing ones."""
     return (*names, "", "")[0], (*names, "", "")[1]
 
 
 def _is_dynamic(node: Node) -> bool:
+    """Whether a node is a DynamicQuantizeLinear."""
     return node.op_type == "DynamicQuantizeLinear" and not node.domain
 
 
 def _is_alias(node: Node) -> bool:
+    """Whether a node only passes its input on."""
     if node.domain:
         return False
     if node.op_type == "Cast":
@@ -297,6 +305,7 @@ def _dequantize(codes: Array, scale: Array | None, zero: Array | None, quantizer
 def _call(
     node: Node, args: Sequence[Array | None], budget: Budget | None = None, bodies: Mapping[str, Body] | None = None
 ) -> tuple[Array, ...]:
+    """Run a node's reference kernel."""
     definition = find(node.domain, node.op_type, node.version)
     assert definition is not None, node.op
     wanted = tuple(bool(name) for name in node.outputs)

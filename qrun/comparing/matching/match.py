@@ -145,10 +145,12 @@ class Left:
 
     @property
     def holder(self) -> str | None:
+        """The operator that the unmatched node is computed inside of; None if there is none."""
         return self.inside or None
 
     @property
     def why(self) -> str:
+        """Why the node has no counterpart."""
         other = "quantized" if self.side == "reference" else "reference"
         if self.inside:
             return f"computed inside {self.inside}"
@@ -186,6 +188,7 @@ class _Matcher:
         self.skipped: set[int] = set()
 
     def run(self) -> Matching:
+        """Match until nothing changes."""
         done = -1
         while done != len(self.starts) + len(self.pairs):
             done = len(self.starts) + len(self.pairs)
@@ -197,6 +200,7 @@ class _Matcher:
     # Pairing operators
 
     def _forward(self) -> None:
+        """Match operators of the second model whose inputs are all matched."""
         for place in self.b.operators:
             if place in self.pairs or place in self.skipped:
                 continue
@@ -213,6 +217,7 @@ class _Matcher:
                 self._start(self.b.nodes[place].outputs[0], self.starts[inputs[0]], self.how[inputs[0]])
 
     def _pair(self, place: int, other: int, how: str) -> None:
+        """Match operator `place` of the second model with `other` of the first, and their outputs."""
         self.pairs[place] = other
         self.taken.add(other)
         for mine, theirs in zip(self.b.nodes[place].outputs, self.a.nodes[other].outputs, strict=False):
@@ -220,6 +225,7 @@ class _Matcher:
                 self._start(mine, theirs, how)
 
     def _start(self, value: str, other: str, how: str) -> None:
+        """Match a tensor of the second model with one of the first; `how`: by what."""
         if value not in self.starts:
             self.starts[value], self.how[value] = other, how
 
@@ -303,9 +309,11 @@ class _Matcher:
         return False
 
     def _is_weighty(self, place: int) -> bool:
+        """Whether an operator has a large constant."""
         return any((c := self.b.constant(n)) is not None and c.size >= _ENOUGH for n in self.b.constant_inputs(place))
 
     def _pair_inputs(self, place: int, other: int) -> None:
+        """Match the inputs of two matched operators."""
         mine, theirs = ([s.value for _, s in r.inputs(p)] for r, p in ((self.b, place), (self.a, other)))
         if len(mine) == len(theirs):
             for value, counterpart in zip(mine, theirs, strict=True):
@@ -371,6 +379,7 @@ class _Matcher:
         return Matching(matches, left, self.pairs)
 
     def _choose(self, value: str, outputs: dict[str, str]) -> str:
+        """The tensor of the first model that fits a tensor best: the one that readers agree on."""
         able = self._may_be(value)
         votes: Counter[str] = Counter()
         if outputs.get(value) in able:
@@ -387,6 +396,7 @@ class _Matcher:
         return at
 
     def _is_free(self, operator: int) -> bool:
+        """Whether an operator may be absorbed by another."""
         return operator >= 0 and operator not in self.taken and is_absorbed(self.a, operator)
 
     def _unmatched(self, matches: Sequence[Match], side: str) -> Iterator[Left]:

@@ -54,6 +54,7 @@ class NativeProducts:
         return tuple(made)
 
     def _bind(self, place: int, node: Node, names: tuple[str, ...], constants: Mapping[str, Array]) -> BoundNode:
+        """The node with its constants and native kernels; the last few are kept."""
         kept = self._bound.setdefault(place, [])
         for at, found in enumerate(kept):
             stored = found.model.constants
@@ -70,6 +71,7 @@ class NativeProducts:
 
     @cached_property
     def _engine(self) -> Engine | None:
+        """The native engine; None if it cannot be used."""
         try:
             return make_engine("", True, usable_cpus())
         except QrunError:

@@ -78,6 +78,7 @@ def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
 
 
 def _has_two(reals: Reals, place: int) -> bool:
+    """Whether a node computes from a tensor and a second operand."""
     node = reals.nodes[place]
     return not node.domain and len(node.inputs) > 1 and node.inputs[0] in reals.sources
 
@@ -179,6 +180,7 @@ class Constants:
         self.found = [*self._of_products(), *(c for p, q in rest for c in _others(a, b, p, q))]
 
     def _of_products(self) -> Iterator[UnlikeConstant]:
+        """Weights and biases of products that differ between the models."""
         for place, (mine, theirs) in self.products.items():
             wanted = theirs.matrix.reshape(mine.matrix.shape)
             if not _same(mine.matrix, wanted):
@@ -203,6 +205,7 @@ class Constants:
     def _multiply(
         self, product: FoldedProduct, matrix: Array, bias: Array, args: list[Array | None]
     ) -> tuple[Array, ...]:
+        """The product with another matrix and bias."""
         x, weights = args[:2]
         assert weights is not None
         node = self.b.nodes[product.place]
@@ -210,6 +213,7 @@ class Constants:
         return (np.asarray(y + bias.reshape(-1, *[1] * product.behind), y.dtype),)
 
     def _with(self, place: int, values: dict[int, Array], args: list[Array | None]) -> tuple[Array, ...]:
+        """The operator with some inputs replaced."""
         return self.b.compute(place, [values.get(at, array) for at, array in enumerate(args)])
 
 
@@ -239,6 +243,7 @@ def _others(a: Reals, b: Reals, place: int, other: int) -> Iterator[UnlikeConsta
 
 
 def _same(one: Array, other: Array) -> bool:
+    """Whether two constants are equal up to rounding."""
     with np.errstate(all="ignore"):
         size = float(np.abs(other).max(initial=0.0))
         return bool((np.abs(one.astype(np.float64) - other) <= _SAME * size).all())
@@ -265,6 +270,7 @@ class Stored:
 
     @property
     def axis(self) -> int:
+        """The axis of the scales."""
         codes = self.parameters()[0]
         axis = int(self.b.nodes[self.place].attributes.get("axis", 1))  # type: ignore[arg-type]
         return axis % max(codes.ndim, 1)

@@ -81,6 +81,7 @@ class Verdict:
 
     @property
     def what(self) -> str:
+        """The constant's role, or its name."""
         return self.constant.role if self.constant.role != "constant" else self.constant.name
 
 
@@ -160,10 +161,12 @@ def _guesses(
 
 
 def _role(constant: UnlikeConstant) -> str:
+    """The constant's role in words."""
     return {"weights": "the weights", "bias": "the bias"}.get(constant.role, constant.name)
 
 
 def _correction_from(constant: UnlikeConstant, label: str) -> Correction:
+    """The correction that takes a constant from the other model."""
     return Correction(constant.name, constant.wanted, f"from {label}")
 
 
@@ -194,6 +197,7 @@ def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_G
 
 
 def _zero_point(constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
+    """Guess: the zero point is off by a number of steps."""
     codes, _, zero = stored.parameters()
     steps = stored.steps()
     if steps is None or steps.size != constant.mine.size or zero.size != 1 or not steps.all():
@@ -343,6 +347,7 @@ def _order_of_numbers(constant: UnlikeConstant) -> Iterator[_Guess]:
 
 
 def _name_places(places: Sequence[int] | Array, one: str, several: str) -> str:
+    """Some indices in words."""
     numbers = [str(int(place)) for place in places]
     if len(numbers) <= 4:
         return f"{one if len(numbers) == 1 else several} {', '.join(numbers[:-1])}{' and ' if numbers[1:] else ''}{numbers[-1] if numbers else ''}"
@@ -350,23 +355,28 @@ def _name_places(places: Sequence[int] | Array, one: str, several: str) -> str:
 
 
 def _are_exchanged(places: Sequence[int] | Array) -> str:
+    """ "are exchanged" for two, else "are in another order"."""
     return "are exchanged" if len(places) == 2 else "are in another order"
 
 
 def _times(factor: float) -> str:
+    """A factor in words."""
     return f"{factor:.3g} times"
 
 
 def _from_to(factors: Array) -> str:
+    """The range of factors in words."""
     least, most = f"{factors.min():.3g}", f"{factors.max():.3g}"
     return least if least == most else f"{least} to {most}"
 
 
 def _too(factor: float) -> str:
+    """How much too large or small a factor is, in words."""
     return f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
 
 
 def _scale_text(name: str, scale: Array) -> str:
+    """A scale in words."""
     return f"{name} {_number(scale)}"
 
 
@@ -377,6 +387,7 @@ def _number(array: Array) -> str:
 
 
 def _value(array: Array) -> str:
+    """A number in words, after a comma."""
     return f", {_number(array)}"
 
 
@@ -417,6 +428,7 @@ class _Edits:
             yield Fault(MISSING, f"{names} of {self.label} are missing here"), gone
 
     def _attributes(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+        """Edits that give an operator the attributes of its counterpart."""
         mine, theirs = self.b.nodes[place], self.a.nodes[other]
         if mine.op_type != theirs.op_type:
             yield from self._replacements(place, other)
@@ -442,6 +454,7 @@ class _Edits:
                 yield Fault("other-attribute", said), {other: partial(_apply_with, self.a, theirs, at, got)}
 
     def _exchanged_inputs(self, other: int, node: Node) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+        """The edit that exchanges an operator's two inputs."""
         if len(node.inputs) == 2 and all(node.inputs):
             text = f"the inputs of its {node.op_type} are exchanged here"
             yield Fault("exchanged-inputs", text), {other: lambda args: self.a.apply(node, args[::-1])}
@@ -460,6 +473,7 @@ class _Edits:
             yield Fault("other-operator" if mine.op_type != theirs.op_type else "exchanged-inputs", text), {other: made}
 
     def _as_mine(self, node: Node, into: list[int], read: list[int], args: list[Array | None]) -> tuple[Array, ...]:
+        """Run a node of the second model in place of one of the first."""
         given = [self.b.constant(name) for name in node.inputs]
         for at, from_ in zip(into, read, strict=False):
             given[at] = args[from_]
@@ -515,18 +529,22 @@ def _try_change(compute: Callable[[], Array], like: Array) -> Array | None:
 
 
 def _apply_with(a: Reals, node: Node, at: int, array: Array, args: list[Array | None]) -> tuple[Array, ...]:
+    """Run a node with another array as one input."""
     return a.apply(node, [*args[:at], array, *args[at + 1 :]])
 
 
 def _equal(one: Any, other: Any) -> bool:
+    """Whether two attributes are equal."""
     return bool(np.array_equal(one, other)) if one is not None and other is not None else one is other
 
 
 def _is(node: Node, name: str) -> str:
+    """ "is" or "are" and an attribute's value."""
     return f"{'are' if name.endswith('s') and not name.endswith('axis') else 'is'} {_attribute(node, name)}"
 
 
 def _attribute(node: Node, name: str) -> str:
+    """An attribute in words."""
     value = node.attributes.get(name)
     if value is None:
         return "not given"
@@ -534,4 +552,5 @@ def _attribute(node: Node, name: str) -> str:
 
 
 def _an(op: str) -> str:
+    """An operator with its article."""
     return f"{'an' if op[:1] in 'AEIOU' else 'a'} {op}"

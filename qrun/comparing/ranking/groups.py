@@ -203,6 +203,7 @@ def limits(b: Reals, rounds: Path) -> Limits | None:
 
 
 def _range(b: Reals, place: int) -> Limits | None:
+    """The range of a quantizer's output; None if its scale is not one constant."""
     node = b.nodes[place]
     scale = b.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     zero = b.constant(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -298,6 +299,7 @@ class Mixed:
         return self.a.compute(place, [self._value(name, values) for name in node.inputs], around)
 
     def _value(self, name: str, values: Values) -> Array | None:
+        """The array of a tensor: computed, or a constant."""
         if not name:
             return None
         return values[name] if name in self.a.sources else self.a.constant(name)

@@ -72,6 +72,7 @@ class ActivationQuantizer:
         return self.covers(self.known.step / factor, zero, low, high)
 
     def covers(self, scale: float, zero: float, low: float, high: float, kind: np.dtype[Any] | None = None) -> bool:
+        """Whether a scale and zero point cover the range low .. high without clipping."""
         least, most = integer_range(kind or self.zero.dtype)
         return (least - zero - 0.5) * scale <= low and high <= (most - zero + 0.5) * scale
 
@@ -140,6 +141,7 @@ def _fit_zero_point(
 
 
 def _number(name: str, like: Array, value: float, now: float, more: str = "") -> Correction:
+    """The correction of one number."""
     return Correction(name, np.full(like.shape, value, like.dtype), f"{now:.4g} -> {value:.4g}{more}")
 
 
@@ -304,16 +306,19 @@ class Watch:
             self.structure = judge_structure(self.a, self.b, self.group, constants, clean, self._clip, label)
 
     def _with(self, instead: Mapping[int, Operation], clean: Values, like: Array) -> Array:
+        """The group's result with some operators replaced."""
         return simulate(self.b, self.group, clean, own=False, instead=instead).reshape(like.shape)
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
+        """What is wrong with the group's constants."""
         constants = self.constants
         if constants is None:
             return ()
         return tuple(judge(self.b, constant, constants, self.a.model.label) for constant in constants.found)
 
     def _clip(self, array: Array) -> Array:
+        """Clip to the group's range."""
         return array if self.range is None else np.clip(array, self.range.low, self.range.high)
 
     def _inside(self, got: Array, want: Array) -> float:
@@ -321,6 +326,7 @@ class Watch:
         return _error_energy(self._clip(got), self._clip(want))
 
     def local(self) -> Local:
+        """The group's own error, and its parts by cause."""
         signal = self.sums.signal
         parts = {k: e / signal if signal else math.inf if e else 0.0 for k, e in self.energy.items()}
         return Local(self.sums.result(), **parts)
@@ -396,6 +402,7 @@ class _Values:
         self.least, self.most = math.inf, -math.inf
 
     def add(self, array: Array) -> None:
+        """Add the values of a tensor."""
         flat = np.asarray(array, np.float64).reshape(-1)
         self.count += flat.size
         self.beyond += int(np.count_nonzero(beyond(flat, self.range)))
@@ -412,6 +419,7 @@ class _Values:
             self.kept, self.every = self.kept[::_THIRD], self.every * _THIRD
 
     def spread(self) -> Spread:
+        """How the values are distributed, compared with the range."""
         total = int(self.bins.sum()) + self.zeros
         if not total:
             return Spread(self.count, self.beyond, 0.0, 0.0, self.range, 0.0, 0.0, None, 1.0)

@@ -73,6 +73,7 @@ class Effects:
                 pending.append((-self._measure(half, clean, made, count), half))
 
     def _measure(self, members: tuple[int, ...], clean: Values, made: Sequence[Array], total: int) -> float:
+        """The error at the outputs with only these groups quantized."""
         if self.progress is not None:
             self._tell(total)
         self._steps += 1
@@ -172,10 +173,12 @@ class Cost:
 
     @property
     def sqnr(self) -> float:
+        """The SQNR at the outputs."""
         return decibels(self.ratio)
 
     @property
     def float_names(self) -> tuple[str, ...]:
+        """The nodes to keep in float."""
         return tuple(node.label for node in self.floats)
 
 
@@ -279,6 +282,7 @@ def _order(costs: Sequence[Cost]) -> list[Cost]:
 
 
 def _corrections(cost: Cost) -> list[Correction]:
+    """The corrections that a cost suggests."""
     found = [part for fault in cost.faults for part in fault.corrections]
     return [*found, *(cost.fit.corrections if cost.fit else ())]
 
@@ -323,6 +327,7 @@ def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None
 
 
 def _is_numeric(array: Array) -> bool:
+    """Whether an array holds numbers."""
     return array.dtype.kind not in "OUS" and not is_compound(array)
 
 
@@ -340,6 +345,7 @@ def _fit_zero_point(watch: Watch, spread: Spread) -> Fit | None:
 
 
 def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
+    """The largest part of a group's error: its cause, and a sentence."""
     names = ("clipped", "rounding", "weights", "bias", "structure", "input")
     parts = {name: getattr(local, name) for name in names}
     largest = max(parts, key=lambda part: parts[part])
@@ -363,6 +369,7 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
 
 
 def _apart(local: Local) -> str:
+    """The distance of weights in dB."""
     return f"{decibels(local.weights):.1f} dB apart"
 
 
@@ -416,6 +423,7 @@ def _both(watch: Watch) -> str:
 
 
 def _clipping_text(spread: Spread) -> str:
+    """The sentence about a range that clips."""
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
@@ -423,6 +431,7 @@ def _clipping_text(spread: Spread) -> str:
 
 
 def _rounding(spread: Spread) -> tuple[str, str]:
+    """The cause and the sentence about rounding errors."""
     known = spread.range
     if known is None:
         return "rounding", f"rounding; values up to {max(abs(spread.least), abs(spread.most)):.4g}"

@@ -182,6 +182,7 @@ def _of_single_elements(site: LoweringContext, kind: str, x: Array, y_shape: Seq
 
 
 def _rows(site: LoweringContext) -> Array:
+    """The first input, float32 and with elements. Raises Declined."""
     x = site.inputs[0]
     require_type(x.dtype == FLOAT, x.dtype)
     if not x.size:

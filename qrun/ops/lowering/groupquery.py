@@ -53,6 +53,7 @@ class GroupQuery:
 
     @property
     def kept(self) -> int:
+        """The places of the cache that a run keeps."""
         return self.total - self.places
 
     @property
@@ -227,6 +228,7 @@ def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
 
 
 def _reference(op_type: str) -> Callable[[Array], Array]:
+    """The reference kernel of an operator with one input."""
     return lambda x: np.asarray(node(op_type, [x], Context()))
 
 

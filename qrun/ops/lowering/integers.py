@@ -129,6 +129,7 @@ def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale
 
 
 def _number(scale: Array) -> np.float32:
+    """A float32 scale as a number. Raises Declined for other types."""
     require_type(scale.dtype == np.float32, scale.dtype, "{} scales")
     return np.float32(scale)
 
@@ -143,6 +144,7 @@ def completeness(may_wrap: bool, target: Target | None) -> Complete:
 
 
 def _is_finite(target: Target) -> bool:
+    """Whether all multipliers of a target are finite."""
     dtype = np.float32 if target.arith == "ort" else np.float64
     with np.errstate(all="ignore"):
         m = np.asarray(target.x_scale, dtype) * target.w_scale.astype(dtype) / np.asarray(target.y_scale, dtype)
@@ -162,6 +164,7 @@ class Given:
 
     @classmethod
     def input(cls, site: LoweringContext, place: int) -> Given:
+        """The operand of a node's input."""
         from qrun.native.machine.operation import Operand
 
         array = site.inputs[place]
@@ -204,6 +207,7 @@ class DynamicProduct:
         return self.site.fixed[right] and self.site.fixed[zero] and self.right.ndim == 2
 
     def _weights_zero(self) -> Array | None:
+        """The weights' zero point as a vector; None if there is none."""
         zero = self.site.inputs[self.places[3]]
         return None if zero is None else zero.reshape(-1)
 
@@ -337,6 +341,7 @@ class DynamicProduct:
 
 
 def _may_wrap(low: int, high: int) -> bool:
+    """Whether sums between these bounds may leave int32."""
     return low < -LIMIT or high >= LIMIT
 
 

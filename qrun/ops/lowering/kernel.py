@@ -192,6 +192,7 @@ class StagesRun:
         return self._outputs({stage.output: self.engine.room(stage.operation)[1] for stage in shown})
 
     def _outputs(self, made: Mapping[int | str, Array]) -> Any:
+        """The node's outputs: one array or a tuple; outputs not asked for are placeholders."""
         count = 1 + max(stage.output for stage in self.stages if isinstance(stage.output, int))
         return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
 
@@ -216,6 +217,7 @@ def with_sizes_of(own: NativeKernel, other: NativeKernel) -> NativeKernel | None
 
 
 def _must_reach(operation: Operation) -> None:
+    """Raise if the operation's calls do not write their whole result."""
     from qrun.native.machine.operation import must_reach, size
 
     must_reach(operation.tight, size(operation.result.shape) * operation.result.dtype.itemsize)
@@ -260,6 +262,7 @@ def elementwise_of(site: LoweringContext, name: str, *arrays: Array, constants: 
 
 
 def declined(reason: str) -> Exception:
+    """The exception that says why there is no native kernel."""
     return Declined(reason)
 
 

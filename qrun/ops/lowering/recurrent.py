@@ -46,6 +46,7 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
 
 
 def _form(kind: str, gates: Gates) -> CellForm:
+    """The cell's form. Raises Declined for activations that have no native cell."""
     from qrun.native.emit.recurrent import FUNCTIONS
     from qrun.native.kernels.recurrent import CellForm
 
@@ -79,6 +80,7 @@ def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
 def _walk_kernel(
     site: LoweringContext, sequences: Sequences, form: CellForm, inputs: Stage, added: Array | None
 ) -> NativeKernel:
+    """The native kernel of a recurrence whose inputs' products are the stage `inputs`."""
     from qrun.native.kernels.recurrent import Recurrent
 
     given = _optional_inputs(site, form.kind)
@@ -95,6 +97,7 @@ def _walk_kernel(
 
 
 def _walk(sequences: Sequences) -> Walk:
+    """The recurrence's steps, batch, units and directions."""
     from qrun.native.kernels.recurrent import Walk
 
     steps, batch = sequences.x.shape[:2]

@@ -130,19 +130,23 @@ def _place(
 
 
 def _array_at(place: tuple[Any, ...], model: Model) -> Array:
+    """A view into a constant of the model, from its stored place."""
     name, start, shape, strides, dtype = place
     return view_of(borrow(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:
+    """A kernel's spec as a tuple of plain values."""
     fields = spec.kind, spec.isa, spec.rows, spec.vectors, spec.unroll, spec.form, spec.out, spec.signed, spec.prefetch
     return tuple(f if isinstance(f, (str, bool)) else int(f) for f in (*fields, spec.operands))
 
 
 def _view(view: View) -> tuple[Any, ...]:
+    """A view as a tuple of plain values."""
     return view.key, int(view.start), type_named(view.dtype), view.shape, view.strides
 
 
 def _unpack_view(fields: tuple[Any, ...]) -> View:
+    """A view from its tuple."""
     key, start, dtype, shape, strides = fields
     return View(key, start, type_of(dtype), shape, strides)
