@@ -233,8 +233,8 @@ class Rows:
     def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
         """The accuracy of each matched tensor."""
         for m in self.matches:
-            place = self.b.made.get(m.value)
-            node = None if place is None else self.b.nodes[place]
+            index = self.b.made.get(m.value)
+            node = None if index is None else self.b.nodes[index]
             noise = self.sums[m.value].result() if m.value in self.shown else None
             telling = _find_quantizer(self.b, m.value)
             name = telling[0] if telling is not None else m.value
@@ -555,8 +555,8 @@ def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
 
 def _hint(b: Reals, group: RoundingGroup) -> str:
     """A hint: the tensor that the group reads with another scale or zero point than it was made with, or a guess."""
-    for place in group.region.operators:
-        node = b.nodes[place]
+    for index in group.region.operators:
+        node = b.nodes[index]
         source = b.sources.get(node.inputs[0]) if is_dequantize(node) else None
         if source is None or not source.path:
             continue

@@ -359,12 +359,12 @@ def pair(
     told: dict[str, Any] = {"stepped": step is not None, "noise": noise, **_decide(a, b)}
     if same(a, b):
         return TensorPair(describe(a), found, True, sqnr=float("inf"), **told)
-    place = found.worst if found.differing else _worst(a, b)
+    index = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
         "other_bits": int(np.count_nonzero(difference_mask(a, b))),
-        "beyond": _beyond(a[place], b[place]) if found.differing else 0.0,
-        "a": plain(a[place]),
-        "b": plain(b[place]),
+        "beyond": _beyond(a[index], b[index]) if found.differing else 0.0,
+        "a": plain(a[index]),
+        "b": plain(b[index]),
     }
     if a.dtype.kind in "OUSc":
         return TensorPair(describe(a), found, False, **counted)

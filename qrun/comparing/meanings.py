@@ -110,8 +110,8 @@ def _reader(model: Model, name: str) -> Meaning | None:
             (
                 made
                 for node in readers
-                for place, read in enumerate(node.inputs)
-                if read == at and (made := _input_meaning(node, place))
+                for index, read in enumerate(node.inputs)
+                if read == at and (made := _input_meaning(node, index))
             ),
             None,
         )
@@ -142,9 +142,9 @@ def _output_meaning(node: Node, name: str) -> Meaning | None:
     )
 
 
-def _input_meaning(node: Node, place: int) -> Meaning | None:
+def _input_meaning(node: Node, index: int) -> Meaning | None:
     """The scale and zero point of a node's input at a position."""
-    found = (q for q in quantizers(node) if not q.is_output and q.scale and q.tensor.place == place)
+    found = (q for q in quantizers(node) if not q.is_output and q.scale and q.tensor.place == index)
     return next((_meaning(node, q) for q in found), None)
 
 

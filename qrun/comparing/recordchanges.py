@@ -163,9 +163,9 @@ def _sample(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
     if len(a.sample) != len(b.sample):
         return
     shape = a.shape if len(a.sample) == len(places(size)) and not a.type.startswith("complex") else (*a.shape, 2)
-    for place, x, y in zip(places(prod(shape)), a.sample, b.sample, strict=False):
+    for index, x, y in zip(places(prod(shape)), a.sample, b.sample, strict=False):
         if x != y and not (x != x and y != y):
-            yield Sampled(tuple(int(i) for i in np.unravel_index(place, shape)), x, y)
+            yield Sampled(tuple(int(i) for i in np.unravel_index(index, shape)), x, y)
 
 
 def _order_statistics(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Number]]:

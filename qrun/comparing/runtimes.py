@@ -277,9 +277,9 @@ def compare_runtimes(
     grouped = a if len(a.units) < len(b.units) else b
     work = _Work(a, b, feeds, mine, theirs, tolerance, isolate)
     found: list[ComparedTensor] = []
-    for place, unit in enumerate(grouped.units):
+    for index, unit in enumerate(grouped.units):
         if progress:
-            progress(place, len(grouped.units), None)
+            progress(index, len(grouped.units), None)
         found += work.unit(work.grow(unit))
     pairs = {t.name: t.pair for t in found} if theirs is None else work.ran()
     outputs = tuple((v.name, pairs[v.name]) for v in a.model.outputs if v.name in pairs)

@@ -210,7 +210,7 @@ def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
     }
     inputs = tuple(TensorType(n, values[n].dtype, values[n].shape) for n in names if n not in constants)
     outputs = tuple(TensorType(name, None, None) for name in sorted(made))
-    moved = tuple(replace(node, index=place) for place, node in enumerate(nodes))
+    moved = tuple(replace(node, index=index) for index, node in enumerate(nodes))
     return replace(model, nodes=moved, inputs=inputs, outputs=outputs, constants=constants, types={}, defaults=())
 
 

@@ -185,7 +185,7 @@ class OpenVino:
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
         compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", settings)
         made = compiled({name: t.numpy() for name, t in inputs.items()})
-        return [tensor(made[compiled.output(place)]) for place in range(len(outputs))]
+        return [tensor(made[compiled.output(index)]) for index in range(len(outputs))]
 
 
 class TinyGrad:

@@ -303,17 +303,17 @@ def _outputs(case: Case, folder: Path) -> Response:
 
     found: dict[str, Array | None] = {}
     budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
-    for place, name in enumerate(case.expected or ["y0"]):
-        path = folder / f"output_{place}.pb"
+    for index, name in enumerate(case.expected or ["y0"]):
+        path = folder / f"output_{index}.pb"
         if not path.exists():
             found[name] = None
             continue
         try:
             found[name] = read_tensor(path, budget)[1]
         except QrunError as error:
-            return Response({}, CRASHED, f"output_{place}.pb is no tensor: {error.message}")
+            return Response({}, CRASHED, f"output_{index}.pb is no tensor: {error.message}")
         except Exception as error:
-            return Response({}, CRASHED, f"output_{place}.pb is no tensor: {type(error).__name__}")
+            return Response({}, CRASHED, f"output_{index}.pb is no tensor: {type(error).__name__}")
     return Response(found)
 
 

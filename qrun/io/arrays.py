@@ -262,7 +262,7 @@ def write_npy(stream: IO[bytes], array: Array) -> None:
 
 def numbered_files(folder: Path, kind: str) -> Iterator[Path]:
     """Yield ``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
-    place = 0
-    while (path := folder / f"{kind}_{place}.pb").exists():
+    index = 0
+    while (path := folder / f"{kind}_{index}.pb").exists():
         yield path
-        place += 1
+        index += 1

@@ -87,7 +87,7 @@ def _wrong_sizes(shape: Sequence[int], want: Dims, name: str) -> str:
     if len(shape) != len(want):
         axes = "1 axis" if len(want) == 1 else f"{len(want)} axes"
         return f"{name} must have {axes}, not {len(shape)}"
-    wrong = [(place, w, n) for place, (w, n) in enumerate(zip(want, shape, strict=True)) if w not in (None, n)]
+    wrong = [(index, w, n) for index, (w, n) in enumerate(zip(want, shape, strict=True)) if w not in (None, n)]
     axes, wanted, got = (" and ".join(map(str, column)) for column in zip(*wrong, strict=True))
     return f"{'axes' if len(wrong) > 1 else 'axis'} {axes} of {name} must have size {wanted}, not {got}"
 

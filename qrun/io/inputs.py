@@ -69,11 +69,11 @@ class Parts:
 
     def add(self, known: Mapping[str, TensorType], name: str, array: Array, source: str) -> bool:
         """Add the array if its name is that of a tensor in a known compound input. Returns whether it is."""
-        place = None if name in known else _PART.fullmatch(name)
-        if place is None or place[1] not in known or known[place[1]].kind == "tensor":
+        index = None if name in known else _PART.fullmatch(name)
+        if index is None or index[1] not in known or known[index[1]].kind == "tensor":
             return False
-        self.found.setdefault(place[1], {})[place[2]] = array
-        self.sources.setdefault(place[1], source)
+        self.found.setdefault(index[1], {})[index[2]] = array
+        self.sources.setdefault(index[1], source)
         return True
 
     def values(self) -> Iterator[tuple[str, Array, str]]:
@@ -214,11 +214,11 @@ class _Reader:
                 return self.archive(spec, stream)
         return [arrays.read_npy(path, self.budget)]
 
-    def row(self, file: str, place: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
+    def row(self, file: str, number: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
         """Read one row of a file with a leading axis of samples: ``x.npy[17]``."""
         from qrun.io.rows import one_row
 
-        found = one_row(file, place, spec, lambda key: self.known.get(key) or value, self.budget)
+        found = one_row(file, number, spec, lambda key: self.known.get(key) or value, self.budget)
         return [found[""]] if "" in found else found
 
     def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:

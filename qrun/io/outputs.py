@@ -162,8 +162,8 @@ def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, by
     from qrun.ir.tensorfile import value_bytes
 
     for kind, arrays in kinds.items():
-        for place, (name, array) in enumerate(arrays.items()):
-            yield f"{kind}_{place}.pb", value_bytes(array, name)
+        for index, (name, array) in enumerate(arrays.items()):
+            yield f"{kind}_{index}.pb", value_bytes(array, name)
 
 
 def _bad(message: str, target: str, fix: str) -> CallError:

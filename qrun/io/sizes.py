@@ -134,8 +134,8 @@ def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
     last = [*[1] * len(value.shape), *given][-len(value.shape) :] if value.shape else []
     bound: dict[str, int] = {}
     return [
-        d if isinstance(d, int) else bound.setdefault(d or f"[{place}]", n)
-        for place, (d, n) in enumerate(zip(value.shape, last, strict=True))
+        d if isinstance(d, int) else bound.setdefault(d or f"[{index}]", n)
+        for index, (d, n) in enumerate(zip(value.shape, last, strict=True))
     ]
 
 
@@ -151,8 +151,8 @@ def _suggest_spec(spec: str, known: Collection[str], values: Mapping[str, Tensor
     "" if no name is near. A spec that gives a named dimension by its place, as ``x[0]=4``, gets the name.
     """
     for value in values.values():
-        for place, dim in enumerate(value.sizes):
-            if isinstance(dim, str) and spec.startswith(f"{value.name}[{place}]="):
+        for index, dim in enumerate(value.sizes):
+            if isinstance(dim, str) and spec.startswith(f"{value.name}[{index}]="):
                 return f"{dim}={spec.rpartition('=')[2]}"
     for sign in ":=":
         name, found, sizes = spec.rpartition(sign)

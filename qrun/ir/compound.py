@@ -113,7 +113,7 @@ def _parts(value: Array) -> dict[str, Array]:
         return dict(zip((".keys", ".values"), value.elements, strict=True))
     if value.dtype == SEQUENCE and not value.elements:
         return {"[]": np.zeros(0, value.element or np.float32)}
-    return {f"[{place}]": element for place, element in enumerate(value.elements)}
+    return {f"[{index}]": element for index, element in enumerate(value.elements)}
 
 
 def numbers(value: Array) -> Array:
@@ -169,9 +169,9 @@ def join_tensors(found: Mapping[str, Array]) -> Compound | None:
         return maps(keys, values) if fits else None
     if found.keys() == {"[]"}:
         return sequence((), found["[]"].dtype)
-    if found.keys() != {f"[{place}]" for place in range(len(found))} or len({a.dtype for a in found.values()}) > 1:
+    if found.keys() != {f"[{index}]" for index in range(len(found))} or len({a.dtype for a in found.values()}) > 1:
         return None
-    return sequence(found[f"[{place}]"] for place in range(len(found)))
+    return sequence(found[f"[{index}]"] for index in range(len(found)))
 
 
 def apart(value: Array, from_: Iterable[Array]) -> Array:

@@ -69,8 +69,8 @@ _KINDS = (
 
 def _kind(data: bytes) -> tuple[str, str] | None:
     """The format of the file, and a fix; None if the format is unknown."""
-    for place, magic, kind, fix in _KINDS:
-        if data.startswith(magic, place):
+    for index, magic, kind, fix in _KINDS:
+        if data.startswith(magic, index):
             return kind, fix
     start = data[:400].lstrip()
     if data.startswith(b"PK\3\4"):

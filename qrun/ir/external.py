@@ -175,8 +175,8 @@ class External:
             if file.settled:
                 yield repr((location, file.seen, file.changed)).encode()
                 continue
-            for place, block in sorted(file.blocks.items(), key=itemgetter(0)):
-                yield repr((location, place)).encode()
+            for index, block in sorted(file.blocks.items(), key=itemgetter(0)):
+                yield repr((location, index)).encode()
                 yield memoryview(block)  # type: ignore[arg-type]
 
     def _inside(self, location: str, tensor: str) -> Path:

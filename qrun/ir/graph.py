@@ -54,9 +54,9 @@ def invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **mo
     return ModelError("QR102", message, where=where, **more)
 
 
-def label(proto: onnx.NodeProto, place: int) -> str:
+def label(proto: onnx.NodeProto, index: int) -> str:
     """The name in errors of a node that is not read yet."""
-    return f"{proto.name or f'{proto.op_type}_{place}'} ({proto.op_type})"
+    return f"{proto.name or f'{proto.op_type}_{index}'} ({proto.op_type})"
 
 
 Names = Sequence[tuple[str, ...]]
@@ -72,8 +72,8 @@ def execution_order(
     inputs, outputs: names, for each node; given: names of tensors that no node needs to make.
     """
     maker = _makers(nodes, outputs, given, scope)
-    before = [_makers_read(place, proto, inputs[place], maker, given, scope) for place, proto in enumerate(nodes)]
-    if all(not makers or max(makers) < place for place, makers in enumerate(before)):
+    before = [_makers_read(index, proto, inputs[index], maker, given, scope) for index, proto in enumerate(nodes)]
+    if all(not makers or max(makers) < index for index, makers in enumerate(before)):
         return range(len(before))
     return _sort(nodes, before, scope)
 
@@ -81,18 +81,18 @@ def execution_order(
 def _makers(nodes: Sequence[onnx.NodeProto], outputs: Names, given: set[str], scope: GraphContext) -> dict[str, int]:
     """The place of the node that makes each tensor."""
     maker: dict[str, int] = {}
-    for place, names in enumerate(outputs):
+    for index, names in enumerate(outputs):
         for name in names:
             if not name:
                 continue
             if name in maker or (name in given and name not in scope):
-                raise invalid(scope, f"tensor {name!r} is made twice", name, label(nodes[place], place))
-            maker[name] = place
+                raise invalid(scope, f"tensor {name!r} is made twice", name, label(nodes[index], index))
+            maker[name] = index
     return maker
 
 
 def _makers_read(
-    place: int,
+    index: int,
     proto: onnx.NodeProto,
     inputs: tuple[str, ...],
     maker: dict[str, int],
@@ -106,7 +106,7 @@ def _makers_read(
             found.append(maker[name])
         elif name and name not in given and name not in scope:
             facts = [("expected", "a graph input, an initializer or a node's output of that name")]
-            raise invalid(scope, f"tensor {name!r} is read but never made", name, label(proto, place), facts=facts)
+            raise invalid(scope, f"tensor {name!r} is read but never made", name, label(proto, index), facts=facts)
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
@@ -114,16 +114,16 @@ def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], sc
     """The order of nodes in which all inputs are made before they are read; `before` has each node's makers."""
     waiting = [len(makers) for makers in before]
     followers: dict[int, list[int]] = {}
-    for place, makers in enumerate(before):
+    for index, makers in enumerate(before):
         for other in makers:
-            followers.setdefault(other, []).append(place)
-    ready = [place for place, count in enumerate(waiting) if not count]
+            followers.setdefault(other, []).append(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for other in followers.get(place, ()):
+        index = heapq.heappop(ready)
+        order.append(index)
+        for other in followers.get(index, ()):
             waiting[other] -= 1
             if not waiting[other]:
                 heapq.heappush(ready, other)
@@ -134,17 +134,17 @@ def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], sc
 
 def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], scope: GraphContext) -> ModelError:
     """The error for nodes that wait for each other; before: for each node, the nodes it waits for."""
-    path = [next(place for place, makers in enumerate(before) if makers)]
+    path = [next(index for index, makers in enumerate(before) if makers)]
     while path[-1] not in path[:-1]:
         path.append(before[path[-1]][0])
     path = path[path.index(path[-1]) + 1 :]
-    place, maker = path[-1], path[0]
-    read = {*nodes[place].input, *_captured_names(nodes[place])}
+    index, maker = path[-1], path[0]
+    read = {*nodes[index].input, *_captured_names(nodes[index])}
     name = next(name for name in nodes[maker].output if name in read)
     names = [label(nodes[p], p) for p in path[::-1][:_SHOWN]]
     more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
     what = "the nodes depend on each other in a circle"
-    return invalid(scope, what, name, label(nodes[place], place), facts=[("circle", " to ".join(names) + more)])
+    return invalid(scope, what, name, label(nodes[index], index), facts=[("circle", " to ".join(names) + more)])
 
 
 def _captured_names(proto: onnx.NodeProto) -> set[str]:

@@ -251,10 +251,10 @@ def _in_range(name: str, indices: Array, size: int, along: str = "") -> None:
         raise bad_tensor(name, expected, str(bad))
 
 
-def _text(place: int, dims: tuple[int, ...]) -> str:
+def _text(flat_index: int, dims: tuple[int, ...]) -> str:
     """A flat index as an index per axis, in words."""
     index: list[int] = []
     for size in reversed(dims):
-        place, along = divmod(place, size)
+        flat_index, along = divmod(flat_index, size)
         index.insert(0, along)
     return shape_text(tuple(index))

@@ -79,11 +79,11 @@ def nodes_kernel(
 
     stages: list[Stage] = []
     made: dict[str, Array] = {}
-    for place, node in enumerate(nodes):
-        kernel = _kernel(site, place, node, [_value(value, site.inputs, made) for value in node.inputs])
+    for index, node in enumerate(nodes):
+        kernel = _kernel(site, index, node, [_value(value, site.inputs, made) for value in node.inputs])
         for stage in kernel.stages:
-            inputs = tuple(f"{place} {v}" if isinstance(v, str) else node.inputs[v] for v in stage.inputs)
-            output = f"{place} {stage.output}" if isinstance(stage.output, str) else node.output or 0
+            inputs = tuple(f"{index} {v}" if isinstance(v, str) else node.inputs[v] for v in stage.inputs)
+            output = f"{index} {stage.output}" if isinstance(stage.output, str) else node.output or 0
             stages.append(Stage(stage.operation, tuple(v for v in inputs if v is not None), output))
         result = stages[-1].operation.result
         made[node.output] = np.empty(result.shape, result.dtype)
@@ -94,8 +94,8 @@ def nodes_kernel(
     return staged_kernel(site, stages, shown, ALWAYS)
 
 
-def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[Any]) -> NativeKernel:
-    """The native kernel of an inner node; `place` is its number."""
+def _kernel(site: LoweringContext, index: int, node: InnerNode, args: Sequence[Any]) -> NativeKernel:
+    """The native kernel of an inner node; `index` is its number."""
     definition = node.definition
     if definition.lowering is None:
         raise declined(f"no native kernel for its {node.op_type}")
@@ -111,7 +111,7 @@ def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[A
         attributes={**defaults, **node.attributes},
         ctx=replace(site.ctx, version=node.version, outputs=1, wanted=(True,)),
         reference=lambda inputs, ctx: definition(*inputs, **node.attributes, ctx=ctx),
-        memo=site.memo.once(("node", place), Memo),
+        memo=site.memo.once(("node", index), Memo),
     )
     kernel = definition.lowering(inner)
     if not kernel.stages:

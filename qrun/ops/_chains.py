@@ -252,15 +252,15 @@ def _lanes(a: Array, b: Array, first: Array | None, columns: bool) -> Array:
     sums = np.moveaxis(sums, -3, 0)
     sums = sums if columns else sums.swapaxes(-1, -2)
     made = np.empty(sums.shape[1:], _FLOAT)
-    for place, size in _groups(made.shape[-1]):
-        made[..., place : place + size] = _TREES[size](sums[..., place : place + size])
+    for index, size in _groups(made.shape[-1]):
+        made[..., index : index + size] = _TREES[size](sums[..., index : index + size])
     made = made if columns else made.swapaxes(-1, -2)
     return np.asarray(made + (_FLOAT.type(0) if first is None else first))
 
 
 def _groups(count: int) -> Iterator[tuple[int, int]]:
     """Yields the starts and sizes of groups of four, then of two, then of one."""
-    yield from ((place, 4) for place in range(0, count - 3, 4))
+    yield from ((index, 4) for index in range(0, count - 3, 4))
     rest = count & -4
     if count & 2:
         yield rest, 2
@@ -271,8 +271,8 @@ def _groups(count: int) -> Iterator[tuple[int, int]]:
 def _sum_in_chains(term: Callable[[int], Array], places: range) -> Array:
     """The sum of terms, one after the other."""
     total = term(places[0])
-    for place in places[1:]:
-        total = total + term(place)
+    for index in places[1:]:
+        total = total + term(index)
     return total
 
 

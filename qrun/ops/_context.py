@@ -92,13 +92,13 @@ class Context:
     fixed: tuple[bool, ...] = ()
     sums: list[str] = field(default_factory=list)
 
-    def stores(self, place: int) -> bool:
+    def stores(self, index: int) -> bool:
         """Whether this input is a constant of the model."""
-        return place < len(self.fixed) and self.fixed[place]
+        return index < len(self.fixed) and self.fixed[index]
 
-    def wants(self, place: int) -> bool:
-        """Whether output number `place` is asked for."""
-        return place < len(self.wanted) and self.wanted[place]
+    def wants(self, index: int) -> bool:
+        """Whether output number `index` is asked for."""
+        return index < len(self.wanted) and self.wanted[index]
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Call before making a tensor whose size the inputs do not bound. Raises MemoryLimitError."""
@@ -146,7 +146,7 @@ def check_range(places: Array, count: int, name: str, what: str, code: str = "QR
 
 def first_place(found: Array) -> tuple[int, ...]:
     """The index of the first element that is true; index 0 on all axes if none is."""
-    return tuple(int(place) for place in np.unravel_index(int(np.argmax(found)), found.shape))
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(found)), found.shape))
 
 
 def bad_attribute(name: str, expected: str, got: Any) -> OperatorError:

@@ -139,14 +139,14 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
     if scale.ndim != 1:
         why = f"{op}: a scale of rank {scale.ndim} means blocked quantization, which needs block_size."
         raise _bad_scale(name, "a scalar or a 1-D tensor", scale, why)
-    place = _axis(x, axis, op)
-    if scale.shape[0] != x.shape[place]:
+    dim = _axis(x, axis, op)
+    if scale.shape[0] != x.shape[dim]:
         from qrun.ops._advice import axis_fix
 
         fix = axis_fix(x.shape, scale.shape[0], axis)
-        want = f"a scalar or [{x.shape[place]}] (the length of axis {place} of x {shape_text(x.shape)})"
+        want = f"a scalar or [{x.shape[dim]}] (the length of axis {dim} of x {shape_text(x.shape)})"
         raise _bad_scale(name, want, scale, f"{op}: one value per slice along axis.", fix)
-    return Grain("per-axis", x.shape, place)
+    return Grain("per-axis", x.shape, dim)
 
 
 def _axis(x: Array, axis: int, op: str) -> int:
@@ -167,19 +167,19 @@ def _block_grain(x: Array, scale: Array, axis: int, block_size: int, op: str, na
     if scale.ndim != x.ndim or not x.ndim:
         why = f"{op}: with block_size, the scale has x's rank."
         raise _bad_scale(name, f"rank {x.ndim}, x is {shape_text(x.shape)}", scale, why, _PER_BLOCK)
-    place = _axis(x, axis, op)
-    length, steps = x.shape[place], scale.shape[place]
-    others = all(n == s for i, (n, s) in enumerate(zip(x.shape, scale.shape, strict=True)) if i != place)
+    dim = _axis(x, axis, op)
+    length, steps = x.shape[dim], scale.shape[dim]
+    others = all(n == s for i, (n, s) in enumerate(zip(x.shape, scale.shape, strict=True)) if i != dim)
     if others and steps == -(-length // block_size):
-        return Grain("blocked", x.shape, place, block_size)
+        return Grain("blocked", x.shape, dim, block_size)
     if others and 0 < steps <= length:
         low = -(-length // steps)
         high = -(-length // (steps - 1)) - 1 if steps > 1 else None
         if high is None or low <= high:
             want = f"{low} or more" if high is None else f"{low} to {high}" if low < high else str(low)
-            raise _bad_block(f"{want} ({length} elements of axis {place} in {steps} blocks)", block_size, op)
-    want_shape = (*x.shape[:place], -(-length // block_size), *x.shape[place + 1 :])
-    why = f"{op}: the scale has x's shape, with axis {place} divided by block_size {block_size}, rounded up."
+            raise _bad_block(f"{want} ({length} elements of axis {dim} in {steps} blocks)", block_size, op)
+    want_shape = (*x.shape[:dim], -(-length // block_size), *x.shape[dim + 1 :])
+    why = f"{op}: the scale has x's shape, with axis {dim} divided by block_size {block_size}, rounded up."
     raise _bad_scale(name, shape_text(want_shape), scale, why, _PER_BLOCK)
 
 

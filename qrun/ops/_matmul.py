@@ -112,15 +112,15 @@ def wrap32(
     acc: Array,
     bound: float,
     ctx: Context,
-    place: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
+    index_in_y: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
 ) -> Array:
-    """acc with sums outside int32 wrapped (two's complement) and observed. place: maps an index in acc to that in y."""
+    """acc with sums outside int32 wrapped (two's complement) and observed. index_in_y: maps an index of acc to one of y."""
     if bound < 2**31:
         return acc
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))
     count = int(np.count_nonzero(outside))
     if count:
-        ctx.observe("accumulator-wrap", "y", count, acc.size, place(first_place(outside)))
+        ctx.observe("accumulator-wrap", "y", count, acc.size, index_in_y(first_place(outside)))
         acc = acc.astype(np.int64).astype(np.int32).astype(np.float64)
     return acc
 

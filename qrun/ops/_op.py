@@ -204,11 +204,11 @@ class OpDef:
         """The attributes, by name."""
         return attributes_of(self.signature)
 
-    def param(self, place: int) -> str:
-        """The specification's name of input number `place`."""
-        if place < len(self.inputs) and not self.inputs[place].variadic:
-            return self.inputs[place].name
-        return f"{self.inputs[-1].name}[{place - len(self.inputs) + 1}]" if self.inputs else str(place)
+    def param(self, index: int) -> str:
+        """The specification's name of input number `index`."""
+        if index < len(self.inputs) and not self.inputs[index].variadic:
+            return self.inputs[index].name
+        return f"{self.inputs[-1].name}[{index - len(self.inputs) + 1}]" if self.inputs else str(index)
 
     def formals(self, version: int) -> tuple[Formal, ...]:
         """Allowed types of the inputs: from onnx.defs, or as declared."""

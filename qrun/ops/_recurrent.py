@@ -334,8 +334,8 @@ def lstm_step(
     n, one = sequences.hidden, sequences.dtype.type(1)
     p = None if peepholes is None else peepholes[number].astype(sequences.dtype)
 
-    def seen(values: Array, place: int, c: Array) -> Array:
-        return values if p is None else values + p[place * n : (place + 1) * n] * c
+    def seen(values: Array, index: int, c: Array) -> Array:
+        return values if p is None else values + p[index * n : (index + 1) * n] * c
 
     def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
         h, c = states

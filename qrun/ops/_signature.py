@@ -214,12 +214,12 @@ def flat(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=[*inputs, *attributes, *last])
 
 
-def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
+def _fields(kind: type[Any], index: Any) -> Iterator[inspect.Parameter]:
     """The fields of a record as parameters."""
     names, written = vars(sys.modules[kind.__module__]), field_types(kind)
     for name, default in fields_of(kind).items():
         value = inspect.Parameter.empty if default is MISSING else default
-        yield inspect.Parameter(name, place, default=value, annotation=_type(written[name], names))
+        yield inspect.Parameter(name, index, default=value, annotation=_type(written[name], names))
 
 
 def _type(annotation: Any, names: dict[str, Any]) -> Any:
@@ -242,11 +242,11 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
     if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
         expected = f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}"
         raise refuse(f"{node.op_type} has {len(node.inputs)} inputs", "", expected, len(node.inputs), code="QR205")
-    for place, p in enumerate(inputs):
-        given = place < len(node.inputs) and bool(node.inputs[place])
-        optional = p.optional if known is None else known.inputs[place].option == "Optional"
+    for index, p in enumerate(inputs):
+        given = index < len(node.inputs) and bool(node.inputs[index])
+        optional = p.optional if known is None else known.inputs[index].option == "Optional"
         if not given and not optional and not p.variadic:
-            expected = f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}"
+            expected = f"input {index}, {p.name}; it is not optional in {node.op}-{node.version}"
             raise refuse(f"input {p.name!r} is missing", "", expected, "nothing", code="QR205")
     if known is not None and len(node.outputs) > known.max_outputs:
         count = len(node.outputs)

@@ -17,9 +17,9 @@ from qrun.ops._context import Context, bad_attribute, refuse
 _SINGLE = frozenset({np.dtype(np.float32)})
 
 
-def _number(args: Sequence[Any], place: int, otherwise: int = 0) -> int:
+def _number(args: Sequence[Any], index: int, otherwise: int = 0) -> int:
     """The number in an input, which may be of any shape."""
-    given = args[place] if place < len(args) else None
+    given = args[index] if index < len(args) else None
     return otherwise if given is None else int(given.max(initial=0))
 
 
@@ -71,13 +71,13 @@ def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., A
 
     def kernel(*args: Array | None, ctx: Context, **attributes: Any) -> tuple[Array, ...]:
         _check(op_type, args, attributes, ctx)
-        given = {f"x{place}": wide(array) for place, array in enumerate(args) if array is not None}
-        inputs = tuple([f"x{place}" if f"x{place}" in given else "" for place in range(len(args))])
-        outputs = tuple([f"y{place}" for place in range(ctx.outputs)])
+        given = {f"x{index}": wide(array) for index, array in enumerate(args) if array is not None}
+        inputs = tuple([f"x{index}" if f"x{index}" in given else "" for index in range(len(args))])
+        outputs = tuple([f"y{index}" for index in range(ctx.outputs)])
         named = {name.removesuffix("_"): value for name, value in attributes.items() if value is not None}
         node = Node(0, op_type, domain, op_type, known.version, inputs, outputs, named)
         made = _compute(node, given, ctx.memo)
-        return tuple([_of_type(np.asarray(value), place, known, args) for place, value in enumerate(made)])
+        return tuple([_of_type(np.asarray(value), index, known, args) for index, value in enumerate(made)])
 
     def wide(array: Array) -> Array:
         """The input; integers as float64 if results are float32: onnx.reference computes in the inputs' type."""
@@ -141,9 +141,9 @@ def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
         raise refuse("onnx.reference cannot compute this node", got=got, code="QR210") from None
 
 
-def _of_type(value: Array, place: int, known: Schema, args: Sequence[Array | None]) -> Array:
+def _of_type(value: Array, index: int, known: Schema, args: Sequence[Array | None]) -> Array:
     """A result in the type that onnx.defs states; floats are rounded to it. OperatorError for other mismatches."""
-    formal = known.outputs[min(place, len(known.outputs) - 1)]
+    formal = known.outputs[min(index, len(known.outputs) - 1)]
     bound = [
         array.dtype
         for input, array in zip(known.inputs, args, strict=False)

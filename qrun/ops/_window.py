@@ -339,8 +339,8 @@ def accumulate(
 
 def _place(start: int, first: int, m: int, out: Shape, index: tuple[int, ...]) -> tuple[int, ...]:
     """The index into y [N,M,out...] of element [n,group,M/group,place] of the block from image `start`, row `first`."""
-    n, group, channel, place = index
-    row, *rest = np.unravel_index(place, (out[0], *out[1:]))
+    n, group, channel, position = index
+    row, *rest = np.unravel_index(position, (out[0], *out[1:]))
     return (start + n, group * m + channel, first + int(row), *(int(i) for i in rest))
 
 

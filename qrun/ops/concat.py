@@ -31,31 +31,31 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
     if not inputs or any(x is None for x in inputs):
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     first = inputs[0]
-    place = axis_in(axis, first.ndim)
+    dim = axis_in(axis, first.ndim)
     for number, x in enumerate(inputs[1:], 2):
-        if not same_but(x.shape, first.shape, place) or x.dtype != first.dtype:
+        if not same_but(x.shape, first.shape, dim) or x.dtype != first.dtype:
             wanted = [*first.shape]
             if wanted and x.ndim == first.ndim:
-                wanted[place] = x.shape[place]
+                wanted[dim] = x.shape[dim]
             expected = f"{type_name(first.dtype)} {shape_text(tuple(wanted))}"
             got = f"{type_name(x.dtype)} {shape_text(x.shape)}"
             why = f"Concat: all dimensions except axis {axis} are equal."
             raise misfit(f"inputs[{number}] does not fit inputs[1]", f"inputs[{number}]", expected, got, why=why)
-    length = sum(x.shape[place] for x in inputs)
-    claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")
-    return place
+    length = sum(x.shape[dim] for x in inputs)
+    claim(ctx, (*first.shape[:dim], length, *first.shape[dim + 1 :]), first.dtype, "inputs")
+    return dim
 
 
 @concat.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    place = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
-    return concat_kernel(site, range(len(site.inputs)), place, [None] * len(site.inputs))
+    dim = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
+    return concat_kernel(site, range(len(site.inputs)), dim, [None] * len(site.inputs))
 
 
 def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
     """Split a tensor into parts of these lengths along an axis. Raises OperatorError."""
-    place = axis_in(axis, input.ndim)
-    size = input.shape[place]
+    dim = axis_in(axis, input.ndim)
+    size = input.shape[dim]
     if len(lengths) != ctx.outputs:
         raise misfit(f"the node names {ctx.outputs} outputs", "split", f"{ctx.outputs} lengths", list(lengths))
     if any(n < 0 for n in lengths) or sum(lengths) != size:
@@ -63,7 +63,7 @@ def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple
     parts = []
     start = 0
     for n in lengths:
-        parts.append(input[(builtins.slice(None),) * place + (builtins.slice(start, start + n),)])
+        parts.append(input[(builtins.slice(None),) * dim + (builtins.slice(start, start + n),)])
         start += n
     return tuple(parts)
 
@@ -304,8 +304,8 @@ def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tu
     places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
     same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
     begin, end = [0] * data.ndim, [0] * data.ndim
-    for number, place in enumerate(places):
-        begin[place], end[place] = pads[number], pads[number + len(places)]
+    for number, index in enumerate(places):
+        begin[index], end[index] = pads[number], pads[number + len(places)]
     return begin, end
 
 
@@ -315,16 +315,16 @@ def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
     length -= first + max(0, -end)
     if length < 0 or (not length and max(begin, end) > 0):
         raise misfit(f"axis {axis} has nothing to {mode}", "pads", "a rest of 1 or more", f"{begin} and {end}")
-    place = np.arange(-max(0, begin), length + max(0, end), dtype=np.int64)
+    positions = np.arange(-max(0, begin), length + max(0, end), dtype=np.int64)
     if mode == "edge":
-        place = np.clip(place, 0, length - 1)
+        positions = np.clip(positions, 0, length - 1)
     elif mode == "wrap":
-        place %= max(1, length)
+        positions %= max(1, length)
     else:
         turn = max(1, 2 * (length - 1))
-        place %= turn
-        place = np.minimum(place, turn - place)
-    return place + first
+        positions %= turn
+        positions = np.minimum(positions, turn - positions)
+    return positions + first
 
 
 def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:

@@ -182,17 +182,17 @@ def conv_transpose(
     Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
-    place = _place(X, W, B, geometry, output_padding, output_shape)
+    placement = _place(X, W, B, geometry, output_padding, output_shape)
     size, group, m = X.shape[2:], geometry.group, W.shape[1]
-    ctx.claim((X.shape[0], group, m, *place.out), X.itemsize)
-    y = np.empty((X.shape[0], group, m, *place.out), X.dtype)
+    ctx.claim((X.shape[0], group, m, *placement.out), X.itemsize)
+    y = np.empty((X.shape[0], group, m, *placement.out), X.dtype)
     if y.size:
         weights = W.reshape(group, -1 if W.size else 0, *W.shape[1:])
         bias = None if B is None else B.reshape(group, m, 1)
         with np.errstate(all="ignore"):
             for n in range(X.shape[0]):
-                _fill(X[n].reshape(group, -1 if X.size else 0, *size), weights, bias, place, y[n], ctx)
-    return y.reshape(X.shape[0], group * m, *place.out)
+                _fill(X[n].reshape(group, -1 if X.size else 0, *size), weights, bias, placement, y[n], ctx)
+    return y.reshape(X.shape[0], group * m, *placement.out)
 
 
 @conv_transpose.native
@@ -202,15 +202,15 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
         ConvGeometry.of(site.attributes),
         [site.attributes[n] for n in ("output_padding", "output_shape")],
     )
-    place, group = _place(x, w, bias, geometry, *lengths), geometry.group
-    y_shape = (x.shape[0], group * w.shape[1], *place.out)
+    placement, group = _place(x, w, bias, geometry, *lengths), geometry.group
+    y_shape = (x.shape[0], group * w.shape[1], *placement.out)
     site.ctx.claim(y_shape, x.itemsize)
     return float_conv_transpose_kernel(
-        site, x, w, bias, y_shape, group=group, strides=place.strides, dilations=place.dilations, begin=place.begin
+        site, x, w, bias, y_shape, group=group, strides=placement.strides, dilations=placement.dilations, begin=placement.begin
     )
 
 
-def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, ctx: Context) -> None:
+def _fill(x: Array, w: Array, bias: Array | None, placement: _Placement, y: Array, ctx: Context) -> None:
     """Fill y [group,M,out...] from x [group,C,size...], w [group,C,M,kernel...] and bias [group,M,1].
 
     Results whose positions leave the same remainders modulo the strides use the same taps of the kernel: they are one
@@ -218,7 +218,7 @@ def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, c
     """
     group, m, *out = y.shape
     rank = len(out)
-    axes = list(zip(out, place.begin, w.shape[3:], place.strides, place.dilations, strict=True))
+    axes = list(zip(out, placement.begin, w.shape[3:], placement.strides, placement.dilations, strict=True))
     for firsts in itertools.product(*(range(min(axis[3], axis[0])) for axis in axes)):
         met = [_find_taps(first, *axis) for first, axis in zip(firsts, axes, strict=True)]
         where: tuple[Any, ...] = (..., *(slice(first, None, axis[3]) for first, axis in zip(firsts, axes, strict=True)))

@@ -64,10 +64,10 @@ def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: 
     """The shape to which the inputs of Sum, Mean, Min and Max broadcast; before version 8 they have one shape."""
     if not data_0 or any(x is None for x in data_0):
         raise refuse(f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205")
-    for place, array in enumerate(data_0):
+    for index, array in enumerate(data_0):
         if ctx.version < 8 and array.shape != data_0[0].shape:
-            raise bad_shape(f"data_0[{place}]", f"one shape: {op_type} broadcasts since opset 8", array)
-    return broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], itemsize)
+            raise bad_shape(f"data_0[{index}]", f"one shape: {op_type} broadcasts since opset 8", array)
+    return broadcast(ctx, data_0, [f"data_0[{index}]" for index in range(len(data_0))], itemsize)
 
 
 def total(op_type: str, data_0: Sequence[Array], ctx: Context) -> Array:
@@ -122,7 +122,7 @@ def _variadic_lowering(op_type: str) -> Lowering:
 
     def lower(site: LoweringContext) -> NativeKernel:
         common_shape(op_type, site.inputs, site.ctx)
-        return elementwise_kernel(site, op_type.lower(), [f"data_0[{place}]" for place in range(len(site.inputs))])
+        return elementwise_kernel(site, op_type.lower(), [f"data_0[{index}]" for index in range(len(site.inputs))])
 
     return OfShapes(lower)
 

@@ -25,10 +25,10 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 
     indices: int32 or int64 of any shape, -s to s-1 where s is the axis' length; refuses others, naming the first.
     """
-    place = axis_in(axis, data.ndim)
-    check_indices(indices, data, place)
-    shape = claim(ctx, (*data.shape[:place], *indices.shape, *data.shape[place + 1 :]), data.dtype, "indices")
-    return np.take(data, indices.reshape(-1), axis=place).reshape(shape)
+    dim = axis_in(axis, data.ndim)
+    check_indices(indices, data, dim)
+    shape = claim(ctx, (*data.shape[:dim], *indices.shape, *data.shape[dim + 1 :]), data.dtype, "indices")
+    return np.take(data, indices.reshape(-1), axis=dim).reshape(shape)
 
 
 @gather.native
@@ -43,8 +43,8 @@ def _lower_gather(site: LoweringContext) -> NativeKernel:
             if site.fixed[0]:
                 raise
     data, indices = site.inputs
-    place = axis_in(site.attributes["axis"], data.ndim)
-    before, (length, *after) = data.shape[:place], data.shape[place:]
+    dim = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:dim], data.shape[dim:]
     shape = (*before, *indices.shape, *after)
     if len(shape) > MOST_AXES:
         raise declined("its result has too many axes")  # the reference kernel reports bad indices first
@@ -146,14 +146,14 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
     Raises OperatorError for a condition of another shape or type, and an axis that does not exist.
     """
-    place = None if axis is None else axis_in(axis, input.ndim)
-    length = input.size if place is None else input.shape[place]
+    dim = None if axis is None else axis_in(axis, input.ndim)
+    length = input.size if dim is None else input.shape[dim]
     if condition.dtype != np.bool_ or condition.ndim != 1 or condition.size > length:
         got = f"{type_name(condition.dtype)} [{','.join(map(str, condition.shape))}]"
         raise misfit("condition does not fit input", "condition", f"bool [n], n up to {length}", got)
     chosen = np.flatnonzero(condition)
     ctx.claim((chosen.size, input.size // max(length, 1)), input.itemsize)
-    return np.take(input.reshape(-1) if place is None else input, chosen, axis=place or 0)
+    return np.take(input.reshape(-1) if dim is None else input, chosen, axis=dim or 0)
 
 
 @op("Trilu", since=14)

@@ -118,15 +118,15 @@ def group_query_attention(
     presents = np.zeros(shape, cached[0].dtype), np.zeros(shape, cached[0].dtype)
     ctx.claim((*q.shape[:3], total + q.shape[3]), q.itemsize)
     y, scores = np.zeros(q.shape, q.dtype), np.zeros((*q.shape[:3], total), q.dtype)
-    for place, step in enumerate(steps):
-        own, rows = slice(place, place + 1), min(length, step.total)
+    for index, step in enumerate(steps):
+        own, rows = slice(index, index + 1), min(length, step.total)
         pasts = (given.past_key, given.past_value)
         used = [_extend_cache(past, new, own, step) for past, new in zip(pasts, cached, strict=True)]
         for present, all_rows in zip(presents, used, strict=True):
-            keep(present[place], all_rows[0], step, attributes.kept)
+            keep(present[index], all_rows[0], step, attributes.kept)
         used = [kind.read(x, q.dtype, ctx) for kind, x in zip(codes, used, strict=True)] if codes else used
         columns = used[0].shape[2]
-        bias = _bias_of(given.attention_bias, place, rows, step, columns)
+        bias = _bias_of(given.attention_bias, index, rows, step, columns)
         seen = seen_places(step, rows, columns, bool(attributes.causal), attributes.local_window_size)
         first = step.total - columns
         if not first:
@@ -279,7 +279,7 @@ def _longer(x: Given, count: int, axis: int) -> Given:
     one order."""
     if x is None or x.shape[axis] == count:
         return x
-    behind = [(0, count - n if place == axis else 0) for place, n in enumerate(x.shape)]
+    behind = [(0, count - n if index == axis else 0) for index, n in enumerate(x.shape)]
     return np.pad(x, behind)
 
 

@@ -177,11 +177,11 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
     exist.
     """
     one_of("p", p, (1, 2))
-    place = axis_in(axis, input.ndim)
+    dim = axis_in(axis, input.ndim)
     ctx.claim(input.shape, 16)
     with np.errstate(all="ignore"):
         wide = widen(input)
-        norm = sum_over(np.abs(wide), (place,), True) if p == 1 else np.sqrt(sum_over(np.square(wide), (place,), True))
+        norm = sum_over(np.abs(wide), (dim,), True) if p == 1 else np.sqrt(sum_over(np.square(wide), (dim,), True))
         return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
 
 
@@ -273,12 +273,12 @@ def _lower_skip_simplified(site: LoweringContext) -> NativeKernel:
 
 
 def _skip_nodes(
-    bias: Array | None, normalization: str, weights: Sequence[int], place: int, epsilon: float
+    bias: Array | None, normalization: str, weights: Sequence[int], bias_index: int, epsilon: float
 ) -> list[InnerNode]:
-    """The nodes that the operator runs. weights: numbers of the normalization's inputs other than the sum; place: of
-    the bias."""
+    """The nodes that the operator runs. weights: numbers of the normalization's inputs other than the sum;
+    bias_index: of the bias."""
     first = InnerNode("Add", (0, 1), {}, "sum" if bias is None else "skipped")
-    then = [] if bias is None else [InnerNode("Add", ("skipped", place), {}, "sum")]
+    then = [] if bias is None else [InnerNode("Add", ("skipped", bias_index), {}, "sum")]
     return [first, *then, InnerNode(normalization, ("sum", *weights), {"epsilon": epsilon})]
 
 

@@ -304,8 +304,8 @@ def _lower_qlinear(site: LoweringContext) -> NativeKernel:
     given = site.input_record(QLinearMatMulInputs)
     a, b, c = given.a, given.b, _check_qlinear(given, site.ctx)
     claim_product(a, b, site.ctx)
-    for place in (1, 4, 6, 7):
-        site.require_constant(place)
+    for index in (1, 4, 6, 7):
+        site.require_constant(index)
     matrices = int(np.prod(b.shape[:-2], dtype=np.int64)) if c.b_scale.ndim > 2 else 1
     scale = c.b_scale
     if matrices > 1:

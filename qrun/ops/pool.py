@@ -243,8 +243,8 @@ def _sums(source: Array, win: SlidingWindow) -> Array:
     total: Array | None = None
     for tap in np.ndindex(*win.kernel):
         spans = zip(tap, win.dilations, win.strides, win.out, strict=True)
-        place: Any = (..., *(slice(t * d, t * d + (out - 1) * step + 1, step) for t, d, step, out in spans))
-        part = source[place]
+        selection: Any = (..., *(slice(t * d, t * d + (out - 1) * step + 1, step) for t, d, step, out in spans))
+        part = source[selection]
         total = part.copy() if total is None else np.add(total, part, out=total)
     assert total is not None
     return total

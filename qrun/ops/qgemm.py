@@ -118,7 +118,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given = site.input_record(QGemmInputs)
     C, y_zero = given.C, given.y_zero_point
     transposed = (site.attributes["transA"], site.attributes["transB"])
-    scales_fixed = all(site.fixed[place] for place in _SCALES)
+    scales_fixed = all(site.fixed[index] for index in _SCALES)
     ctx = site.ctx if y_zero is not None and scales_fixed else quiet(site)
     c = _check(given, transposed, ctx)
     claim_product(c.a, c.b, site.ctx)
@@ -126,8 +126,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
         raise declined("C is not one row")
     if c.y_zero is None:
         return _lower_float(site, c)
-    for place in (*_SCALES, 6, 8):
-        site.require_constant(place)
+    for index in (*_SCALES, 6, 8):
+        site.require_constant(index)
     assert c.y_scale is not None
     target = native_target(site, _slope(site, c.a_scale), c.b_scale, c.y_scale, c.y_zero)
     bias = _row(C, c.b.shape[1])

@@ -265,7 +265,7 @@ def qlinear_softmax(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: ONNX operators, Softmax-11 and -13.
     """
-    place = axis_in(axis, X.ndim)
+    dim = axis_in(axis, X.ndim)
     xs, ys = (
         scale_param(X_scale, "X_scale", _SOFTMAX, ctx),
         scale_param(y_scale, "y_scale", _SOFTMAX, ctx),
@@ -273,8 +273,8 @@ def qlinear_softmax(
     zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _SOFTMAX)
     yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _SOFTMAX)
     ctx.claim(X.shape, 1)
-    moved = X if opset < 13 else np.moveaxis(X, place, -1)
-    length = math.prod(X.shape[place:]) if opset < 13 else X.shape[place]
+    moved = X if opset < 13 else np.moveaxis(X, dim, -1)
+    length = math.prod(X.shape[dim:]) if opset < 13 else X.shape[dim]
     if not X.size:
         return np.empty(X.shape, X.dtype)
     rows = moved.reshape(-1, length)
@@ -284,7 +284,7 @@ def qlinear_softmax(
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         store(function(rows[part], float(xs), ys), yz, y[part], ctx, "Y")
-    return np.ascontiguousarray(y.reshape(X.shape) if opset < 13 else np.moveaxis(y.reshape(moved.shape), -1, place))
+    return np.ascontiguousarray(y.reshape(X.shape) if opset < 13 else np.moveaxis(y.reshape(moved.shape), -1, dim))
 
 
 @qlinear_softmax.native
@@ -304,11 +304,11 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
         raise declined("an unusual scale, or the arithmetic of onnxruntime")
-    place, complete = axis % x.ndim, FewEnds.of(x.dtype, int(zero))
-    perm = [*(axis for axis in range(x.ndim) if axis != place), place]
-    turns = opset >= 13 and place != x.ndim - 1 and x.shape[place] != x.size
+    index, complete = axis % x.ndim, FewEnds.of(x.dtype, int(zero))
+    perm = [*(axis for axis in range(x.ndim) if axis != index), index]
+    turns = opset >= 13 and index != x.ndim - 1 and x.shape[index] != x.size
     shape = [x.shape[axis] for axis in perm] if turns else x.shape
-    length = x.shape[place] if turns else math.prod(x.shape[place:])
+    length = x.shape[index] if turns else math.prod(x.shape[index:])
     kernel = kernel_of(site, Softmax(site.engine, shape, length, xs, ys, zero, site.memo), (0,), complete)
     return between_turns(site, kernel, perm) if turns else kernel
 

@@ -441,4 +441,4 @@ def _lower_dynamic(site: LoweringContext) -> NativeKernel:
     if site.ctx.arith == "onnx-ref":
         raise declined("no native kernels for onnx-ref arithmetic")
     stages = quantize_stages(site.engine, site.inputs[0], (0, 1, 2))
-    return staged_kernel(site, stages, [stages[place].operation for place in (0, -1)], KnownScale())
+    return staged_kernel(site, stages, [stages[index].operation for index in (0, -1)], KnownScale())

@@ -253,18 +253,18 @@ arg_min.native(partial(_lower_place, what="min"))
 
 def _check_axis(data: Array, axis: int) -> int:
     """The axis, counted from the front; refuses one without elements."""
-    place = axis_in(axis, data.ndim)
-    if not data.shape[place]:
-        raise refuse("the axis has no elements", "data", f"one or more along axis {place}", data)
-    return place
+    dim = axis_in(axis, data.ndim)
+    if not data.shape[dim]:
+        raise refuse("the axis has no elements", "data", f"one or more along axis {dim}", data)
+    return dim
 
 
 def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
     """The index of the largest or smallest element along an axis: first, or last if `last`."""
-    place = _check_axis(data, axis)
-    length = data.shape[place]
+    dim = _check_axis(data, axis)
+    length = data.shape[dim]
     with np.errstate(all="ignore"):
-        found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
+        found = find(np.flip(data, dim) if last else data, axis=dim, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)
 
 
@@ -293,7 +293,7 @@ def _softmax_lowering(rest: bool, logarithms: bool = False) -> Lowering:
         axis = axis_in(site.attributes["axis"], x.ndim)
         if rest or axis == x.ndim - 1 or x.shape[axis] == x.size:
             return shares_kernel(site, axis, logarithms)
-        perm = [*(place for place in range(x.ndim) if place != axis), axis]
+        perm = [*(index for index in range(x.ndim) if index != axis), axis]
         turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
         return between_turns(site, shares_kernel(turned, x.ndim - 1, logarithms), perm)
 
@@ -362,10 +362,10 @@ def _lower_running(site: LoweringContext, what: str) -> NativeKernel:
     from qrun.native.kernels.reduce import Accumulated
 
     x, axis = site.inputs
-    place = axis_in(scalar(axis, "axis"), x.ndim)
+    dim = axis_in(scalar(axis, "axis"), x.ndim)
     site.require_constant(1)
     exclusive, reverse = (bool(site.attributes[name]) for name in ("exclusive", "reverse"))
-    made = Accumulated(site.engine, operand(x), place, what, exclusive, reverse)
+    made = Accumulated(site.engine, operand(x), dim, what, exclusive, reverse)
     return kernel_of(site, made, (0,), ALWAYS)
 
 
@@ -375,9 +375,9 @@ cum_prod.native(partial(_lower_running, what="product"))
 
 def _run_along(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
     """Running sums or products along an axis."""
-    place = axis_in(scalar(axis, "axis"), x.ndim)
+    dim = axis_in(scalar(axis, "axis"), x.ndim)
     wide: np.dtype[Any] = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
-    source = np.moveaxis(np.flip(x, place) if reverse else x, place, 0)
+    source = np.moveaxis(np.flip(x, dim) if reverse else x, dim, 0)
     made = np.empty(source.shape, wide)
     with np.errstate(all="ignore"):
         if exclusive:
@@ -385,6 +385,6 @@ def _run_along(function: np.ufunc, x: Array, axis: Array, exclusive: bool, rever
             function.accumulate(source[:-1], axis=0, dtype=wide, out=made[1:])
         else:
             function.accumulate(source, axis=0, dtype=wide, out=made)
-    result = np.moveaxis(made, 0, place)
-    result = np.flip(result, place) if reverse else result
+    result = np.moveaxis(made, 0, dim)
+    result = np.flip(result, dim) if reverse else result
     return result if wide == x.dtype else narrow(result, x.dtype)

@@ -183,20 +183,20 @@ def _by_scales(
     if scales.ndim != 1 or len(values) != len(places):
         raise bad_shape("scales", f"[{len(places)}]", scales)
     found = []
-    for number, (place, scale) in enumerate(zip(places, values, strict=True)):
+    for number, (axis, scale) in enumerate(zip(places, values, strict=True)):
         if not (scale > 0 and math.isfinite(scale)):
             raise refuse("a scale is not positive and finite", "scales", "numbers above 0", values)
-        length = x.shape[place]
+        length = x.shape[axis]
         start, end = region[number] if region else (0.0, 1.0)
         with np.errstate(all="ignore"):
             real = np.float32(scale) * np.float32(end - start) * np.float32(length)
         if not np.isfinite(real) or real < 0:
             raise refuse(
-                "the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {place}"
+                "the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {axis}"
             )
         out = int(real)
         ratio = (out, length) if length and out and np.float32(out / length) == np.float32(scale) else None
-        found.append(ResampledAxis(place, length, out, scale, start, end, ratio))
+        found.append(ResampledAxis(axis, length, out, scale, start, end, ratio))
     return found
 
 
@@ -219,12 +219,12 @@ def _by_sizes(
         ratios = [(up, down)] * len(places)
         outs = [(2 * up * n + down) // (2 * down) for n in lengths]
     found = []
-    for number, place in enumerate(places):
+    for number, axis in enumerate(places):
         start, end = region[number] if region else (0.0, 1.0)
         up, down = ratios[number]
         scale = up / down if down else 1.0
         found.append(
-            ResampledAxis(place, x.shape[place], outs[number], scale, start, end, (up, down) if up and down else None)
+            ResampledAxis(axis, x.shape[axis], outs[number], scale, start, end, (up, down) if up and down else None)
         )
     return found
 
@@ -325,18 +325,18 @@ def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool,
     return total.astype(x.dtype) if is_integer(x.dtype) else narrow(total, x.dtype)
 
 
-def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
+def _inside(positions: Array, size: int, padding: str, align: bool) -> Array:
     """The positions; those beyond the elements are moved inside as the padding mode says."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
         if span > 0:
-            away = np.abs(place - low)
+            away = np.abs(positions - low)
             turn = np.floor(away / span)
             rest = away - turn * span
-            place = np.where(turn % 2 == 0, low + rest, low + span - rest)
+            positions = np.where(turn % 2 == 0, low + rest, low + span - rest)
         else:
-            place = np.zeros_like(place)
-    return np.clip(place, 0, size - 1)
+            positions = np.zeros_like(positions)
+    return np.clip(positions, 0, size - 1)
 
 
 def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
@@ -344,10 +344,10 @@ def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
     size = x.shape[2:]
     kept = np.ones(at[0].shape, bool)
     index = []
-    for place, n in zip(at, size, strict=True):
+    for position, n in zip(at, size, strict=True):
         if padding == "zeros":
-            kept &= (place >= 0) & (place <= n - 1)
-        inner = place if padding == "zeros" else _inside(place, n, padding, align)
+            kept &= (position >= 0) & (position <= n - 1)
+        inner = position if padding == "zeros" else _inside(position, n, padding, align)
         index.append(np.clip(np.rint(inner), 0, n - 1).astype(np.int64))
     batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (at[0].ndim - 1))
     found = np.moveaxis(x, 1, -1)[(batch, *index)]
@@ -444,12 +444,12 @@ def _samples(
     extent = max(extent, 1.0) if least else extent
     count = ratio or max(math.ceil(extent / bins), 0)
     ctx.claim((bins, count), 64, "samples")
-    place = start + (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / max(count, 1)) * (extent / bins)
-    away = (place < -1) | (place > size)
-    place = np.clip(place, 0, size - 1)
-    before = np.floor(place).astype(np.int64)
+    positions = start + (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / max(count, 1)) * (extent / bins)
+    away = (positions < -1) | (positions > size)
+    positions = np.clip(positions, 0, size - 1)
+    before = np.floor(positions).astype(np.int64)
     after = np.minimum(before + 1, size - 1)
-    part = place - before
+    part = positions - before
     return before, after, np.where(away, 0.0, 1 - part), np.where(away, 0.0, part)
 
 

@@ -245,7 +245,7 @@ def makes_tables(model: Model, arith: Arith) -> bool:
 
 def _number_nodes(model: Model) -> Model:
     """The model with its nodes numbered by their places; labels stay."""
-    if all(node.index == place for place, node in enumerate(model.nodes)):
+    if all(node.index == index for index, node in enumerate(model.nodes)):
         return model
     return replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
 

@@ -53,7 +53,7 @@ class _Follower:
 
     def follow(self, node: Node, definition: OpDef) -> None:
         """Note the node's result as a function of an 8-bit tensor, if it is one."""
-        data = [place for place, name in enumerate(node.inputs) if name and self.draft.constant_value(name) is None]
+        data = [index for index, name in enumerate(node.inputs) if name and self.draft.constant_value(name) is None]
         if not data:
             return
         starts = (self._join_inputs, self._fresh)
@@ -112,8 +112,8 @@ class _Follower:
         along = chain.along
         if definition.form != "broadcast" and list(data) != [0]:
             raise Refused(_OBVIOUS)
-        for place in sorted({*range(len(node.inputs))}.difference(data)):
-            name = node.inputs[place]
+        for index in sorted({*range(len(node.inputs))}.difference(data)):
+            name = node.inputs[index]
             if not name:
                 continue
             constant = self.draft.constant_value(name)

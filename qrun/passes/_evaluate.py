@@ -47,10 +47,10 @@ def _takes(definition: OpDef, version: int, args: Sequence[Array | None]) -> boo
     """Whether the operator allows these element types."""
     formals = definition.formals(version)
     shared: dict[str, np.dtype] = {}
-    for place, array in enumerate(args):
+    for index, array in enumerate(args):
         if array is None or not formals:
             continue
-        formal = formals[min(place, len(formals) - 1)]
+        formal = formals[min(index, len(formals) - 1)]
         if formal.types is None:
             continue
         if array.dtype not in formal.types:

@@ -158,7 +158,7 @@ def concat(draft: Draft, node: Node) -> IntegerOperator:
     """Concat of tensors of any 8-bit types."""
     if len(node.inputs) > JOINED:
         raise Refused(f"joins of more than {JOINED} quantized tensors have no native kernel")
-    parts = [per_tensor(draft, node, place) for place in range(max(1, len(node.inputs)))]
+    parts = [per_tensor(draft, node, index) for index in range(max(1, len(node.inputs)))]
     out = read_output(draft, node)
     inputs = (out.side.scale, out.side.zero, *(name for p in parts for name in (p.tensor, p.scale, p.zero)))
     return IntegerOperator("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)

@@ -21,11 +21,11 @@ def known_shapes(model: Model) -> Mapping[str, Dims]:
         found |= _stated_shapes(value)
     for node in model.nodes:
         made = _output(node, found.get)
-        for place, name in enumerate(node.outputs):
+        for index, name in enumerate(node.outputs):
             stated = model.types.get(name)
             if stated is not None and stated.shape is not None:
                 found |= _stated_shapes(stated)
-            elif made is not None and not place and name:
+            elif made is not None and not index and name:
                 found[name] = made
     return found
 
@@ -93,10 +93,10 @@ def _concat(node: Node, inputs: Sequence[Dims | None]) -> Dims | None:
     first = inputs[0] if inputs else None
     if first is None or not isinstance(axis, int) or not -len(first) <= axis < len(first):
         return None
-    place = axis % len(first)
-    lengths = [s[place] if s is not None and len(s) == len(first) else None for s in inputs]
+    dim = axis % len(first)
+    lengths = [s[dim] if s is not None and len(s) == len(first) else None for s in inputs]
     total = None if None in lengths else sum(n for n in lengths if n is not None)
-    return (*first[:place], total, *first[place + 1 :])
+    return (*first[:dim], total, *first[dim + 1 :])
 
 
 _RULES: Mapping[str, Callable[[Node, Sequence[Dims | None]], Dims | None]] = {

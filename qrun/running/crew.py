@@ -105,18 +105,18 @@ class _Crew(Generic[Task, Result]):
     def _processes(self) -> ProcessPoolExecutor:
         """A new pool of worker processes."""
         context = get_context("spawn")
-        place = context.Value("i", 0)
-        return ProcessPoolExecutor(self._jobs, context, _begin, (self._start, self._jobs, place, os.getpid()))
+        counter = context.Value("i", 0)
+        return ProcessPoolExecutor(self._jobs, context, _begin, (self._start, self._jobs, counter, os.getpid()))
 
 
 _do: Callable[[Any], Any] | None = None
 
 
-def _begin(start: Callable[[int], Callable[[Any], Any]], jobs: int, place: Any, parent: int) -> None:
+def _begin(start: Callable[[int], Callable[[Any], Any]], jobs: int, counter: Any, parent: int) -> None:
     """In a new process: take the next share of the CPUs, and end with the parent."""
     global _do
-    with place.get_lock():
-        number, place.value = place.value, place.value + 1
+    with counter.get_lock():
+        number, counter.value = counter.value, counter.value + 1
     threads = max(usable_cpus() // jobs, 1)
     if hasattr(os, "sched_setaffinity"):
         cpus = sorted(os.sched_getaffinity(0))

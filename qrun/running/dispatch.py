@@ -59,7 +59,7 @@ class KernelBinding:
         found = {stage.output: stage.operation.result for stage in stages if isinstance(stage.output, int)}
         if found.keys() != set(range(len(found))):
             return ()
-        return tuple([blank(found[place].shape, found[place].dtype) for place in range(len(found))])
+        return tuple([blank(found[index].shape, found[index].dtype) for index in range(len(found))])
 
     def wait(self) -> None:
         """Wait until the kernels are compiled."""

@@ -213,9 +213,9 @@ def locate(error: OperatorError, model: Model, node: Node, definition: OpDef | N
     where = [model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"]
     names = [p.name for p in definition.inputs] if definition else []
     if error.param in names:
-        place = names.index(error.param)
-        tensor = node.inputs[place] if place < len(node.inputs) else ""
-        where.append(f"tensor {tensor} (input {place}, {error.param})" if tensor else f"input {place}, {error.param}")
+        index = names.index(error.param)
+        tensor = node.inputs[index] if index < len(node.inputs) else ""
+        where.append(f"tensor {tensor} (input {index}, {error.param})" if tensor else f"input {index}, {error.param}")
     elif error.param:
         where.append(f"attribute {error.param}" if error.param in node.attributes else error.param)
     error.where = tuple(where)

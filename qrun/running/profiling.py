@@ -189,10 +189,10 @@ def _median(values: Any) -> Any:
 def _quantile(values: Any, share: float) -> Any:
     """The quantile along the last axis, as numpy.quantile, which would import numpy's masked arrays."""
     ordered = np.sort(np.asarray(values, np.float64), -1)
-    place = share * (ordered.shape[-1] - 1)
-    low = int(place)
+    rank = share * (ordered.shape[-1] - 1)
+    low = int(rank)
     high = min(low + 1, ordered.shape[-1] - 1)
-    return ordered[..., low] + (ordered[..., high] - ordered[..., low]) * (place - low)
+    return ordered[..., low] + (ordered[..., high] - ordered[..., low]) * (rank - low)
 
 
 def outliers(samples: Sequence[int]) -> list[int]:

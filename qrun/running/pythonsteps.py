@@ -60,7 +60,7 @@ class BoundStep:
         self.step, self._item, self._arith, self._natives = plan.steps[item], item, arith, natives
         node, self._constants = self.step.node, parts(plan.model.constants)
         self._moving = varying_names(plan, self.step)
-        places = {name: place for place, name in enumerate(self._moving)}
+        places = {name: index for index, name in enumerate(self._moving)}
         self._known = [self._constants[name] if name and name not in places else None for name in node.inputs]
         self._read = [(at, places[name]) for at, name in enumerate(node.inputs) if name in places]
         self._wanted = tuple(map(bool, node.outputs))
@@ -80,8 +80,8 @@ class BoundStep:
     def _args(self, given: Sequence[Array]) -> list[Part | None]:
         """All inputs of the node: known ones, and those that the program gives."""
         args: list[Part | None] = self._known.copy()
-        for at, place in self._read:
-            args[at] = given[place]
+        for at, index in self._read:
+            args[at] = given[index]
         return args
 
     def _named_outputs(self, made: Any, given: Sequence[Array]) -> Sequence[Array]:

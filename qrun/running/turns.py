@@ -95,9 +95,9 @@ class _Call:
         """The program of a graph. Raises Declined where it has steps in Python."""
         plan, infos, names = self.step.bodies[attribute], self._infos, (*self.states, *self.scanned)
         given = {name: blank(infos[name].shape, infos[name].dtype) for name in plan.model.captured}
-        for place, (value, name) in enumerate(zip(plan.model.inputs, names, strict=False)):
-            shape = infos[name].shape[place >= len(self.states) :] if name else (1,) * len(value.shape or ())
-            given[value.name] = blank(shape, infos[name].dtype if name else np.dtype((np.int64, np.bool_)[place]))
+        for index, (value, name) in enumerate(zip(plan.model.inputs, names, strict=False)):
+            shape = infos[name].shape[index >= len(self.states) :] if name else (1,) * len(value.shape or ())
+            given[value.name] = blank(shape, infos[name].dtype if name else np.dtype((np.int64, np.bool_)[index]))
         fits = len(plan.model.inputs) == len(names) and len(plan.model.outputs) >= len(self.step.node.outputs)
         bodies = self._natives.inside(self.step, attribute).bodies
         compiled: Compiled | None = bodies.native(plan, given) if bodies and fits else None

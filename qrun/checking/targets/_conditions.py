@@ -24,8 +24,8 @@ def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]
     if port in ("inputs", "data"):
         found = [f for f in (_input(view, name, retyped) for name in op.inputs) if _is_real(f)]
         return found if port == "inputs" else [f for f in found if not f["const"]]
-    place = _NAMES[port] if port in _NAMES else int(port)
-    return [_input(view, op.inputs[place] if place < len(op.inputs) else "", retyped)]
+    index = _NAMES[port] if port in _NAMES else int(port)
+    return [_input(view, op.inputs[index] if index < len(op.inputs) else "", retyped)]
 
 
 def _is_real(facts: Facts) -> bool:

@@ -281,10 +281,10 @@ def _clip(view: TargetView, op: Op) -> tuple[float, float] | None:
     if node is None:
         return None
     found: list[Any] = [node.attributes.get("min", least), node.attributes.get("max", most)]
-    for place, name in enumerate(op.inputs[1:3]):
+    for index, name in enumerate(op.inputs[1:3]):
         if name:
             value = view.array(name)
             if value is None or value.size != 1:
                 return None
-            found[place] = float(value.item())
+            found[index] = float(value.item())
     return float(found[0]), float(found[1])

@@ -109,9 +109,9 @@ class Suspect:
 
     def arg(self, name: str) -> Array | None:
         """An input by the specification's name, ignoring case; None if absent."""
-        for place, param in enumerate(self.definition.inputs if self.definition else ()):
+        for index, param in enumerate(self.definition.inputs if self.definition else ()):
             if param.name.lower() == name.lower():
-                return self.args[place] if place < len(self.args) else None
+                return self.args[index] if index < len(self.args) else None
         return None
 
     @cached_property

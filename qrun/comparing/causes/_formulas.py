@@ -121,9 +121,9 @@ def number(node: Node, name: str, default: float) -> ErrorBound:
     return ErrorBound.of(np.float32(value))
 
 
-def operand(args: Args, place: int) -> ErrorBound:
+def operand(args: Args, index: int) -> ErrorBound:
     """The operand at a position."""
-    found = args[place]
+    found = args[index]
     assert found is not None
     return found
 
@@ -169,7 +169,7 @@ def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
 def batch_norm(node: Node, args: Args) -> ErrorBound:
     """BatchNormalization, with the larger error of two ways: as the specification writes it, and as x * factor + rest
     with two numbers per channel. Raises ValueError for training."""
-    x, *rest = (operand(args, place) for place in range(5))
+    x, *rest = (operand(args, index) for index in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
     if node.attributes.get("training_mode") or any(node.outputs[1:]) or node.attributes.get("spatial", 1) != 1:
         raise ValueError
@@ -261,7 +261,7 @@ def sum_of_products(node: Node, args: Args) -> ErrorBound:
     """The bound of an operator that sums products in any order. It is linear in each input, so the same sums of larger
     magnitudes show the effect of the inputs' errors."""
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
-    value, magnitude, most = (whole(node, [f[place] if f else None for f in forms]) for place in range(3))
+    value, magnitude, most = (whole(node, [f[index] if f else None for f in forms]) for index in range(3))
     ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
     terms = 2 + max(float(ones.max(initial=0)), _window_size(node, operand(args, 0)))
     return ErrorBound.with_rounding(value, most - magnitude + 2 * terms * UNIT * most)
@@ -446,8 +446,8 @@ def _concat(node: Node, args: Args) -> ErrorBound:
 def _sum(node: Node, args: Args) -> ErrorBound:
     """Sum."""
     made = operand(args, 0)
-    for place in range(1, len(args)):
-        made = made + operand(args, place)
+    for index in range(1, len(args)):
+        made = made + operand(args, index)
     return made
 
 

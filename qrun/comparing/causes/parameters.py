@@ -89,8 +89,8 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
 
     To do: Fold the parameter into another one, such as the bias, or remove it; report it to the runtime.
     """
-    for place, param in enumerate(s.definition.inputs if s.definition else ()):
-        array = s.args[place] if place < len(s.args) else None
+    for index, param in enumerate(s.definition.inputs if s.definition else ()):
+        array = s.args[index] if index < len(s.args) else None
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")

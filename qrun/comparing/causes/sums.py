@@ -75,7 +75,7 @@ def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
 
 def _known_orders(s: Suspect) -> Iterator[Hypothesis]:
     """Recompute the node in onnxruntime's order, once with the second input stored and once not, and in F1's order."""
-    turned = tuple(place == 1 and not stored for place, stored in enumerate(s.stored))
+    turned = tuple(index == 1 and not stored for index, stored in enumerate(s.stored))
     tried: tuple[tuple[Arith, tuple[bool, ...], str], ...] = (
         ("ort", s.stored, "onnxruntime's"),
         ("ort", turned, "onnxruntime's"),
@@ -129,7 +129,7 @@ def _sizes(s: Suspect) -> Array | None:
     if s.is_op("MatMulNBits"):
         return block_sizes(s)
     places = SUMS[s.node.op_type] or range(len(s.args))
-    return _compute_output(s, [np.abs(a) if a is not None and place in places else a for place, a in enumerate(s.args)])
+    return _compute_output(s, [np.abs(a) if a is not None and index in places else a for index, a in enumerate(s.args)])
 
 
 def block_sizes(s: Suspect) -> Array:

@@ -348,7 +348,7 @@ def _order_of_numbers(constant: UnlikeConstant) -> Iterator[_Guess]:
 
 def _name_places(places: Sequence[int] | Array, one: str, several: str) -> str:
     """Some indices in words."""
-    numbers = [str(int(place)) for place in places]
+    numbers = [str(int(index)) for index in places]
     if len(numbers) <= 4:
         return f"{one if len(numbers) == 1 else several} {', '.join(numbers[:-1])}{' and ' if numbers[1:] else ''}{numbers[-1] if numbers else ''}"
     return f"{len(numbers)} {several}"
@@ -414,12 +414,12 @@ class _Edits:
             for read in [at for at, _ in self.a.inputs(other)]:
                 text = f"{_an(node.op_type)} of {self.label} is missing here"
                 yield Fault(MISSING, text), {other: partial(pass_through, read)}
-        for place, other in self.pairs.items():
-            yield from self._attributes(place, other)
+        for index, other in self.pairs.items():
+            yield from self._attributes(index, other)
             yield from self._exchanged_inputs(other, self.a.nodes[other])
         for other in self.lost:
-            for place in self.extra:
-                yield from self._replacements(place, other)
+            for index in self.extra:
+                yield from self._replacements(index, other)
         if len(self.lost) > 1:
             names = ", ".join(self.a.nodes[q].op_type for q in self.lost)
             gone: dict[int, Operation] = {
@@ -427,11 +427,11 @@ class _Edits:
             }
             yield Fault(MISSING, f"{names} of {self.label} are missing here"), gone
 
-    def _attributes(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+    def _attributes(self, index: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """Edits that give an operator the attributes of its counterpart."""
-        mine, theirs = self.b.nodes[place], self.a.nodes[other]
+        mine, theirs = self.b.nodes[index], self.a.nodes[other]
         if mine.op_type != theirs.op_type:
-            yield from self._replacements(place, other)
+            yield from self._replacements(index, other)
             return
         names = [
             n
@@ -459,10 +459,10 @@ class _Edits:
             text = f"the inputs of its {node.op_type} are exchanged here"
             yield Fault("exchanged-inputs", text), {other: lambda args: self.a.apply(node, args[::-1])}
 
-    def _replacements(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+    def _replacements(self, index: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """Yield an operator of the second model in place of one of the first."""
-        mine, theirs = self.b.nodes[place], self.a.nodes[other]
-        read = [[at for at, _ in side.inputs(p)] for side, p in ((self.b, place), (self.a, other))]
+        mine, theirs = self.b.nodes[index], self.a.nodes[other]
+        read = [[at for at, _ in side.inputs(p)] for side, p in ((self.b, index), (self.a, other))]
         if not read[0] or not read[1]:
             return
         text = f"{_an(theirs.op_type)} of {self.label} is {_an(mine.op_type)} here"
@@ -481,10 +481,10 @@ class _Edits:
 
     def of_second(self) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """Yield the removal of each operator that only the second model has."""
-        for place in self.extra:
-            for read in [at for at, _ in self.b.inputs(place)]:
-                text = f"{self.label} has no {self.b.nodes[place].op_type} here"
-                yield Fault("extra-operator", text), {place: partial(pass_through, read)}
+        for index in self.extra:
+            for read in [at for at, _ in self.b.inputs(index)]:
+                text = f"{self.label} has no {self.b.nodes[index].op_type} here"
+                yield Fault("extra-operator", text), {index: partial(pass_through, read)}
 
 
 def judge_structure(

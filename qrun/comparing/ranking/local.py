@@ -263,12 +263,12 @@ class Watch:
         self.values.add(raw)
         self.energy["before"] += _error_energy(want, raw)
         self.moved += int(np.count_nonzero(difference_mask(got.reshape(want.shape), want)))
-        for (place, at), path in group.own.items():
-            source = self.b.sources[self.b.nodes[place].inputs[at]]
+        for (index, at), path in group.own.items():
+            source = self.b.sources[self.b.nodes[index].inputs[at]]
             if source.value in group.inputs:
                 array = clean[group.inputs[source.value]]
-                self.inputs[place, at].add(array)
-                self.noise[place, at] += _error_energy(self.b.pass_through(array, path), array)
+                self.inputs[index, at].add(array)
+                self.noise[index, at] += _error_energy(self.b.pass_through(array, path), array)
         return got
 
     def _operate(self, clean: Values, want: Array, raw: Array) -> Array:
@@ -356,8 +356,8 @@ class Watch:
         1 if no weights of the group have one scale.
         """
         found = 1.0
-        for place in self.group.weights:
-            node = self.b.nodes[place]
+        for index in self.group.weights:
+            node = self.b.nodes[index]
             scale, codes = self.b.constant(node.inputs[1]), self.b.constant(node.outputs[0])
             if scale is None or codes is None or scale.size != 1 or codes.ndim < 2 or not codes.size:
                 continue
@@ -443,6 +443,6 @@ class _Values:
         return _edge(at), float(reach[at]) / total
 
 
-def _edge(place: int) -> float:
+def _edge(bin_number: int) -> float:
     """The largest magnitude in a bin."""
-    return float(2.0 ** ((min(place, _BINS - 1) - _BINS // 2) / _PER_OCTAVE))
+    return float(2.0 ** ((min(bin_number, _BINS - 1) - _BINS // 2) / _PER_OCTAVE))

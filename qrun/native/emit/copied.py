@@ -162,9 +162,9 @@ class WidenedEmitter(CopiedEmitter):
     def _copy(self, source: Value, to: Value) -> None:
         """Copy the activations of one tap, widened to int16."""
         with self.w.loop(0, self.a.depth, PIECE) as k:
-            place = k.index.least(self.last)
-            wide = (source + place).load(f"<{PIECE} x i8>").extend("i16", self.spec.signed)
-            (to + place * 2).store(wide, 4)
+            position = k.index.least(self.last)
+            wide = (source + position).load(f"<{PIECE} x i8>").extend("i16", self.spec.signed)
+            (to + position * 2).store(wide, 4)
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
         """The int32 sums of one strip of rows and one panel: multiplied as int16, added in pairs."""
@@ -172,14 +172,14 @@ class WidenedEmitter(CopiedEmitter):
         rows = [copies[0] + self.row * i if i else copies[0] for i in range(spec.rows)]
         start = [(bias + self.vector * j).load(self.kind, 16) for j in range(spec.vectors)]
         with self.w.loop(0, self.row, 4, [matrix, *start * spec.rows]) as turn:
-            place, *acc = turn.carried
-            panel = [(place + self.vector * j).load(half, 16) for j in range(spec.vectors)]
+            position, *acc = turn.carried
+            panel = [(position + self.vector * j).load(half, 16) for j in range(spec.vectors)]
             made = []
             for i, row in enumerate(rows):
                 x = (row + turn.index).load("i32", 4).splat(self.isa.lanes).bitcast(half)
                 products = [pairs(x, weights) for weights in panel]
                 made += [acc[i * spec.vectors + j] + product for j, product in enumerate(products)]
-            turn.next(place + self.width, *made)
+            turn.next(position + self.width, *made)
         return turn.carried[1:]
 
 
@@ -229,12 +229,12 @@ class Clipping:
         offsets = a.offsets + block * (a.taps * (4 * rows))
         whole = a.depth & -VECTOR
         with w.loop(0, a.taps, 1, [offsets, w.zero(_EIGHTS)]) as tap:
-            place, found = tap.carried
+            position, found = tap.carried
             before = tap.index * a.depth
             along, bounds = copy + before, [a.each + before, a.first + before]
-            with w.loop(0, rows, 1, [place, along, found]) as row:
-                place, to, found = row.carried
-                source = row_at(x, place, a.padding)
+            with w.loop(0, rows, 1, [position, along, found]) as row:
+                position, to, found = row.carried
+                source = row_at(x, position, a.padding)
                 with w.loop(0, whole, VECTOR, [found]) as k:
                     codes = self._codes(_EIGHTS, source + k.index)
                     (to + k.index).store(codes, 8)
@@ -244,7 +244,7 @@ class Clipping:
                     (to + rest.index).store(eight, 8)
                     codes = w.zero(_EIGHTS).insert(eight, 0)
                     rest.next(self._count(codes, bounds, rest.index, rest.carried[0]))
-                row.next(place + 4, to + self.row, rest.carried[0])
+                row.next(position + 4, to + self.row, rest.carried[0])
             tap.next(row.carried[0], row.carried[2])
         return tap.carried[1].reduce_lanes("add")
 
@@ -253,7 +253,7 @@ class Clipping:
         codes = source.load(kind)
         return codes ^ _FLIP if self.flips else codes
 
-    def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
+    def _over(self, eights: Value, bounds: list[Value], position: Value) -> Value:
         """Which groups of eight have four activations whose products might not fit in int16: <4 x i1>.
 
         bounds: where `each` and `first` start. The four activations of a 16-bit lane are two neighbours of one quad
@@ -263,7 +263,7 @@ class Clipping:
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):
             most = most.intrinsic("umax", self._swap_neighbours(most, distance))
-        each, first = ((bound + place).load(BYTES) for bound in bounds)
+        each, first = ((bound + position).load(BYTES) for bound in bounds)
         pairs = neighbours(codes, each).bitcast(BYTES)
         other = self._swap_neighbours(pairs, 4)
         total = neighbours(most, first)
@@ -275,9 +275,9 @@ class Clipping:
         """The bytes, each swapped with its neighbour at this distance, a power of two."""
         return codes.shuffle(i ^ distance for i in range(VECTOR))
 
-    def _count(self, eights: Value, bounds: list[Value], place: Value, found: Value) -> Value:
+    def _count(self, eights: Value, bounds: list[Value], position: Value, found: Value) -> Value:
         """`found` plus the number of `eights` that do not fit. A true i1, sign-extended, is -1."""
-        return found - self._over(eights, bounds, place).sext("i64")
+        return found - self._over(eights, bounds, position).sext("i64")
 
     def _list(self, copy: Value, entry: Value) -> None:
         """Clip a block's copy, and list the upper bits that clipping removes."""
@@ -305,9 +305,9 @@ class Clipping:
     def _enter(self, upper: Value, over: Value, number: Value, entry: Value) -> None:
         """Write a list entry for each eight marked in `over`. number: of the vector's first eight in the block."""
         for lane in range(4):
-            row, place = divmod(number + lane, self.eights)
+            row, position = divmod(number + lane, self.eights)
             entry.store((row * self.width).trunc("i32"), 4)
-            distance = (place * (2 * self.width)).trunc("i32")
+            distance = (position * (2 * self.width)).trunc("i32")
             (entry + 4).store(distance, 4)
             eight = upper.extract(lane)
             (entry + 8).store(eight, 8)
@@ -378,12 +378,12 @@ class ClippedEmitter(CopiedEmitter):
                 (scratch + (i * self.width + VECTOR * j)).store(start, 32)
         with w.loop(0, count, 1, [entry]) as turn:
             here = turn.carried[0]
-            target, place = (
+            target, address = (
                 base + (here + 4 * field).load("i32", 4).zext("i64") for field, base in enumerate((scratch, matrix))
             )
             pair = [self._four(here + (8 + 4 * u)) for u in range(2)]
             for j in range(spec.vectors):
-                total, one = self._eight(pair, self._pair_of_weights(place, j), 1 << LOW), target + VECTOR * j
+                total, one = self._eight(pair, self._pair_of_weights(address, j), 1 << LOW), target + VECTOR * j
                 one.store(one.load(self.kind, 32) + total, 32)
             turn.next(here + ENTRY)
         rest = count.test("slt", 0).select(self.row, 0)
@@ -399,28 +399,28 @@ class ClippedEmitter(CopiedEmitter):
             sums += [(line + VECTOR * j).load(self.kind, 32) for j in range(spec.vectors)]
         rows = [copy + self.row * i if i else copy for i in range(spec.rows)]
         with self.w.loop(0, size, 4 * spec.unroll, [matrix, *sums]) as turn:
-            place, *acc = turn.carried
+            address, *acc = turn.carried
             add = self._exact if exact else self._fast
             for u in range(0, spec.unroll, 2):
-                here = place + u * self.width
+                here = address + u * self.width
                 acc = add(acc, [row + turn.index + 4 * u for row in rows], here)
-            turn.next(place + spec.unroll * self.width, *acc)
+            turn.next(address + spec.unroll * self.width, *acc)
         return turn.carried[1:]
 
-    def _fast(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+    def _fast(self, acc: list[Value], rows: list[Value], address: Value) -> list[Value]:
         """Eight products per int32 lane for all rows and vectors, added in int16 pairs that cannot overflow."""
-        panel, made = [self._pair_of_weights(place, j) for j in range(self.spec.vectors)], []
+        panel, made = [self._pair_of_weights(address, j) for j in range(self.spec.vectors)], []
         for i, row in enumerate(rows):
             pair = [self._four(row + 4 * u) for u in range(2)]
             for j, matrix in enumerate(panel):
                 made.append(acc[i * self.spec.vectors + j] + self._eight(pair, matrix, 1))
         return made
 
-    def _exact(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+    def _exact(self, acc: list[Value], rows: list[Value], address: Value) -> list[Value]:
         """Eight products per int32 lane for all rows and vectors, without int16 sums between."""
         isa, vectors, acc = self.isa, self.spec.vectors, list(acc)
         for u in range(2):
-            panel = [weights(isa, (place + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)]
+            panel = [weights(isa, (address + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)]
             for i, row in enumerate(rows):
                 x = activations(isa, self._four(row + 4 * u))
                 for j in range(vectors):
@@ -431,9 +431,9 @@ class ClippedEmitter(CopiedEmitter):
         """The four activations at this address, in every lane."""
         return pointer.load("i32").splat(self.isa.lanes)
 
-    def _pair_of_weights(self, place: Value, j: int) -> list[Value]:
+    def _pair_of_weights(self, address: Value, j: int) -> list[Value]:
         """Vector j of the weights of two quads."""
-        return [(place + (u * self.width + VECTOR * j)).load(BYTES, 32) for u in range(2)]
+        return [(address + (u * self.width + VECTOR * j)).load(BYTES, 32) for u in range(2)]
 
     def _eight(self, pair: list[Value], matrix: list[Value], scale: int) -> Value:
         """The sums of the products of two quads, times `scale`."""

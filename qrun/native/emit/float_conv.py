@@ -108,8 +108,8 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
                 for j in vectors:
                     x = self.load(pixel + 4 * self.lanes * j, masks[j])
                     for result, element in uses:
-                        place = result * self.spec.vectors + j
-                        sums[place] = fma_once(x, b[element][j], sums[place])
+                        position = result * self.spec.vectors + j
+                        sums[position] = fma_once(x, b[element][j], sums[position])
             line.next(*sums, weights, places + 4 * len(self.pixels))
         return line.carried[:-2]
 
@@ -143,8 +143,8 @@ class FloatGroupedEmitter(ChannelsEmitter):
                 *sums, weights = tap.carried
                 b = self.load(weights, mask)
                 for i in range(self.spec.rows):
-                    place = a.offsets + (row + i) * a.a_row + tap.index * 4
-                    x = self.load(row_at(self.starts[0], place, a.padding) + self.column, mask)
+                    position = a.offsets + (row + i) * a.a_row + tap.index * 4
+                    x = self.load(row_at(self.starts[0], position, a.padding) + self.column, mask)
                     sums[i] = fma_once(x.shuffle(spread), b, sums[i])
                 tap.next(*sums, weights + a.b_row)
             carried = tap.carried

@@ -78,8 +78,8 @@ class Flow(Instructions):
 
     def back(self, head: int, following: Sequence[Value]) -> None:
         """Set the values that a head gets when this block jumps back to it."""
-        for place, value in enumerate(following, head):
-            self.lines[place] += f", [{value}, %{self.here}]"
+        for position, value in enumerate(following, head):
+            self.lines[position] += f", [{value}, %{self.here}]"
 
     def function(self, head: str) -> str:
         """The LLVM IR of a module with this one function."""

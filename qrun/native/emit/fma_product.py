@@ -77,9 +77,9 @@ class FloatSumsEmitter(KernelEmitter):
         """Load a vector of float32; only the lanes of `mask` if given."""
         return source.load(self.kind, 4) if mask is None else source.masked_load(self.kind, mask, 4)
 
-    def number(self, place: int) -> Value:
+    def number(self, index: int) -> Value:
         """A number of the call's list of scalars (such as alpha or beta) in all lanes."""
-        return (self.a.numbers + place).load("float", 4).splat(self.lanes)
+        return (self.a.numbers + index).load("float", 4).splat(self.lanes)
 
     def finish(
         self, value: Value, addend: Value | None, target: Value, mask: Value | None, tail: Sequence[Value] = ()
@@ -91,8 +91,8 @@ class FloatSumsEmitter(KernelEmitter):
         value = value.test("uno", value).select(value.like(math.nan), value)
         if self.w.narrowing:
             value = self.w.narrowing(value)
-        for step, place in zip(self.tail, tail, strict=True):
-            value = TAIL[step](value, self.load(place, mask))
+        for step, position in zip(self.tail, tail, strict=True):
+            value = TAIL[step](value, self.load(position, mask))
         if self.limits:
             value = clip(value, self.number(LOW), self.number(HIGH)) + self.number(ADDED)
         if mask is None:
@@ -180,9 +180,9 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _fetch_next(self, k: Value) -> None:
         """Prefetch a part of the next panels: each strip prefetches a share of them, and each element of k a part of
         that share."""
-        place = self.fetch + k * self.fetch_step
+        position = self.fetch + k * self.fetch_step
         for line in range(self.spec.prefetch):
-            self.w.prefetch(place + 64 * line)
+            self.w.prefetch(position + 64 * line)
 
     def _strip(self, row: Value, slot: Value) -> None:
         """Compute a strip of rows: all of its sums if this block of depth is the last, partial ones in `slot` else."""
@@ -193,8 +193,8 @@ class FmaProductEmitter(FloatSumsEmitter):
             if last:
                 self._finish(row, sums)
             else:
-                for place, value in zip(places, sums, strict=True):
-                    place.store(value, 4)
+                for slot_address, value in zip(places, sums, strict=True):
+                    slot_address.store(value, 4)
 
     # The left rows.
 
@@ -225,7 +225,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         for count in (8, 1):
             with self.w.loop(done, self.size - (count - 1), count) as k:
                 places = [self.k + k.index + n for n in range(count)]
-                sources = [self._tap(start, place) if taps else start + self._step(place) for place in places]
+                sources = [self._tap(start, position) if taps else start + self._step(position) for position in places]
                 found = [source.load("float", 4) for source in sources]
                 for n, x in enumerate(found):
                     (self.scratch + row * PITCH + k.index * 4 + 4 * n).store(x, 4)
@@ -264,8 +264,8 @@ class FmaProductEmitter(FloatSumsEmitter):
             return
         step, wide = k * (4 * self.panel_width), self.panel_vectors
         for j in range(self.spec.vectors):
-            place = 4 * (more * self.panel_width + j % wide * self.lanes)
-            yield (starts[j // wide] + step + place).load(self.kind, 4)
+            position = 4 * (more * self.panel_width + j % wide * self.lanes)
+            yield (starts[j // wide] + step + position).load(self.kind, 4)
 
     def _masks(self) -> list[Value]:
         """For each vector, the mask of the columns that exist."""
@@ -356,7 +356,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         w = self.w
 
         def held() -> list[Value]:
-            return [place.load(self.kind, 4) for place in places]
+            return [address.load(self.kind, 4) for address in places]
 
         if self.form in ("sum", "bias"):
             return w.instead(sums, ~self.opens, lambda: [y + s for y, s in zip(held(), sums, strict=True)])

@@ -250,10 +250,10 @@ class StepsEmitter:
         """The function call of the step with this number; numbers count the operands first."""
         return self.calls[number - self.read]
 
-    def load_operand(self, number: int, start: Value, place: Value) -> Value:
-        """Load a vector of an operand's elements, from element `place` on."""
+    def load_operand(self, number: int, start: Value, index: Value) -> Value:
+        """Load a vector of an operand's elements, from element `index` on."""
         element, size = KINDS[self.kinds[number]]
-        return self._to_function_form((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
+        return self._to_function_form((start + index * size).load(f"<{self.lanes} x {element}>", size), number)
 
     def same(self, number: int, start: Value) -> Value:
         """Load an operand's single element into all lanes."""
@@ -304,9 +304,9 @@ class ElementwiseEmitter(StridedEmitter):
         kinds = list(enumerate(self.spec.operands))
         same = {number: steps.same(number, self.starts[f"x{number}"]) for number, kind in kinds if kind.isupper()}
         with w.loop(first, end.least(a.columns), self.spec.rows) as turn:
-            place = turn.index.least(a.last)
+            index = turn.index.least(a.last)
             values = [
-                same[number] if kind.isupper() else steps.load_operand(number, self.starts[f"x{number}"], place)
+                same[number] if kind.isupper() else steps.load_operand(number, self.starts[f"x{number}"], index)
                 for number, kind in kinds
             ]
             for number in range(steps.read, steps.last + 1):
@@ -317,4 +317,4 @@ class ElementwiseEmitter(StridedEmitter):
                 values.append(steps.emit_step(number, given))
             made = values[-1].zext("i8") if values[-1].element == "i1" else values[-1]
             size = {"float": 4, "double": 8}.get(made.element) or int(made.element[1:]) // 8
-            (self.starts["y"] + place * size).store(made, size)
+            (self.starts["y"] + index * size).store(made, size)

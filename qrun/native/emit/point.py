@@ -110,9 +110,9 @@ class RowsEmitter(KernelEmitter):
     def _vectors(self, lines: list[Value], column: Value, end: Value) -> None:
         """Write the loop over the vectors of a row from `column` to `end`."""
         with self.w.loop(column, end, self.width) as at:
-            place = at.index.least(self.a.last)
-            *sources, target = [line + place for line in lines]
-            self._store(self.value([self._load(source) for source in sources], place, at.index), target)
+            position = at.index.least(self.a.last)
+            *sources, target = [line + position for line in lines]
+            self._store(self.value([self._load(source) for source in sources], position, at.index), target)
 
     def _entries(self, lines: list[Value], column: Value, end: Value) -> None:
         """Compute the bytes of these rows one by one."""
@@ -287,5 +287,5 @@ class PairEmitter(RowsEmitter):
 
     def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
         """The result of one pair of codes, from the table of 256 * 256."""
-        row, place = (code.zext("i64") for code in operands)
-        return (self.a.table + (row << 8) + place).load("i8")
+        row, position = (code.zext("i64") for code in operands)
+        return (self.a.table + (row << 8) + position).load("i8")

@@ -78,8 +78,8 @@ class PoolEmitter(KernelEmitter):
         if not self.spec.vectors:
             store_first(self.w, values[0], self.a.columns, y)
             return
-        for place, value in enumerate(values):
-            (y + place * self.spec.rows).store(value)
+        for position, value in enumerate(values):
+            (y + position * self.spec.rows).store(value)
 
 
 @emitter("max_pool")

@@ -69,11 +69,11 @@ class PrepareEmitter(KernelEmitter):
         zero = code.extend("i32", self.spec.signed).splat(n)
         constants = a.constants + tile * (constant_bytes(form) * width)
         for vector in range(self.spec.vectors):
-            place = tile * (4 * width) + 4 * n * vector
-            first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
-            (a.starts + place).store(first - zero * sums, 4)
+            address = tile * (4 * width) + 4 * n * vector
+            first, sums = ((start + address).load(zero.kind, 4) for start in (a.first, a.sums))
+            (a.starts + address).store(first - zero * sums, 4)
             if constant_bytes(form):
-                channels = (a.places + place).load(zero.kind, 4)
+                channels = (a.places + address).load(zero.kind, 4)
                 for field, value in enumerate(self._fields(channels)):
                     (constants + (field * width + vector * n) * 4).store(value, 4)
         with w.when(tile.test("eq", 0)), w.loop(0, a.fill, _FILL) as piece:
@@ -130,22 +130,22 @@ class PackEmitter(KernelEmitter):
             keep = (there.like(1) << there * 8) - 1
             totals = self._quad(rows, keep.splat(self.isa.lanes), here, totals)
             quad.next(here + 4 * self.width, *totals)
-        place = panel * (4 * self.width)
+        position = panel * (4 * self.width)
         to = a.starts + tile * (4 * self.width)
         for number, total in enumerate(quad.carried[1:]):
             step = 4 * number * self.isa.lanes
-            first = (a.first + place + step).load(self.kind, 4)
+            first = (a.first + position + step).load(self.kind, 4)
             (to + step).store(first - self.factor * total, 4)
 
     def _quad(self, rows: list[Value], keep: Value | None, to: Value, totals: list[Value]) -> list[Value]:
         """Pack a quad of all columns. Returns the sums of the weights, including this quad.
         keep: a mask of the bytes of a lane that exist; None for all."""
         n, made = self.isa.lanes, []
-        for place, total in enumerate(totals):
-            low, high = (x | y for x, y in self._pairs([row + place * n for row in rows]))
+        for position, total in enumerate(totals):
+            low, high = (x | y for x, y in self._pairs([row + position * n for row in rows]))
             packed = (low | high) ^ self.flip
             packed = packed if keep is None else packed & keep
-            (to + 4 * place * n).store(packed, 16)
+            (to + 4 * position * n).store(packed, 16)
             made.append(dot(self.isa, total, self.ones, weights(self.isa, packed)))
         return made
 
@@ -166,8 +166,8 @@ class RowTermsEmitter(KernelEmitter):
         a = self.a
         zeros = {"a": (a.a_value, a.a_zero, spec.signed), "b": (a.b_value, a.b_zero, spec.form == "s8")}
         known = {
-            name: place.load("i8").extend("i32", signed) if name in spec.operands else value
-            for name, (value, place, signed) in zeros.items()
+            name: address.load("i8").extend("i32", signed) if name in spec.operands else value
+            for name, (value, address, signed) in zeros.items()
         }
         self.nothing = a.depth.trunc("i32") * known["a"]
         self.factor = a.shift - known["b"]

@@ -146,8 +146,8 @@ class QuantizeImageEmitter(QuantizeEmitter):
         with w.part(chunk, a.chunk, a.lines) as line:
             source, target = x + line * a.x_line, y + line * a.y_line
             with w.loop(0, a.columns, self.spec.rows) as at:
-                place = at.index.least(a.last)
-                self._pixels(source + place * 4, target + place * planes)
+                position = at.index.least(a.last)
+                self._pixels(source + position * 4, target + position * planes)
 
     def _pixels(self, x: Value, y: Value) -> None:
         """Write the quantization of a block of pixels, from planes of float32 to interleaved codes."""
@@ -261,7 +261,7 @@ class DynamicQuantizerEmitter(_Elements):
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         w, n, parameters = self.w, isa.lanes, self.a.parameters
-        scale, inverse = ((parameters + place).load("float", 4) for place in (0, 4))
+        scale, inverse = ((parameters + position).load("float", 4) for position in (0, 4))
         zero = (parameters + 8).load("i32", 4)
         self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, w.value("i64", 0))
         self.scale, self.inverse = scale.splat(n), inverse.splat(n)
@@ -333,7 +333,7 @@ class ParametersEmitter(KernelEmitter):
         w = self.w
         with w.loop(0, self.a.ranges, 1, [w.value("float", "0.0")] * 3) as turn:
             at = self.a.found + turn.index * 16
-            low, high, bad = ((at + 4 * place).load("float", 4) for place in range(3))
+            low, high, bad = ((at + 4 * position).load("float", 4) for position in range(3))
             bottom, top, unknown = turn.carried
             less, more = low.test("olt", bottom), high.test("ogt", top)
             turn.next(less.select(low, bottom), more.select(high, top), unknown + bad)

@@ -112,10 +112,10 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         ]
         opening, closing = self.own_units[0] // lanes, (self.own_units[1] + (lanes - 1)) // lanes
         for first, count in w.runs(opening, closing, self.shapes[rows]):
-            place = matrix * a.vectors + first
-            made = self.sums(codes, a.weights + place * a.depth * (4 * lanes), rows, count)
+            position = matrix * a.vectors + first
+            made = self.sums(codes, a.weights + position * a.depth * (4 * lanes), rows, count)
             for number in range(count):
-                column = (place + number) * (4 * lanes)
+                column = (position + number) * (4 * lanes)
                 less = (a.column_sums + column).load(kind, 4) * zero.splat(lanes)
                 factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
                 totals = made[number * rows : (number + 1) * rows]

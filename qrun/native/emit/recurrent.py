@@ -61,11 +61,11 @@ class Cells:
     def __init__(self, kind: str, functions: Sequence[str], bound: Value | None) -> None:
         self.kind, self.functions, self.bound = kind, functions, bound
 
-    def activate(self, place: int, x: Value) -> Value:
-        """The activation number `place` of x, which is clipped first."""
+    def activate(self, index: int, x: Value) -> Value:
+        """The activation number `index` of x, which is clipped first."""
         if self.bound is not None:
             x = clip(x, -self.bound, self.bound)
-        return FUNCTIONS[self.functions[place]](x)
+        return FUNCTIONS[self.functions[index]](x)
 
     def next_states(self, gates: Sequence[Sequence[Value]], states: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
         """Yield the states after a step. gates, for each vector of units: i, o, f, c of an LSTM; z, already activated,
@@ -146,9 +146,9 @@ class WalkEmitter(KernelEmitter):
         """Write one step of the tile. number: the step's, counted over all directions; walk: the step's words."""
         raise NotImplementedError
 
-    def header(self, place: int) -> Value:
+    def header(self, byte: int) -> Value:
         """An int64 of the walk's header."""
-        return (self.a.walk + place).load("i64", 8)
+        return (self.a.walk + byte).load("i64", 8)
 
     def begin(self, direction: Value, walk: Value, steps: Value) -> None:
         """Check the lengths, and copy the initial states to the place that the first step reads."""
@@ -160,8 +160,8 @@ class WalkEmitter(KernelEmitter):
             for state, initial in zip(range(self.states), (a.initial_h, a.initial_c), strict=False):
                 target = self.state_at(walk, OLD, state, row.index)
                 with self.own_vectors() as unit:
-                    place = unit * 4
-                    (target + place).store((initial + source + place).load(self.units, 4), 4)
+                    address = unit * 4
+                    (target + address).store((initial + source + address).load(self.units, 4), 4)
 
     @contextmanager
     def own_vectors(self) -> Iterator[Value]:
@@ -245,17 +245,17 @@ class RecurrentEmitter(WalkEmitter):
         cells, places = [], []
         for i, of_all in enumerate(rows):
             for v in range(self.spec.vectors):
-                place = unit + v * self.at_once
+                position = unit + v * self.at_once
                 own = [sums[(i * len(gates) + n) * self.spec.vectors + v] for n in range(len(gates))]
                 if resets:
-                    self._reset(walk, row + i, of_all, place, own)
+                    self._reset(walk, row + i, of_all, position, own)
                     continue
                 if self.cell == "gru":
-                    own = [self._own(0, row + i, place).load(self.units, 4), *own]
+                    own = [self._own(0, row + i, position).load(self.units, 4), *own]
                 elif self.cell == "linear":
-                    own.append(self._inputs(walk, of_all, place, gates[-1]))
+                    own.append(self._inputs(walk, of_all, position, gates[-1]))
                 cells.append(own)
-                places.append((of_all, place))
+                places.append((of_all, position))
         if not resets:
             self.make(walk, places, cells)
 
@@ -268,8 +268,8 @@ class RecurrentEmitter(WalkEmitter):
         places = [unit + v * self.at_once for v in range(self.spec.vectors)]
         if self.cell == "linear" and gate == GATES[self.cell] - 1:
             bias = self.a.bias + direction * self.a.columns * 4
-            return [(bias + place * 4).load(self.units, 4) for place in places]
-        return [self._inputs(walk, row, place, gate) for place in places]
+            return [(bias + position * 4).load(self.units, 4) for position in places]
+        return [self._inputs(walk, row, position, gate) for position in places]
 
     def _sums(self, lefts: Sequence[Value], weights: Value, begun: Sequence[Value]) -> list[Value]:
         """The sums, [rows][gates][vectors]: the chains of all blocks, added to `begun`."""

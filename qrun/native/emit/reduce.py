@@ -172,10 +172,10 @@ class FoldedEmitter(KernelEmitter):
                 made = made.trunc(self.element)
             (a.y + row * self.size).store(made, self.size)
 
-    def _term(self, x: Value, place: Value, lanes: int) -> Value:
+    def _term(self, x: Value, position: Value, lanes: int) -> Value:
         """The contribution of `lanes` elements from this place on; of a single element if lanes is 0."""
         kind = f"<{lanes} x {self.element}>" if lanes else self.element
-        value = (x + place * self.size).load(kind, self.size)
+        value = (x + position * self.size).load(kind, self.size)
         if self.spec.operands == "t":
             return value.test("ne", 0).zext(self.element)
         if self.spec.form == "mean":
@@ -234,14 +234,14 @@ class RunningEmitter(KernelEmitter):
         kind = f"<{self.spec.rows} x {self.wide}>"
         with w.part(tile, a.chunk, a.units) as unit:
             outer, block = divmod(unit, a.blocks)
-            place = outer * a.outer + (block * self.spec.rows).least(a.last) * self.size + a.first
-            y = a.y + place
+            position = outer * a.outer + (block * self.spec.rows).least(a.last) * self.size + a.first
+            y = a.y + position
             if self.before:
                 self._store(w.value(kind, int(self.what == "product")), y)
                 y = y + a.step
             # The start value is neutral: adding it to -0 gives -0.
             start = w.value(kind, 1 if self.what == "product" else -0.0 if self.wide == "double" else 0)
-            with w.loop(0, a.steps, 1, [a.x + place, y, start]) as turn:
+            with w.loop(0, a.steps, 1, [a.x + position, y, start]) as turn:
                 x, y, total = turn.carried
                 total = self._combine(total, x.load(f"<{self.spec.rows} x {self.element}>", self.size))
                 self._store(total, y)
@@ -294,15 +294,15 @@ class ArgEmitter(StridedEmitter):
         whole = length & -n
         places = w.value(f"<{n} x i32>", constants("i32", range(n)))
         with w.loop(0, whole, n, [w.value(f"<{n} x {self.whole}>", _LEAST[self.whole]), places, places]) as turn:
-            most, place, here = turn.carried
+            most, position, here = turn.carried
             more = self._key((x + turn.index * self.size).load(f"<{n} x {self.element}>", self.size))
-            turn.next(*self._better(more, here, most, place), here + n)
-        most, place = turn.carried[:2]
+            turn.next(*self._better(more, here, most, position), here + n)
+        most, position = turn.carried[:2]
         while n > 1:
             n //= 2
-            pairs = [(v.shuffle(range(n)), v.shuffle(range(n, 2 * n))) for v in (most, place)]
-            most, place = self._greater_key(pairs[0], pairs[1])
-        with w.loop(whole, length, 1, [most, place]) as rest:
+            pairs = [(v.shuffle(range(n)), v.shuffle(range(n, 2 * n))) for v in (most, position)]
+            most, position = self._greater_key(pairs[0], pairs[1])
+        with w.loop(whole, length, 1, [most, position]) as rest:
             more = self._key((x + rest.index * self.size).load(f"<1 x {self.element}>", self.size))
             here = w.value("<1 x i32>", "poison").insert(rest.index.trunc("i32"), 0)
             rest.next(*self._better(more, here, *rest.carried))
@@ -314,15 +314,15 @@ class ArgEmitter(StridedEmitter):
         places = w.zero(f"<{n} x i32>")
         least = w.value(f"<{n} x {self.whole}>", _LEAST[self.whole])
         with w.loop(0, self.a.length, 1, [x, least, places, places]) as turn:
-            source, most, place, here = turn.carried
+            source, most, position, here = turn.carried
             more = self._key(source.load(f"<{n} x {self.element}>", self.size))
-            turn.next(source + self.a.along, *self._better(more, here, most, place), here + 1)
+            turn.next(source + self.a.along, *self._better(more, here, most, position), here + 1)
         y.store(turn.carried[2].sext("i64"), 8)
 
-    def _better(self, key: Value, place: Value, most: Value, at: Value) -> tuple[Value, Value]:
+    def _better(self, key: Value, index: Value, most: Value, at: Value) -> tuple[Value, Value]:
         """The greater key and its place, of the greatest so far (`most`, `at`) and a later one."""
         later = key.test("sge" if self.last else "sgt", most)
-        return later.select(key, most), later.select(place, at)
+        return later.select(key, most), later.select(index, at)
 
     def _greater_key(self, keys: tuple[Value, Value], places: tuple[Value, Value]) -> tuple[Value, Value]:
         """The greater of two keys and its place, whichever comes first in the row."""
@@ -389,8 +389,8 @@ class TopEmitter(KernelEmitter):
             (self.scratch + turn.index * 8).store(self._entry(x, turn.index), 8)
         half = a.count.lshr(1)
         with w.loop(0, half, 1) as turn:
-            place = half - 1 - turn.index
-            self._sink((self.scratch + place * 8).load("i64", 8), place, a.count)
+            slot = half - 1 - turn.index
+            self._sink((self.scratch + slot * 8).load("i64", 8), slot, a.count)
         block = a.count + ((a.length - a.count) & -n)
         with w.loop(a.count, block, n) as turn:
             keys = key_of((x + turn.index * 4).load(f"<{n} x {self._element}>", 4), self.spec.form)
@@ -421,14 +421,14 @@ class TopEmitter(KernelEmitter):
         with self.w.when(entry.test("sgt", self.scratch.load("i64", 8))):
             self._sink(entry, self.w.value("i64", 0), self.a.count)
 
-    def _take(self, y: Value, place: Value) -> None:
+    def _take(self, y: Value, position: Value) -> None:
         """Store the index of the heap's root in the output."""
-        (y + place * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
+        (y + position * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
 
-    def _sink(self, entry: Value, place: Value, size: Value) -> None:
-        """Sink an entry into the heap of this size, from the free place `place` downwards."""
+    def _sink(self, entry: Value, free_slot: Value, size: Value) -> None:
+        """Sink an entry into the heap of this size, from the free place `free_slot` downwards."""
         w, last = self.w, size - 1
-        with w.loop(0, self.a.levels, 1, [place]) as level:
+        with w.loop(0, self.a.levels, 1, [free_slot]) as level:
             here = level.carried[0]
             left = here + here + 1
             places = [left.least(last), (left + 1).least(last)]
@@ -452,8 +452,8 @@ class AlongEmitter(KernelEmitter):
         with w.part(tile, a.chunk, a.rows) as row:
             x, first = a.x + row * (a.length * size), row * a.count
             with w.loop(0, a.count, 1) as turn:
-                place = (a.at + (first + turn.index) * 8).load("i64", 8)
-                (a.y + (first + turn.index) * size).store((x + place * size).load(f"i{8 * size}", size), size)
+                position = (a.at + (first + turn.index) * 8).load("i64", 8)
+                (a.y + (first + turn.index) * size).store((x + position * size).load(f"i{8 * size}", size), size)
 
 
 ONE_HOT = names("x* y* rows chunk tiles inner depth least on off")
@@ -488,9 +488,9 @@ class OneHotEmitter(KernelEmitter):
                 (y + at * spec.unroll).store(self.off.splat(n), spec.unroll)
             with w.loop(0, a.inner, 1) as turn:
                 index = self._index((row * a.inner + turn.index) * self.size)
-                place = index + index.test("slt", 0).select(a.depth, 0)
+                position = index + index.test("slt", 0).select(a.depth, 0)
                 with w.when(index.test("sge", a.least) & index.test("slt", a.depth)):
-                    (y + (place * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)
+                    (y + (position * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)
 
     def _index(self, offset: Value) -> Value:
         """Load an index as int64."""

@@ -53,28 +53,28 @@ class Requantizer:
             return acc
         if self.form.startswith(TAIL):
             held = held.hide()
-            return [self._tail(value.sitofp("float"), place, held) for place, value in enumerate(acc)]
+            return [self._tail(value.sitofp("float"), vector, held) for vector, value in enumerate(acc)]
         step = {"y32": self._y32, "x32": self._x32, "f64": self._f64, "ort": self._ort, "table": self._table}[self.form]
         held = held.hide() if self.form in ("y32", "x32", "ort") else held
-        return [step(value, place, held) for place, value in enumerate(acc)]
+        return [step(value, vector, held) for vector, value in enumerate(acc)]
 
-    def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
+    def _constant(self, held: Value, field: int, vector: int, element: str = "float") -> Value:
         """A constant of one vector of columns."""
         n, size = self.isa.lanes, 8 if element == "double" else 4
-        return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
+        return (held + (field * self.vectors + vector) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
 
-    def _tail(self, value: Value, place: int, held: Value) -> Value:
+    def _tail(self, value: Value, vector: int, held: Value) -> Value:
         """Apply the steps of a form that begins with TAIL to a value."""
         field = 0
         for step in self.form[len(TAIL) :]:
             if step == "m":
-                value = value * self._constant(held, field, place)
+                value = value * self._constant(held, field, vector)
             elif step == "a":
-                value = value + self._constant(held, field, place)
+                value = value + self._constant(held, field, vector)
             elif step == "r":
                 value = rectify(value)
             else:
-                value = clip(value, *(self._constant(held, field + end, place) for end in (0, 1)))
+                value = clip(value, *(self._constant(held, field + end, vector) for end in (0, 1)))
             field += constant_bytes(TAIL + step) // 4
         return value
 
@@ -82,37 +82,37 @@ class Requantizer:
         """The codes as int32, from numbers to which the rounding constant was added."""
         return value.bitcast("i32") + self.shift
 
-    def _y32(self, acc: Value, place: int, held: Value) -> Value:
+    def _y32(self, acc: Value, vector: int, held: Value) -> Value:
         """Form y32: the int32 sum read as a float32's bits, two fused multiply-adds."""
-        a, b, offset = (self._constant(held, number, place) for number in range(3))
+        a, b, offset = (self._constant(held, number, vector) for number in range(3))
         return self._from_magic(acc.bitcast("float").fma(a, offset).fma(b, self.magic))
 
-    def _x32(self, acc: Value, place: int, held: Value) -> Value:
+    def _x32(self, acc: Value, vector: int, held: Value) -> Value:
         """Form x32: the sum converted to float32, a product and a fused multiply-add."""
-        a, b = (self._constant(held, number, place) for number in range(2))
+        a, b = (self._constant(held, number, vector) for number in range(2))
         return self._from_magic((acc.sitofp("float") * a).fma(b, self.magic))
 
-    def _f64(self, acc: Value, place: int, held: Value) -> Value:
+    def _f64(self, acc: Value, vector: int, held: Value) -> Value:
         """Form f64: the sum times a multiplier in float64."""
-        multiplier = self._constant(held, 0, place, "double")
+        multiplier = self._constant(held, 0, vector, "double")
         raised = acc.sitofp("double") * multiplier + self.magic
         return raised.bitcast("i64").trunc("i32") + self.shift
 
-    def _ort(self, acc: Value, place: int, held: Value) -> Value:
+    def _ort(self, acc: Value, vector: int, held: Value) -> Value:
         """onnxruntime's form: float32 multiplier, limited before rounding."""
-        value = acc.sitofp("float") * self._constant(held, 0, place)
+        value = acc.sitofp("float") * self._constant(held, 0, vector)
         for compare, bound in zip(("ogt", "olt"), LIMITS[self.out], strict=True):
             limit = (bound - self.zero_point).sitofp("float")
             value = value.where(compare, limit.splat(self.isa.lanes))
         return self._from_magic(value + self.magic)
 
-    def _table(self, acc: Value, place: int, held: Value) -> Value:
+    def _table(self, acc: Value, vector: int, held: Value) -> Value:
         """The number of a channel's sorted thresholds that the sum reaches: a binary search of eight steps per lane."""
         w, n = self.w, self.isa.lanes
         lanes = self.vectors * n
-        tables = held + place * n * TABLE * 4
+        tables = held + vector * n * TABLE * 4
         flip, cap = (
-            (held + (lanes * TABLE * 4 + (number * lanes + place * n) * 4)).load(acc.kind, 4) for number in (0, 1)
+            (held + (lanes * TABLE * 4 + (number * lanes + vector * n) * 4)).load(acc.kind, 4) for number in (0, 1)
         )
         value = acc ^ flip
         on, found = w.value(f"<{n} x i1>", every("i1", "true", n)), w.zero(acc.kind)
@@ -205,9 +205,9 @@ class Requantizer:
                 pointer.store(row[0])
                 return
             row = [row[0].shuffle(range(i, i + n)) for i in range(0, 16, n)]
-        for place, value in enumerate(row):
-            target = pointer + place * n * (4 if self.out in WIDE else 1)
-            if whole or place < self.vectors - 1 or self.by_lanes:
+        for vector, value in enumerate(row):
+            target = pointer + vector * n * (4 if self.out in WIDE else 1)
+            if whole or vector < self.vectors - 1 or self.by_lanes:
                 target.store(value)
             else:
                 target.masked_store(value, self.lanes_on)
@@ -253,14 +253,14 @@ class BoundsEmitter(KernelEmitter):
         w, a = self.w, self.a
         first = tile * (8 * BOUND_VECTORS * self.lanes)
         places = [8 * self.lanes * v for v in range(BOUND_VECTORS)]
-        inverses = [(a.inverse + first + place).load(self.kind, 8) for place in places]
+        inverses = [(a.inverse + first + address).load(self.kind, 8) for address in places]
         with w.loop(0, a.split, 1, [w.zero(self.kind)] * BOUND_VECTORS + [self.infinity] * BOUND_VECTORS) as turn:
             turn.next(*self._step(turn.index, inverses, turn.carried, True))
         with w.loop(a.split, a.steps, 1, turn.carried) as rest:
             rest.next(*self._step(rest.index, inverses, rest.carried, False))
         for start, values in ((a.low, rest.carried[:BOUND_VECTORS]), (a.high, rest.carried[BOUND_VECTORS:])):
-            for place, value in zip(places, values, strict=True):
-                (start + first + place).store(value, 8)
+            for address, value in zip(places, values, strict=True):
+                (start + first + address).store(value, 8)
 
     def _step(self, index: Value, inverses: list[Value], state: list[Value], negative: bool) -> list[Value]:
         """The bounds after one more step. negative: whether the step's `halves` are negative."""

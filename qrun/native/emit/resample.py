@@ -54,7 +54,7 @@ class ResampleEmitter(StridedEmitter):
         """Write the columns `first` to `end` of an output row: the lines' weighted sums, then the columns'."""
         w, a = self.w, self.a
         end = end.least(a.columns)
-        steps = [(a.lines * place + self.row) * 8 for place in range(self.spec.vectors)]
+        steps = [(a.lines * position + self.row) * 8 for position in range(self.spec.vectors)]
         lines = [self.starts["x"] + (a.line_at + step).load("i64", 8) for step in steps]
         weights = [(a.line_weights + step).load("double", 8) for step in steps]
         with w.loop(0, a.length, 1) as turn:
@@ -75,7 +75,7 @@ class ResampleEmitter(StridedEmitter):
         """Write the weighted sums of columns, with all channels side by side."""
         w, a = self.w, self.a
         with w.loop(0, a.count, 1) as turn:
-            steps = [(a.count * place + turn.index) * 8 for place in range(self.spec.unroll)]
+            steps = [(a.count * position + turn.index) * 8 for position in range(self.spec.unroll)]
             sources = [self.scratch + (a.at + step).load("i64", 8) for step in steps]
             weights = [(a.weights + step).load("double", 8) for step in steps]
             y = self.starts["y"] + turn.index * a.y_row + first * self.made
@@ -91,8 +91,8 @@ class ResampleEmitter(StridedEmitter):
         w, a = self.w, self.a
         for at, n in w.runs(0, a.count, (self.spec.rows, 1)):
             terms = []
-            for place in range(self.spec.unroll):
-                step = (a.count * place + at) * 8
+            for position in range(self.spec.unroll):
+                step = (a.count * position + at) * 8
                 sums = self._gather((a.at + step).load(f"<{n} x i64>", 8))
                 terms.append(sums * (a.weights + step).load(f"<{n} x double>", 8))
             self._store(_sum(terms), self.starts["y"] + at * self.made)

@@ -78,8 +78,8 @@ class RowwiseEmitter(KernelEmitter):
         for row, count in w.runs(*tile.part(a.chunk, a.rows), (most, 1) if most > 1 else (1,)):
             numbers = [row + number for number in range(count)]
             xs = [
-                self._source(number, place) if self.steps else a.x + number * a.length * 4
-                for place, number in enumerate(numbers)
+                self._source(number, position) if self.steps else a.x + number * a.length * 4
+                for position, number in enumerate(numbers)
             ]
             self.make_rows(xs, [a.y + number * self.made * 4 for number in numbers])
 
@@ -92,10 +92,10 @@ class RowwiseEmitter(KernelEmitter):
         """Write the code for the row at x; its result goes to y."""
         raise NotImplementedError
 
-    def _source(self, row: Value, place: int) -> Value:
-        """Compute a row from its operands. Returns its address. place: its number among rows processed together."""
+    def _source(self, row: Value, slot: int) -> Value:
+        """Compute a row from its operands. Returns its address. slot: its index among rows processed together."""
         w, a, lanes = self.w, self.a, self.isa.lanes
-        made, (rest, i2) = self.scratch + a.length * (4 * place), divmod(row, a.n2)
+        made, (rest, i2) = self.scratch + a.length * (4 * slot), divmod(row, a.n2)
         starts = [a[name] for name in self.operands]
         for axis, index in enumerate((*divmod(rest, a.n1), i2)):
             for number, start in enumerate(starts):
@@ -119,8 +119,8 @@ class RowwiseEmitter(KernelEmitter):
 
     def single(self, start: Value, index: Value, on: Value | None, lanes: int = PARTS) -> Value:
         """Load numbers of a float32 row, from this index on; 0 in the lanes that are off."""
-        place, kind = start + index * 4, f"<{lanes} x float>"
-        return place.load(kind, 4) if on is None else place.masked_load(kind, on, 4)
+        address, kind = start + index * 4, f"<{lanes} x float>"
+        return address.load(kind, 4) if on is None else address.masked_load(kind, on, 4)
 
     def load_double(self, start: Value, index: Value, on: Value | None) -> Value:
         """Load a vector of elements as float64."""
@@ -128,8 +128,8 @@ class RowwiseEmitter(KernelEmitter):
 
     def wide(self, start: Value, index: Value, on: Value | None) -> Value:
         """Load numbers of a float64 row."""
-        place, kind = start + index * 8, f"<{PARTS} x double>"
-        return place.load(kind, 8) if on is None else place.masked_load(kind, on, 8)
+        address, kind = start + index * 8, f"<{PARTS} x double>"
+        return address.load(kind, 8) if on is None else address.masked_load(kind, on, 8)
 
     def sum(self, term: Term) -> Value:
         """The sum of all terms in the order of F1."""
@@ -159,11 +159,11 @@ class RowwiseEmitter(KernelEmitter):
 
     def store(self, made: Value, start: Value, index: Value, on: Value | None) -> None:
         """Store a vector of float32; only the lanes of `on` if given."""
-        place = start + index * 4
+        address = start + index * 4
         if on is None:
-            place.store(made, 4)
+            address.store(made, 4)
         else:
-            place.masked_store(made, on)
+            address.masked_store(made, on)
 
     def vectors(self, part: Part | None = None) -> Iterator[tuple[Value, Value | None]]:
         """Write the body for each PARTS elements of a row, or of a part. Yields the first index and the mask."""
@@ -181,7 +181,7 @@ def inverse_deviation(rows: RowwiseEmitter, x: Value, mean: Value | None = None)
         value = rows.load_double(x, index, on) if mean is None else rows.load_double(x, index, on) - mean
         return value * value
 
-    length, epsilon = ((rows.a.numbers + place).load("double", 8) for place in (LENGTH, EPSILON))
+    length, epsilon = ((rows.a.numbers + position).load("double", 8) for position in (LENGTH, EPSILON))
     return "1.0" / (rows.sum(squared) / length + epsilon).sqrt()
 
 
@@ -232,8 +232,8 @@ class ChannelNormEmitter(LayerNormEmitter):
         w, a = self.w, self.a
         first = (y.address() - a.y.address()) // (a.length * 4) % a.groups * a.channels
         with w.loop(0, a.channels, 1) as channel:
-            place, begin = (first + channel.index) * 8, channel.index * a.piece
-            scale, bias = ((values + place).load("double", 8).splat(PARTS) for values in (a.scale, a.bias))
+            position, begin = (first + channel.index) * 8, channel.index * a.piece
+            scale, bias = ((values + position).load("double", 8).splat(PARTS) for values in (a.scale, a.bias))
 
             def result(index: Value, on: Value | None) -> Value:
                 return (self.load_double(x, index, on) - mean) * inverse * scale + bias

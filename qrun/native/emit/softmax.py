@@ -136,9 +136,9 @@ class SoftmaxEmitter(KernelEmitter):
         ]
         moved, lanes = shift.trunc("i8").splat(n), w.value(f"<{n} x i8>", constants("i8", range(n)))
         with w.loop(0, a.length, n, [w.zero("<8 x i64>")] * 4) as turn:
-            place = turn.index.least(a.last)
-            index = (x + place).load(lanes.kind) + moved
-            fresh = lanes.test("uge", (turn.index - place).trunc("i8").splat(n))
+            position = turn.index.least(a.last)
+            index = (x + position).load(lanes.kind) + moved
+            fresh = lanes.test("uge", (turn.index - position).trunc("i8").splat(n))
             found = (fresh.select(look_up_bytes(table, index), ZERO) for table in tables)
             turn.next(*(total + byte_sums(plane) for total, plane in zip(turn.carried, found, strict=True)))
         parts = [total.reduce_lanes("add") << 8 * plane for plane, total in enumerate(turn.carried)]
@@ -186,8 +186,8 @@ class SoftmaxEmitter(KernelEmitter):
             pieces = [(table + i).load(f"<{n} x i8>", 16) for i in range(0, 256, 64)]
             moved = shift.trunc("i8").splat(n)
             with w.loop(0, a.length, n) as turn:
-                place = turn.index.least(a.last)
-                (y + place).store(look_up_bytes(pieces, (x + place).load(moved.kind) + moved))
+                address = turn.index.least(a.last)
+                (y + address).store(look_up_bytes(pieces, (x + address).load(moved.kind) + moved))
             return
         table = table + shift
 

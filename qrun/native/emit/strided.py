@@ -160,8 +160,8 @@ class BlocksEmitter(StridedEmitter):
             b = outer.index.least(last_b)
             x, y = self.starts["x"] + b * a.b_x, self.starts["y"] + b * a.b_y
             with w.loop(first, end, a.a_block) as inner:
-                place = inner.index.least(last_a)
-                self._block(x + place * a.a_x, y + place * a.a_y)
+                position = inner.index.least(last_a)
+                self._block(x + position * a.a_x, y + position * a.a_y)
 
     def _block(self, x: Value, y: Value) -> None:
         """Write the transposed copy of one block from x to y."""

@@ -39,7 +39,7 @@ class TurnsEmitter(KernelEmitter):
 
     def tile(self, tile: Value) -> None:
         w, held, nothing = self.w, self.a["held"], self.w.value("i64", 0)
-        self.at = {name: held + 8 * place for place, name in enumerate(TURNS)}
+        self.at = {name: held + 8 * position for position, name in enumerate(TURNS)}
         h = self.h = {name: at.load("ptr" if name[-1] == "*" else "i64", 8) for name, at in self.at.items()}
         self.base = h["base*"].test("ne", "null").select(h["base*"], self.struct)
         self._move("first", nothing)

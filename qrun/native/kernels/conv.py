@@ -342,23 +342,23 @@ class SumsPlan:
     def prepare(self, number: int) -> KernelCall:
         """The kernel call that fills the buffer for part `number`. It reads the zero point and the sources of the tail,
         and does not depend on the rows of activations."""
-        part, place = self.parts[number], self.places[number]
+        part, placing = self.parts[number], self.places[number]
         key = (
             "prepare",
             number,
             self.form,
             self.tail,
             self.zero,
-            place,
+            placing,
             self.padding,
             self.fill,
             _lanes(part.section).tobytes(),
             part.section.spec.vectors,
             address(self._array_of_word(part, "bias*")),
         )
-        return self._memo.once(key, lambda: self._prepare(part, place, number))
+        return self._memo.once(key, lambda: self._prepare(part, placing, number))
 
-    def _prepare(self, part: Any, place: _Place, number: int) -> KernelCall:
+    def _prepare(self, part: Any, placing: _Place, number: int) -> KernelCall:
         """The call that computes the columns' sums before the products of one part."""
         tail = self.tail
         section, kernels, isa = part.section, self.conv.engine.kernels, self.conv.engine.isa
@@ -375,8 +375,8 @@ class SumsPlan:
             "prepare", isa.name, 1, vectors, 1, self.form, "f32", self.zero.dtype == np.int8, operands=kinds
         )
         words = {
-            "starts*": place.starts,
-            "constants*": place.constants,
+            "starts*": placing.starts,
+            "constants*": placing.constants,
             "padding*": self.padding,
             "fill": 0 if number else self.fill,
             "tiles": pick.size // (vectors * isa.lanes),
@@ -392,13 +392,13 @@ class SumsPlan:
     def calls(self, x: int, y: int) -> tuple[KernelCall, ...]:
         """The product's kernel calls on activations, the prepared buffer, and results. x, y: bytes between rows."""
         return tuple(
-            self._call(section, place)
-            for section, place in zip(self.product.sections((x, y)), self.places, strict=False)
+            self._call(section, placing)
+            for section, placing in zip(self.product.sections((x, y)), self.places, strict=False)
         )
 
-    def _call(self, section: KernelCall, place: _Place) -> KernelCall:
+    def _call(self, section: KernelCall, placing: _Place) -> KernelCall:
         """The call of one part's products, with the sums and constants that were prepared."""
-        own = {"bias*": place.starts, "constants*": place.constants, "padding*": self.padding}
+        own = {"bias*": placing.starts, "constants*": placing.constants, "padding*": self.padding}
         words, spec = dict(own), section.spec
         pointers = [(word, 2 * operand) for word, operand in section.pointers]
         pointers += [(section.kernel.word(name), 1) for name in own]

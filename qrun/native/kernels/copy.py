@@ -358,8 +358,8 @@ class Copy(Operation):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         starts = [
-            place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))
-            for place, first in zip((x, y), self._first, strict=True)
+            index.start + sum(f * s for f, s in zip(first, index.steps, strict=False))
+            for index, first in zip((x, y), self._first, strict=True)
         ]
         itemsize = self.result.dtype.itemsize
         sections = list(copies(self.engine, self.axes(strides), (starts[0], starts[1]), itemsize))
@@ -398,7 +398,7 @@ def transpose_copy(
     """
     x, perm = _operand(shape, dtype), [int(axis) for axis in perm]
     operands = (x, _operand([x.shape[axis] for axis in perm], dtype))
-    moves = [Move(x.shape[axis], axis, 1, place, 1) for place, axis in enumerate(perm)]
+    moves = [Move(x.shape[axis], axis, 1, index, 1) for index, axis in enumerate(perm)]
     axes = list(range(len(perm)))
     if order == "plain" and len(perm) > 2:
         if perm == [0, *axes[2:], 1]:

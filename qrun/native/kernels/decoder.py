@@ -204,7 +204,7 @@ class Present(Operation):
             parts.append((0, copies(self.engine, old, (0, 0), 4)))
         empty = [Loop(batch * count, (0, whole)), Loop((self.room - after) * length, (0, 4))]
         parts.append((0, fills(self.engine, empty, after * row, np.zeros((), _FLOAT))))
-        return tuple(section.among((place, last), last + 1) for place, sections in parts for section in sections)
+        return tuple(section.among((index, last), last + 1) for index, sections in parts for section in sections)
 
 
 class Constant(Operation):

@@ -169,9 +169,9 @@ class FloatConv(FloatProduct):
         images = 1 if places.plain and not self.own_channels else self.shape[0]
         extents = [(pixels - 1) * pixel + 4 * x.shape[1], *[4 * outputs] * len(self.terms.tail)]
         if "residual" in self.terms.tail:
-            place = 1 + self.terms.tail.index("residual")
-            beside = strides[place] or beside
-            extents[place] += (results - 1) * beside
+            index = 1 + self.terms.tail.index("residual")
+            beside = strides[index] or beside
+            extents[index] += (results - 1) * beside
         extents.append((results - 1) * row + 4 * outputs)
         rows = [row, beside] if "residual" in self.terms.tail else [row]
         by_image = pixels // images * pixel, 0, 0, *(results // images * step for step in rows)

@@ -383,24 +383,24 @@ class FloatMatmul(FloatProduct):
         self.terms = FloatTerms(kind, alpha, beta)
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
-    def move_operand(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
+    def move_operand(self, index: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
         """See `Operation.move_operand`. None if elements of a row are not contiguous, or if the products are merged
         into one with more rows."""
-        name = _STARTS.get(self.names[place])
+        name = _STARTS.get(self.names[index])
         if name is None or len(self.stack.starts) != size(self.lead) or size(self.lead) < 2 or len(steps) < 2:
             return None
         row, column = steps[:-3:-1] if self.turned and name == 1 else steps[-2:]
         if column != _FLOAT.itemsize and (name != 1 or row != _FLOAT.itemsize):
             return None
-        shape, starts = self.operands[place].shape[:-2], self.stack.starts.copy()
-        if place == -1 and len(shape) != len(self.lead):
+        shape, starts = self.operands[index].shape[:-2], self.stack.starts.copy()
+        if index == -1 and len(shape) != len(self.lead):
             return None
         begin = np.zeros(shape, np.int64)
         for axis, step in enumerate(steps[:-2]):
             begin += step * np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
         starts[:, name] = np.broadcast_to(begin, self.lead).reshape(-1)
         operands = list(self.operands)
-        operands[place] = operand
+        operands[index] = operand
         changes: dict[str, Any] = {"y_row": row}
         if name == 0:
             changes = {"left": replace(self.stack.left, row=row)}
@@ -414,9 +414,9 @@ class FloatMatmul(FloatProduct):
         if size(right[:-2]) == 1 and size(left[:-2]) == size(lead):
             m, lead, left, right = m * size(lead), (), left[-2:], right[-2:]
         starts = np.zeros((size(lead), 4), np.int64)
-        for place, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
+        for index, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
             numbers = np.arange(size(shape[:-2])).reshape(shape[:-2])
-            starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
+            starts[:, index] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n, 4 * k if self.turned else 0)
 

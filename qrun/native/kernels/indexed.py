@@ -72,9 +72,9 @@ class Indexed(Operation):
         self.engine, self.places, self.order = engine, tuple(places), lies
         if x.dtype.itemsize not in SIZES or x.dtype.hasobject:
             raise Declined(f"elements of {x.dtype.itemsize} bytes")
-        for place, n in zip(self.places, x.shape, strict=True):
-            if place is not None and place.size and not 0 <= int(place.min()) <= int(place.max()) < n:
-                raise ValueError(f"places from {place.min()} to {place.max()} of {n}")
+        for index, n in zip(self.places, x.shape, strict=True):
+            if index is not None and index.size and not 0 <= int(index.min()) <= int(index.max()) < n:
+                raise ValueError(f"places from {index.min()} to {index.max()} of {n}")
         shape = tuple(n if p is None else len(p) for n, p in zip(x.shape, self.places, strict=True))
         self.operands = (x, Operand(shape, x.dtype))
 

@@ -129,8 +129,8 @@ class Taps:
         places = []
         for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
             result, tap = np.arange(o, dtype=np.int64)[:, None], np.arange(k, dtype=np.int64) * d
-            place, rest = np.divmod(result + b - tap, s) if transposed else (result * s - b + tap, 0)
-            places.append(np.where((rest == 0) & (place >= 0) & (place < n), place, -1))
+            index, rest = np.divmod(result + b - tap, s) if transposed else (result * s - b + tap, 0)
+            places.append(np.where((rest == 0) & (index >= 0) & (index < n), index, -1))
         return cls(tuple(image), tuple(places))
 
     def __post_init__(self) -> None:

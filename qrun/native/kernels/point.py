@@ -57,12 +57,12 @@ class Point(Operation):
         axis = axis if table.ndim > 1 else None
         if axis is not None and not -len(shape) <= axis < len(shape):
             raise ValueError(f"axis {axis} of {len(shape)}")
-        place = None if axis is None else axis % len(shape)
-        if place not in (None, 1, len(shape) - 1):
-            raise Declined(f"tables differ along axis {place}")
-        if table.shape != ((256,) if place is None else (shape[place], 256)):
+        dim = None if axis is None else axis % len(shape)
+        if dim not in (None, 1, len(shape) - 1):
+            raise Declined(f"tables differ along axis {dim}")
+        if table.shape != ((256,) if dim is None else (shape[dim], 256)):
             raise ValueError(f"tables {list(table.shape)} for {list(shape)}")
-        self.order: Order = "any" if place is None else "channels" if place < len(shape) - 1 else "rows"
+        self.order: Order = "any" if dim is None else "channels" if dim < len(shape) - 1 else "rows"
         self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
         self.function = (memo or Memo()).once(
             ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type), likely)
@@ -143,13 +143,13 @@ class Lines:
         signed = x_type == np.int8
         info = np.iinfo(tables.dtype)
         distinct: dict[bytes, int] = {}
-        place = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
+        which = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
         different = np.frombuffer(b"".join(distinct), tables.dtype).reshape(-1, 256)
         values = different[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
         if likely is not None:
-            likely = likely.rows(np.unique(place, return_index=True)[1])
+            likely = likely.rows(np.unique(which, return_index=True)[1])
         good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma, likely)
-        return cls(good[place], a[place], b[place], add, CODES[tables.dtype], bool(signed))
+        return cls(good[which], a[which], b[which], add, CODES[tables.dtype], bool(signed))
 
     @memoize
     def runs(self) -> list[tuple[int, int, bool]]:

@@ -359,8 +359,8 @@ def _interleave(product: Product, count: int) -> RelocatableCall:
 
     def turns() -> Array:
         weights = np.zeros((len(places), len(taps), *pick.shape), np.int8 if step == 4 else np.int16)
-        for pixel, place in enumerate(places):
-            weights[pixel, place] = centred[pick, :, 0].transpose(2, 0, 1)
+        for pixel, index in enumerate(places):
+            weights[pixel, index] = centred[pick, :, 0].transpose(2, 0, 1)
         made = weights.reshape(len(places), -1, step, *pick.shape).transpose(3, 1, 0, 4, 2)
         return aligned_copy(np.ascontiguousarray(made).view(np.int32))
 

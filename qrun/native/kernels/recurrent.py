@@ -109,7 +109,7 @@ class Walked(Operation):
     @property
     def pointers(self) -> dict[str, int]:
         """By word, the number of the operand it points to, for the words that all recurrent kernels have."""
-        return {**{name: place for place, name in enumerate(self.names)}, "y*": len(self.names)}
+        return {**{name: index for index, name in enumerate(self.names)}, "y*": len(self.names)}
 
     @property
     def at_once(self) -> int:

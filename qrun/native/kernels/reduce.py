@@ -131,7 +131,7 @@ class Arg(Operation):
         if x.dtype.name not in ARG_KINDS or x.shape[axis] >= 1 << 31:
             raise Declined(f"no native places of {x.dtype.name}")
         self.engine, self.axis, self.what, self.order = engine, axis, what, lies
-        shape = tuple(1 if place == axis else n for place, n in enumerate(x.shape))
+        shape = tuple(1 if index == axis else n for index, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, np.dtype(np.int64)))
 
     def with_layout(self, order: Order) -> Arg:

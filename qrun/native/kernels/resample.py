@@ -96,13 +96,13 @@ class Resample(Operation):
         shape = self.result.shape
         stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])
         axes = sorted(self.taps)
-        place = [stored.index(axis) for axis in axes]
+        index = [stored.index(axis) for axis in axes]
         last = len(stored) - 1
         first, second = (
-            (axes[0], axes[-1]) if len(axes) == 2 else (None, axes[0]) if place[0] == last else (axes[0], None)
+            (axes[0], axes[-1]) if len(axes) == 2 else (None, axes[0]) if index[0] == last else (axes[0], None)
         )
-        outer = merge(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: place[0]])
-        columns = size([shape[axis] for axis in stored[place[-1] + 1 :]])
+        outer = merge(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: index[0]])
+        columns = size([shape[axis] for axis in stored[index[-1] + 1 :]])
         return (self._call(first, second, outer, columns, (x, y)),)
 
     def _call(

@@ -107,8 +107,8 @@ class Kernel:
         for name, start, image, row in zip(self.operands, grid.starts, grid.image_steps, grid.row_steps, strict=True):
             words |= {f"{name}*": start, f"{name}_image": image, f"{name}_row": row}
         extents = [0] * count
-        for place, extent in zip(places, grid.extents(), strict=True):
-            extents[place] = extent
+        for index, extent in zip(places, grid.extents(), strict=True):
+            extents[index] = extent
         operands = dict(zip((f"{name}*" for name in self.operands), places, strict=True))
         first, channels = shown
         return engine.kernels.call(spec, operands, words, extents, self.arrays, first=first, channels=channels)

@@ -94,16 +94,16 @@ class FloatRows(Operation):
         """The words that point to the operands that are read."""
         return tuple(f"{name}*" for name in (operand_names(len(self.operands) - 1)[:-1] if self.source else ("x",)))
 
-    def keeps(self, place: int, shape: tuple[int, ...]) -> bool:
-        """Whether operand number `place` has the shape of x, and rows of x are computed from it row by row."""
+    def keeps(self, index: int, shape: tuple[int, ...]) -> bool:
+        """Whether operand number `index` has the shape of x, and rows of x are computed from it row by row."""
         if self.source is None:
             return self.operands[0].shape == shape
-        return self.operands[place].shape == self.source.result.shape == shape and self._loops() is not None
+        return self.operands[index].shape == self.source.result.shape == shape and self._loops() is not None
 
-    def row_steps(self, place: int) -> tuple[int, ...]:
-        """Bytes from one row of operand number `place` to the next, along each axis of x but the last."""
+    def row_steps(self, index: int) -> tuple[int, ...]:
+        """Bytes from one row of operand number `index` to the next, along each axis of x but the last."""
         loops = self.source.axes() if self.source else ()
-        return tuple(loop.steps[place] for loop in loops[:-1])
+        return tuple(loop.steps[index] for loop in loops[:-1])
 
     def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
         """The call for `rows` rows along the last axis but one, with pointers to the first of them. near: the number of

@@ -92,12 +92,12 @@ class TileGrid:
         if off or period >= self.width + rows:
             lines = np.arange(self.height, dtype=np.int64) * self.down
             return (lines[:, None] + np.arange(0, self.width, rows) * self.across).reshape(-1)
-        starts, place, end = [], 0, (self.height - 1) * period + self.width
-        while place < end:
-            starts.append(place)
-            place += rows
-            if place % period >= self.width:
-                place += period - place % period
+        starts, position, end = [], 0, (self.height - 1) * period + self.width
+        while position < end:
+            starts.append(position)
+            position += rows
+            if position % period >= self.width:
+                position += period - position % period
         return np.array(starts, np.int64) * self.across
 
 
@@ -215,11 +215,11 @@ def _copy_tiling(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
 @lru_cache(1024)
 def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, int]:
     """The cheapest mode of tiling, and its k-steps."""
-    place = plan_tiling(window, pixel, depth, "in place", stored)
-    best: tuple[Mode, int] | None = ("in place", place.cost()) if place else None
+    in_place = plan_tiling(window, pixel, depth, "in place", stored)
+    best: tuple[Mode, int] | None = ("in place", in_place.cost()) if in_place else None
     rows = window.out[0] * window.out[1]
-    if place and (stored or len(place.grid.tiles()[1]) == -(-rows // TILE)):
-        return "in place", place.cost()
+    if in_place and (stored or len(in_place.grid.tiles()[1]) == -(-rows // TILE)):
+        return "in place", in_place.cost()
     merges = window.dilations[1] == 1 and window.kernel[1] > 1
     modes: tuple[Mode, ...] = ("pixels", "lines") if merges else ("pixels",)
     for mode in modes:

@@ -151,9 +151,9 @@ class Operation(ABC):
         key = tuple(strides)
         if len(key) != len(self.operands):
             raise ValueError(f"{len(key)} strides for {len(self.operands)} operands")
-        for place, stride in enumerate(key):
-            if stride and not self._may_lie(place, stride):
-                raise ValueError(f"rows of {list(self.operands[place].shape)} cannot lie {stride} bytes apart")
+        for index, stride in enumerate(key):
+            if stride and not self._may_lie(index, stride):
+                raise ValueError(f"rows of {list(self.operands[index].shape)} cannot lie {stride} bytes apart")
         found = self._made.get(key)
         if found is None:
             plan = self._resized_calls if self._sizes else self._plan
@@ -177,10 +177,10 @@ class Operation(ABC):
         """Whether constants of `own` can replace those of `calls`, of other sizes: if specifications are equal."""
         return [call.spec for call in own] == [call.spec for call in calls]
 
-    def _may_lie(self, place: int, stride: int) -> bool:
+    def _may_lie(self, index: int, stride: int) -> bool:
         """Whether an operand may lie in memory with this stride, as a part of a larger tensor."""
-        operand, order = self.operands[place], self._orders[place]
-        last = place == len(self.operands) - 1
+        operand, order = self.operands[index], self._orders[index]
+        last = index == len(self.operands) - 1
         if order == "plain" or any(operand.border) or operand.tight or (last and not self.gaps):
             return False
         return stride >= operand.row_bytes(order)
@@ -240,7 +240,7 @@ class Operation(ABC):
         planned anew. memo: shared by the operations of one kernel."""
         return None
 
-    def move_operand(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
+    def move_operand(self, index: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
         """The same operation with one operand (place -1: the result) where a transpose would read or write it:
         `operand` describes the memory there, `steps` are the bytes from one element to the next along each axis. None
         if it cannot."""

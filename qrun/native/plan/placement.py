@@ -158,11 +158,11 @@ class Placement:
         if operation.source_order == "any":
             operation = self._memo.once((operation, source), lambda: task.operation.with_layout(source))
         inputs = []
-        for place, key in enumerate(task.inputs):
-            operand = operation.operands[place]
+        for index, key in enumerate(task.inputs):
+            operand = operation.operands[index]
             storage = self._form(key, operand, _memory(source, operand.shape), number)
             storage.last = number
-            storage.readers.append((operation, place))
+            storage.readers.append((operation, index))
             inputs.append(storage)
         output = Storage(operation.result, _memory(result, operation.result.shape), first=number, last=number)
         self.forms[task.output] = [output]
@@ -233,9 +233,9 @@ class Placement:
         for placed in self.placed:
             concat = placed.operation
             whole = placed.storages[-1]
-            for place, storage in enumerate(placed.storages[: len(concat.copied)]):
-                if concat.copied[place] and self._can_join(storage, concat.order):
-                    storage.become_part(whole, concat.parts[place], True)
+            for index, storage in enumerate(placed.storages[: len(concat.copied)]):
+                if concat.copied[index] and self._can_join(storage, concat.order):
+                    storage.become_part(whole, concat.parts[index], True)
 
     def _can_join(self, storage: Storage, order: Order) -> bool:
         """Whether a storage may become a part of a larger one with gaps between its rows."""
@@ -248,7 +248,7 @@ class Placement:
         fits = ("channels", "rows", "any") if flat else ("channels", "any") if order == "channels" else ("rows",)
         if order == "channels" and storage.order != "channels" and not flat:
             return False
-        if any(reader.operands[place].tight for reader, place in storage.readers):
+        if any(reader.operands[index].tight for reader, index in storage.readers):
             return False
         return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
 

@@ -39,10 +39,10 @@ class Span:
         """The bytes of a storage."""
         root, row = storage.root, storage.row_bytes
         rows = storage.operand.nbytes // max(row, 1)
-        place, stride = storage.place + (root.beyond or 0), storage.stride
+        index, stride = storage.place + (root.beyond or 0), storage.stride
         column = storage.ahead % stride if stride else 0
-        end = place + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
-        return cls(root, place, end, stride, (column, column + row))
+        end = index + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
+        return cls(root, index, end, stride, (column, column + row))
 
     @property
     def grid(self) -> tuple[Storage, int] | None:
@@ -64,10 +64,10 @@ class Ranges:
         for start in self._starts[max(at, 0) : at + 1]:
             if self._ranges[start][0] > first:
                 found.append(start)
-        for place in range(at + 1, len(self._starts)):
-            if self._starts[place] >= end:
+        for index in range(at + 1, len(self._starts)):
+            if self._starts[index] >= end:
                 break
-            found.append(self._starts[place])
+            found.append(self._starts[index])
         return found
 
     def tag(self, start: int) -> object:

@@ -183,7 +183,7 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
     matrix = (form.size, form.total) if turned else (form.total, form.size)
     places = (0, 1, -1, -2) if turned else (0, 1, -2, -1)
     counts = (*lead, form.total, form.size)
-    moves = [Move(n, axis, 1, place, 1) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
+    moves = [Move(n, axis, 1, target, 1) for axis, (n, target) in enumerate(zip(counts, places, strict=True))]
     operands = Operand((*lead, form.room, form.size), FLOAT), Operand((*lead, *ones, *matrix), FLOAT)
     return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
 
@@ -244,9 +244,9 @@ def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
         merged = view(site.engine, shape, y, FLOAT)
     else:
         places = ((0, 1), (2, form.each * form.size), (2, form.size), (1, 1), (2, 1))
-        moves = [Move(n, axis, 1, *place) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
+        moves = [Move(n, axis, 1, *target) for axis, (n, target) in enumerate(zip(counts, places, strict=True))]
         merged = Copy(site.engine, (Operand(shape, FLOAT), Operand(y, FLOAT)), ("plain", "plain"), moves)
     cache = (form.batch, form.groups, form.room, form.size)
     whole = view(site.engine, cache, cache, FLOAT)
-    presents = [Stage(whole, (name,), place) for place, name in ((1, "keys"), (2, "values")) if site.ctx.wants(place)]
+    presents = [Stage(whole, (name,), target) for target, name in ((1, "keys"), (2, "values")) if site.ctx.wants(target)]
     return [Stage(merged, ("mixed",), 0), *presents]

@@ -163,12 +163,12 @@ class Given:
     operand: Operand
 
     @classmethod
-    def input(cls, site: LoweringContext, place: int) -> Given:
+    def input(cls, site: LoweringContext, index: int) -> Given:
         """The operand of a node's input."""
         from qrun.native.machine.operation import Operand
 
-        array = site.inputs[place]
-        return cls(place, Operand(array.shape, array.dtype))
+        array = site.inputs[index]
+        return cls(index, Operand(array.shape, array.dtype))
 
 
 class DynamicProduct:
@@ -226,13 +226,13 @@ class DynamicProduct:
             return low, high
         return low + int(self.addend.min()), high + int(self.addend.max())
 
-    def _span(self, codes: Array, place: int | Given) -> tuple[int, int]:
+    def _span(self, codes: Array, source: int | Given) -> tuple[int, int]:
         """The least and the greatest difference of a code and its zero point."""
         info = np.iinfo(codes.dtype)
         low = high = np.array(0)
-        if isinstance(place, Given) or not self.site.fixed[place]:
+        if isinstance(source, Given) or not self.site.fixed[source]:
             low, high = np.array(info.min), np.array(info.max)
-        elif (zero := self.site.inputs[place]) is not None:
+        elif (zero := self.site.inputs[source]) is not None:
             low, high = zero.min(), zero.max()
         return int(info.min) - int(high), int(info.max) - int(low)
 
@@ -267,18 +267,18 @@ class DynamicProduct:
         )
         return [*before, *made], shown
 
-    def _zero(self, place: int | Given) -> int | Given:
+    def _zero(self, source: int | Given) -> int | Given:
         """A zero point of one value: a number, or a value of the run. Raises Declined for several values."""
-        if isinstance(place, Given):
-            return place
-        zero = self.site.inputs[place]
+        if isinstance(source, Given):
+            return source
+        zero = self.site.inputs[source]
         if zero is None:
             return 0
-        if self.site.fixed[place] and (zero == zero.reshape(-1)[0]).all():
+        if self.site.fixed[source] and (zero == zero.reshape(-1)[0]).all():
             return int(zero.reshape(-1)[0])
         if zero.size != 1:
-            raise declined(f"{self.site.names[place]} has several values")
-        return Given.input(self.site, place)
+            raise declined(f"{self.site.names[source]} has several values")
+        return Given.input(self.site, source)
 
     def _with_weights(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
         """As `stages`, for constant weights, which are packed once."""
@@ -314,7 +314,7 @@ class DynamicProduct:
         from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
         from qrun.native.machine.operation import Operand
 
-        site, zeros = self.site, [self._zero(place) for place in self.places[2:]]
+        site, zeros = self.site, [self._zero(index) for index in self.places[2:]]
         site.afford(self.rows * 8 + self.n * matrices * 8192)
         results, low, high, wraps = Results(None, None), *self.bounds(), self.wraps
         if target is not None:
@@ -397,13 +397,13 @@ def scaled_stages(
     return [*stages, Stage(factors, given, "factors"), Stage(scaled, ("sums", "factors"))], (shown, scaled)
 
 
-def _parameter(product: DynamicProduct, place: int) -> Array | Given:
+def _parameter(product: DynamicProduct, index: int) -> Array | Given:
     """The float32 parameter at this place, of one element or one per column."""
     site = product.site
-    array = site.inputs[place]
+    array = site.inputs[index]
     if array.size not in (1, product.n):
-        raise declined(f"{site.names[place]} differs from matrix to matrix")
-    return array if site.fixed[place] else Given.input(site, place)
+        raise declined(f"{site.names[index]} differs from matrix to matrix")
+    return array if site.fixed[index] else Given.input(site, index)
 
 
 def quantize_stages(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
@@ -430,10 +430,10 @@ def plain_scales(site: LoweringContext, *places: int) -> Callable[[Inputs], bool
 
     def plain(inputs: Inputs) -> bool:
         probe = Context()
-        for place in places:
-            scale = inputs[place] if place < len(inputs) else None
+        for index in places:
+            scale = inputs[index] if index < len(inputs) else None
             if scale is not None:
-                note_scale(probe, scale, names[place])
+                note_scale(probe, scale, names[index])
         return not probe.observations
 
     return plain

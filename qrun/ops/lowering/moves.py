@@ -50,8 +50,8 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
     if len(parts) > _PARTS:
         raise declined(f"more than {_PARTS} parts")
     stages, first = [], 0
-    for place, part in enumerate(parts):
-        if site.ctx.wants(place):
+    for index, part in enumerate(parts):
+        if site.ctx.wants(index):
             starts = [first if a == axis and part.shape[axis] else 0 for a in range(x.ndim)]
 
             def cut(order: Order, starts: Sequence[int] = starts, part: Array = part) -> Copy:
@@ -59,7 +59,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
 
             whole = part.shape == x.shape
             made = view(site.engine, x.shape, x.shape, x.dtype) if whole else _possible(cut)
-            stages.append(Stage(made, (0,), place))
+            stages.append(Stage(made, (0,), index))
         first += part.shape[axis]
     return by_reference(site, stages)
 
@@ -122,9 +122,9 @@ def named_elements(site: LoweringContext) -> NamedRows:
     fewer indices than elements along another axis."""
 
     data, indices = site.inputs[:2]
-    place = axis_in(site.attributes["axis"], data.ndim)
-    before, (length, *after) = data.shape[:place], data.shape[place:]
-    if indices.shape != (*before, *indices.shape[place : place + 1], *after):
+    dim = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:dim], data.shape[dim:]
+    if indices.shape != (*before, *indices.shape[dim : dim + 1], *after):
         raise declined("its indices are not as many as data along the other axes")
     return NamedRows((length,), math.prod(before), True, math.prod(after), 1)
 

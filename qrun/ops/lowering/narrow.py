@@ -87,12 +87,12 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: boo
     """The node as a float32 node: constants have the same numbers, and inputs of the run are zeros.
     rounds: its results are rounded to the type."""
 
-    def wide(place: int, x: Any) -> Any:
+    def wide(index: int, x: Any) -> Any:
         if x is None or x.dtype != dtype:
             return x
-        if not site.fixed[place]:
+        if not site.fixed[index]:
             return np.broadcast_to(np.zeros((), FLOAT), x.shape)
-        return site.memo.once(("wide", place), lambda: x.astype(FLOAT))
+        return site.memo.once(("wide", index), lambda: x.astype(FLOAT))
 
     def short(x: Any) -> Any:
         return x.astype(dtype) if x is not None and x.dtype == FLOAT else x
@@ -101,7 +101,7 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: boo
         made = site.reference([short(x) for x in inputs], ctx)
         return made.astype(FLOAT) if isinstance(made, np.ndarray) and made.dtype == dtype else made
 
-    inputs = tuple(wide(place, x) for place, x in enumerate(site.inputs))
+    inputs = tuple(wide(index, x) for index, x in enumerate(site.inputs))
     return replace(site, inputs=inputs, ctx=ctx, reference=reference, narrow=dtype if rounds else None)
 
 
@@ -114,14 +114,14 @@ def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage
     def turned(name: str, operand: Operand) -> Operation:
         return Elementwise(site.engine, name, [operand])
 
-    read = {place for stage in stages for place in stage.inputs if isinstance(place, int)}
+    read = {index for stage in stages for index in stage.inputs if isinstance(index, int)}
     names: dict[int | str, int | str] = {
-        place: f"wide {place}" for place in sorted(read) if getattr(site.inputs[place], "dtype", None) == dtype
+        index: f"wide {index}" for index in sorted(read) if getattr(site.inputs[index], "dtype", None) == dtype
     }
     before = [
-        Stage(turned("cast", Operand(site.inputs[place].shape, dtype)), (place,), name)
-        for place, name in names.items()
-        if isinstance(place, int)
+        Stage(turned("cast", Operand(site.inputs[index].shape, dtype)), (index,), name)
+        for index, name in names.items()
+        if isinstance(index, int)
     ]
     made, after = [], []
     for stage in stages:
@@ -131,7 +131,7 @@ def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage
                 Stage(turned(f"to_{_SHORT[dtype.name]}", Operand(result.shape, FLOAT)), (f"made {output}",), output)
             )
             output = f"made {output}"
-        made.append(replace(stage, inputs=tuple(names.get(place, place) for place in stage.inputs), output=output))
+        made.append(replace(stage, inputs=tuple(names.get(index, index) for index in stage.inputs), output=output))
     return [*before, *made, *after]
 
 

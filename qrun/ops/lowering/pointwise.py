@@ -47,17 +47,17 @@ def table_kernel(
     table: Array,
     axis: int | None = None,
     complete: Complete = ALWAYS,
-    place: int = 0,
+    index: int = 0,
     likely: Expected | None = None,
 ) -> NativeKernel:
-    """The kernel of y = table[x], or with a table for each index of `axis`. x is the node's input number `place`.
+    """The kernel of y = table[x], or with a table for each index of `axis`. x is the node's input number `index`.
 
     likely: an estimate of each table as a line (native/proof/fits.py), which is tried first.
     """
     from qrun.native.kernels.point import Point
 
     point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, memo=site.memo, likely=likely)
-    return kernel_of(site, point, (place,), complete)
+    return kernel_of(site, point, (index,), complete)
 
 
 def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel:
@@ -110,10 +110,10 @@ def binary_kernel(
     a, b = site.inputs[0], site.inputs[3]
     shape = common_shape(op_type, A=a, B=b)
     swap = scalar_side(a.shape, b.shape) == "a"
-    for place in _PARAMETERS:
-        if not site.fixed[place]:
+    for index in _PARAMETERS:
+        if not site.fixed[index]:
             _pairs(site, swap)
-            raise declined(f"{site.names[place]} is not constant")
+            raise declined(f"{site.names[index]} is not constant")
     site = replace(site, memo=site.memo.once(("swap", swap), Memo))
     table, seen = site.memo.once("pairs", lambda: _pairs(site, swap))
     site.ctx.claim(shape, 1)
@@ -179,16 +179,16 @@ def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Comp
     from qrun.native.kernels.point import PairLookup, row_shapes
 
     operands = (3, 0) if swap else (0, 3)
-    x, y = (site.inputs[place] for place in operands)
+    x, y = (site.inputs[index] for index in operands)
     about = _estimate(site, near, operands)
     entries = np.ascontiguousarray(table.T if swap else table)
     shapes = row_shapes(x.shape, y.shape)
     pair = PairLookup(site.engine, shapes, entries, x_type=x.dtype, near=about, memo=site.memo)
     stages, read = [], []
-    for place, own, shape in zip(operands, (x.shape, y.shape), shapes, strict=True):
+    for index, own, shape in zip(operands, (x.shape, y.shape), shapes, strict=True):
         if own != shape:
-            stages.append(Stage(broadcast_copy(site.engine, own, x.dtype, shape), (place,), f"repeated {place}"))
-        read.append(place if own == shape else f"repeated {place}")
+            stages.append(Stage(broadcast_copy(site.engine, own, x.dtype, shape), (index,), f"repeated {index}"))
+        read.append(index if own == shape else f"repeated {index}")
     if not stages:
         return kernel_of(site, pair, operands, complete)
     return staged_kernel(site, [*stages, Stage(pair, tuple(read))], (pair,), complete)
@@ -213,7 +213,7 @@ def concat_kernel(
     """The kernel that concatenates the inputs of these numbers, each through its table. complete: each part's check."""
     from qrun.native.kernels.rearrange import Concat
 
-    tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
+    tensors = [x for x in (site.inputs[index] for index in places) if x is not None]
     if len(tensors) > JOINED:
         raise declined(f"more than {JOINED} inputs")
     types = [x.dtype for x in tensors]

@@ -115,10 +115,10 @@ def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> N
 
     x, engine = site.inputs[0], site.engine
     require_type(x.dtype.name in TOP_KINDS, x.dtype)
-    perm = [*(place for place in range(x.ndim) if place != axis), axis]
+    perm = [*(index for index in range(x.ndim) if index != axis), axis]
     turned = axis != x.ndim - 1
-    back = [perm.index(place) for place in range(x.ndim)]
-    operand = Operand(tuple(x.shape[place] for place in perm), x.dtype)
+    back = [perm.index(index) for index in range(x.ndim)]
+    operand = Operand(tuple(x.shape[index] for index in perm), x.dtype)
     stages = [transpose_stage(site, 0, perm)] if turned else []
     source: int | str = "turned 0" if turned else 0
     top = TopPlaces(engine, operand, count, "max" if largest else "min")

@@ -107,7 +107,7 @@ def _walk(sequences: Sequences) -> Walk:
 def _optional_inputs(site: LoweringContext, kind: str) -> list[int]:
     """The input numbers of the initial states and the lengths that the node has."""
     places = (5, 6, LENGTHS) if kind == "lstm" else (5, LENGTHS)
-    return [place for place in places if site.inputs[place] is not None]
+    return [index for index in places if site.inputs[index] is not None]
 
 
 def _build_kernel(
@@ -126,8 +126,8 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
     from qrun.native.kernels.quantize import RESULTS
     from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
 
-    for place in (1, 2, 3, 8, 9, 10, 11):
-        site.require_constant(place)
+    for index in (1, 2, 3, 8, 9, 10, 11):
+        site.require_constant(index)
     x, w, r, b = site.inputs[:4]
     if not x.size or not sequences.hidden:
         raise declined("an empty tensor")
@@ -137,8 +137,8 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
     product = DynamicProduct(own, codes, own.inputs[1], ("codes", 1, Given("zero", RESULTS["zero"]), 3))
     stages, _ = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
     stages[-1] = replace(stages[-1], output="inputs")
-    given = [place for place in _optional_inputs(site, "lstm") if place != LENGTHS]
-    scales, zeros = (_by_column(site.inputs[place], w.shape) for place in (10, 11))
+    given = [index for index in _optional_inputs(site, "lstm") if index != LENGTHS]
+    scales, zeros = (_by_column(site.inputs[index], w.shape) for index in (10, 11))
     operation = QuantizedRecurrent(
         site.engine,
         _walk(sequences),
@@ -157,7 +157,7 @@ def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringC
 
     def joined() -> tuple[Array, ...]:
         right = np.ascontiguousarray(w.transpose(1, 0, 2).reshape(w.shape[1], -1))
-        scale, zero = (_by_column(site.inputs[place], w.shape).reshape(-1) for place in (8, 9))
+        scale, zero = (_by_column(site.inputs[index], w.shape).reshape(-1) for index in (8, 9))
         return right, np.ascontiguousarray(scale), np.ascontiguousarray(zero)
 
     columns = w.shape[2]

@@ -32,9 +32,9 @@ def pack_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ..
 
     def array(value: Array) -> int | str | tuple[Any, ...]:
         packing = packing_of(value)
-        place = packing and _place(packing.source, names, starts, model)
-        if packing and place:
-            return packing.kind, place, packing.arguments
+        index = packing and _place(packing.source, names, starts, model)
+        if packing and index:
+            return packing.kind, index, packing.arguments
         return names.get(id(part_of(value))) or bundle.array(value)
 
     specs = {spec: number for number, spec in enumerate(dict.fromkeys(made.specs))}
@@ -77,8 +77,8 @@ def unpack_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: 
         if isinstance(found, tuple):
             from qrun.native.kernels.packing import PACKINGS
 
-            kind, place, arguments = found
-            return PACKINGS[kind](engine, _array_at(place, model), *arguments)
+            kind, index, arguments = found
+            return PACKINGS[kind](engine, _array_at(index, model), *arguments)
         return model.constants[found] if isinstance(found, str) else arrays[found]
 
     items, wanted, doubtful, arena, scratch, helpers, joined = rest
@@ -129,9 +129,9 @@ def _place(
     return (name, start - found, *form)
 
 
-def _array_at(place: tuple[Any, ...], model: Model) -> Array:
+def _array_at(stored: tuple[Any, ...], model: Model) -> Array:
     """A view into a constant of the model, from its stored place."""
-    name, start, shape, strides, dtype = place
+    name, start, shape, strides, dtype = stored
     return view_of(borrow(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
 
 

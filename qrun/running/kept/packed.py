@@ -53,10 +53,10 @@ class Bundle:
 
     def parts(self, index: Any) -> list[Bytes]:
         """The bytes to store, in pieces."""
-        place, places = 0, []
+        position, places = 0, []
         for array in self._arrays:
-            places.append((_NAMED[array.dtype], array.shape, place))
-            place += -(-array.nbytes // _LINE) * _LINE
+            places.append((_NAMED[array.dtype], array.shape, position))
+            position += -(-array.nbytes // _LINE) * _LINE
         try:
             head = marshal.dumps((index, tuple(places)), _FORMAT)
         except ValueError as error:
@@ -74,9 +74,9 @@ def unpack(body: memoryview) -> tuple[Any, Sequence[Array]]:
     index, places = marshal.loads(body[16 : 16 + size])
     data = body[16 + size + rest :]
     arrays = []
-    for name, shape, place in places:
+    for name, shape, position in places:
         dtype = _TYPES[name]
-        piece = data[place : place + prod(shape) * dtype.itemsize]
+        piece = data[position : position + prod(shape) * dtype.itemsize]
         array = np.frombuffer(piece, np.uint8).view(dtype).reshape(shape) if piece else np.empty(shape, dtype)
         array.flags.writeable = False
         arrays.append(array)
