@@ -115,8 +115,8 @@ def _relocate(
         _, _, section, value = symbols[info >> 32]
         if info & 0xFFFFFFFF not in _RELATIVE or section not in places:
             raise _Foreign
-        index = places[table.info] + offset
-        struct.pack_into("<i", code, index, places[section] + value + addend - index)
+        target = places[table.info] + offset
+        struct.pack_into("<i", code, target, places[section] + value + addend - target)
 
 
 class Blob:
@@ -136,13 +136,13 @@ def load_blobs(bodies: Sequence[bytes]) -> list[Blob]:
     parts = [_split_code(body) for body in bodies]
     places = list(accumulate((-(-len(code) // _ALIGN) * _ALIGN for _, code in parts), initial=0))
     memory = mmap.mmap(-1, places[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
-    for (_, code), index in zip(parts, places, strict=False):
-        memory[index : index + len(code)] = code
+    for (_, code), start_of_code in zip(parts, places, strict=False):
+        memory[start_of_code : start_of_code + len(code)] = code
     pin = ctypes.c_char.from_buffer(memory)
     start = ctypes.addressof(pin)
     _protect(start, places[-1])
     pairs = zip(bodies, parts, places, strict=False)
-    return [Blob(body, (memory, pin), start + index, offsets) for body, (offsets, _), index in pairs]
+    return [Blob(body, (memory, pin), start + start_of_code, offsets) for body, (offsets, _), start_of_code in pairs]
 
 
 def _split_code(body: bytes) -> tuple[dict[str, int], bytes]:

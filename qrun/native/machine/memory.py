@@ -68,9 +68,9 @@ def elements_at() -> int:
     after the header of every object. -1 where that is not so."""
     if sys.implementation.name != "cpython":
         return -1
-    index = object.__basicsize__
+    offset = object.__basicsize__
     seen = [np.zeros(1), np.arange(24.0).reshape(2, 3, 4)[1:, ::2], np.frombuffer(b"01234567", np.uint8, 5, 2)]
-    return index if all(c_ssize_t.from_address(id(a) + index).value == address(a) for a in seen) else -1
+    return offset if all(c_ssize_t.from_address(id(a) + offset).value == address(a) for a in seen) else -1
 
 
 def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:

@@ -39,10 +39,10 @@ class Span:
         """The bytes of a storage."""
         root, row = storage.root, storage.row_bytes
         rows = storage.operand.nbytes // max(row, 1)
-        index, stride = storage.place + (root.beyond or 0), storage.stride
+        first, stride = storage.place + (root.beyond or 0), storage.stride
         column = storage.ahead % stride if stride else 0
-        end = index + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
-        return cls(root, index, end, stride, (column, column + row))
+        end = first + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
+        return cls(root, first, end, stride, (column, column + row))
 
     @property
     def grid(self) -> tuple[Storage, int] | None:

@@ -173,13 +173,13 @@ class HeldTurns:
         listing, engine = turns.listing, turns.listing.engine
         self.instance = instance = Instance(listing)
         self._returned = instance.results(Budget())
-        self._memory, index = aligned(turns.room + 64, np.uint8, 0), 64
+        self._memory, offset = aligned(turns.room + 64, np.uint8, 0), 64
         self.starts: dict[Key, int] = {"": address(self._memory)}
         for key, nbytes in turns.sizes.items():
-            self.starts[key] = address(self._memory) + index
+            self.starts[key] = address(self._memory) + offset
             instance.move(key, self.starts[key])
-            index += nbytes
-        self._inner, self._passing = inner, address(self._memory) + index
+            offset += nbytes
+        self._inner, self._passing = inner, address(self._memory) + offset
         if turns.true != "":
             self._memory[self.starts[turns.true] - address(self._memory)] = 1
         self.spans = np.zeros(max(len(listing.counts), 1), np.int64)
@@ -246,10 +246,10 @@ class HeldTurns:
                 continue
             for call, word, start in turns.listing.pointers.get(key, _NONE).tolist():
                 made["first"].append((8 * (1 + n), start, 0, structs + STRUCT * call + 8 * word, 0, 0, 0))
-        for key, index in zip(turns.stacked, self._inner.places[len(turns.carried) :], strict=True):
-            if index is not None:
-                move(made["after"], self._source(key), index, key, along=1)
-        for (key, read), index in zip(turns.carried, self._inner.places, strict=False):
+        for key, destination in zip(turns.stacked, self._inner.places[len(turns.carried) :], strict=True):
+            if destination is not None:
+                move(made["after"], self._source(key), destination, key, along=1)
+        for (key, read), destination in zip(turns.carried, self._inner.places, strict=False):
             own = 0, self.starts[read]
             if read in turns.passed:
                 move(made["after"], self._source(key), (0, passing), read)
@@ -257,8 +257,8 @@ class HeldTurns:
                 passing += turns.sizes[read]
             elif self._source(key) != own:
                 move(direct, self._source(key), own, read)
-            if index is not None:
-                move(made["last"], own, index, read)
+            if destination is not None:
+                move(made["last"], own, destination, read)
         made["after"] += [*direct, *late]
         if not self._inner.words:
             made["before"] += [(0, h.word_at("total"), 0, h.word_at("kept"), 8, 0, 0) for h in self.within]
