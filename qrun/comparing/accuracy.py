@@ -19,7 +19,7 @@ from qrun.comparing.differences import (
     class_axis,
     decibels,
     difference,
-    integral,
+    is_integral,
 )
 from qrun.comparing.matching.graph import Reals, Source
 from qrun.comparing.matching.match import Left, Match, Matching, match
@@ -141,7 +141,7 @@ class Rows:
                 continue
             name, path = self.shown[m.value]
             array = self.b.dequantize(got[name], path[0]) if path else got[name]
-            if integral(array.dtype) and not integral(want.dtype):
+            if is_integral(array.dtype) and not is_integral(want.dtype):
                 real = _real(array, meaning(self.b.model, name), {**self.b.model.constants, **got})
                 if real is None:
                     self.shown.pop(m.value)
@@ -178,7 +178,7 @@ class Rows:
             where = [self.a.model.label, self.b.model.label]
             message = f"output {self.ends[at][0]!r} has another shape in the second model"
             raise mismatch(message, where, *ends, name="output-mismatch")
-        whole = integral(got.dtype)
+        whole = is_integral(got.dtype)
         got, want, step = self._comparable(at, got, want, theirs, mine)
         self.counted[at] |= whole or step is not None
         if self.coded[at]:
@@ -205,14 +205,14 @@ class Rows:
         """Make two outputs comparable: dequantize integers if the other array holds real numbers or has another scale
         or zero point. Returns both arrays, and the quantization step of `got`, if known."""
         spoken, told = self.meanings[at]
-        if integral(got.dtype) and integral(want.dtype) and not _apart(told, theirs, spoken, mine):
+        if is_integral(got.dtype) and is_integral(want.dtype) and not _scales_differ(told, theirs, spoken, mine):
             return got, want, None
         first, second = _real(got, told, theirs), _real(want, spoken, mine)
         if first is None or second is None:
             self.coded[at] = True
             return got, want, None
-        kind = got.dtype if not integral(got.dtype) else want.dtype if not integral(want.dtype) else np.float32
-        own = told.step(got, theirs) if told is not None and integral(got.dtype) else None
+        kind = got.dtype if not is_integral(got.dtype) else want.dtype if not is_integral(want.dtype) else np.float32
+        own = told.step(got, theirs) if told is not None and is_integral(got.dtype) else None
         step = TensorScales(self.b.model, theirs).step(self.ends[at][1], got) if own is None else own
         return first.astype(kind), second.astype(kind), step
 
@@ -245,7 +245,7 @@ class Rows:
     def _reference(self, value: str) -> str:
         """The name of the reference's tensor that holds a value: its own, or that of its quantized values."""
         telling = _find_quantizer(self.a, value)
-        return value if telling is None or value in _own(self.a) else telling[0]
+        return value if telling is None or value in _stored_names(self.a) else telling[0]
 
 
 def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes: str, name: str = "") -> CallError:
@@ -256,12 +256,12 @@ def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes
 
 def _real(array: Array, told: Meaning | None, values: Values) -> Array | None:
     """The real numbers of an array: floats unchanged, integers dequantized; None if the scale is unknown."""
-    if not integral(array.dtype):
+    if not is_integral(array.dtype):
         return array
     return told.real(array, values) if told is not None else None
 
 
-def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Values) -> bool:
+def _scales_differ(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Values) -> bool:
     """Are the scales and zero points of both sides known, and different?"""
     one, other = (m.parameters(v) if m is not None else None for m, v in ((a, a_values), (b, b_values)))
     if one is None or other is None:
@@ -269,14 +269,14 @@ def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Val
     return any(not np.array_equal(x.reshape(-1), y.reshape(-1)) for x, y in zip(one, other, strict=True))
 
 
-def _own(reals: Reals) -> set[str]:
+def _stored_names(reals: Reals) -> set[str]:
     """Names of the inputs and node outputs of the model as stored, without tensors that expanding its nodes adds."""
     return {n for node in reals.model.nodes for n in node.outputs} | {v.name for v in reals.model.inputs}
 
 
 def _find_quantizer(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
     """The tensor of a run that holds a value, and the quantizer of its integers, () for floats; None without one."""
-    own, path = _own(reals), reals.rounds.get(value, ())
+    own, path = _stored_names(reals), reals.rounds.get(value, ())
     codes = reals.codes.get(Source(value, path))
     if path and codes in own:
         return codes, path[-1:]

@@ -76,7 +76,7 @@ def difference(
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(max(got.size, want.size), form=(describe(got), describe(want)))
-    whole = integral(got.dtype)
+    whole = is_integral(got.dtype)
     if not got.size:
         return Difference(0, integral=whole)
     apart = distances(got, want)
@@ -106,14 +106,14 @@ def distances(got: Array, want: Array) -> Array:
     """Distances element by element: exact steps between integers, else absolute; 0 or 1 for strings and booleans."""
     if got.dtype.kind in "OUSb":
         return np.asarray(got != want).astype(np.float64)
-    if integral(got.dtype):
+    if is_integral(got.dtype):
         kind = object if got.dtype.itemsize == 8 else np.int64
         return np.asarray(np.abs(got.astype(kind) - want.astype(kind)))
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(wide(got) - wide(want)))
 
 
-def integral(dtype: np.dtype[Any]) -> bool:
+def is_integral(dtype: np.dtype[Any]) -> bool:
     """Are these integers, compared in steps?"""
     return dtype.kind in "iu" or type_name(dtype).startswith(("int", "uint"))
 
@@ -141,7 +141,7 @@ def plain(value: Any) -> Any:
 
 def magnitude(array: Array) -> float:
     """The largest finite magnitude in an array of real or complex floats; 0 for other types."""
-    if array.dtype.kind in "OUSb" or integral(array.dtype):
+    if array.dtype.kind in "OUSb" or is_integral(array.dtype):
         return 0.0
     size = np.abs(wide(array))
     return float(size[np.isfinite(size)].max(initial=0.0))
@@ -156,7 +156,7 @@ def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: 
     """Which elements are out of tolerance; `apart` is their distance, `step` the scale of a float tensor."""
     if got.dtype.kind in "OUSb":
         return np.asarray(apart, bool)
-    if integral(got.dtype):
+    if is_integral(got.dtype):
         return np.asarray(apart > tolerance.lsb, bool)
     size = np.abs(wide(want))
     with np.errstate(all="ignore"):
@@ -206,7 +206,7 @@ class ErrorSums:
 
     def add(self, got: Array, want: Array) -> None:
         """Add the elements of one run; the arrays have the same number of elements."""
-        self.whole &= want.dtype.kind == "b" or integral(want.dtype)
+        self.whole &= want.dtype.kind == "b" or is_integral(want.dtype)
         a, b = (np.asarray(x, np.float64).reshape(-1) for x in (got, want))
         self.count += a.size
         finite = np.isfinite(a) & np.isfinite(b)
@@ -362,7 +362,7 @@ def pair(
     index = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
         "other_bits": int(np.count_nonzero(difference_mask(a, b))),
-        "beyond": _beyond(a[index], b[index]) if found.differing else 0.0,
+        "beyond": _element_distance(a[index], b[index]) if found.differing else 0.0,
         "a": plain(a[index]),
         "b": plain(b[index]),
     }
@@ -375,7 +375,7 @@ def pair(
     return TensorPair(describe(a), found, False, **counted, **told)
 
 
-def _beyond(x: Any, y: Any) -> float:
+def _element_distance(x: Any, y: Any) -> float:
     """The distance of two elements; inf if one of them is NaN or infinite."""
     step = float(distances(np.asarray(x), np.asarray(y)))
     return step if step == step else float("inf")
@@ -393,7 +393,7 @@ def _worst(a: Array, b: Array) -> tuple[int, ...]:
 
 def _decide(a: Array, b: Array) -> dict[str, Any]:
     """The fields `argmax` and `agreed` of a pair; none for types or shapes whose largest element means nothing."""
-    if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
+    if a.dtype.kind in "OUScb" or is_integral(a.dtype) or not a.size or not a.ndim:
         return {}
     with np.errstate(all="ignore"):
         x, y = (np.nan_to_num(wide(v), nan=-np.inf) for v in (a, b))

@@ -13,7 +13,7 @@ import numpy as np
 from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
 from qrun.comparing.differences import same
-from qrun.comparing.rewrites import rewritten, sum_bound, with_unsigned_activations
+from qrun.comparing.rewrites import apply_rewrites, sum_bound, with_unsigned_activations
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -120,21 +120,21 @@ class NodeGroup:
     def forms(self) -> tuple[AlternativeForm, ...]:
         """The forms in which another runtime may run the group, simplest first; a single node has only rewrites."""
         if len(self.unit.group) == 1:
-            return tuple(self._rewritten())
+            return tuple(self._rewritten_forms())
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
         saturating = (self._form(True, "ort", True), self._form(False, "ort", True))
-        return (*plain, *saturating, *self._rewritten())
+        return (*plain, *saturating, *self._rewritten_forms())
 
-    def _rewritten(self) -> Iterator[AlternativeForm]:
+    def _rewritten_forms(self) -> Iterator[AlternativeForm]:
         """The forms of the group after the rewrites of onnxruntime's default session; none if no rewrite applies."""
-        model, texts = rewritten(self.model, self._indices)
+        model, texts = apply_rewrites(self.model, self._indices)
         if not texts:
             return
         bound = partial(sum_bound, self._nodes(model), self.tensor, {**model.constants, **self.inputs})
         for fused, arith in _ARITHMETICS:
             run = partial(self._run_rewritten, model, fused, arith)
             yield AlternativeForm("session-rewrite", "; ".join(texts), run, bound)
-        unsigned, _ = rewritten(with_unsigned_activations(self.model), self._indices)
+        unsigned, _ = apply_rewrites(with_unsigned_activations(self.model), self._indices)
         run = partial(self._run_rewritten, unsigned, True, "ort", True)
         yield AlternativeForm("session-rewrite", "; ".join((*texts, _SATURATING)), run)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.differences import integral
+from qrun.comparing.differences import is_integral
 from qrun.comparing.saved import text
 from qrun.comparing.sides import Values
 from qrun.comparing.ties import before_rounding, tie_distance
@@ -191,7 +191,7 @@ def _mean(finite: Array) -> float:
 
 def _saturation_of(array: Array, flat: Array) -> tuple[int, int] | None:
     """The numbers of elements at the least and greatest code; None for other types."""
-    if not integral(array.dtype) or PACKED_BITS.get(NUMBERS.get(array.dtype, 0), 8 * array.dtype.itemsize) > 16:
+    if not is_integral(array.dtype) or PACKED_BITS.get(NUMBERS.get(array.dtype, 0), 8 * array.dtype.itemsize) > 16:
         return None
     low, high = integer_range(array.dtype)
     return int(np.count_nonzero(flat == low)), int(np.count_nonzero(flat == high))
@@ -229,7 +229,7 @@ def _ties(array: Array, node: Node, values: Sequence[Array | None] | None) -> Ti
 
 def exact_values(array: Array, node: Node, values: Sequence[Array | None] | None) -> Array | None:
     """The values that the node rounds to make `array`, as float64 of its shape, zero point added; None if unknown."""
-    if values is None or not integral(array.dtype):
+    if values is None or not is_integral(array.dtype):
         return None
     exact = before_rounding(node, values)
     return exact if exact is not None and exact.shape == array.shape else None

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
-from qrun.comparing.differences import Tolerance, integral
+from qrun.comparing.differences import Tolerance, is_integral
 from qrun.comparing.record import (
     NEARLY,
     TIE,
@@ -39,7 +39,7 @@ from qrun.comparing.record import (
     recorded_model,
     walk,
 )
-from qrun.comparing.saved import Setting, differing_settings, lone
+from qrun.comparing.saved import Setting, differing_settings, unpaired_names
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
@@ -277,10 +277,10 @@ def compare_record(
     if now.keys().isdisjoint(record.entries):
         there, here = (", ".join(list(found)[:3]) or "none" for found in (record.entries, now))
         message = "the record and this run have no tensor in common"
-        raise _other("QR005", message, [str(folder)], there, here, "record it again")
+        raise _other_run_error("QR005", message, [str(folder)], there, here, "record it again")
     settings = differing_settings(record.made_by, {"runtime": label, **host()})
     changes = tuple(_changes(record, now, wholes, proofs, model, tolerance))
-    names = lone(record.entries, now)
+    names = unpaired_names(record.entries, now)
     return RecordComparison(folder, record.head.label, label, settings, tolerance, changes, *names)
 
 
@@ -351,7 +351,7 @@ def _same_model(record: Record, model: Model) -> None:
         if recorded != got:
             message = f"the record in {str(record.folder)!r} was made with another model"
             fix = "compare with the model that was recorded, or --record it again"
-            raise _other("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
+            raise _other_run_error("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
 
 
 def _same_inputs(record: Record, feeds: Values) -> None:
@@ -363,10 +363,10 @@ def _same_inputs(record: Record, feeds: Values) -> None:
             message, where = f"input {name!r} is not the one that was recorded", [str(record.folder), f"input {name}"]
             there, here = (f"{side.form}, sha256 {side.sha256}" for side in (recorded, got))
             fix = "give the inputs that were recorded, or --record again"
-            raise _other("QR003", message, where, there, here, fix)
+            raise _other_run_error("QR003", message, where, there, here, fix)
 
 
-def _other(code: str, message: str, where: Sequence[str], recorded: str, got: str, fix: str) -> CallError:
+def _other_run_error(code: str, message: str, where: Sequence[str], recorded: str, got: str, fix: str) -> CallError:
     """The error for a record that was not made with this model, these inputs or these tensors."""
     return CallError(code, message, where=where, facts=[("recorded", recorded), ("got", got)], fixes=[fix])
 
@@ -384,7 +384,7 @@ def name_cause(made: Made, model: Model, sha256: str) -> str:
     made: a tensor whose hash differs although its node read the same values. If the record has the exact result, the
     text explains this run's tensor instead. Only for integer tensors.
     """
-    if made.values is None or not integral(made.array.dtype):
+    if made.values is None or not is_integral(made.array.dtype):
         return ""
     values = {name: v for name, v in zip(made.node.inputs, made.values, strict=True) if v is not None}
     suspect = Suspect(model, Unit(made.node, (made.node,)), made.name, values, made.array, made.array)

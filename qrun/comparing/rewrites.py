@@ -637,7 +637,7 @@ KINDS = (
 )
 
 
-def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
+def apply_rewrites(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
     """Apply every rewrite of nodes with these indices. Returns the model and a clause for each rewrite."""
     texts: list[str] = []
     for kind in KINDS:

@@ -21,7 +21,7 @@ from qrun.comparing.differences import (
     Difference,
     TensorPair,
     Tolerance,
-    integral,
+    is_integral,
     magnitude,
     pair,
     same,
@@ -60,7 +60,7 @@ def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapp
     work = _Noises(model.constants, sides)
     for node in model.nodes if tolerance.eps else ():
         for name in filter(None, node.outputs):
-            allowed = tolerance.noise(work.peak(name)) if _is(node, *_SUMS) else work.inherited_noise(node)
+            allowed = tolerance.noise(work.peak(name)) if _is_op(node, *_SUMS) else work.inherited_noise(node)
             if allowed and isfinite(allowed):
                 work.found[name] = allowed
     return work.found
@@ -82,11 +82,11 @@ class _Noises:
         noises = [self.found.get(name, 0.0) for name in node.inputs]
         if not any(noises):
             return 0.0
-        if _is(node, "Add", "Sub", "Sum"):
+        if _is_op(node, "Add", "Sub", "Sum"):
             return sum(noises)
-        if _is(node, "Mul"):
+        if _is_op(node, "Mul"):
             return sum(noise * self.peak(other) for noise, other in zip(noises, reversed(node.inputs), strict=True))
-        if _is(node, "Div", "BatchNormalization"):
+        if _is_op(node, "Div", "BatchNormalization"):
             return noises[0] * self._slope(node)
         return max(noises) * (1.0 if moves(node) else _SLOPES.get(node.op_type, 0.0))
 
@@ -101,7 +101,7 @@ class _Noises:
         return 0.0
 
 
-def _is(node: Node, *names: str) -> bool:
+def _is_op(node: Node, *names: str) -> bool:
     """Whether a node has one of these operators of ai.onnx or com.microsoft."""
     return node.op_type in names and node.domain in ("", "com.microsoft")
 
@@ -125,7 +125,7 @@ def look_inside(a: Side, b: Side, node: Node, values: Values, tolerance: Toleran
         return None
     name = next(name for name, known in node.graphs() if known is graph)
     try:
-        return _first(a, b, node, name, graph, turns, values, tolerance)
+        return _first_difference(a, b, node, name, graph, turns, values, tolerance)
     except LimitError:
         raise
     except (QrunError, KeyError, ValueError, StopIteration):
@@ -137,21 +137,21 @@ def _graph(node: Node, values: Values) -> tuple[Model, Turns]:
     graphs = dict(node.graphs())
     args = [values[name] if name else None for name in node.inputs]
     if node.op_type == "If" and args[0] is not None:
-        return graphs["then_branch" if args[0].all() else "else_branch"], _once()
+        return graphs["then_branch" if args[0].all() else "else_branch"], _if_turns()
     body = graphs["body"]
     if node.op_type == "Loop":
-        return body, _loop(body, args)
+        return body, _loop_turns(body, args)
     if node.op_type != "Scan" or node.version < 9:
         raise KeyError(node.op_type)
-    return body, _scan(body, node, [a for a in args if a is not None])
+    return body, _scan_turns(body, node, [a for a in args if a is not None])
 
 
-def _once() -> Turns:
+def _if_turns() -> Turns:
     """The turns of an If: one, without inputs."""
     yield {}
 
 
-def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
+def _loop_turns(body: Model, args: Sequence[Array | None]) -> Turns:
     """The inputs of each turn of a Loop; the outputs of the turn before are sent in."""
     trips, condition, *state = args
     names = [value.name for value in body.inputs]
@@ -165,7 +165,7 @@ def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
         goes_on, state, turn = bool(made[0].all()), list(made[1 : 1 + len(state)]), turn + 1
 
 
-def _scan(body: Model, node: Node, args: Sequence[Array]) -> Turns:
+def _scan_turns(body: Model, node: Node, args: Sequence[Array]) -> Turns:
     """The inputs of each turn of a Scan; the outputs of the turn before are sent in."""
     given: dict[str, Any] = dict(node.attributes)
     many = given["num_scan_inputs"]
@@ -179,7 +179,7 @@ def _scan(body: Model, node: Node, args: Sequence[Array]) -> Turns:
         state = list(made[: len(state)])
 
 
-def _first(
+def _first_difference(
     a: Side,
     b: Side,
     node: Node,
@@ -333,13 +333,13 @@ class _Work:
             return
         names = [n for n in unit.gives if n in self.mine and n in self.theirs]
         inputs = self._inputs(unit)
-        alike, unseen = self._alike(unit), self._unseen(unit)
+        alike, unseen = self._same_inputs(unit), self._narrow_inputs(unit)
         told = None if alike and unseen else alike
         pairs = {n: self._pair(n, self.mine[n], self.theirs[n]) for n in names}
         differ = [n for n in names if not pairs[n].equal]
         anew: Results | None = None
         if inputs is not None and (self.isolate or differ):
-            anew = self.mine if alike else self._anew(unit, inputs)
+            anew = self.mine if alike else self._recompute(unit, inputs)
         for name in names:
             guilt = None
             if anew is not None and name in anew:
@@ -373,7 +373,7 @@ class _Work:
         if mine is not None and theirs is not None and (form := form_difference(mine, theirs)):
             return TensorPair(form[0], Difference(max(numbers(mine).size, numbers(theirs).size), form=form), False)
         mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
-        whole = mine is not None and integral(mine.dtype)
+        whole = mine is not None and is_integral(mine.dtype)
         affine = self.codes.affine(name, mine.dtype) if whole and mine is not None else IDENTITY
         step = None if whole or mine is None else self.codes.step(name, mine)
         tolerance, noise = (EXACT, 0.0) if exact else (self.tolerance, self.noises.get(name, 0.0))
@@ -410,21 +410,21 @@ class _Work:
         assert self.theirs is not None
         return self._read(unit, self.theirs)
 
-    def _alike(self, unit: Unit) -> bool | None:
+    def _same_inputs(self, unit: Unit) -> bool | None:
         """Did both sides read the same values? None if a side does not expose one of them."""
         a, b = self._read(unit, self.mine), self._inputs(unit)
         if a is None or b is None:
             return None
         return all(a[n] is b[n] or same(a[n], b[n]) for n in a)
 
-    def _unseen(self, unit: Unit) -> tuple[str, ...]:
+    def _narrow_inputs(self, unit: Unit) -> tuple[str, ...]:
         """The unit's inputs of a narrow float type that nodes make, and that the second side may read as float32."""
         if not isinstance(self.b, PeerSide) or not self.b.widens:
             return ()
         made = ((name, (self.theirs or {}).get(name)) for name in unit.read if name in self.a.model.producers)
         return tuple(name for name, array in made if array is not None and array.dtype in NARROW)
 
-    def _anew(self, unit: Unit, inputs: Values) -> Results | None:
+    def _recompute(self, unit: Unit, inputs: Values) -> Results | None:
         """Compute a group from the other side's inputs; None if that fails."""
         try:
             return self.a.alone(unit, inputs)

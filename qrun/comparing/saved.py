@@ -43,7 +43,7 @@ def differing_settings(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, .
     return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
 
 
-def lone(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def unpaired_names(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names that are only in `a`, and the names that are only in `b`."""
     first, second = dict.fromkeys(a), dict.fromkeys(b)
     return tuple(name for name in first if name not in second), tuple(name for name in second if name not in first)
@@ -343,7 +343,7 @@ def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | Non
                 one, other = (_read(side, key, budget) for side in (left, right))
                 budget.claim((one.size,), SCRATCH, key)
                 pairs.append(_pair(key, one, other, tolerance))
-        return SavedArrays("npz", a, b, tuple(pairs), *lone(left.members, right.members), tolerance)
+        return SavedArrays("npz", a, b, tuple(pairs), *unpaired_names(left.members, right.members), tolerance)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -398,7 +398,7 @@ def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedArrays:
     """Compare two saved runs."""
     left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
     pairs = tuple(_outputs(*left[name], *right[name]) for name in left if name in right)
-    return SavedArrays("runs", a, b, pairs, *lone(left, right), settings=settings(first, second))
+    return SavedArrays("runs", a, b, pairs, *unpaired_names(left, right), settings=settings(first, second))
 
 
 def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
@@ -464,7 +464,7 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
     kept = len(before) - len(gone)
     told = settings(first, second)
-    return SavedChecks(a, b, told, tuple(new), tuple(gone), kept, tuple(changed), *lone(left, right))
+    return SavedChecks(a, b, told, tuple(new), tuple(gone), kept, tuple(changed), *unpaired_names(left, right))
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:

@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 
 from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
-from qrun.comparing.differences import difference_mask, integral, same
+from qrun.comparing.differences import difference_mask, is_integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
@@ -108,7 +108,7 @@ def _right(want: Array, got: Array | None) -> bool:
     if got is None or not same(want, got):
         return False
     a, b = np.asarray(want, np.float32), np.asarray(got, np.float32)
-    return integral(want.dtype) or bool(np.all((np.signbit(a) == np.signbit(b)) | np.isnan(a)))
+    return is_integral(want.dtype) or bool(np.all((np.signbit(a) == np.signbit(b)) | np.isnan(a)))
 
 
 def _changes(first: Response, second: Response) -> bool:
@@ -172,7 +172,7 @@ def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
     if case.within and wrong.any():
         return bool(np.all(np.abs(a - b) <= case.within))
     margin = case.margin.get(name)
-    if margin is None or not wrong.any() or not integral(want.dtype) or np.any(np.abs(a - b) != 1):
+    if margin is None or not wrong.any() or not is_integral(want.dtype) or np.any(np.abs(a - b) != 1):
         return False
     away = margin[wrong]
     return bool(np.all(away <= NEAR)) and (bool(np.all(away > 0)) or why.cause in ARITHMETIC)

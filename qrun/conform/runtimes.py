@@ -237,9 +237,9 @@ class CommandRunner:
         try:
             self._words = shlex.split(text)
         except ValueError as error:
-            raise _bad(text, str(error)) from None
+            raise _bad_command(text, str(error)) from None
         if not self._words or not all(any(f"{{{word}}}" in part for part in self._words) for word in WORDS):
-            raise _bad(text, "it names not all of {model}, {inputs} and {outputs}")
+            raise _bad_command(text, "it names not all of {model}, {inputs} and {outputs}")
 
     def run(self, case: Case, limit: float) -> Response:
         """Run one case in a new process group, which is killed as a whole when the time is over."""
@@ -252,7 +252,7 @@ class CommandRunner:
             try:
                 done, told = _run_command(command, limit)
             except OSError as error:
-                raise _bad(command[0], f"{error.strerror or error}: {command[0]}") from None
+                raise _bad_command(command[0], f"{error.strerror or error}: {command[0]}") from None
             if done is None:
                 return Response({}, HUNG, f"no answer in {limit:g} s")
             if done:
@@ -317,7 +317,7 @@ def _outputs(case: Case, folder: Path) -> Response:
     return Response(found)
 
 
-def _bad(text: str, got: str) -> CallError:
+def _bad_command(text: str, got: str) -> CallError:
     """The QR005 error of a --runtime cmd: option."""
     return CallError(
         "QR005",

@@ -108,7 +108,7 @@ class _Reader:
         if name not in self.known:
             raise unknown_input(self.model, name, source)
         if name in self.feeds.arrays:
-            raise inputerrors.twice(self.model, name, self.feeds.sources[name], source)
+            raise inputerrors.repeated_input(self.model, name, self.feeds.sources[name], source)
         value = self.known[name]
         if value.dtype is not None:
             array, done = restore(array, value.dtype)
@@ -142,16 +142,16 @@ class _Reader:
             value = inline.parse(rest, self.known[name].kind != "tensor")
         except CallError:
             if others:
-                raise inputerrors.several(self.model, name, rest, others) from None
+                raise inputerrors.several_inputs(self.model, name, rest, others) from None
             raise
         if value is not inline.NOTHING:
             array = inline.to_value(self.model, self.known[name], value, rest)
-            self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
-            self.give(name, array, inline.cut(rest))
+            self.feeds.notes.append(f"input {name}: {inline.shorten(rest)} read as {describe(array)}")
+            self.give(name, array, inline.shorten(rest))
             self.feeds.written.add(name)
             return
         if others and not os.path.exists(rest):
-            raise inputerrors.several(self.model, name, rest, others)
+            raise inputerrors.several_inputs(self.model, name, rest, others)
         try:
             found = self.load(rest, self.known[name])
         except CallError as error:
@@ -195,7 +195,7 @@ class _Reader:
         if spec == "-":
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
         if path.suffix.lower() in _IMAGES:
-            raise inputerrors.image(spec, value)
+            raise inputerrors.image_file(spec, value)
         if os.path.isdir(path):
             return self.folder(path)
         if (row := _ROW.fullmatch(spec)) and not path.exists():

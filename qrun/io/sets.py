@@ -21,7 +21,7 @@ def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
     either, and the model has one input, its .npy and .pb files (except output_*).
     """
     parts = [part for spec in specs for part in _members(model, spec)]
-    if len(parts) > 1 and all(_whole(model, part) for part in parts):
+    if len(parts) > 1 and all(_gives_all_inputs(model, part) for part in parts):
         return [(part,) for part in parts]
     return [tuple(specs)]
 
@@ -57,7 +57,7 @@ def _is_array(path: Path) -> bool:
     return path.suffix.lower() in _ARRAYS and not path.name.startswith("output_")
 
 
-def _whole(model: Model, spec: str) -> bool:
+def _gives_all_inputs(model: Model, spec: str) -> bool:
     """Does this spec give every input of the model?"""
     if spec == "-" or split_name(model, spec)[0]:
         return False

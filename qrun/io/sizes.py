@@ -40,7 +40,7 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
         if name in values:
             shape = _numbers(dims)
             if shape is None:
-                raise _no_size(model, spec, dims, _whole(values[name]))
+                raise _no_size(model, spec, dims, _batch_fix(values[name]))
             _bind_shape(model, values[name], shape, symbols, spec)
             shapes[name] = shape
         elif symbol in known:
@@ -139,7 +139,7 @@ def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
     ]
 
 
-def _whole(value: TensorType) -> str:
+def _batch_fix(value: TensorType) -> str:
     """The fix: a --shape for the input, if all its sizes but the first are fixed."""
     if value.shape is None or any(not isinstance(d, int) for d in value.shape[1:]):
         return TRIED

@@ -56,7 +56,7 @@ def sequence(elements: Iterable[Array], element: np.dtype[Any] | None = None) ->
     return made
 
 
-def absent() -> Compound:
+def empty_optional() -> Compound:
     """An empty optional value."""
     return _build((), OPTIONAL, ())
 
@@ -174,7 +174,7 @@ def join_tensors(found: Mapping[str, Array]) -> Compound | None:
     return sequence(found[f"[{index}]"] for index in range(len(found)))
 
 
-def apart(value: Array, from_: Iterable[Array]) -> Array:
+def copy_shared(value: Array, from_: Iterable[Array]) -> Array:
     """The value; elements of a compound that may share memory with these arrays are copied."""
     if not isinstance(value, Compound) or not value.elements:
         return value
@@ -224,7 +224,7 @@ def wrap_value(value: Any, stated: TensorType) -> Array:
     held = stated.element
     if stated.kind == "optional":
         if value is None:
-            return absent()
+            return empty_optional()
         if held is None or held.kind == "tensor":
             return texts(np.asarray(value), held.dtype if held else None)
         return wrap_value(value, held)

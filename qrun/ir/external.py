@@ -109,7 +109,7 @@ class External:
                     raise
                 return self._none(location, length)
 
-    def later(self, location: str, tensor: str, start: int, length: int) -> Callable[[memoryview], None] | None:
+    def read_later(self, location: str, tensor: str, start: int, length: int) -> Callable[[memoryview], None] | None:
         """A function that reads the bytes of a large tensor when they are needed; None where `read` must do it now.
 
         Raises what `read` raises; the function raises ModelError if the file has changed.

@@ -153,7 +153,7 @@ def node_proto(node: Node) -> onnx.NodeProto:
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
 
 
-def lone(node: Node) -> bytes:
+def single_node_model(node: Node) -> bytes:
     """A serialized model with this node alone, whose types it does not state."""
     inputs, outputs = ([onnx.ValueInfoProto(name=n) for n in names if n] for names in (node.inputs, node.outputs))
     graph = helper.make_graph([node_proto(node)], "node", inputs, outputs)

@@ -210,7 +210,7 @@ def _build(
     ).with_content(None if external.missing else content and content + tuple(external.content()))
 
 
-def _alike(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
+def _same_in_versions(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
     """Whether all nodes of the domain mean the same in these versions of it; false if onnx.defs lacks one of them."""
     bodies = (proto.graph.node, *(function.node for function in proto.functions))
     own = (domain,) if domain else ("", "ai.onnx")
@@ -225,7 +225,7 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
     refuse_bytes(label, proto.producer_name, proto.producer_version, *(e.domain for e in proto.opset_import))
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if found.get(domain, entry.version) != entry.version and not _alike(
+        if found.get(domain, entry.version) != entry.version and not _same_in_versions(
             proto, domain, found[domain], entry.version
         ):
             what = f"{label} imports domain {domain or 'ai.onnx'!r} twice"

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qrun.errors import CallError, ModelError
-from qrun.ir.compound import Compound, absent, sequence, wrap_value
+from qrun.ir.compound import Compound, empty_optional, sequence, wrap_value
 from qrun.ir.external import External, read_regular
 from qrun.ir.messages import TensorProto
 from qrun.ir.model import Array, TensorType
@@ -57,7 +57,7 @@ def _value(proto: Any, path: Path, stated: TensorType, external: External) -> Ar
         return wrap_value(_map(proto, path, external), stated)
     if isinstance(proto, onnx.OptionalProto):
         if proto.elem_type == onnx.OptionalProto.UNDEFINED:
-            return absent()
+            return empty_optional()
         if proto.elem_type == onnx.OptionalProto.TENSOR:
             return to_array(proto.tensor_value, external, str(path))
         if proto.elem_type == onnx.OptionalProto.SEQUENCE:

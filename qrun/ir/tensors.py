@@ -52,7 +52,7 @@ def to_part(tensor: onnx.TensorProto, external: External) -> Part:
     plain = sys.byteorder == "little" and number not in PACKED_BITS and number not in (8, 9)
     if plain and tensor.data_location == TensorProto.EXTERNAL and not _data_fields(tensor):
         name, dims = _check_dims(tensor, "")
-        later = external.later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
+        later = external.read_later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
         if later is not None:
             return StoredArray(DTYPES[number], dims, later)
     return to_array(tensor, external)

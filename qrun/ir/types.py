@@ -102,13 +102,17 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
         return "?"
     if not shape:
         return "scalar"
-    return "[" + ",".join(_first(["?" if d is None else _axis(str(d)) for d in shape[:MOST_AXES]], len(shape))) + "]"
+    return (
+        "["
+        + ",".join(_with_rest_count(["?" if d is None else _axis(str(d)) for d in shape[:MOST_AXES]], len(shape)))
+        + "]"
+    )
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """The sizes of named axes: ``N=1, T=16``. Many axes and long names are cut short."""
     told = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
-    return ", ".join(_first(told, len(sizes)))
+    return ", ".join(_with_rest_count(told, len(sizes)))
 
 
 def _axis(name: str) -> str:
@@ -116,7 +120,7 @@ def _axis(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
-def _first(told: list[str], count: int) -> list[str]:
+def _with_rest_count(told: list[str], count: int) -> list[str]:
     """Lines, and how many more there are than these."""
     return [*told, f"... {count - len(told)} more"] if count > len(told) else told
 

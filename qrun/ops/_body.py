@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, OpDef, find
-from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, decline_error, staged_kernel
 
 Value = int | str | None
 
@@ -98,7 +98,7 @@ def _kernel(site: LoweringContext, index: int, node: InnerNode, args: Sequence[A
     """The native kernel of an inner node; `index` is its number."""
     definition = node.definition
     if definition.lowering is None:
-        raise declined(f"no native kernel for its {node.op_type}")
+        raise decline_error(f"no native kernel for its {node.op_type}")
     missing = len(definition.inputs) - len(args)
     fixed = [value is None or (isinstance(value, int) and site.fixed[value]) for value in node.inputs]
     given = definition.signature.parameters.values()
@@ -115,5 +115,5 @@ def _kernel(site: LoweringContext, index: int, node: InnerNode, args: Sequence[A
     )
     kernel = definition.lowering(inner)
     if not kernel.stages:
-        raise declined(f"its {node.op_type} is more than a step of a program")
+        raise decline_error(f"its {node.op_type} is more than a step of a program")
     return kernel

@@ -114,7 +114,9 @@ def wrap32(
     ctx: Context,
     index_in_y: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
 ) -> Array:
-    """acc with sums outside int32 wrapped (two's complement) and observed. index_in_y: maps an index of acc to one of y."""
+    """acc with sums outside int32 wrapped (two's complement) and observed.
+
+    index_in_y: maps an index of acc to one of y."""
     if bound < 2**31:
         return acc
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))

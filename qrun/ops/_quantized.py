@@ -107,7 +107,9 @@ def facts(domain: str, op_type: str) -> Facts | None:
         bias_parts = (names.index(real.bias), names.index(weight), form)
         integer = definition.formals(definition.since)[bias_parts[0]].types == _INT32
     operands = tuple(at for at, name in enumerate(names) if not name.endswith(_SUFFIXES) and name != real.bias)
-    return Facts(tuple(names), definition.inputs[-1].variadic, _rows(names, real.per), operands, bias_parts, integer, real)
+    return Facts(
+        tuple(names), definition.inputs[-1].variadic, _rows(names, real.per), operands, bias_parts, integer, real
+    )
 
 
 def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[int, int, int, Granularity], ...]:

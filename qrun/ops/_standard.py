@@ -125,10 +125,10 @@ def _check(op_type: str, args: Sequence[Array | None], attributes: Mapping[str, 
 def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
     """Runs a node in onnx.reference. Raises OperatorError with its words if it refuses or fails."""
     from qrun.child.reference import ReferenceSession
-    from qrun.ir.infer import lone
+    from qrun.ir.infer import single_node_model
 
     try:
-        session = memo.once("onnx.reference", lambda: ReferenceSession(lone(node)))
+        session = memo.once("onnx.reference", lambda: ReferenceSession(single_node_model(node)))
         fed = {name: array.view() for name, array in feeds.items()}
         for view in fed.values():
             view.flags.writeable = False  # some kernels of onnx.reference compute in place

@@ -14,7 +14,7 @@ from qrun.ops._attention import (
     additive_mask,
     append_to_cache,
     attend,
-    causal,
+    causal_mask,
     check_past,
     merge_heads,
     positive,
@@ -201,11 +201,11 @@ def _visible_keys(
     found: list[Array] = []
     left, right = window
     if is_causal:
-        found.append(causal(rows, columns, offset))
+        found.append(causal_mask(rows, columns, offset))
     if right >= 0:
-        found.append(causal(rows, columns, offset + right))
+        found.append(causal_mask(rows, columns, offset + right))
     if left >= 0:
-        found.append(~causal(rows, columns, offset - left - 1))
+        found.append(~causal_mask(rows, columns, offset - left - 1))
     if lengths is not None:
         found.append(np.arange(columns) < lengths.reshape(-1, 1, 1, 1))
     return np.logical_and.reduce(np.broadcast_arrays(*found)) if found else None

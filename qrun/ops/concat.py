@@ -13,7 +13,7 @@ from qrun.ops._float import axes_in, axis_in
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_but, same_length
 from qrun.ops.lowering.copies import INDICES, indexed_kernel, moving_kernel, order_of, slice_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error
 from qrun.ops.lowering.pointwise import concat_kernel
 
 
@@ -365,5 +365,5 @@ def _lower_pads(
     site.require_constants()
     moved = {axis: size for axis, size in enumerate(sizes) if any(size[1:])}
     if sum(map(sum, moved.values())) > INDICES:
-        raise declined(f"axes of more than {INDICES} elements")
+        raise decline_error(f"axes of more than {INDICES} elements")
     return indexed_kernel(site, {axis: _source(site.attributes["mode"], *n, axis) for axis, n in moved.items()})

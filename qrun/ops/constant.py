@@ -14,7 +14,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, misfit, one_of, op, refuse, require
 from qrun.ops._shape import claim, ints, scalar
-from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, decline_error, kernel_of, require_copied
 
 
 @op("Constant", since=1)
@@ -172,7 +172,7 @@ def _lower_one_hot(site: LoweringContext) -> NativeKernel:
     site.require_constants()
     size, index, _ = _one_hot(indices, depth, values, site.attributes["axis"], site.ctx)
     if indices.dtype.name not in ONE_HOT_KINDS:
-        raise declined(f"indices that are {type_name(indices.dtype)}")
+        raise decline_error(f"indices that are {type_name(indices.dtype)}")
     require_copied(values.dtype)
     least = -size if site.ctx.version >= 11 else 0
     made = OneHot(site.engine, Operand(indices.shape, indices.dtype), index, size, values, least)

@@ -30,7 +30,7 @@ from qrun.ops._window import (
     window,
 )
 from qrun.ops.lowering.integers import LIMIT, Given, conv_kernel, plan_conv
-from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, decline_error, staged_kernel
 from qrun.ops.lowering.products import float_conv_kernel, float_conv_transpose_kernel, require_order
 
 COLUMN_ELEMENTS = 1 << 19
@@ -206,7 +206,15 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
     y_shape = (x.shape[0], group * w.shape[1], *placement.out)
     site.ctx.claim(y_shape, x.itemsize)
     return float_conv_transpose_kernel(
-        site, x, w, bias, y_shape, group=group, strides=placement.strides, dilations=placement.dilations, begin=placement.begin
+        site,
+        x,
+        w,
+        bias,
+        y_shape,
+        group=group,
+        strides=placement.strides,
+        dilations=placement.dilations,
+        begin=placement.begin,
     )
 
 
@@ -350,7 +358,7 @@ def _lower_causal_conv(site: LoweringContext) -> NativeKernel:
     names = ("activation", "channels_last", "dilation", "ndim", "state_window")
     _check_causal(x, weight, bias, past, [given[name] for name in names])
     if given["channels_last"] or past is None:
-        raise declined("channels_last, or no past_state")
+        raise decline_error("channels_last, or no past_state")
     nodes = _causal_nodes(len(weight), past.shape[2], x.shape[2], given["dilation"], given["activation"])
     return nodes_kernel(site, nodes, {"state": 1})
 

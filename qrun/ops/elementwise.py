@@ -20,7 +20,7 @@ from qrun.ops._functions import in_lanes
 from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, first_place, misfit, one_of, op, refuse
 from qrun.ops._signature import Form
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel, function, function_kernel
-from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, declined
+from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, decline_error
 
 
 def binary_operator(
@@ -212,12 +212,12 @@ def _lower_pow(site: LoweringContext) -> NativeKernel:
     x, y = site.inputs
     site.require_constant(1)
     if y.size != 1 or y.ndim > x.ndim:
-        raise declined("Y is not one exponent for all of X")
+        raise decline_error("Y is not one exponent for all of X")
     exponent = float(y.reshape(-1)[0])
     if exponent in (2.0, 3.0):
         return function_kernel(site, "square" if exponent == 2.0 else "cube")
     if not exponent or not math.isfinite(exponent) or single(exponent) != exponent:
-        raise declined("an exponent that is 0, or no finite float32 number")
+        raise decline_error("an exponent that is 0, or no finite float32 number")
     return function_kernel(site, power_of(exponent), lambda: [exponent])
 
 
@@ -285,7 +285,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
 def _lower_p_relu(site: LoweringContext) -> NativeKernel:
     kernel = elementwise_kernel(site, "p_relu", ("X", "slope"))
     if kernel.stages[0].operation.result.shape != site.inputs[0].shape:
-        raise declined("slope is not of X's shape")
+        raise decline_error("slope is not of X's shape")
     return kernel
 
 

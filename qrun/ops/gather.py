@@ -15,7 +15,7 @@ from qrun.ops._float import axis_in, broadcast, narrow, widen, with_zeros
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
 from qrun.ops.lowering.float32 import elementwise
-from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, decline_error, kernel_of, require_copied
 from qrun.shapes import MOST_AXES
 
 
@@ -47,7 +47,7 @@ def _lower_gather(site: LoweringContext) -> NativeKernel:
     before, (length, *after) = data.shape[:dim], data.shape[dim:]
     shape = (*before, *indices.shape, *after)
     if len(shape) > MOST_AXES:
-        raise declined("its result has too many axes")  # the reference kernel reports bad indices first
+        raise decline_error("its result has too many axes")  # the reference kernel reports bad indices first
     claim(site.ctx, shape, data.dtype, "indices")
     return gather_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
 
@@ -277,7 +277,7 @@ def _native_reduction(site: LoweringContext, fits: bool) -> str:
     """The reduction. Raises Declined for what the reference kernel refuses, because that checks the indices first."""
     how = str(site.attributes.get("reduction", "none"))
     if not fits or how not in _known_reductions(site.ctx):
-        raise declined("its updates do not fit")
+        raise decline_error("its updates do not fit")
     data = site.inputs[0]
     site.ctx.claim(data.shape, 8 if data.dtype.kind == "f" and how in ("add", "mul") else data.itemsize)
     return how

@@ -33,7 +33,7 @@ from qrun.ops._op import (
 from qrun.ops._reduce import affine, inverse_rms, mean_over, standardize, sum_over
 from qrun.ops._signature import FLOATS, MASK, InputRecord
 from qrun.ops.lowering.float32 import rms_kernel, standardize_kernel
-from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, decline_error
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float16 float double bfloat16"
@@ -79,9 +79,9 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
         _check_fit(p, x, name)
     site.require_constants()
     if site.ctx.wants(1) or site.ctx.wants(2):
-        raise declined("its mean or deviation is asked for")
+        raise decline_error("its mean or deviation is asked for")
     if any(p.dtype != FLOAT for p in weights.values()):
-        raise declined("weights that are not float32")
+        raise decline_error("weights that are not float32")
     return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]))
 
 
@@ -236,7 +236,7 @@ def _lower_skip(site: LoweringContext) -> NativeKernel:
 def _skip_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
     """The kernel of a checked operator that runs these nodes; the result named ``sum`` is its last output."""
     if site.ctx.wants(1) or site.ctx.wants(2):
-        raise declined("its mean or deviation is asked for")
+        raise decline_error("its mean or deviation is asked for")
     return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
 
 

@@ -38,7 +38,7 @@ from qrun.ops.lowering.integers import (
     quantized_kernel,
     scaled_stages,
 )
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, quiet, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, quiet, require_type, staged_kernel
 
 _NAME = "MatMulInteger"
 
@@ -320,7 +320,7 @@ def _lower_qlinear(site: LoweringContext) -> NativeKernel:
 def _lower_wide(site: LoweringContext) -> NativeKernel:
     a = site.inputs[0]
     if a is not None and a.ndim and not _fits_int32(a):
-        raise declined("its sums may not fit int32")
+        raise decline_error("its sums may not fit int32")
     return _lower_qlinear(site)
 
 

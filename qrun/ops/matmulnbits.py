@@ -16,7 +16,7 @@ from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul, matmul_macs, matmul_shape
 from qrun.ops._op import Array, Context, Shape, contrib_op, first_place, misfit, one_of, refuse, require
 from qrun.ops._signature import FLOATS
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, kernel_of, require_type
 from qrun.ops.lowering.products import matmul_kernel
 
 _BITS = (2, 4, 8)
@@ -82,7 +82,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     note_scale(site.ctx, rest[1], "scales", signed=True)
     require_type(a.dtype == np.float32, a.dtype, "{} products")
     if site.ctx.arith == "ort" and weights.in_int8(given["accuracy_level"]):
-        raise declined("no native kernels for accuracy_level 4 in ort arithmetic")
+        raise decline_error("no native kernels for accuracy_level 4 in ort arithmetic")
     bias = rest[4]
     if weights.groups is not None:
         site.afford(4 * columns * depth)

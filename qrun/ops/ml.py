@@ -35,7 +35,7 @@ def label_encoder_1(
 
     Source: ONNX-ML operators, LabelEncoder-1.
     """
-    return _beside(X, range(len(classes_strings)), classes_strings, default_int64, default_string, ctx)
+    return _paired_values(X, range(len(classes_strings)), classes_strings, default_int64, default_string, ctx)
 
 
 @op("CategoryMapper", since=1, domain=ML, types={"T1": ("string int64", "X")})
@@ -55,10 +55,10 @@ def category_mapper(
     if len(cats_int64s) != len(cats_strings):
         got = f"{len(cats_int64s)} and {len(cats_strings)}"
         raise refuse("cats_int64s and cats_strings differ in length", "cats_int64s", "one length", got, code="QR204")
-    return _beside(X, cats_int64s, cats_strings, default_int64, default_string, ctx)
+    return _paired_values(X, cats_int64s, cats_strings, default_int64, default_string, ctx)
 
 
-def _beside(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
+def _paired_values(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
     """The number paired with each text, or the text paired with each number; a default if it is not listed."""
     if x.dtype == _TEXT:
         return _look_up(x, texts, numbers, number, _WHOLE, ctx)

@@ -13,7 +13,7 @@ from qrun.declare import Later
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, contrib_op, misfit, op, refuse, require
 from qrun.ops._window import PoolGeometry, SlidingWindow, check_rank, pad_window, patches
-from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, decline_error, kernel_of, require_type
 from qrun.ops.lowering.pool import largest_kernel, taps_of
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _lower_global(site: LoweringContext, kind: str, itemsize: int) -> NativeKern
     _check_rank(x, 2, "X", "[N,C,spatial...]")
     site.ctx.claim(x.shape[:2], itemsize)
     if x.ndim == 2:
-        raise declined("no spatial axes")
+        raise decline_error("no spatial axes")
     return reduction_kernel(site, kind, range(2, x.ndim), (*x.shape[:2], *(1,) * (x.ndim - 2)))
 
 

@@ -23,7 +23,7 @@ from qrun.ops.lowering.integers import (
     plain_scales,
     quantized_kernel,
 )
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, quiet
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, quiet
 from qrun.shapes import broadcasts_to
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     c = _check(given, transposed, ctx)
     claim_product(c.a, c.b, site.ctx)
     if C is not None and C.ndim == 2 and C.shape[0] != 1:
-        raise declined("C is not one row")
+        raise decline_error("C is not one row")
     if c.y_zero is None:
         return _lower_float(site, c)
     for index in (*_SCALES, 6, 8):
@@ -165,7 +165,7 @@ def _slope(site: LoweringContext, scale: Array) -> Array:
         slope = np.float32(site.attributes["alpha"])
         product = np.asarray(slope * scale)
         if slope != 1 and site.ctx.arith != "ort" and np.float64(product) != np.float64(slope) * np.float64(scale):
-            raise declined("alpha * a_scale is not a float32 number")
+            raise decline_error("alpha * a_scale is not a float32 number")
     return product
 
 

@@ -33,7 +33,7 @@ from qrun.ops._op import Array, Context, Real, Shape, bad_shape, contrib_op, op,
 from qrun.ops._rounding import REACH, decide, fma32, two_product, two_sum
 from qrun.ops._shape import same_but
 from qrun.ops._signature import InputRecord
-from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, decline_error
 from qrun.ops.lowering.pointwise import binary_kernel, completeness, concat_kernel, note, table_kernel, unary_kernel
 from qrun.shapes import broadcast_shapes
 
@@ -373,7 +373,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     axis = _check_shapes(tensors, site.attributes["axis"])
     for index, fixed in enumerate(site.fixed):
         if not fixed and (index < 2 or (index - 2) % 3):
-            raise declined(f"a parameter of inputs[{max(index - 2, 0) // 3 * 3}] is not constant")
+            raise decline_error(f"a parameter of inputs[{max(index - 2, 0) // 3 * 3}] is not constant")
     return concat_kernel(site, range(2, len(site.inputs), 3), axis, list(tables), complete)
 
 

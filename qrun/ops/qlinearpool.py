@@ -19,7 +19,7 @@ from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
 from qrun.ops._signature import InputRecord
 from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, round_means, spans, window_sums
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, between_turns, declined, kernel_of, quiet
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, between_turns, decline_error, kernel_of, quiet
 from qrun.ops.lowering.pool import mean_kernel, taps_of
 
 _AVERAGE = "QLinearAveragePool"
@@ -223,7 +223,7 @@ def _lower_global(site: LoweringContext) -> NativeKernel:
     scales, zeros, axes, count = _check_image(given, last, site.ctx)
     site.require_constants()
     if not count:
-        raise declined("the image is empty")
+        raise decline_error("the image is empty")
     whole, ones, none = tuple(x.shape[a] for a in axes), (1,) * len(axes), (0,) * len(axes)
     taps = taps_of(site, whole, SlidingWindow(whole, ones, ones, none, none, ones))
     order: Literal["rows", "channels"] = "rows" if last else "channels"
@@ -303,7 +303,7 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     )
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
-        raise declined("an unusual scale, or the arithmetic of onnxruntime")
+        raise decline_error("an unusual scale, or the arithmetic of onnxruntime")
     index, complete = axis % x.ndim, FewEnds.of(x.dtype, int(zero))
     perm = [*(axis for axis in range(x.ndim) if axis != index), index]
     turns = opset >= 13 and index != x.ndim - 1 and x.shape[index] != x.size

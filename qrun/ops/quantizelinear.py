@@ -18,7 +18,7 @@ from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refu
 from qrun.ops._quantize import BLOCK, largest, limits, narrow, quantize_dynamically
 from qrun.ops._signature import Attributes
 from qrun.ops.lowering.integers import quantize_stages
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, require_type, staged_kernel
 from qrun.ops.lowering.pointwise import dequantize_kernel, quantize_kernel
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
@@ -255,13 +255,13 @@ class Counts:
         """Observe the counts."""
         ctx.observe("saturated", "y", self.saturated, x.size)
         if self.missing and ctx.observing:
-            ctx.observe("nan-quantized", "x", self.missing, x.size, _first(np.isnan(x)))
+            ctx.observe("nan-quantized", "x", self.missing, x.size, _first_index(np.isnan(x)))
         if self.infinite:
             infinite = np.isinf(x)
-            ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first(infinite))
+            ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first_index(infinite))
 
 
-def _first(found: Array) -> tuple[int, ...]:
+def _first_index(found: Array) -> tuple[int, ...]:
     """The index of the first element that is true; () if there is none."""
     return first_place(found) if found.any() else ()
 
@@ -439,6 +439,6 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
 @dynamic_quantize_linear.native
 def _lower_dynamic(site: LoweringContext) -> NativeKernel:
     if site.ctx.arith == "onnx-ref":
-        raise declined("no native kernels for onnx-ref arithmetic")
+        raise decline_error("no native kernels for onnx-ref arithmetic")
     stages = quantize_stages(site.engine, site.inputs[0], (0, 1, 2))
     return staged_kernel(site, stages, [stages[index].operation for index in (0, -1)], KnownScale())

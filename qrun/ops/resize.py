@@ -191,9 +191,7 @@ def _by_scales(
         with np.errstate(all="ignore"):
             real = np.float32(scale) * np.float32(end - start) * np.float32(length)
         if not np.isfinite(real) or real < 0:
-            raise refuse(
-                "the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {axis}"
-            )
+            raise refuse("the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {axis}")
         out = int(real)
         ratio = (out, length) if length and out and np.float32(out / length) == np.float32(scale) else None
         found.append(ResampledAxis(axis, length, out, scale, start, end, ratio))

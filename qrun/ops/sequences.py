@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir import TensorType
-from qrun.ir.compound import Compound, absent, sequence
+from qrun.ir.compound import Compound, empty_optional, sequence
 from qrun.ir.types import DTYPES, OPTIONAL, SEQUENCE, shape_text, type_name
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
@@ -191,7 +191,7 @@ def optional(input: Array | None = None, *, type_: TensorType | None = None) -> 
         return input
     if type_ is None:
         raise refuse("an optional without value has no type", "type", "a type, or an input", "neither", code="QR204")
-    return absent()
+    return empty_optional()
 
 
 @op("OptionalHasElement", since=15, compounds="makes")

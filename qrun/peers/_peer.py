@@ -22,7 +22,16 @@ from qrun.ir.compound import from_runtime, is_compound, to_runtime
 from qrun.ir.infer import node_proto
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.memory import ResourceLimits
-from qrun.peers._loaded import Limits, Loaded, bytes_of, load_failed, loading_limit, proto_of, runtime_label, unfit
+from qrun.peers._loaded import (
+    Limits,
+    Loaded,
+    bytes_of,
+    load_failed,
+    loading_limit,
+    proto_of,
+    runtime_label,
+    unfit_error,
+)
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult
 
@@ -104,7 +113,7 @@ def _encode_for_ort(array: Array) -> tuple[Array, int]:
     if is_compound(array):
         return to_runtime(array), 0
     if NUMBERS[array.dtype] not in range(16, 21):
-        raise unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
+        raise unfit_error(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
 
 
@@ -122,12 +131,12 @@ def _with_type(value: Any, number: int) -> Any:
     if dtype is None or (dtype in ORT_TYPES and value is not None):
         return value
     if value is None:
-        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+        raise unfit_error(f"qrun cannot read {type_name(dtype)} from onnxruntime")
     array = np.asarray(value)
     if array.dtype == dtype:
         return array
     if NUMBERS[dtype] in PACKED_BITS or array.itemsize != dtype.itemsize:
-        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+        raise unfit_error(f"qrun cannot read {type_name(dtype)} from onnxruntime")
     return array.view(dtype)
 
 

@@ -14,7 +14,7 @@ from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
 from qrun.ops import Context, expansion
-from qrun.running.derived import SMALL, foretold
+from qrun.running.derived import SMALL, foretell
 from qrun.running.plan import Step
 
 BYTES = 1 << 16
@@ -89,7 +89,7 @@ class _Told:
         node = step.node
         ctx = Context("exact", node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, Budget(BYTES))
         try:
-            for name, array in foretold(step, self._info, self.values.get, ctx).items():
+            for name, array in foretell(step, self._info, self.values.get, ctx).items():
                 self._see(name, array)
         except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
             return  # the run itself says so, at this node

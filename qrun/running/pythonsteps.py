@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from qrun.declare.frozen import changeable, replace
 from qrun.declare.stored import Part, StoredConstants, hold, parts
 from qrun.ir import Array
-from qrun.ir.compound import apart
+from qrun.ir.compound import copy_shared
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.dispatch import KernelBinding, NativeKernels
@@ -87,7 +87,7 @@ class BoundStep:
     def _named_outputs(self, made: Any, given: Sequence[Array]) -> Sequence[Array]:
         """The outputs that have names."""
         outputs = made if isinstance(made, (tuple, list)) else (made,)
-        return [apart(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
+        return [copy_shared(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
 
     def _around(self, given: Sequence[Array]) -> Mapping[str, Array]:
         """All values that the step reads, by name, and the constants."""

@@ -165,9 +165,9 @@ class Preparation:
             elif op.op_type == "Shape" and (view.static or _of_reshape(view, op)):
                 view.ops.remove(op)
                 view.readers[op.inputs[0]].remove(op)
-        _merge(view)
+        _merge_quantizers(view)
         if self.joined:
-            _join(view)
+            _join_gemms(view)
         for op in [op for op in view.ops if op.op_type == QUANTIZE and view.scalar(op)]:
             self._backward(view, op)
         for op in [op for op in view.ops if op.op_type == DEQUANTIZE and view.scalar(op)]:
@@ -175,7 +175,7 @@ class Preparation:
         for op in [op for op in view.ops if op.op_type in self.dropped]:
             if _clips_again(view, op):
                 view.without(op)
-        _merge(view)
+        _merge_quantizers(view)
 
     def _moves(self, op: Op, name: str) -> bool:
         """Whether an operator only moves the elements of a tensor."""
@@ -212,7 +212,7 @@ def _of_reshape(view: TargetView, op: Op) -> bool:
     return any(reader.op_type == "Reshape" and reader.inputs[0] == op.inputs[0] for reader in view.read(op.inputs[0]))
 
 
-def _merge(view: TargetView) -> None:
+def _merge_quantizers(view: TargetView) -> None:
     """Replace QuantizeLinear nodes that quantize a tensor with the same parameters by the first one."""
     first: dict[tuple[object, ...], Op] = {}
     for op in [op for op in view.ops if op.op_type == QUANTIZE]:
@@ -225,7 +225,7 @@ def _merge(view: TargetView) -> None:
     view.link()
 
 
-def _join(view: TargetView) -> None:
+def _join_gemms(view: TargetView) -> None:
     """Turn MatMul of two matrices and Add of a stored vector into Gemm."""
     for op in [op for op in view.ops if op.op_type == "MatMul" and op.outputs[0] not in view.results]:
         readers, shapes = view.read(op.outputs[0]), [view.shape(name) for name in op.inputs]
@@ -258,7 +258,7 @@ def _clips_again(view: TargetView, op: Op) -> bool:
     if op.op_type == "Relu":
         return zero == low
     scale = view.array(readers[0].inputs[1])
-    clip = _clip(view, op)
+    clip = _clip_limits(view, op)
     if scale is None or clip is None or not scale.item() > 0:
         return False
     ends = [np.rint(np.float64(end) / scale.item()) + zero for end in clip]
@@ -274,7 +274,7 @@ def code_bounds(view: TargetView, op: Op) -> tuple[int, int, int] | None:
     return None if zero is None else (int(zero.item()), int(info.min), int(info.max))
 
 
-def _clip(view: TargetView, op: Op) -> tuple[float, float] | None:
+def _clip_limits(view: TargetView, op: Op) -> tuple[float, float] | None:
     """The limits of a Clip; None if they are not constant."""
     node = op.node
     least, most = -float("inf"), float("inf")

@@ -261,8 +261,8 @@ def sum_of_products(node: Node, args: Args) -> ErrorBound:
     """The bound of an operator that sums products in any order. It is linear in each input, so the same sums of larger
     magnitudes show the effect of the inputs' errors."""
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
-    value, magnitude, most = (whole(node, [f[index] if f else None for f in forms]) for index in range(3))
-    ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
+    value, magnitude, most = (single_output(node, [f[index] if f else None for f in forms]) for index in range(3))
+    ones = single_output(node, [None if a is None else np.ones_like(a.value) for a in args])
     terms = 2 + max(float(ones.max(initial=0)), _window_size(node, operand(args, 0)))
     return ErrorBound.with_rounding(value, most - magnitude + 2 * terms * UNIT * most)
 
@@ -277,7 +277,7 @@ def _window_size(node: Node, x: ErrorBound) -> int:
     return math.prod(int(n) for n in shape)
 
 
-def whole(node: Node, args: Sequence[Array | None]) -> Array:
+def single_output(node: Node, args: Sequence[Array | None]) -> Array:
     """The node's one output, computed by qrun. Raises ValueError."""
     made = compute_node(node, args)
     if made is None or len(made) > 1:
@@ -288,7 +288,7 @@ def whole(node: Node, args: Sequence[Array | None]) -> Array:
 def largest(node: Node, args: Args) -> ErrorBound:
     """Max pooling: the error of a result is the largest error in its window."""
     x = operand(args, 0)
-    return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))
+    return ErrorBound(single_output(node, [x.value]), single_output(node, [x.error]))
 
 
 def bound_of(node: Node, args: Args) -> ErrorBound | None:
@@ -433,14 +433,14 @@ def _log(x: ErrorBound) -> ErrorBound:
 
 def _clip(node: Node, args: Args) -> ErrorBound:
     """Clip."""
-    value = whole(node, [None if a is None else a.value for a in args])
+    value = single_output(node, [None if a is None else a.value for a in args])
     return ErrorBound(value, operand(args, 0).error)
 
 
 def _concat(node: Node, args: Args) -> ErrorBound:
     """Concat."""
     values, errors = zip(*((a.value, a.error) for a in args if a is not None), strict=True)
-    return ErrorBound(whole(node, values), whole(node, errors))
+    return ErrorBound(single_output(node, values), single_output(node, errors))
 
 
 def _sum(node: Node, args: Args) -> ErrorBound:

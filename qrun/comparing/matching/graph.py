@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from qrun.comparing.differences import integral
+from qrun.comparing.differences import is_integral
 from qrun.comparing.matching.operators import is_dequantize, is_quantize, unfold
 from qrun.comparing.matching.products import SUMS, NativeProducts
 from qrun.comparing.sides import Values
@@ -174,7 +174,7 @@ class Reals:
     def _is_coded(self, name: str) -> bool:
         """Whether a constant is an 8-bit tensor."""
         value = self.model.constants.get(name)
-        return value is not None and value.size > 1 and value.dtype.itemsize == 1 and integral(value.dtype)
+        return value is not None and value.size > 1 and value.dtype.itemsize == 1 and is_integral(value.dtype)
 
     # Constants
 

@@ -159,7 +159,7 @@ def _write_quantized(writer: NodeWriter, node: Node) -> bool:
     if definition is None or definition.op_type == "Identity" or node.attributes.get("channels_last", 0):
         return False
     given = [q for _, q in found if q]
-    if any(q.form == "row" for q in given) and any(_wide(writer, q) for q in given):
+    if any(q.form == "row" for q in given) and any(_has_matrix_scale(writer, q) for q in given):
         return False
     real = [_dequantize(writer, node, q) if q else name for name, q in found]
     if b and b.integer:
@@ -187,7 +187,7 @@ def _dequantize(writer: NodeWriter, node: Node, q: Quantizer) -> str:
     return writer.real(node, q.tensor.tensor, scale, zero, **axis)
 
 
-def _wide(writer: NodeWriter, q: Quantizer) -> bool:
+def _has_matrix_scale(writer: NodeWriter, q: Quantizer) -> bool:
     """Is the scale a constant of more than one axis?"""
     value = writer.model.constant(_parameters(q)[0])
     return value is not None and value.ndim > 1

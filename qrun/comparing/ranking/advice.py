@@ -12,7 +12,7 @@ from qrun.comparing.differences import ErrorSums, decibels
 from qrun.comparing.ranking.faults import Correction
 from qrun.comparing.ranking.groups import Mixed
 from qrun.comparing.ranking.local import Watch
-from qrun.comparing.ranking.rank import Cost, comparable, mean_ratio
+from qrun.comparing.ranking.rank import Cost, mean_ratio, numbers_or_zeros
 from qrun.comparing.sides import Values
 from qrun.declare import grouped
 from qrun.declare.frozen import changeable, frozen, keys
@@ -193,7 +193,7 @@ class _Trials:
         row = self.sums.setdefault(kept, [ErrorSums() for _ in wanted])
         active = [w.group for w in self.watches if w.group.target not in kept]
         for total, x, want in zip(row, self.mixed.parts(self.mixed.run(clean, active)), wanted, strict=True):
-            total.add(comparable(x), comparable(want))
+            total.add(numbers_or_zeros(x), numbers_or_zeros(want))
 
 
 def suggest(

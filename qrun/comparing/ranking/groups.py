@@ -77,7 +77,7 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
     for value, other in names.items():
         inner = region(b, value, set(names))
         rounds = b.rounds.get(value, ())
-        own, weights = dict(_own(b, inner)), _weights(b, inner)
+        own, weights = dict(_own_quantizers(b, inner)), _weights(b, inner)
         if not weights and not own and _repeats(b, inner, rounds):
             rounds = ()
         there = region(a, other, theirs)
@@ -85,7 +85,7 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
         if not (rounds or own or weights or shown):
             continue
         floats = tuple(a.nodes[index] for index in there.operators)
-        inside = bool(_weights(a, there)) or any(_own(a, there))
+        inside = bool(_weights(a, there)) or any(_own_quantizers(a, there))
         found.append(
             RoundingGroup(
                 value,
@@ -127,7 +127,7 @@ def _weights(b: Reals, inner: Region) -> tuple[int, ...]:
     return tuple(dict.fromkeys(index for index in fixed if index is not None))
 
 
-def _own(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
+def _own_quantizers(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
     """Yield the quantizers in front of inputs of the group's operators that do not belong to another group's result."""
     for index in inner.operators:
         for at, source in b.inputs(index):

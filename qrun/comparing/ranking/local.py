@@ -257,7 +257,7 @@ class Watch:
         got = self.b.pass_through(made, group.rounds)
         self.sums.add(got, want)
         if group.rounds:
-            kept, out = self.b.pass_through(raw, group.rounds), beyond(raw, self.range)
+            kept, out = self.b.pass_through(raw, group.rounds), outside_range(raw, self.range)
             self.energy["clipped"] += _error_energy(kept[out], raw[out])
             self.energy["rounding"] += _error_energy(kept[~out], raw[~out])
         self.values.add(raw)
@@ -381,7 +381,7 @@ def _error_energy(got: Array, want: Array) -> float:
     return float(error[np.isfinite(error)].sum())
 
 
-def beyond(array: Array, range_: Limits | None) -> Array:
+def outside_range(array: Array, range_: Limits | None) -> Array:
     """A mask of the values outside the range by more than half a step; all false without a range."""
     if range_ is None:
         return np.zeros(array.shape, bool)
@@ -405,7 +405,7 @@ class _Values:
         """Add the values of a tensor."""
         flat = np.asarray(array, np.float64).reshape(-1)
         self.count += flat.size
-        self.beyond += int(np.count_nonzero(beyond(flat, self.range)))
+        self.beyond += int(np.count_nonzero(outside_range(flat, self.range)))
         finite = flat[np.isfinite(flat)]
         if not finite.size:
             return

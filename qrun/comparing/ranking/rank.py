@@ -83,7 +83,7 @@ class Effects:
         got = self.mixed.parts(self.mixed.run(clean, groups, known)) if groups else outputs
         sums = self.parts.setdefault(members, [ErrorSums() for _ in outputs])
         for one, x, want in zip(sums, got, outputs, strict=True):
-            one.add(comparable(x), comparable(want))
+            one.add(numbers_or_zeros(x), numbers_or_zeros(want))
         return mean_ratio(sums)
 
     def _tell(self, total: int) -> None:
@@ -126,7 +126,7 @@ def outputs_to_average(sums: Sequence[ErrorSums]) -> Sequence[ErrorSums]:
     return [s for s in sums if not s.whole] or sums
 
 
-def comparable(array: Array) -> Array:
+def numbers_or_zeros(array: Array) -> Array:
     """The array if it is numeric, else zeros of its shape."""
     return array if array.dtype.kind in "fiub" else np.zeros(array.shape, np.int8)
 
@@ -353,11 +353,11 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
         steps = f", in steps of {before.step:.3g}" if (before := watch.group.before) is not None else ""
         return "first-rounds", f"only the first model rounds here{steps}"
     if _is_shared_rounding(watch, local, largest):
-        return "both-round", _both(watch)
+        return "both-round", _both_round_text(watch)
     if largest == "clipped" and spread.range is not None:
         return "clipped", _clipping_text(spread)
     if largest == "weights" and watch.group.inside:
-        return "operator", f"both models quantize what it reads; {_apart(local)} before the result is rounded"
+        return "operator", f"both models quantize what it reads; {_distance_text(local)} before the result is rounded"
     if largest == "structure" or (largest == "weights" and watch.constants is None):
         return "operator", _unlike(watch, local)
     if largest in ("weights", "bias"):
@@ -368,7 +368,7 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     return _rounding(spread)
 
 
-def _apart(local: Local) -> str:
+def _distance_text(local: Local) -> str:
     """The distance of weights in dB."""
     return f"{decibels(local.weights):.1f} dB apart"
 
@@ -414,7 +414,7 @@ def _is_shared_rounding(watch: Watch, local: Local, largest: str) -> bool:
     return largest == "rounding" and local.rounding <= _OFF**2 * local.before
 
 
-def _both(watch: Watch) -> str:
+def _both_round_text(watch: Watch) -> str:
     """The text for values that both models round, each in its own way."""
     own, before, codes = watch.range, watch.group.before, f"{watch.moved} of {watch.sums.count} elements"
     if own is not None and before is not None and own != before:

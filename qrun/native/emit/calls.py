@@ -28,7 +28,7 @@ class SlicesEmitter(KernelEmitter):
     names = SLICES
     own_memory = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         parts = self.spec.rows
         moves = self.a.moves + tile * (8 * parts) * self.a.width
         doubts = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]

@@ -88,7 +88,7 @@ class CopiedEmitter(KernelEmitter):
         self.steps, self.matrix_bytes = self.copies(), self.panel_weights()
         return super().text()
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         rest, share = divmod(tile, a.shares)
         rest, group = divmod(rest, a.groups)
@@ -363,13 +363,13 @@ class ClippedEmitter(CopiedEmitter):
         count = (table + 8).load("i64", 8)
         listed = count.test("ne", 0)
         with self.w.when(listed):
-            self._apart(count, table.load("ptr", 8), bias, matrix, copy)
+            self._start_clipped_sums(count, table.load("ptr", 8), bias, matrix, copy)
         start = listed.select(self.scratch, bias)
         step = listed.select(self.w.value("i64", self.width), 0)
         rest = count.test("slt", 0).select(0, self.row)
         return self._products(start, step, rest, copy, matrix, exact=False)
 
-    def _apart(self, count: Value, entry: Value, bias: Value, matrix: Value, copy: Value) -> None:
+    def _start_clipped_sums(self, count: Value, entry: Value, bias: Value, matrix: Value, copy: Value) -> None:
         """Store the start values of a block's sums: the bias plus the listed products, or all of them if count < 0."""
         w, spec, scratch = self.w, self.spec, self.scratch
         for j in range(spec.vectors):
@@ -420,7 +420,9 @@ class ClippedEmitter(CopiedEmitter):
         """Eight products per int32 lane for all rows and vectors, without int16 sums between."""
         isa, vectors, acc = self.isa, self.spec.vectors, list(acc)
         for u in range(2):
-            panel = [weights(isa, (address + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)]
+            panel = [
+                weights(isa, (address + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)
+            ]
             for i, row in enumerate(rows):
                 x = activations(isa, self._four(row + 4 * u))
                 for j in range(vectors):

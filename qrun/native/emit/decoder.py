@@ -31,7 +31,7 @@ class RotaryEmitter(KernelEmitter):
     names = ROTARY
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             rest, position = divmod(row, a.places)
@@ -102,7 +102,7 @@ class PresentEmitter(KernelEmitter):
     names = PRESENT
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             head_of, position = divmod(row, a.room)
@@ -126,7 +126,7 @@ class HiddenEmitter(KernelEmitter):
     names = HIDDEN
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             batch, position = divmod(row, a.places)

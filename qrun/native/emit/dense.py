@@ -61,7 +61,7 @@ class DenseEmitter(KernelEmitter):
         self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Make one tile: a panel of channels, for a chunk of an image's blocks."""
         w, a, spec = self.w, self.a, self.spec
         chunk = tile // a.chunk_step % a.chunks

@@ -38,7 +38,7 @@ class DepthwiseEmitter(KernelEmitter):
         self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.epilogue.by_lanes = self.step > 1
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Make one tile: some of an image's blocks, each with all panels of channels."""
         w, a, spec = self.w, self.a, self.spec
         lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out in WIDE else 1

@@ -79,7 +79,7 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
         stride, dilation, *self.cut = spec.operands.split("-")
         self.pixels = shared_pixels(spec.rows, spec.unroll, int(stride), int(dilation))
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, width = self.w, self.a, self.spec.vectors * self.lanes
         blocks, panels = parts(a.count, a.row_block), parts(a.panels, a.panel_block)
         batch, rest = divmod(tile, blocks * panels)
@@ -120,7 +120,7 @@ class FloatGroupedEmitter(ChannelsEmitter):
 
     names = GROUPED_NAMES
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
         batch, block = divmod(tile, parts(a.rows, a.row_block))
         self.take_batch(batch)

@@ -133,7 +133,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         self.beside = spec.vectors // self.panel_vectors
         self.gathers = self.rows_are in ("taps", "gathered")
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         row_blocks, panel_blocks = parts(a.rows, a.row_block), parts(a.panels, a.panel_block)
         batch, rest = divmod(tile, row_blocks * panel_blocks)
@@ -395,10 +395,10 @@ class FmaProductEmitter(FloatSumsEmitter):
                 target = self.starts[3] + (self.first + row + i) * self.a.y_row + self.column * 4
                 for j, mask in enumerate(masks):
                     addend = self._addend(row + i, j) if self.form == "bias" else None
-                    tail = [self._beside(step, row + i, j) for step in self.tail]
+                    tail = [self._tail_operand(step, row + i, j) for step in self.tail]
                     self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask, tail)
 
-    def _beside(self, step: str, row: Value, vector: int) -> Value:
+    def _tail_operand(self, step: str, row: Value, vector: int) -> Value:
         """The address of a tail step's operand."""
         if step == "residual":
             start = self.starts[4] + (self.first + row) * self.a.residual_row

@@ -28,7 +28,7 @@ from qrun.native.emit.numbers import fma_once
 from qrun.native.emit.requantize import clip, rectify
 from qrun.native.emit.spec import OUTER
 from qrun.native.emit.strided import StridedEmitter
-from qrun.native.emit.values import MAGIC32, ZERO, Value, every
+from qrun.native.emit.values import MAGIC32, ZERO, Value, splat_constant
 
 exp, share, sigmoid, tanh, erf, gelu, gelu_by_tanh, swish = (
     partial(function, fma=fma_once)
@@ -152,7 +152,7 @@ SINGLE: dict[str, Write] = {
     "remainder": lambda k, v: conversions.remainder(v[0], v[1], k.kind),
     "modulo": lambda k, v: conversions.modulo(v[0], v[1], k.kind),
     "square": lambda k, v: v[0] * v[0],
-    "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
+    "reciprocal": lambda k, v: splat_constant("float", "1.0", k.lanes) / v[0],
     "relu": lambda k, v: rectify(v[0]),
     "leaky_relu": lambda k, v: k.leaky(v[0]),
     "clip": lambda k, v: clip(v[0], k.p, k.q),

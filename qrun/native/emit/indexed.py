@@ -91,7 +91,7 @@ class GatheredEmitter(KernelEmitter):
 
     names = GATHERED
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             outer, position = divmod(row, a.count)
@@ -140,7 +140,7 @@ class ScatteredEmitter(GatheredEmitter):
 
     names = SCATTERED
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, KINDS[self.spec.operands[1]][1]
         with w.part(tile, a.chunk, a.before) as outer:
             y, indices = a.y + outer * a.outer_step, a.indices + outer * a.index_outer

@@ -52,14 +52,14 @@ class KernelEmitter:
         self.struct, self.scratch = self.w.value("ptr", "%args"), self.w.value("ptr", "%scratch")
         self.a = Arguments(self.struct, self.names)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Write the code that makes one tile. tile: its number."""
         raise NotImplementedError
 
     def text(self) -> str:
         """The LLVM IR of the kernel."""
         with self.w.tiles(self.a.tiles) as turn:
-            self.tile(turn.index)
+            self.write_tile(turn.index)
         return self.end_kernel()
 
     def end_kernel(self) -> str:

@@ -97,7 +97,7 @@ class RowsEmitter(KernelEmitter):
             self.on, self.whole = self.a.mask.bitcast("<64 x i1>"), self.a.mask.test("eq", -1)
         return super().text()
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         rest, part = divmod(tile, a.parts)
         image, chunk = divmod(rest, a.chunks)

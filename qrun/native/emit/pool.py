@@ -8,7 +8,7 @@ import math
 from qrun.native.emit.bytes import Bytes, flip_sign_bit, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.spec import LIMITS
-from qrun.native.emit.values import MAGIC64, every
+from qrun.native.emit.values import MAGIC64, splat_constant
 
 POOL = names("""
     x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns
@@ -44,7 +44,7 @@ class PoolEmitter(KernelEmitter):
         self.vectors = max(spec.vectors, 1)
         self.kind = f"<{spec.rows} x i8>"
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         rest, strip = divmod(tile, a.strips)
         image, chunk = divmod(rest, a.chunks)
@@ -200,7 +200,7 @@ class MeanPoolEmitter(SumPoolEmitter):
         count = self.constant.load("float", 4).splat(n)
         means = [total / count / divide + zero for total in turn.carried]
         # `within` turns NaN into the lower end.
-        ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
+        ends = [splat_constant("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
         return self._round_to_bytes([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
 
 

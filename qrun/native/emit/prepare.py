@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
-from qrun.native.emit.values import every
+from qrun.native.emit.values import splat_constant
 
 PREPARE = names("zero* first* sums* places* starts* padding* constants* fill tiles low! high!") + SOURCES
 """The argument words, 8 bytes each. A tile is a panel of `vectors` vectors of channels, in the product's own order.
@@ -63,7 +63,7 @@ _CODES = 16
 class PrepareEmitter(KernelEmitter):
     names = PREPARE
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n, form = self.w, self.a, self.isa.lanes, self.spec.form
         code, width = a.zero.load("i8"), self.spec.vectors * n
         zero = code.extend("i32", self.spec.signed).splat(n)
@@ -81,7 +81,7 @@ class PrepareEmitter(KernelEmitter):
 
     def _fields(self, channels: Value) -> list[Value]:
         """The bits of the constants of a vector of channels: one vector for each field of the form."""
-        on = self.w.value(channels.type_of("i1"), every("i1", "true", self.isa.lanes))
+        on = self.w.value(channels.type_of("i1"), splat_constant("i1", "true", self.isa.lanes))
         found, sources = [], iter(zip(SOURCES, self.spec.operands, strict=False))
         for step in self.spec.form[len(TAIL) :]:
             if step in "ma":
@@ -111,7 +111,7 @@ class PackEmitter(KernelEmitter):
         self.factor, self.flip = factor.splat(lanes), a.flip.splat(lanes)
         self.ones = activations(isa, self.w.value("i32", _ONES).splat(lanes))
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         matrix, panel = divmod(tile, a.panels)
         b = a.b + matrix * a.matrix + panel * self.width
@@ -172,7 +172,7 @@ class RowTermsEmitter(KernelEmitter):
         self.nothing = a.depth.trunc("i32") * known["a"]
         self.factor = a.shift - known["b"]
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, signed = self.w, self.a, self.spec.signed
         whole = a.depth & -_CODES
         with w.part(tile, a.chunk, a.rows) as row:

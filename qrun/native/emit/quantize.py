@@ -74,7 +74,7 @@ class _Floats(KernelEmitter):
         start = self.a.constants + self.a.fields * field
         return (start + column * 4 + 4 * piece * self.lanes).load(self.kind, 4)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         chunk, part = divmod(tile, a.parts)
         columns = part.part(a.part, a.columns)
@@ -139,7 +139,7 @@ class QuantizeImageEmitter(QuantizeEmitter):
 
     names = IMAGE
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, planes = self.w, self.a, self.spec.vectors
         image, chunk = divmod(tile, a.chunks)
         x, y = a.x + image * a.x_image, a.y + image * a.y_image
@@ -217,7 +217,7 @@ class RangeEmitter(_Elements):
 
     names = RANGE
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.isa.lanes
         first, cut, end = self._bounds(tile)
         with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
@@ -272,7 +272,7 @@ class DynamicQuantizerEmitter(_Elements):
         self.magic = w.value("float", MAGIC32).splat(n)
         self.shift = (zero - MAGIC_BITS).splat(n)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.isa.lanes
         first, cut, end = self._bounds(tile)
         with w.loop(first, cut, _UNROLL * n) as block:
@@ -316,7 +316,7 @@ class ParametersEmitter(KernelEmitter):
 
     names = PARAMETERS
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         y, form = self.a.y, self.spec.form
         scale, zero = parameters_of(*self._range())
         if form == "zero":
@@ -385,7 +385,7 @@ class ScaleEmitter(KernelEmitter):
         super().__init__(spec, isa)
         self.store = Requantizer(self.w, isa, "i32", "i32", 1, self.w.value("i32", 0), self.a.mask)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, lanes, form = self.w, self.a, self.isa.lanes, self.spec.form
         make = self._real if form == "real" else self._float
         steps = (4 * lanes, 4 * lanes, FACTOR_BYTES[form] * lanes)
@@ -430,7 +430,7 @@ class FactorsEmitter(KernelEmitter):
 
     names = FACTORS
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, lanes = self.w, self.a, self.isa.lanes
         make, size = (self._real, 8) if self.spec.form == "real" else (self._float, 4)
         with w.loop(0, a.panels, 1) as panel:

@@ -73,7 +73,7 @@ class Cells:
 
         The inner functions of all vectors come first, so that independent functions stand side by side.
         """
-        inner = [self._inner(own, old) for own, old in zip(gates, states, strict=True)]
+        inner = [self._inner_value(own, old) for own, old in zip(gates, states, strict=True)]
         for own, old, x in zip(gates, states, inner, strict=True):
             if self.kind == "lstm":
                 yield [self.activate(0, own[1]) * self.activate(2, x), x]
@@ -83,7 +83,7 @@ class Cells:
                 z = own[0] if self.kind == "gru" else self.activate(0, own[0])
                 yield [(1.0 - z) * self.activate(1, x) + z * old[0]]
 
-    def _inner(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
+    def _inner_value(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
         """The new C of an LSTM; for other cells, the argument of the last activation."""
         if self.kind == "lstm":
             i, _, f, g = gates
@@ -122,10 +122,10 @@ class WalkEmitter(KernelEmitter):
     def text(self) -> str:
         """Write the kernel's LLVM IR."""
         with self.w.rounds(self.a.tiles, self.header(PARTS), PAUSE[self.isa.architecture]) as tile:
-            self.tile(tile)
+            self.write_tile(tile)
         return self.end_kernel()
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         number, part = divmod(tile, self.header(PARTS))
         blocks, ahead, steps = parts(a.columns, self.header(UNITS)), self.header(AHEAD), self.header(STEPS)
@@ -237,7 +237,7 @@ class RecurrentEmitter(WalkEmitter):
         w, resets = self.w, self.cell == "gru" and len(gates) > 1
         rows = [self.first + row + i for i in range(high)]
         if self.cell == "gru" and not resets:
-            lefts = [self._own(1, row + i, w.value("i64", 0)) for i in range(high)]
+            lefts = [self._reset_address(1, row + i, w.value("i64", 0)) for i in range(high)]
         else:
             lefts = [self.state_at(walk, 0, 0, of_all) for of_all in rows]
         begun = [self._start_sums(direction, walk, of_all, unit, gate) for of_all in rows for gate in gates]
@@ -251,7 +251,7 @@ class RecurrentEmitter(WalkEmitter):
                     self._reset(walk, row + i, of_all, position, own)
                     continue
                 if self.cell == "gru":
-                    own = [self._own(0, row + i, position).load(self.units, 4), *own]
+                    own = [self._reset_address(0, row + i, position).load(self.units, 4), *own]
                 elif self.cell == "linear":
                     own.append(self._inputs(walk, of_all, position, gates[-1]))
                 cells.append(own)
@@ -290,7 +290,7 @@ class RecurrentEmitter(WalkEmitter):
             block.next(*(y + s for y, s in zip(block.carried, sums, strict=True)))
         return block.carried
 
-    def _own(self, which: int, row: Value, unit: Value) -> Value:
+    def _reset_address(self, which: int, row: Value, unit: Value) -> Value:
         """The address, in the thread's memory, of z (which: 0) or r * H (which: 1) of a GRU's row of the tile."""
         return self.scratch + ((row + self.a.row_block * which) * self.a.columns + unit) * 4
 
@@ -298,5 +298,5 @@ class RecurrentEmitter(WalkEmitter):
         """Store the update gate, and the state times the reset gate, of a GRU."""
         state = (self.state_at(walk, 0, 0, of_all) + unit * 4).load(self.units, 4)
         cell = self.cells()
-        self._own(0, row, unit).store(cell.activate(0, sums[0]), 4)
-        self._own(1, row, unit).store(cell.activate(0, sums[1]) * state, 4)
+        self._reset_address(0, row, unit).store(cell.activate(0, sums[0]), 4)
+        self._reset_address(1, row, unit).store(cell.activate(0, sums[1]) * state, 4)

@@ -156,7 +156,7 @@ class FoldedEmitter(KernelEmitter):
         self.element, self.size = KINDS[spec.operands]
         self.unsigned, self.wide = spec.operands in UNSIGNED, "i64" if spec.form == "mean" else self.element
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             x = a.x + row * a.length * self.size
@@ -229,7 +229,7 @@ class RunningEmitter(KernelEmitter):
         self.what, _, self.before = spec.form.partition("_")
         self.wide = "double" if spec.operands == "f" else self.element
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         kind = f"<{self.spec.rows} x {self.wide}>"
         with w.part(tile, a.chunk, a.units) as unit:
@@ -377,7 +377,7 @@ class TopEmitter(KernelEmitter):
     own_memory = True
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             self._row(a.x + row * (a.length * 4), a.y + row * (a.count * 8))
@@ -447,7 +447,7 @@ class AlongEmitter(KernelEmitter):
 
     names = ALONG
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, self.spec.unroll
         with w.part(tile, a.chunk, a.rows) as row:
             x, first = a.x + row * (a.length * size), row * a.count
@@ -479,7 +479,7 @@ class OneHotEmitter(KernelEmitter):
         kind = f"i{8 * spec.unroll}"
         self.on, self.off = (value if kind == "i64" else value.trunc(kind) for value in (self.a.on, self.a.off))
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
         total = a.depth * a.inner
         with w.part(tile, a.chunk, a.rows) as row:

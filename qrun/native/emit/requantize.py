@@ -14,7 +14,7 @@ from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, emitter
 from qrun.native.emit.spec import BOUND_VECTORS, LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
-from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, every
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, splat_constant
 
 
 class Requantizer:
@@ -115,7 +115,7 @@ class Requantizer:
             (held + (lanes * TABLE * 4 + (number * lanes + vector * n) * 4)).load(acc.kind, 4) for number in (0, 1)
         )
         value = acc ^ flip
-        on, found = w.value(f"<{n} x i1>", every("i1", "true", n)), w.zero(acc.kind)
+        on, found = w.value(f"<{n} x i1>", splat_constant("i1", "true", n)), w.zero(acc.kind)
         for bit in range(7, -1, -1):
             probe = found + constants("i32", (lane * TABLE + (1 << bit) - 1 for lane in range(n)))
             reached = value.test("sge", tables.gather("i32", probe, on, 4))
@@ -249,7 +249,7 @@ class BoundsEmitter(KernelEmitter):
             self.w.value("double", value).splat(self.lanes) for value in (MAGIC64, "1.0", math.inf)
         )
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         first = tile * (8 * BOUND_VECTORS * self.lanes)
         places = [8 * self.lanes * v for v in range(BOUND_VECTORS)]

@@ -72,7 +72,7 @@ class RowwiseEmitter(KernelEmitter):
             else []
         )
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         most = self.spec.vectors
         for row, count in w.runs(*tile.part(a.chunk, a.rows), (most, 1) if most > 1 else (1,)):
@@ -287,7 +287,7 @@ class LrnEmitter(KernelEmitter):
         self.factor, self.bias = (start.load("double", 8).splat(self.n) for start in (self.a.factor, self.a.bias))
         self.squares = self.scratch + self.a.before * 8
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, squares = self.w, self.a, self.squares
         for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
             with w.loop(0, count, 1) as at:
@@ -333,7 +333,7 @@ class BatchNormEmitter(KernelEmitter):
 
     names = BATCH_NORM
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.spec.rows
         with w.part(tile, a.chunk, a.rows) as row, w.loop(0, a.channels, n) as at:
             channel = at.index.least(a.last)

@@ -54,7 +54,7 @@ class SoftmaxEmitter(KernelEmitter):
         self.feature = VBMI if self.planes else ""
         self.table = self.w.let("ptr", "alloca [256 x i8], align 64") if spec.form != "each" else None
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         a = self.a
         with self.w.part(tile, a.chunk, a.rows) as row:
             start = row * a.length

@@ -167,7 +167,7 @@ def lane_order(pieces: int) -> list[int]:
     return [int(i) for i in np.arange(PIECE * pieces).reshape(pieces, 4, 4).transpose(1, 0, 2).reshape(-1)]
 
 
-def widest(isa: Isa) -> int:
+def vector_pieces(isa: Isa) -> int:
     """The number of 16-byte pieces in a vector of the instruction set."""
     return 4 * isa.lanes // PIECE
 

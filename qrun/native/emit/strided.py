@@ -32,7 +32,7 @@ class StridedEmitter(KernelEmitter):
         super().__init__(spec, isa)
         self.starts: dict[str, Value] = {}
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Make one tile: for each of its units, set `starts` to the unit's outer index, and make its chunk."""
         w, a = self.w, self.a
         start, end = tile.part(a.share, a.units)
@@ -205,7 +205,7 @@ class TriangleEmitter(KernelEmitter):
     names = TRIANGLE
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, self.spec.unroll
         upper = self.spec.form == "upper"
         with w.part(tile, a.chunk, a.rows) as row:

@@ -42,7 +42,7 @@ def real(value: float) -> str:
     return f"0x{struct.pack('>d', value).hex().upper()}"
 
 
-def every(kind: str, value: int | str, lanes: int) -> str:
+def splat_constant(kind: str, value: int | str, lanes: int) -> str:
     """A constant vector with the same value in every lane."""
     return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
 
@@ -313,7 +313,7 @@ class Instructions:
             return Value(self, kind, what)
         lanes, element = parts(kind)
         text = real(what) if element in REAL else str(what)
-        return Value(self, kind, every(element, text, lanes) if lanes else text)
+        return Value(self, kind, splat_constant(element, text, lanes) if lanes else text)
 
     def zero(self, kind: str) -> Value:
         """A vector of zeros."""

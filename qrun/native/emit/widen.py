@@ -25,7 +25,7 @@ chunk         pixels of a tile
 class WidenEmitter(KernelEmitter):
     names = NAMES
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, lanes = self.w, self.a, self.isa.lanes // 2
         zeros = [w.zero(f"<{lanes} x double>")] * 4
         with w.part(tile, a.chunk, a.rows) as row:

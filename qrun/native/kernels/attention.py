@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.spec import STRUCT
-from qrun.native.kernels.fma_product import FloatMatmul, even, product_call
+from qrun.native.kernels.fma_product import FloatMatmul, part_size, product_call
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import align_up
@@ -41,7 +41,7 @@ class Attention(Operation):
         others = [operand for number, operand in enumerate(softmax.operands[:-1]) if number != index]
         self.operands: tuple[Operand, ...] = (*scores.operands[:2], *others, *values.operands[1:])
         rows = scores.stack.left.rows
-        self.rows = min(rows, even(rows, max(_BLOCK // (4 * softmax.length), _LEAST), _ROWS))
+        self.rows = min(rows, part_size(rows, max(_BLOCK // (4 * softmax.length), _LEAST), _ROWS))
         self.blocks = -(-rows // self.rows)
 
     @classmethod
@@ -72,7 +72,7 @@ class Attention(Operation):
         made = cls(engine, scores, softmax, values, index)
         return made if len(left.starts) * made.blocks >= engine.threads else None
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine = copy(self.engine)
         engine.threads = 1
         left, right, others = self.scores.stack, self.values.stack, len(self.operands) - 4

@@ -114,7 +114,7 @@ class CodedMatmul(FloatProduct):
         left = LeftRows(size(a[:-1]), depth, 4 * depth)
         self.stack = FloatStack(np.zeros((1, 4), np.int64), left, columns, 0, 0, 4 * columns)
 
-    def _plan(self, strides: object) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: object) -> tuple[KernelCall, ...]:
         if not self.stack.left.rows:
             return ()
         return (product_call(self, self.stack, ("a*", "y*"), self.whole, weights=self.weights),)

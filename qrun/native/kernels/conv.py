@@ -126,7 +126,7 @@ class Conv(Operation):
         own = taps if taps.size else taps[:, :1]
         return self._memo.once(("folded", signed), lambda: fold(own, zero, addend, self.x_zero, signed))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         layout = self._layout(strides)
         return tuple(piece.place(layout) for piece in self.pieces)
 
@@ -194,7 +194,7 @@ class ChannelsLast(Operation):
         self.engine, self.conv = conv.engine, conv
         self.operands = tuple(replace(o, shape=(o.shape[0], *o.shape[2:], o.shape[1])) for o in conv.operands)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self.conv.sections(strides)
 
 
@@ -219,7 +219,7 @@ class Gemm(ChannelsLast):
         """Weights [K, N] as [N, K, 1]. Small ones are copied into C order."""
         return (np.ascontiguousarray(w.T) if w.nbytes < LARGE else w.T)[:, :, None]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self._conv.sections(strides)
 
     @property
@@ -429,7 +429,7 @@ class Prepare(Operation):
         plan = self.plan.with_sizes_of(other.plan, memo) if isinstance(other, Prepare) else None
         return None if plan is None else self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self.plan.prepare(number) for number in range(len(self.plan.parts)))
 
 
@@ -447,7 +447,7 @@ class DynamicSums(Operation):
         plan = self.plan.with_sizes_of(other.plan, memo) if isinstance(other, DynamicSums) else None
         return None if plan is None else DynamicSums(plan, other.result.shape)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, _, y = strides
         return self.plan.calls(x, y)
 

@@ -355,7 +355,7 @@ class Copy(Operation):
         x, y = self._operand_strides((0, 0))
         return tuple(x.steps[m.x_axis] if read else y.steps[m.y_axis] for m in axes)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         starts = [
             index.start + sum(f * s for f, s in zip(first, index.steps, strict=False))
@@ -377,7 +377,7 @@ def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Ord
     """
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)} in another order")
-    return Copy(engine, (x, y), (x_order, y_order), _whole(x.shape), view=view)
+    return Copy(engine, (x, y), (x_order, y_order), _identity_moves(x.shape), view=view)
 
 
 def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: np.dtype[Any]) -> Copy:
@@ -414,7 +414,7 @@ def shuffle_copy(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], gro
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{list(shape)} has no {groups} groups of channels")
     each = x.shape[1] // groups
-    moves = [move for move in _whole(x.shape) if move.x_axis != 1]
+    moves = [move for move in _identity_moves(x.shape) if move.x_axis != 1]
     moves += [Move(groups, 1, each, 1, 1), Move(each, 1, 1, 1, groups)]
     return Copy(engine, (x, x), ("channels", "channels"), moves)
 
@@ -480,7 +480,7 @@ def _operand(shape: Sequence[int], dtype: np.dtype[Any]) -> Operand:
     return Operand(tuple(int(n) for n in shape), np.dtype(dtype))
 
 
-def _whole(shape: Sequence[int]) -> list[Move]:
+def _identity_moves(shape: Sequence[int]) -> list[Move]:
     """The moves of a copy that keeps all axes."""
     return [Move(n, axis, 1, axis, 1) for axis, n in enumerate(shape)]
 
@@ -496,7 +496,7 @@ class Triangle(Operation):
             raise ValueError(f"{x.dtype.name}{list(x.shape)} has no matrices of bytes")
         self.engine, self.diagonal, self.upper, self.operands = engine, diagonal, upper, (x, x)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, item, isa = self.result, self.result.dtype.itemsize, self.engine.isa
         *_, lines, columns = x.shape
         words = row_tiles(size(x.shape[:-1]), columns * item, self.engine.threads)

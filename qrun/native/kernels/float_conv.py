@@ -22,7 +22,7 @@ from qrun.native.kernels.fma_product import (
     FloatStack,
     FloatTerms,
     LeftRows,
-    even,
+    part_size,
     product_call,
     stack_starts,
 )
@@ -161,7 +161,7 @@ class FloatConv(FloatProduct):
         operands = (*self.operands[:-1], operand, self.result)
         return self.again(terms=replace(self.terms, tail=(*tail, step)), operands=operands)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, outputs = self.operands[0], self.result.shape[1]
         pixel, row, beside = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs, 4 * outputs
         places, pixels = self.image.places, size(x.memory_shape("channels")[:-1])
@@ -236,7 +236,7 @@ class FloatConvOfRun(FloatProduct):
         last = view(self.engine, turned.result.shape, self.operands[1].shape, _FLOAT)
         return view(self.engine, w_shape, apart, _FLOAT), turned, last
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, outputs = self.operands[0], self.result.shape[1]
         pixel, row = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs
         left = self.image.rows(1, strides[0], self.each)
@@ -296,14 +296,14 @@ def depthwise_call(
 def _tile(threads: int, stack: FloatStack, count: int, rows: int, panels: int, panel: int) -> tuple[int, int]:
     """The number of windows and of panels in a tile. count: windows in all, each of `rows` results; panels: panels in
     all, each of `panel` channels."""
-    high = even(count, max(1, _PIXELS // rows), 1)
+    high = part_size(count, max(1, _PIXELS // rows), 1)
     if threads == 1:
         return high, panels
     most = max(1, _WORK // (panel * rows * stack.k))
     while high > most and count // high * len(stack.starts) < 2 * threads:
         high = -(-high // 2)
     tiles = len(stack.starts) * -(-count // high)
-    return high, even(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * threads)), 1)
+    return high, part_size(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * threads)), 1)
 
 
 def _vectors(isa: Isa, columns: int, kernel: int) -> int:
@@ -335,7 +335,7 @@ def grouped_call(
     if engine.threads > 1:
         work = max(stack.macs // (_TILES_PER_THREAD * engine.threads), _WORK)
         high = max(rows, work // (stack.columns * stack.k))
-    high = even(left.rows, high, rows)
+    high = part_size(left.rows, high, rows)
     spec = KernelSpec("float_grouped", engine.isa.name, rows, 1, depth, terms.form, terms.out, False)
     words = {
         "a_row": 4 * offsets.shape[1],

@@ -117,7 +117,7 @@ class FloatConvTranspose(FloatProduct):
         self.bias = None if bias is None else np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         firsts = itertools.product(*(range(min(axis.stride, axis.out)) for axis in self.axes))
         return tuple(self._phase(first) for first in firsts)
 

@@ -255,14 +255,14 @@ class Cut:
 
         blocks = (_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,)
         cuts = []
-        for tall in sorted({even(rows, most, high) for most in blocks}, reverse=True):
+        for tall in sorted({part_size(rows, most, high) for most in blocks}, reverse=True):
             most = max(1, _SUMS // (4 * tall * width)) if k > BLOCK else panels
             for parts in (1, 2, 4, 8, panels) if threads > 1 else (1,):
-                cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
+                cuts.append(cls(tall, part_size(panels, min(most, -(-panels // parts)), 1)))
         return min(cuts, key=cost)
 
 
-def even(count: int, most: int, step: int) -> int:
+def part_size(count: int, most: int, step: int) -> int:
     """The size of parts of `count`: about `most` or less, and a multiple of `step`, so that all parts are alike."""
     parts = -(-count // max(most, step))
     return -(-count // (parts * step)) * step
@@ -420,7 +420,7 @@ class FloatMatmul(FloatProduct):
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n, 4 * k if self.turned else 0)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if self.right is None:
             return (product_call(self, self.stack, self.names, self.whole),)
         matrix = self.stack.k * 4 * self.stack.columns

@@ -104,7 +104,7 @@ class Indexed(Operation):
                 found.append(loop)
         return found
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         itemsize = self.result.dtype.itemsize
         axes, run, start = self._axes(strides), itemsize, 0
         if axes and axes[-1].step == axes[-1].y == itemsize:
@@ -224,7 +224,7 @@ class Gathered(Operation):
         x, indices, y = self.operands
         return self.again(operands=(replace(x, dtype=dtype), indices, replace(y, dtype=dtype)))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         places, engine, (x, indices, y) = self.places, self.engine, self.operands
         item = x.dtype.itemsize
         run, rows = places.run * item, size(y.shape) // places.run
@@ -264,7 +264,7 @@ class Scattered(Operation):
         self.engine, self.places, self.how, self.kinds = engine, places, how, KIND_OF[indices.dtype.name] + kind
         self.operands = (*operands, x)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         places, engine, item = self.places, self.engine, self.result.dtype.itemsize
         whole = size(self.result.shape) // places.before
         tiles = row_tiles(places.before, whole * item, engine.threads)

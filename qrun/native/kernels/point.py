@@ -74,7 +74,7 @@ class Point(Operation):
             made._sizes = None  # its calls have other columns, so they must be planned anew
         return made
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         columns = result.columns(self.order)
         grid = RowGrid.of(result.shape, columns, strides, flat=self.order == "any")
@@ -101,7 +101,7 @@ class Function:
         if table.ndim == 2:
             lines = Lines.of(table, x_type, isa.fma, likely)
             return cls(isa, scalar, scalar, lines)
-        return cls(isa, _clamp(table, x_type) or _whole(isa, table, x_type) or scalar, scalar)
+        return cls(isa, _clamp(table, x_type) or _table_kernel(isa, table, x_type) or scalar, scalar)
 
     @property
     def runs(self) -> Sequence[tuple[int, int, bool]]:
@@ -192,7 +192,7 @@ def _host() -> frozenset[str]:
     return host_features(host_architecture())
 
 
-def _whole(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
+def _table_kernel(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
     """The kernel for one table of all codes: line, shuffle, permute or lookup; None if there is none."""
     codes = table.view(np.uint8)
     for form in table_forms(isa):
@@ -290,7 +290,7 @@ class PairLookup(Operation):
             made.overlay = other.overlay
         return made
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         columns = result.columns(self.order)
         grid = (

@@ -92,7 +92,7 @@ class Concat(Operation):
         made._lie(order)
         return made
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if self.order == "any" and any(strides):
             return self.with_layout("channels").sections(strides)
         return tuple(section for index in range(len(self.columns)) for section in self._part(index, strides))

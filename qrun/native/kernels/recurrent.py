@@ -290,7 +290,7 @@ class Recurrent(Walked):
 
         return tall, min(range(1, most + 1), key=cost)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine, share = self.walk, self.engine, self.share
         rows, vectors = self._strip
         width = vectors * self.at_once
@@ -383,7 +383,7 @@ class QuantizedRecurrent(Walked):
             "scales*": aligned_copy(np.pad(scales, [(0, 0), (0, wide - units)]).astype(np.float32)),
         }
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine = self.walk, self.engine
         _, vectors, depth, _, _ = self.held["weights*"].shape
         rows = min(self.share.rows, MOST_ROWS)

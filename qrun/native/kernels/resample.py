@@ -91,7 +91,7 @@ class Resample(Operation):
     def with_narrow_results(self, dtype: np.dtype[Any]) -> Resample:
         return self.again(out=NARROW[dtype.name]) if self.out == "f32" else self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         shape = self.result.shape
         stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import PIECE, masks, widest
+from qrun.native.emit.spec import PIECE, masks, vector_pieces
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
 
 SINGLE = ("table", "tables")
@@ -63,7 +63,7 @@ class RowGrid:
 
     def pieces(self, isa: Isa) -> int:
         """The pieces of 16 bytes that kernels can handle at once; 0 if rows are shorter than the smallest vector."""
-        sizes = (widest(isa), 1)
+        sizes = (vector_pieces(isa), 1)
         return next((pieces for pieces in sizes if masks(pieces) or self.columns >= PIECE * pieces), 0)
 
 

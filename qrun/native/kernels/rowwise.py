@@ -82,7 +82,7 @@ class FloatRows(Operation):
         padding = Loop(1, (0,) * len(source.operands))
         return (*[padding] * (OUTER - len(outer)), *outer), inner[0]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         y = self.result
         rows = size(y.shape) // (1 if self.reduces else self.length) if self.length else 0
         if not rows:
@@ -253,7 +253,7 @@ class _Pixels(Operation):
     def with_narrow_results(self, dtype: np.dtype[Any]) -> _Pixels:
         return self.again(out=NARROW[dtype.name])
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         channels, engine = self.result.shape[1], self.engine
         rows = size(self.result.shape) // channels
         block = self.block if channels >= self.block else 1

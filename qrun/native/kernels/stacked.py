@@ -186,7 +186,7 @@ class Pack(Operation):
         self._made[(0,) * len(self.operands)] = tuple([call.with_changes(factor, {}) for call in other.tight])
         return self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self._call(panels) for panels in self.stack.panels)
 
     def _first(self, panels: PanelRun) -> Array:
@@ -247,7 +247,7 @@ class RowTerms(Operation):
         self._made[(0,) * len(self.operands)] = tuple([call.with_changes(values, {}) for call in other.tight])
         return self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         stack = self.stack
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
         signed, b_type = bool(stack.a.dtype == np.int8), CODES[stack.b.dtype]
@@ -287,7 +287,7 @@ class StackProduct(Operation):
             made.append(call.with_changes(words, arrays, keep=(*call.keep[:-1], constants), why=why))
         return tuple(made)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(call for panels in self.stack.panels for call in self._calls(panels))
 
     def _calls(self, panels: PanelRun) -> Iterator[KernelCall]:

@@ -75,8 +75,8 @@ class TileGrid:
 
         Rows of a tile that lie between two lines are discarded.
         """
-        rows, starts = TILE, self._cover(TILE)
-        while rows > 1 and len(shorter := self._cover(rows - 1)) == len(starts):
+        rows, starts = TILE, self._cover_starts(TILE)
+        while rows > 1 and len(shorter := self._cover_starts(rows - 1)) == len(starts):
             rows, starts = rows - 1, shorter
         while True:
             over = np.maximum(starts + (rows - 1) * self.across - self.last, 0)
@@ -84,9 +84,9 @@ class TileGrid:
             if moved.min() >= 0:
                 return rows, moved
             rows -= 1
-            starts = self._cover(rows)
+            starts = self._cover_starts(rows)
 
-    def _cover(self, rows: int) -> Ints:
+    def _cover_starts(self, rows: int) -> Ints:
         """The places of tiles' first rows: each tile begins at the first row that earlier tiles do not cover."""
         period, off = divmod(self.down, self.across)
         if off or period >= self.width + rows:

@@ -109,8 +109,8 @@ class Kernels:
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
                 return
-            self._llvm = self._llvm or self._builder.later(codegen.begin)
-        self._builder.later(lambda: [*map(self.get, specs), self._load_runner(isa)])
+            self._llvm = self._llvm or self._builder.run_later(codegen.begin)
+        self._builder.run_later(lambda: [*map(self.get, specs), self._load_runner(isa)])
 
     def end(self) -> None:
         """End the thread that compiles ahead."""
@@ -182,7 +182,7 @@ class Kernels:
         self.compiled += 1
         self._llvm = self._llvm or Awaited(make=codegen.begin)
         self._llvm.get()
-        return self._builder.later(lambda: self._build(key, isa, text, names), len(text), not _alone(name)), names
+        return self._builder.run_later(lambda: self._build(key, isa, text, names), len(text), not _alone(name)), names
 
     def _build(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
         """Compile this IR, save the code in the cache, and load it."""

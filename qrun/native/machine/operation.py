@@ -133,7 +133,7 @@ class Operation(ABC):
     """For a copy made by `with_operands_of`: the copied operation, and the one whose operands the copy has."""
 
     @abstractmethod
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps; the result has elements."""
 
     @cached_property
@@ -156,7 +156,7 @@ class Operation(ABC):
                 raise ValueError(f"rows of {list(self.operands[index].shape)} cannot lie {stride} bytes apart")
         found = self._made.get(key)
         if found is None:
-            plan = self._resized_calls if self._sizes else self._plan
+            plan = self._resized_calls if self._sizes else self._plan_calls
             found = self._made[key] = plan(key) if size(self.result.shape) else ()
         return found
 
@@ -168,7 +168,7 @@ class Operation(ABC):
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
         if calls and self.serve(own, calls):
             return tuple([call.with_constants(mine, self.own_words) for mine, call in zip(own, calls, strict=True)])
-        made = self._plan(strides)
+        made = self._plan_calls(strides)
         if not any(strides):
             must_reach(made, self.result.nbytes)
         return made

@@ -223,7 +223,7 @@ class Builder:
         self._foreseeing = 0
         self._ended = False
 
-    def later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
+    def run_later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
         """The awaited result of `make`. likely: if False, the thread does not make it ahead inside `speculate`."""
         found: Awaited[T] = Awaited(make=make, size=size)
         with self._lock:

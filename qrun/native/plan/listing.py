@@ -122,7 +122,7 @@ class Listing:
             counts,
             schedule.parts,
             _pointers(schedule),
-            [(_whole(border), border.operand.fill) for border in schedule.placement.borders],
+            [(_bordered_view(border), border.operand.fill) for border in schedule.placement.borders],
             {k: _view_of(f[0]) for k, f in schedule.placement.forms.items() if f[0].shown and k not in schedule.given},
             schedule.given,
             {key: room for key, room in schedule.room.items() if key is not None},
@@ -171,7 +171,7 @@ def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
     return {key: np.array(rows, np.int64) for key, rows in found.items()}
 
 
-def _whole(storage: Storage) -> View:
+def _bordered_view(storage: Storage) -> View:
     """All of a storage, with its border."""
     dtype, shape = storage.operand.dtype, (storage.nbytes // storage.operand.dtype.itemsize,)
     return View(storage.root.key, storage.place, dtype, shape, (dtype.itemsize,))

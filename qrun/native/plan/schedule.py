@@ -195,7 +195,7 @@ class Schedule:
                 inputs = [self._span(s) for s in placed.storages[:-1] if s.is_written]
                 output = self._span(placed.storages[-1])
                 clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
-                if number and (clash or self._apart(number)):
+                if number and (clash or self._after_python_step(number)):
                     marks[number - 1] = True
                     first, reads, writes = number, Touched(), Touched()
                 for span in inputs:
@@ -206,7 +206,7 @@ class Schedule:
             marks[-1] = True
         return marks, since
 
-    def _apart(self, number: int) -> bool:
+    def _after_python_step(self, number: int) -> bool:
         """Whether a Python step runs between this call and the one before."""
         start, end = self.calls[number - 1].placed.item, self.calls[number].placed.item
         return any(isinstance(item, PythonStep) and item.outputs for item in self.items[start + 1 : end])

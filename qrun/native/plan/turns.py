@@ -35,12 +35,12 @@ _OPERANDS = 27
 _NONE = np.empty((0, 3), np.int64)
 Move = tuple[int, int, int, int, int, int, int]
 """The words of a copy: spec.MOVE."""
-Watch = Callable[["HeldTurns", float], None]
+Watch = Callable[["LoopMemory", float], None]
 Place = tuple[int, int]
 """The byte of a struct where an address is, 0 for none, and the offset that is added to this address."""
 
 
-class Turns:
+class LoopBody:
     """A program as the body of a loop, and the role of each of its values, by key. Raises Declined where a turn needs
     Python, and where carried values are large or change their shape or type between turns.
 
@@ -82,7 +82,7 @@ class Turns:
             self.place(key)
         self.element = sum(form.nbytes for form in self.results[len(carried) :])
         self.nbytes = listing.nbytes + self.room + sum(nbytes for _, nbytes in listing.returned.values())
-        self._free: deque[HeldTurns] = deque()
+        self._free: deque[LoopMemory] = deque()
 
     def form(self, key: Key) -> Operand:
         """Shape and type of a value that a turn reads or computes."""
@@ -139,10 +139,10 @@ class Turns:
         blocks = [b[:count] if 2 * count > most else b[:count].copy() for b in results[carried:]]
         return count, goes, [*results[:carried], *blocks]
 
-    def _hold_alone(self, like: Instance) -> HeldTurns:
+    def _hold_alone(self, like: Instance) -> LoopMemory:
         operands = {key: n for n, key in enumerate(self.read)}
         places = [(8 * (1 + len(operands) + n), 0) for n in range(len(self.results))]
-        held = HeldTurns(InnerTurns(self, operands, places, {}))
+        held = LoopMemory(LoopCall(self, operands, places, {}))
         if like.listing is self.listing:
             calls = len(self.listing.counts)
             held.instance.plan[:calls, 5] = like.plan[:calls, 5]
@@ -151,24 +151,24 @@ class Turns:
 
 
 @frozen
-class InnerTurns:
+class LoopCall:
     """Turns as one call. operands: the number of the operand that holds each key's value; places: where each result
     goes, None for an unused one; words: the words of the memory (emit/turns.py) that do not follow from the turns."""
 
-    turns: Turns
+    turns: LoopBody
     operands: Mapping[Key, int]
     places: Sequence[Place | None]
     words: Mapping[str, int]
 
-    def hold(self) -> HeldTurns:
-        return HeldTurns(self)
+    def hold(self) -> LoopMemory:
+        return LoopMemory(self)
 
 
-class HeldTurns:
+class LoopMemory:
     """The memory that turns use in one run: an instance of the program, and the words that the kernel reads. table: the
     addresses of operands and results, in place of a struct, for turns that stand alone."""
 
-    def __init__(self, inner: InnerTurns) -> None:
+    def __init__(self, inner: LoopCall) -> None:
         turns = self.turns = inner.turns
         listing, engine = turns.listing, turns.listing.engine
         self.instance = instance = Instance(listing)
@@ -287,18 +287,18 @@ class Part(Operation):
     def __init__(self, block: Operand, operand: Operand, start: int) -> None:
         self.operands, self.start = (block, operand), start
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         raise AssertionError("a view")
 
 
-class TurnsOperation(Operation):
+class LoopOperation(Operation):
     """Computes a node with graphs: its only result, or a block of bytes with all results one after another; `outputs`
     are the parts of this block. branches: one for each graph; the places of their results are indices into `made`."""
 
     gaps = False
 
     def __init__(
-        self, engine: Engine, branches: Sequence[InnerTurns], operands: Sequence[Operand], made: Sequence[Operand]
+        self, engine: Engine, branches: Sequence[LoopCall], operands: Sequence[Operand], made: Sequence[Operand]
     ) -> None:
         if len(operands) >= _OPERANDS or not made:
             raise Declined("many operands, or no result")
@@ -315,7 +315,7 @@ class TurnsOperation(Operation):
         """The outputs, as parts of one block of memory."""
         return [Part(self.result, form, start) for form, start in zip(self.made, self.starts, strict=True)]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, names = self.engine, [f"operand{n}*" for n in range(len(self.operands))]
         made = []
         for branch in self.branches:

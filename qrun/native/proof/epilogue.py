@@ -237,7 +237,7 @@ def bounds_spec(isa: Isa) -> KernelSpec:
     return KernelSpec("bounds", isa.name, BOUND_VECTORS * max(isa.lanes // 2, 2), BOUND_VECTORS, 1, "i32", "i32", False)
 
 
-def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:
+def prove_forms(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:
     """The same as `prove`, with the kernels' cache: uses constants from an earlier search, and keeps those of a new
     one."""
     if len(low) < _FEW or (target.w_scale == target.w_scale[0]).all():

@@ -245,7 +245,7 @@ class Search:
         # where a times a reachable step, or one below it, is exact, and only the product by b is rounded
         whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
         exact = whole & (a * self.far[rows] < SINGLE) & self.fma
-        sure = exact & self._between(rows, a.astype(np.float64) * b.astype(np.float64))
+        sure = exact & self._steps_agree(rows, a.astype(np.float64) * b.astype(np.float64))
         left = np.flatnonzero(good & ~sure)
         good[left] = self.near[rows[left]] | ~exact[left]
         left = left[good[left]]
@@ -309,14 +309,14 @@ class Search:
         if len(rows):
             quotients = (self.m[rows, None] / factors).astype(np.float32)
             products = quotients.astype(np.float64) * factors
-            likely = self._between(rows[:, None], products) & (factors * self.far[rows, None] < SINGLE)
+            likely = self._steps_agree(rows[:, None], products) & (factors * self.far[rows, None] < SINGLE)
             yield from _picks(found, rows, factors, quotients, likely)
 
     def _trials(self, found: Singles, rows: Ints) -> Iterator[tuple[Ints, Singles, Singles]]:
         """Pairs (trial, m / trial) that agree at the accumulators where candidates fail most often."""
         if not len(rows):
             return
-        points, reached, want = self._tightest(rows)
+        points, reached, want = self._tightest_sums(rows)
         size = max(1, _BATCH // len(rows))
         for start in range(0, len(_TRIALS), size):
             left = np.flatnonzero(found[rows] == 0)
@@ -329,7 +329,7 @@ class Search:
             likely = ((results >= want[left, None]) == reached[left, None]).all(axis=2)
             yield from _picks(found, rows[left], factors, quotients, likely)
 
-    def _between(self, rows: Ints, product: Floats) -> Bools:
+    def _steps_agree(self, rows: Ints, product: Floats) -> Bools:
         """Whether multiplying by `product`, a real number, steps where the exact function does."""
         return _inside(self._bounds[:, rows], 1 / product)
 
@@ -371,7 +371,7 @@ class Search:
         m, steps = self.m[rows, None], self.steps(rows)
         return self._at_steps(rows, np.rint(steps * m), np.rint((steps - 1) * m))
 
-    def _tightest(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
+    def _tightest_sums(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
         """For each of `rows`: the accumulators [n, _TIGHTEST] where candidates fail most often; whether each is a step,
         or else one below a step; and the rounded product at that step."""
         steps, reach = self.steps(rows), self._reach(rows)

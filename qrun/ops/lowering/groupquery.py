@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.ops._body import node
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, Shape
-from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, decline_error, staged_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
@@ -91,13 +91,13 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
     not fit; the reference kernel then reports the error.
     """
     if 0 in (form.batch, form.places, form.size):
-        raise declined("no elements")
+        raise decline_error("no elements")
     if not 0 <= form.kept <= (form.past[2] if form.past else 0):
-        raise declined("its cache has not so many places")
+        raise decline_error("its cache has not so many places")
     if form.ragged and form.bias:
-        raise declined("attention_bias is given for sequences that may have different places")
+        raise decline_error("attention_bias is given for sequences that may have different places")
     if form.angles and form.total > form.angles[0]:
-        raise declined("there are places without angles")
+        raise decline_error("there are places without angles")
     stages = [*_cache_stages(site, form), *_attention_stages(site, form), *_outputs(site, form)]
     return staged_kernel(site, stages, [stage.operation for stage in stages if not stage.operation.view], ALWAYS)
 
@@ -248,5 +248,7 @@ def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
         merged = Copy(site.engine, (Operand(shape, FLOAT), Operand(y, FLOAT)), ("plain", "plain"), moves)
     cache = (form.batch, form.groups, form.room, form.size)
     whole = view(site.engine, cache, cache, FLOAT)
-    presents = [Stage(whole, (name,), target) for target, name in ((1, "keys"), (2, "values")) if site.ctx.wants(target)]
+    presents = [
+        Stage(whole, (name,), target) for target, name in ((1, "keys"), (2, "values")) if site.ctx.wants(target)
+    ]
     return [Stage(merged, ("mixed",), 0), *presents]

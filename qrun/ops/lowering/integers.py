@@ -21,7 +21,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     kernel_of,
     require_shape,
     require_type,
@@ -55,7 +55,7 @@ def plan_conv(
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     if group > _GROUPS and not (channels == group and w.shape[1] == 1):
-        raise declined(f"more than {_GROUPS} groups")
+        raise decline_error(f"more than {_GROUPS} groups")
     site.afford(planning_bytes(w.shape, group, int(np.prod(win.out, dtype=np.int64)), site.engine.isa.lanes))
     x_zero = np.zeros((), x.dtype) if zeros[0] is None else zeros[0]
     conv = Conv(
@@ -98,9 +98,9 @@ def gemm_kernel(
     from qrun.native.kernels.conv import Gemm
 
     if b.ndim != 2:
-        raise declined("the constant operand is not a matrix")
+        raise decline_error("the constant operand is not a matrix")
     if zeros[0] is not None and zeros[0].ndim:
-        raise declined("the zero point of the first operand is per row")
+        raise decline_error("the zero point of the first operand is per row")
     rows, columns = int(np.prod(a.shape[:-1], dtype=np.int64)), b.shape[1]
     site.afford(rows * 36 + b.size * 16 + columns * 8192)
     site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
@@ -120,11 +120,11 @@ def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale
 
     out = CODES.get(y_zero.dtype)
     if out is None:
-        raise declined(f"no native {type_name(y_zero.dtype)} results")
+        raise decline_error(f"no native {type_name(y_zero.dtype)} results")
     if site.ctx.arith == "onnx-ref":
-        raise declined("no native kernels for onnx-ref arithmetic")
+        raise decline_error("no native kernels for onnx-ref arithmetic")
     if x_scale.ndim:
-        raise declined("the scale of the first operand is per row")
+        raise decline_error("the scale of the first operand is per row")
     return Target(_number(x_scale), w_scale.reshape(-1), _number(y_scale), out, int(y_zero), site.ctx.arith)
 
 
@@ -189,7 +189,7 @@ class DynamicProduct:
         addend: Array | None = None,
     ) -> None:
         if a.dtype not in EIGHT or b.dtype not in EIGHT:
-            raise declined(f"no native {type_name(a.dtype if b.dtype in EIGHT else b.dtype)} products")
+            raise decline_error(f"no native {type_name(a.dtype if b.dtype in EIGHT else b.dtype)} products")
         self.site, self.a, self.b, self.places, self.turned, self.addend = site, a, b, places, turned, addend
         left, self.right = a[None, :] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
         lead = broadcast_shapes(left.shape[:-2], self.right.shape[:-2])
@@ -198,7 +198,7 @@ class DynamicProduct:
         nothing = np.broadcast_to(np.int32(0), (*lead, left.shape[-2], self.n))
         self.shape = matmul_shape(nothing, a, b).shape
         if not self.k * self.n * self.rows:
-            raise declined("an empty product")
+            raise decline_error("an empty product")
 
     @property
     def weighted(self) -> bool:
@@ -277,7 +277,7 @@ class DynamicProduct:
         if self.site.fixed[source] and (zero == zero.reshape(-1)[0]).all():
             return int(zero.reshape(-1)[0])
         if zero.size != 1:
-            raise declined(f"{self.site.names[source]} has several values")
+            raise decline_error(f"{self.site.names[source]} has several values")
         return Given.input(self.site, source)
 
     def _with_weights(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
@@ -402,7 +402,7 @@ def _parameter(product: DynamicProduct, index: int) -> Array | Given:
     site = product.site
     array = site.inputs[index]
     if array.size not in (1, product.n):
-        raise declined(f"{site.names[index]} differs from matrix to matrix")
+        raise decline_error(f"{site.names[index]} differs from matrix to matrix")
     return array if site.fixed[index] else Given.input(site, index)
 
 
@@ -412,7 +412,7 @@ def quantize_stages(engine: Engine, x: Array, outputs: tuple[int | str, int | st
     from qrun.native.kernels.quantize import Parameters, Quantized, Range
 
     if not x.size:
-        raise declined("an empty tensor")
+        raise decline_error("an empty tensor")
     codes, scale, zero = outputs
     ranges = Range(engine, x.shape)
     told = {"scale": scale, "zero": zero, "parameters": "parameters"}

@@ -126,14 +126,14 @@ class LoweringContext:
     def require_constant(self, index: int) -> None:
         """Raise Declined unless input number `index` is constant."""
         if not self.fixed[index]:
-            raise declined(f"{self.names[index]} is not constant")
+            raise decline_error(f"{self.names[index]} is not constant")
 
     def afford(self, nbytes: int) -> None:
         """Raise Declined if the run must not take this much memory."""
         try:
             self.ctx.claim((nbytes,), 1, "native kernel")
         except MemoryLimitError:
-            raise declined("its tables need more memory than is allowed") from None
+            raise decline_error("its tables need more memory than is allowed") from None
 
 
 class _Lowering:
@@ -261,7 +261,7 @@ def elementwise_of(site: LoweringContext, name: str, *arrays: Array, constants: 
     return Elementwise(site.engine, name, [operand(x) for x in arrays], constants)
 
 
-def declined(reason: str) -> Exception:
+def decline_error(reason: str) -> Exception:
     """The exception that says why there is no native kernel."""
     return Declined(reason)
 
@@ -270,7 +270,7 @@ def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") 
     """Raise Declined unless `fits`. what: completes the reason "no native ...", as in ``pools of {}``, where {} stands
     for the type."""
     if not fits:
-        raise declined(f"no native {what.format(type_name(dtype))}")
+        raise decline_error(f"no native {what.format(type_name(dtype))}")
 
 
 def require_copied(dtype: np.dtype[Any]) -> None:
@@ -283,7 +283,7 @@ def require_copied(dtype: np.dtype[Any]) -> None:
 def require_shape(made: Sequence[int], expected: Sequence[int]) -> None:
     """Raise Declined if the engine's result has another shape than the reference kernel's."""
     if tuple(made) != tuple(expected):
-        raise declined("its output shape is an unusual one")
+        raise decline_error("its output shape is an unusual one")
 
 
 def quiet(site: LoweringContext) -> Context:

@@ -19,7 +19,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     kernel_of,
     require_type,
     staged_kernel,
@@ -53,7 +53,7 @@ def largest_kernel(
 
     require_type(x.dtype in (*EIGHT, np.dtype(np.float32)), x.dtype, "pools of {}")
     if site.ctx.wants(1):
-        raise declined("Indices are asked for")
+        raise decline_error("Indices are asked for")
     pool = MaxPool(site.engine, x.shape, x.dtype, taps_of(site, size, win), order)
     return kernel_of(site, pool, (0,), ALWAYS)
 
@@ -79,7 +79,7 @@ def mean_kernel(
     complete = FewEnds.of(x.dtype, int(zeros[1])) if plain else NEVER  # where a mean may be NaN
     if rounding is None:
         if not np.isfinite(scales[0]):
-            raise declined("x_scale is not finite")
+            raise decline_error("x_scale is not finite")
         both = np.float32(scales[0]), np.float32(scales[1])
         means = MeanPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), divisors, both, int(zeros[1]), order)
         return kernel_of(site, means, (0,), complete)

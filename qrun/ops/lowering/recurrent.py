@@ -13,7 +13,7 @@ from qrun.ir import Array
 from qrun.ops._complete import Settled
 from qrun.ops._recurrent import Gates, Sequences, biases
 from qrun.ops.lowering.integers import DynamicProduct, Given, quantize_stages, scaled_stages
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, decline_error, require_type, staged_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.recurrent import CellForm, Walk, Walked
@@ -30,7 +30,7 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
     x, w, b = site.inputs[0], site.inputs[1], site.inputs[3]
     require_type(x.dtype == np.float32, x.dtype, "{} recurrences")
     if not x.size or not sequences.hidden:
-        raise declined("an empty tensor")
+        raise decline_error("an empty tensor")
     form = _form(kind, gates)
     directions, columns = w.shape[:2]
     wb, rb = zip(*(biases(b, number, columns, w.dtype) for number in range(directions)), strict=True)
@@ -52,9 +52,9 @@ def _form(kind: str, gates: Gates) -> CellForm:
 
     unknown = next((name for names in gates.names for name in names if name not in FUNCTIONS), None)
     if unknown is not None:
-        raise declined(f"no native cells with {unknown}")
+        raise decline_error(f"no native cells with {unknown}")
     if len(set(gates.names)) > 1:
-        raise declined("directions with activations of their own")
+        raise decline_error("directions with activations of their own")
     return CellForm(kind, gates.names[0], gates.clip)
 
 
@@ -130,7 +130,7 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
         site.require_constant(index)
     x, w, r, b = site.inputs[:4]
     if not x.size or not sequences.hidden:
-        raise declined("an empty tensor")
+        raise decline_error("an empty tensor")
     form = _form("lstm", gates)
     own = _product_site(site, w, b)
     codes = np.broadcast_to(np.uint8(0), x.shape)
@@ -178,4 +178,4 @@ def plain_lstm(peepholes: Array | None, input_forget: int) -> None:
     """Raise Declined for peepholes and input_forget."""
     for given, what in ((peepholes is not None, "peepholes"), (input_forget, "input_forget")):
         if given:
-            raise declined(f"no native cells with {what}")
+            raise decline_error(f"no native cells with {what}")
