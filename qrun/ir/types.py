@@ -111,8 +111,8 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """The sizes of named axes: ``N=1, T=16``. Many axes and long names are cut short."""
-    told = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
-    return ", ".join(_with_rest_count(told, len(sizes)))
+    lines = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
+    return ", ".join(_with_rest_count(lines, len(sizes)))
 
 
 def _axis(name: str) -> str:
@@ -120,9 +120,9 @@ def _axis(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
-def _with_rest_count(told: list[str], count: int) -> list[str]:
+def _with_rest_count(lines: list[str], count: int) -> list[str]:
     """Lines, and how many more there are than these."""
-    return [*told, f"... {count - len(told)} more"] if count > len(told) else told
+    return [*lines, f"... {count - len(lines)} more"] if count > len(lines) else lines
 
 
 def describe(array: np.ndarray | StoredArray) -> str:

@@ -45,13 +45,13 @@ def _needs(
 ) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
     """For each output of the steps: the bytes held once it is made, its node, name, shape and own bytes (0 if
     unknown)."""
-    told = _Told(model, values)
+    known_tensors = _KnownTensors(model, values)
     sizes = {name: array.nbytes for name, array in values.items() if name not in model.constants}
     for step in steps:
-        told.learn(step)
+        known_tensors.learn(step)
         views = step.definition.form == "moves"
         for name in filter(None, step.node.outputs):
-            known = _known_form(told.types.get(name))
+            known = _known_form(known_tensors.types.get(name))
             shape, nbytes = (known.shape, math.prod(known.shape) * known.dtype.itemsize) if known else ((), 0)
             if views and nbytes <= sizes.get(step.node.inputs[0], nbytes):
                 nbytes = 0
@@ -61,7 +61,7 @@ def _needs(
         live = max(0, live - sum(sizes.pop(name, 0) for name in step.frees))
 
 
-class _Told:
+class _KnownTensors:
     """Types and shapes of tensors before they are computed, as far as they are known, and the values of small ones.
 
     Small values are computed by the kernels, not by ONNX, whose propagation of data knows no limit.

@@ -173,7 +173,7 @@ class FoldedEmitter(KernelEmitter):
             (a.y + row * self.size).store(made, self.size)
 
     def _term(self, x: Value, position: Value, lanes: int) -> Value:
-        """The contribution of `lanes` elements from this place on; of a single element if lanes is 0."""
+        """The contribution of `lanes` elements from this position on; of a single element if lanes is 0."""
         kind = f"<{lanes} x {self.element}>" if lanes else self.element
         value = (x + position * self.size).load(kind, self.size)
         if self.spec.operands == "t":

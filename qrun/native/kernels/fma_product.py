@@ -168,7 +168,7 @@ class FloatTerms:
 
     @property
     def numbers(self) -> Array:
-        """The array `numbers` of emit/fma_product.py."""
+        """The scalars of the call, float32 [5]: alpha, beta, then low, high and the zero of the limits."""
         return np.array([self.alpha, self.beta, *self.limits], _FLOAT)
 
 

@@ -241,7 +241,7 @@ class Operation(ABC):
         return None
 
     def move_operand(self, index: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
-        """The same operation with one operand (place -1: the result) where a transpose would read or write it:
+        """The same operation with one operand (index -1: the result) where a transpose would read or write it:
         `operand` describes the memory there, `steps` are the bytes from one element to the next along each axis. None
         if it cannot."""
         return None

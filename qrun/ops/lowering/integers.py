@@ -398,7 +398,7 @@ def scaled_stages(
 
 
 def _parameter(product: DynamicProduct, index: int) -> Array | Given:
-    """The float32 parameter at this place, of one element or one per column."""
+    """The float32 parameter that is input number `index`: one element, or one per column. Raises Declined."""
     site = product.site
     array = site.inputs[index]
     if array.size not in (1, product.n):
