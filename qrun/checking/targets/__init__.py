@@ -114,7 +114,7 @@ class DeployTarget:
         if scope.model.op_types.isdisjoint(BOTH):
             return
         view = TargetView(scope, self.preparation)
-        conditions = Conditions(view, self.define, self.options, self.preparation.retyped)
+        conditions = Conditions(view, self.define, self.options, self.preparation.makes_unsigned)
         for op in view.ops:
             if op.node is not None and reads_codes(view, op):
                 rule = self._first(conditions, op)

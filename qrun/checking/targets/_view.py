@@ -145,17 +145,18 @@ class TargetView:
 class Preparation:
     """How a target changes a graph first. It removes Identity, and Shape of shapes that are known before a run.
 
-    dropped: operators (Relu, Clip) that it removes before a QuantizeLinear of float32 that clips at least as much.
-    moving:  operators that only move values. If only their input or only their result is quantized, it quantizes the
-             other with the same parameters.
-    joined:  does it turn MatMul and Add of a stored vector into Gemm?
-    retyped: does it turn int8 tensors between QuantizeLinear and their only reader into uint8?
+    redundant_clips: operators (Relu, Clip) that it removes before a QuantizeLinear of float32 that clips at least as
+        much.
+    moving_operators: operators that only move values. If only their input or only their result is quantized, it
+        quantizes the other with the same parameters.
+    joins_gemm: whether it turns MatMul and Add of a stored vector into Gemm.
+    makes_unsigned: whether it turns int8 tensors between QuantizeLinear and their only reader into uint8.
     """
 
-    dropped: Collection[str] = ()
-    moving: Collection[str] = ()
-    joined: bool = False
-    retyped: bool = False
+    redundant_clips: Collection[str] = ()
+    moving_operators: Collection[str] = ()
+    joins_gemm: bool = False
+    makes_unsigned: bool = False
 
     def apply(self, view: TargetView) -> None:
         """Change the view as the runtime changes the graph before it fuses."""
@@ -166,20 +167,20 @@ class Preparation:
                 view.ops.remove(op)
                 view.readers[op.inputs[0]].remove(op)
         _merge_quantizers(view)
-        if self.joined:
+        if self.joins_gemm:
             _join_gemms(view)
         for op in [op for op in view.ops if op.op_type == QUANTIZE and view.scalar(op)]:
             self._backward(view, op)
         for op in [op for op in view.ops if op.op_type == DEQUANTIZE and view.scalar(op)]:
             self._forward(view, op, op.outputs[0])
-        for op in [op for op in view.ops if op.op_type in self.dropped]:
+        for op in [op for op in view.ops if op.op_type in self.redundant_clips]:
             if _clips_again(view, op):
                 view.without(op)
         _merge_quantizers(view)
 
     def _moves(self, op: Op, name: str) -> bool:
         """Whether an operator only moves the elements of a tensor."""
-        return op.op_type in self.moving and op.inputs[:1] == [name]
+        return op.op_type in self.moving_operators and op.inputs[:1] == [name]
 
     def _forward(self, view: TargetView, like: Op, name: str) -> None:
         """Repeat a quantization after the operators that move its tensor."""
@@ -194,7 +195,7 @@ class Preparation:
         name = like.inputs[0]
         while len(view.read(name)) == 1 and name not in view.results:
             op = view.maker.get(name)
-            if op is None or op.op_type not in self.moving or view.constant(op.inputs[0]):
+            if op is None or op.op_type not in self.moving_operators or view.constant(op.inputs[0]):
                 return
             name = op.inputs[0]
             maker = view.maker.get(name)
