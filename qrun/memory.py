@@ -125,6 +125,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
+        """Whether the time has passed."""
         return perf_counter_ns() >= self._end
 
     def check(self) -> None:
@@ -218,6 +219,7 @@ class Budget:
             self.hold_made(element, what)
 
     def _hold(self, key: int, nbytes: int, array: Any, what: str) -> None:
+        """Count a view of memory; the first view of a block claims its bytes."""
         held = self._views.get(key)
         if held is None:
             self.reserve(nbytes, what, array.shape)

@@ -14,11 +14,11 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     rank = max(map(len, shapes), default=0)
     made = [1] * rank
     for shape in shapes:
-        for place, length in enumerate(shape, rank - len(shape)):
-            if length != made[place] and length != 1:
-                if made[place] != 1:
+        for index, length in enumerate(shape, rank - len(shape)):
+            if length != made[index] and length != 1:
+                if made[index] != 1:
                     raise ValueError(f"the shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast")
-                made[place] = length
+                made[index] = length
     return tuple(made)
 
 

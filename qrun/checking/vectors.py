@@ -18,7 +18,7 @@ import numpy as np
 
 from qrun.checking.rules import Finding, at
 from qrun.checking.rules._rule import as_finding
-from qrun.comparing.differences import Tolerance, difference, distances, integral, plain
+from qrun.comparing.differences import Tolerance, difference, distances, is_integral, plain
 from qrun.comparing.ties import NEAR, before_rounding, ties
 from qrun.declare import grouped
 from qrun.declare.frozen import changeable, frozen, keys
@@ -231,12 +231,12 @@ def _judge(
         return
     where = {**(at(node) if node else {}), "tensor": f"{name} (output {place}, {file})"}
     compared = compare(name, file, got, want, tolerance)
-    if compared.differing and integral(got.dtype):
+    if compared.differing and is_integral(got.dtype):
         compared = classify(compared, model, feeds, got, want, tolerance)
     vector.outputs.append(compared)
     if compared.differing:
         index = f" at [{','.join(map(str, compared.first))}]" if compared.first else ""
-        unit = " LSB" if integral(got.dtype) else ""
+        unit = " LSB" if is_integral(got.dtype) else ""
         most = f", by at most {compared.largest:.6g}{unit}" if compared.largest else ""
         exact = f"; the exact value before rounding is {compared.exact:.12g}" if compared.exact is not None else ""
         allowed = f"--lsb {tolerance.lsb}" if unit else f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"

@@ -85,11 +85,11 @@ def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
         return
     op_type, operands, out = computes
     inputs = []
-    for place, scale in operands:
-        inputs.append(node.input[place])
+    for index, scale in operands:
+        inputs.append(node.input[index])
         if scale is not None:
             inputs[-1] = f"{node.output[0]} <- {len(inputs)} {inputs[-1]}"
-            yield helper.make_node("DequantizeLinear", [node.input[place], node.input[scale]], inputs[-1:])
+            yield helper.make_node("DequantizeLinear", [node.input[index], node.input[scale]], inputs[-1:])
     scales = [] if out is None else node.input[out : out + 2]
     made = f"{node.output[0]} <-" if any(scales) else node.output[0]
     float_node = helper.make_node(op_type, inputs, [made])

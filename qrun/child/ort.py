@@ -80,12 +80,14 @@ def _as_arrays(feeds: Fed, plain: bool) -> bool:
 
 
 def _value(array: Array, number: int) -> Any:
+    """An array as OrtValue; `number` is ONNX's number of a type that numpy lacks, or 0."""
     if number:
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _numpy(value: Any) -> Any:
+    """The array of an OrtValue; None if it has none."""
     try:
         return value.numpy()
     except RuntimeError:

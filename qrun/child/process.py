@@ -80,10 +80,12 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def ask(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
@@ -143,6 +145,7 @@ class Child:
             os.dup2(nowhere.fileno(), self._process.stdin.fileno())
 
     def _send(self, name: str, arguments: tuple[Any, ...]) -> int:
+        """Send a request; returns its number. Raises Crash."""
         number, dropped = next(_NUMBERS), self._dropped[:]
         assert self._process.stdin is not None
         try:
@@ -156,6 +159,7 @@ class Child:
         return number
 
     def _reap(self) -> Crash:
+        """Wait for the process that ended; returns how it did."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING)
         code = self._process.poll()
@@ -191,6 +195,7 @@ class RemoteObject:
         self._child = None
 
     def _make(self) -> None:
+        """Make the object in the current child process."""
         with alone():
             self._child, self._handle = current_child(), next(_NUMBERS)
             self._finalizer = weakref.finalize(self, self._child.drop, self._handle)
@@ -227,6 +232,7 @@ def start(runtime: str) -> None:
 
 
 def _end() -> None:
+    """End all child processes."""
     while _children:
         _children.pop().close()
 
@@ -261,6 +267,7 @@ def _log() -> IO[bytes] | None:
 
 
 def _last_line(log: IO[bytes] | None) -> str:
+    """The last line of a child's log."""
     if log is None or log.closed:
         return ""
     log.seek(max(log.seek(0, os.SEEK_END) - 4096, 0))

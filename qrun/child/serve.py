@@ -42,6 +42,7 @@ def read(stream: BinaryIO) -> Any:
 
 
 def _exactly(stream: BinaryIO, length: int) -> bytearray:
+    """Read exactly `length` bytes. Raises EOFError."""
     data = bytearray(length)
     view, done = memoryview(data), 0
     while done < length:
@@ -97,6 +98,7 @@ class Server:
             self._held.pop(handle, None)
 
     def version(self, runtime: str) -> str:
+        """The version of a runtime."""
         return str(import_module(RUNTIMES[runtime][0]).VERSION)
 
     def load(
@@ -170,6 +172,7 @@ def words(error: BaseException) -> str:
 
 
 def _listen(stream: BinaryIO, requests: SimpleQueue[Any]) -> None:
+    """Put the requests of a stream into a queue; end the process with the stream."""
     try:
         while True:
             requests.put(read(stream))

@@ -19,7 +19,7 @@ from qrun.comparing.differences import (
     class_axis,
     decibels,
     difference,
-    integral,
+    is_integral,
 )
 from qrun.comparing.matching.graph import Reals, Source
 from qrun.comparing.matching.match import Left, Match, Matching, match
@@ -141,7 +141,7 @@ class Rows:
                 continue
             name, path = self.shown[m.value]
             array = self.b.dequantize(got[name], path[0]) if path else got[name]
-            if integral(array.dtype) and not integral(want.dtype):
+            if is_integral(array.dtype) and not is_integral(want.dtype):
                 real = _real(array, meaning(self.b.model, name), {**self.b.model.constants, **got})
                 if real is None:
                     self.shown.pop(m.value)
@@ -154,6 +154,7 @@ class Rows:
                 yield m, array, want
 
     def add(self, feeds: Values, clean: Values) -> None:
+        """Run the second model on an input set and add its errors; `clean`: the first model's tensors."""
         got = self.run(feeds)
         for m, array, want in self.pairs(got, clean):
             self.sums[m.value].add(array, want)
@@ -169,6 +170,7 @@ class Rows:
         return [sums for whole, parts in pairs for sums in ([part.sums for part in parts] or [whole])]
 
     def _end(self, at: int, got: Array, want: Array, theirs: Values, mine: Values, feeds: Values) -> None:
+        """Add the errors of output number `at`."""
         form = form_difference(got, want)
         got, want = numbers(got), numbers(want)
         if form or got.shape != want.shape:
@@ -176,7 +178,7 @@ class Rows:
             where = [self.a.model.label, self.b.model.label]
             message = f"output {self.ends[at][0]!r} has another shape in the second model"
             raise mismatch(message, where, *ends, name="output-mismatch")
-        whole = integral(got.dtype)
+        whole = is_integral(got.dtype)
         got, want, step = self._comparable(at, got, want, theirs, mine)
         self.counted[at] |= whole or step is not None
         if self.coded[at]:
@@ -203,18 +205,19 @@ class Rows:
         """Make two outputs comparable: dequantize integers if the other array holds real numbers or has another scale
         or zero point. Returns both arrays, and the quantization step of `got`, if known."""
         spoken, told = self.meanings[at]
-        if integral(got.dtype) and integral(want.dtype) and not _apart(told, theirs, spoken, mine):
+        if is_integral(got.dtype) and is_integral(want.dtype) and not _scales_differ(told, theirs, spoken, mine):
             return got, want, None
         first, second = _real(got, told, theirs), _real(want, spoken, mine)
         if first is None or second is None:
             self.coded[at] = True
             return got, want, None
-        kind = got.dtype if not integral(got.dtype) else want.dtype if not integral(want.dtype) else np.float32
-        own = told.step(got, theirs) if told is not None and integral(got.dtype) else None
+        kind = got.dtype if not is_integral(got.dtype) else want.dtype if not is_integral(want.dtype) else np.float32
+        own = told.step(got, theirs) if told is not None and is_integral(got.dtype) else None
         step = TensorScales(self.b.model, theirs).step(self.ends[at][1], got) if own is None else own
         return first.astype(kind), second.astype(kind), step
 
     def outputs(self) -> Iterator[OutputAccuracy]:
+        """The accuracy of each output."""
         for at, (mine, theirs) in enumerate(self.ends):
             agreed, decided = self.agreed[at]
             told = (
@@ -228,9 +231,10 @@ class Rows:
             )
 
     def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
+        """The accuracy of each matched tensor."""
         for m in self.matches:
-            place = self.b.made.get(m.value)
-            node = None if place is None else self.b.nodes[place]
+            index = self.b.made.get(m.value)
+            node = None if index is None else self.b.nodes[index]
             noise = self.sums[m.value].result() if m.value in self.shown else None
             telling = _find_quantizer(self.b, m.value)
             name = telling[0] if telling is not None else m.value
@@ -241,7 +245,7 @@ class Rows:
     def _reference(self, value: str) -> str:
         """The name of the reference's tensor that holds a value: its own, or that of its quantized values."""
         telling = _find_quantizer(self.a, value)
-        return value if telling is None or value in _own(self.a) else telling[0]
+        return value if telling is None or value in _stored_names(self.a) else telling[0]
 
 
 def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes: str, name: str = "") -> CallError:
@@ -252,12 +256,12 @@ def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes
 
 def _real(array: Array, told: Meaning | None, values: Values) -> Array | None:
     """The real numbers of an array: floats unchanged, integers dequantized; None if the scale is unknown."""
-    if not integral(array.dtype):
+    if not is_integral(array.dtype):
         return array
     return told.real(array, values) if told is not None else None
 
 
-def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Values) -> bool:
+def _scales_differ(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Values) -> bool:
     """Are the scales and zero points of both sides known, and different?"""
     one, other = (m.parameters(v) if m is not None else None for m, v in ((a, a_values), (b, b_values)))
     if one is None or other is None:
@@ -265,14 +269,14 @@ def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Val
     return any(not np.array_equal(x.reshape(-1), y.reshape(-1)) for x, y in zip(one, other, strict=True))
 
 
-def _own(reals: Reals) -> set[str]:
+def _stored_names(reals: Reals) -> set[str]:
     """Names of the inputs and node outputs of the model as stored, without tensors that expanding its nodes adds."""
     return {n for node in reals.model.nodes for n in node.outputs} | {v.name for v in reals.model.inputs}
 
 
 def _find_quantizer(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
     """The tensor of a run that holds a value, and the quantizer of its integers, () for floats; None without one."""
-    own, path = _own(reals), reals.rounds.get(value, ())
+    own, path = _stored_names(reals), reals.rounds.get(value, ())
     codes = reals.codes.get(Source(value, path))
     if path and codes in own:
         return codes, path[-1:]
@@ -460,6 +464,7 @@ def accuracy(
 
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
+    """Raise CallError unless the models have the same inputs and there are feeds."""
     if not feeds:
         calls = ["qrun.compare(reference, quantized, {name: array})"]
         raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"], calls=calls)
@@ -486,6 +491,7 @@ def _fed_inputs(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]
 
 
 def _fit(one: tuple[int | str | None, ...] | None, other: tuple[int | str | None, ...] | None) -> bool:
+    """Whether two shapes may be equal."""
     if one is None or other is None:
         return True
     pairs = zip(one, other, strict=False)
@@ -549,8 +555,8 @@ def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
 
 def _hint(b: Reals, group: RoundingGroup) -> str:
     """A hint: the tensor that the group reads with another scale or zero point than it was made with, or a guess."""
-    for place in group.region.operators:
-        node = b.nodes[place]
+    for index in group.region.operators:
+        node = b.nodes[index]
         source = b.sources.get(node.inputs[0]) if is_dequantize(node) else None
         if source is None or not source.path:
             continue
@@ -565,4 +571,5 @@ def _hint(b: Reals, group: RoundingGroup) -> str:
 
 
 def _number(array: Array | None) -> float | None:
+    """The one number of an array; None if it has more."""
     return float(np.asarray(array, np.float64).reshape(-1)[0]) if array is not None and array.size == 1 else None

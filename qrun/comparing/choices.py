@@ -70,6 +70,7 @@ def sides(
 
 
 def _emulated_sides(model: Model, **limits: Unpack[ResourceLimits]) -> tuple[Side, Side]:
+    """Both sides of an emulation: exact sums, and sums of saturating pairs."""
     seen = with_unsigned_activations(model)
     return (
         EmulatedSide(seen, name="exact", **limits),

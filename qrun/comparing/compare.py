@@ -114,6 +114,7 @@ def compare(
 
 
 def _no_inputs_error(model: Model, models: str) -> CallError:
+    """The QR001 error of a comparison without inputs."""
     names = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"
     call = f"qrun.compare({models}, feeds={names})"
     return CallError("QR001", "no inputs were given", where=[model.label], fixes=["-i FILE, or --random"], calls=[call])

@@ -89,6 +89,7 @@ class ComparedTensor:
 
     @property
     def node(self) -> Node:
+        """The node that makes the tensor."""
         return self.unit.node
 
     @property
@@ -98,6 +99,7 @@ class ComparedTensor:
 
     @property
     def differs(self) -> bool:
+        """Whether the two sides differ by more than the tolerance."""
         return not self.pair.equal
 
     @property
@@ -145,6 +147,7 @@ class Comparison(InNotebook):
 
     @property
     def differing(self) -> tuple[ComparedTensor, ...]:
+        """The tensors that differ."""
         return tuple(t for t in self.tensors if t.differs)
 
     @property

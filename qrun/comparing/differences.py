@@ -62,6 +62,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
+        """Whether shapes and types are the same and no element is out of tolerance."""
         return self.form is None and not self.differing
 
 
@@ -75,7 +76,7 @@ def difference(
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(max(got.size, want.size), form=(describe(got), describe(want)))
-    whole = integral(got.dtype)
+    whole = is_integral(got.dtype)
     if not got.size:
         return Difference(0, integral=whole)
     apart = distances(got, want)
@@ -105,14 +106,14 @@ def distances(got: Array, want: Array) -> Array:
     """Distances element by element: exact steps between integers, else absolute; 0 or 1 for strings and booleans."""
     if got.dtype.kind in "OUSb":
         return np.asarray(got != want).astype(np.float64)
-    if integral(got.dtype):
+    if is_integral(got.dtype):
         kind = object if got.dtype.itemsize == 8 else np.int64
         return np.asarray(np.abs(got.astype(kind) - want.astype(kind)))
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(wide(got) - wide(want)))
 
 
-def integral(dtype: np.dtype[Any]) -> bool:
+def is_integral(dtype: np.dtype[Any]) -> bool:
     """Are these integers, compared in steps?"""
     return dtype.kind in "iu" or type_name(dtype).startswith(("int", "uint"))
 
@@ -140,7 +141,7 @@ def plain(value: Any) -> Any:
 
 def magnitude(array: Array) -> float:
     """The largest finite magnitude in an array of real or complex floats; 0 for other types."""
-    if array.dtype.kind in "OUSb" or integral(array.dtype):
+    if array.dtype.kind in "OUSb" or is_integral(array.dtype):
         return 0.0
     size = np.abs(wide(array))
     return float(size[np.isfinite(size)].max(initial=0.0))
@@ -152,9 +153,10 @@ def wide(array: Array) -> Array:
 
 
 def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: Array | None, noise: float) -> Array:
+    """Which elements are out of tolerance; `apart` is their distance, `step` the scale of a float tensor."""
     if got.dtype.kind in "OUSb":
         return np.asarray(apart, bool)
-    if integral(got.dtype):
+    if is_integral(got.dtype):
         return np.asarray(apart > tolerance.lsb, bool)
     size = np.abs(wide(want))
     with np.errstate(all="ignore"):
@@ -165,6 +167,7 @@ def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: 
 
 
 def index_of_largest(values: Array) -> tuple[int, ...]:
+    """The index of the largest element."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(values)), values.shape))
 
 
@@ -203,7 +206,7 @@ class ErrorSums:
 
     def add(self, got: Array, want: Array) -> None:
         """Add the elements of one run; the arrays have the same number of elements."""
-        self.whole &= want.dtype.kind == "b" or integral(want.dtype)
+        self.whole &= want.dtype.kind == "b" or is_integral(want.dtype)
         a, b = (np.asarray(x, np.float64).reshape(-1) for x in (got, want))
         self.count += a.size
         finite = np.isfinite(a) & np.isfinite(b)
@@ -222,6 +225,7 @@ class ErrorSums:
 
     @property
     def ratio(self) -> float:
+        """Noise power over signal power."""
         if self.odd:
             return math.inf
         if not self.noise:
@@ -229,6 +233,7 @@ class ErrorSums:
         return self.noise / self.signal if self.signal else math.inf
 
     def result(self) -> Noise:
+        """The noise: SQNR, cosine, largest error and counts."""
         size = math.sqrt(self.signal) * math.sqrt(self.power)
         cosine = min(1.0, self.product / size) if size else float(not self.signal and not self.power)
         sqnr = decibels(self.ratio) if self.count else math.nan
@@ -322,10 +327,12 @@ class TensorPair:
 
     @property
     def same_rows(self) -> int | None:
+        """The number of rows with the same argmax; None if not counted."""
         return self.agreed[0] if self.agreed else None
 
     @property
     def rows(self) -> int | None:
+        """The number of rows whose argmax is compared; None if not counted."""
         return self.agreed[1] if self.agreed else None
 
 
@@ -352,12 +359,12 @@ def pair(
     told: dict[str, Any] = {"stepped": step is not None, "noise": noise, **_decide(a, b)}
     if same(a, b):
         return TensorPair(describe(a), found, True, sqnr=float("inf"), **told)
-    place = found.worst if found.differing else _worst(a, b)
+    index = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
         "other_bits": int(np.count_nonzero(difference_mask(a, b))),
-        "beyond": _beyond(a[place], b[place]) if found.differing else 0.0,
-        "a": plain(a[place]),
-        "b": plain(b[place]),
+        "beyond": _element_distance(a[index], b[index]) if found.differing else 0.0,
+        "a": plain(a[index]),
+        "b": plain(b[index]),
     }
     if a.dtype.kind in "OUSc":
         return TensorPair(describe(a), found, False, **counted)
@@ -368,7 +375,7 @@ def pair(
     return TensorPair(describe(a), found, False, **counted, **told)
 
 
-def _beyond(x: Any, y: Any) -> float:
+def _element_distance(x: Any, y: Any) -> float:
     """The distance of two elements; inf if one of them is NaN or infinite."""
     step = float(distances(np.asarray(x), np.asarray(y)))
     return step if step == step else float("inf")
@@ -386,7 +393,7 @@ def _worst(a: Array, b: Array) -> tuple[int, ...]:
 
 def _decide(a: Array, b: Array) -> dict[str, Any]:
     """The fields `argmax` and `agreed` of a pair; none for types or shapes whose largest element means nothing."""
-    if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
+    if a.dtype.kind in "OUScb" or is_integral(a.dtype) or not a.size or not a.ndim:
         return {}
     with np.errstate(all="ignore"):
         x, y = (np.nan_to_num(wide(v), nan=-np.inf) for v in (a, b))
@@ -399,6 +406,7 @@ def _decide(a: Array, b: Array) -> dict[str, Any]:
 
 
 def _place(values: Array) -> tuple[int, ...]:
+    """The index of the largest element, without axes of length 1."""
     at = index_of_largest(values)
     return tuple(i for i, size in zip(at, values.shape, strict=True) if size > 1) or (0,)
 
@@ -422,9 +430,11 @@ class Columns:
     last: int
 
     def of(self, array: Array) -> Array:
+        """The columns of an array."""
         return array[(slice(None),) * self.axis + (slice(self.first, self.last),)]
 
     def name(self, output: str) -> str:
+        """The columns' name, as a slice of the output."""
         return f"{output}[{':, ' * self.axis}{self.first}:{self.last}]"
 
 
@@ -461,6 +471,7 @@ class PartAccuracy:
 
     @property
     def lost(self) -> bool:
+        """Whether the part has lost its signal."""
         return self.noise.sqnr < LOST
 
 
@@ -472,11 +483,13 @@ class PartSums:
         self.ends = [[np.inf, -np.inf], [np.inf, -np.inf]]
 
     def add(self, got: Array, want: Array) -> None:
+        """Add an array and the wanted one."""
         pair = self.part.of(want), self.part.of(got)
         self.sums.add(pair[1], pair[0])
         for ends, array in zip(self.ends, pair, strict=True):
             ends[:] = min(ends[0], float(np.min(array))), max(ends[1], float(np.max(array)))
 
     def result(self) -> PartAccuracy:
+        """The part's accuracy, with the ranges of both sides."""
         wanted, got = ((low, high) for low, high in self.ends)
         return PartAccuracy(self.name, self.sums.result(), wanted, got)

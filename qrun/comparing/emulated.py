@@ -13,7 +13,7 @@ import numpy as np
 from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
 from qrun.comparing.differences import same
-from qrun.comparing.rewrites import rewritten, sum_bound, with_unsigned_activations
+from qrun.comparing.rewrites import apply_rewrites, sum_bound, with_unsigned_activations
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -38,15 +38,18 @@ class EmulatedSide(QrunSide):
 
     @property
     def label(self) -> str:
+        """The side's name on screens."""
         where = "on x86 CPUs without VNNI" if self.saturating else "on CPUs with exact sums"
         return f"onnxruntime's arithmetic {where} (emulated)"
 
     @cached_property
     def _ran(self) -> tuple[Model, Mapping[int, tuple[int, ...]]]:
+        """The optimized model, and the original nodes of each of its nodes."""
         done = optimize(self.model, frozenset(), "ort", "fused")
         return done.model, done.groups
 
     def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Values:
+        """Run the model and return the named tensors."""
         return run_emulated(model, feeds, names, saturating=self.saturating, **self.limits)
 
 
@@ -92,6 +95,7 @@ def _softmax(model: Model, last: Node) -> Node | None:
 
 
 def _is_depthwise(node: Node, values: Values) -> bool:
+    """Whether a node is a depthwise QLinearConv."""
     group = node.attributes.get("group", 1)
     if node.op_type != "QLinearConv" or not isinstance(group, int) or group == 1:
         return False
@@ -116,21 +120,21 @@ class NodeGroup:
     def forms(self) -> tuple[AlternativeForm, ...]:
         """The forms in which another runtime may run the group, simplest first; a single node has only rewrites."""
         if len(self.unit.group) == 1:
-            return tuple(self._rewritten())
+            return tuple(self._rewritten_forms())
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
         saturating = (self._form(True, "ort", True), self._form(False, "ort", True))
-        return (*plain, *saturating, *self._rewritten())
+        return (*plain, *saturating, *self._rewritten_forms())
 
-    def _rewritten(self) -> Iterator[AlternativeForm]:
+    def _rewritten_forms(self) -> Iterator[AlternativeForm]:
         """The forms of the group after the rewrites of onnxruntime's default session; none if no rewrite applies."""
-        model, texts = rewritten(self.model, self._indices)
+        model, texts = apply_rewrites(self.model, self._indices)
         if not texts:
             return
         bound = partial(sum_bound, self._nodes(model), self.tensor, {**model.constants, **self.inputs})
         for fused, arith in _ARITHMETICS:
             run = partial(self._run_rewritten, model, fused, arith)
             yield AlternativeForm("session-rewrite", "; ".join(texts), run, bound)
-        unsigned, _ = rewritten(with_unsigned_activations(self.model), self._indices)
+        unsigned, _ = apply_rewrites(with_unsigned_activations(self.model), self._indices)
         run = partial(self._run_rewritten, unsigned, True, "ort", True)
         yield AlternativeForm("session-rewrite", "; ".join((*texts, _SATURATING)), run)
 
@@ -145,6 +149,7 @@ class NodeGroup:
 
     @cached_property
     def _indices(self) -> Set[int]:
+        """The indices of the group's nodes."""
         return {node.index for node in self.unit.group}
 
     def _nodes(self, model: Model) -> tuple[Node, ...]:
@@ -152,6 +157,7 @@ class NodeGroup:
         return tuple(node for node in model.nodes if node.index in self._indices)
 
     def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
+        """Another way to compute the group, to be tried as a cause."""
         shape = "groups as integer operators" if fused else "the graph as written"
         steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
         pairs = f"; {_SATURATING}" if saturating else ""
@@ -159,10 +165,12 @@ class NodeGroup:
         return AlternativeForm(cause, f"{shape}, {steps}{pairs}", cache(partial(self._run, fused, arith, saturating)))
 
     def _run(self, fused: bool, arith: Arith, saturating: bool) -> Array | None:
+        """Compute the group's tensor in another way; None if that is not possible."""
         model = with_unsigned_activations(self.model) if saturating else self.model
         return self._run_part(self._cut(model, arith if fused else None), arith, saturating)
 
     def _run_part(self, part: Model | None, arith: Arith, saturating: bool) -> Array | None:
+        """Run a cut-out model; None if that is not possible."""
         try:
             if part is None:
                 return None
@@ -200,5 +208,6 @@ class NodeGroup:
 
     @cached_property
     def _fused(self) -> Model | None:
+        """The group as one integer operator; None if it does not fuse."""
         part = self._cut(self.model, "exact")
         return part if part is not None and len(part.nodes) == 1 else None

@@ -36,6 +36,7 @@ class Meaning:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The tensors of scale and zero point."""
         return (self.scale, self.zero) if self.zero else (self.scale,)
 
     def parameters(self, values: Values) -> tuple[Array, Array] | None:
@@ -78,10 +79,12 @@ def _known_makers(model: Model) -> dict[str, Meaning | None]:
 
 @once_per_model
 def _known_readers(model: Model) -> dict[str, Meaning | None]:
+    """What the readers of tensors say, as far as looked up."""
     return {}
 
 
 def _maker(model: Model, name: str) -> Meaning | None:
+    """The scale and zero point that a tensor's producer gives it, through nodes that keep values."""
     known, passed = _known_makers(model), []
     while name not in known:
         node = model.producers.get(name)
@@ -98,6 +101,7 @@ def _maker(model: Model, name: str) -> Meaning | None:
 
 
 def _reader(model: Model, name: str) -> Meaning | None:
+    """The scale and zero point that a tensor's readers give it, through nodes that keep values."""
     known, pending = _known_readers(model), [name]
     while pending:
         at = pending[-1]
@@ -106,8 +110,8 @@ def _reader(model: Model, name: str) -> Meaning | None:
             (
                 made
                 for node in readers
-                for place, read in enumerate(node.inputs)
-                if read == at and (made := _input_meaning(node, place))
+                for index, read in enumerate(node.inputs)
+                if read == at and (made := _input_meaning(node, index))
             ),
             None,
         )
@@ -125,10 +129,12 @@ def _reader(model: Model, name: str) -> Meaning | None:
 
 
 def _keeps(node: Node) -> bool:
+    """Whether a node's output has the scale of its input."""
     return not node.domain and (moves(node) or node.op_type in _KEEPS)
 
 
 def _output_meaning(node: Node, name: str) -> Meaning | None:
+    """The scale and zero point of a node's output."""
     if node.op_type == "DynamicQuantizeLinear" and not node.domain:
         return Meaning(node.outputs[1], node.outputs[2]) if name == node.outputs[0] and len(node.outputs) > 2 else None
     return next(
@@ -136,12 +142,14 @@ def _output_meaning(node: Node, name: str) -> Meaning | None:
     )
 
 
-def _input_meaning(node: Node, place: int) -> Meaning | None:
-    found = (q for q in quantizers(node) if not q.is_output and q.scale and q.tensor.place == place)
+def _input_meaning(node: Node, index: int) -> Meaning | None:
+    """The scale and zero point of a node's input at a position."""
+    found = (q for q in quantizers(node) if not q.is_output and q.scale and q.tensor.place == index)
     return next((_meaning(node, q) for q in found), None)
 
 
 def _meaning(node: Node, q: Quantizer) -> Meaning:
+    """The scale and zero point of a quantized tensor."""
     axis = parameter_axis(node, q.form)
     return Meaning(q.scale.tensor if q.scale else "", q.zero_point.tensor if q.zero_point else "", axis)
 
@@ -181,4 +189,5 @@ class TensorScales:
 
     @property
     def stored(self) -> Values:
+        """Constants and inputs by name."""
         return ChainMap(self.model.constants, self.feeds)  # type: ignore[arg-type]

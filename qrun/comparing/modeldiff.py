@@ -50,6 +50,7 @@ def stored_differences(a: Model, b: Model) -> list[StoredDifference]:
 
 
 def _in_opsets(a: Model, b: Model) -> Iterator[StoredDifference]:
+    """The differences of the imported opsets."""
     for domain in dict.fromkeys([*a.opsets, *b.opsets]):
         one, other = (str(model.opsets.get(domain, _NONE)) for model in (a, b))
         if one != other:
@@ -57,6 +58,7 @@ def _in_opsets(a: Model, b: Model) -> Iterator[StoredDifference]:
 
 
 def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
+    """The differences of two graphs."""
     pairs = _pair_nodes(a, b)
     others = {node.index for _, node in pairs}
     known = {x: y for one, other in pairs for x, y in zip(one.outputs, other.outputs, strict=False) if x}
@@ -109,6 +111,7 @@ def _unique(nodes: Sequence[Node], key: Callable[[Node], tuple[str, ...]]) -> di
 
 
 def _in_nodes(one: Node, other: Node, path: str) -> Iterator[StoredDifference]:
+    """The differences of two nodes."""
     label = path + one.label
     if one.op != other.op:
         yield StoredDifference("node", one.op, label, one.op, other.op, "another operator")
@@ -131,6 +134,7 @@ def _attribute(node: Node, name: str) -> Any:
 
 
 def _equal(x: Any, y: Any) -> bool:
+    """Whether two attributes are equal."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return x.dtype == y.dtype and x.shape == y.shape and not difference_mask(x, y).any()
     if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
@@ -139,6 +143,7 @@ def _equal(x: Any, y: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    """An attribute in words."""
     if value is None or value == ():
         return _NONE
     if isinstance(value, np.ndarray):
@@ -154,10 +159,10 @@ def _in_inputs(
     one, other = nodes
     if one.op != other.op:
         return
-    for place in range(max(len(one.inputs), len(other.inputs))):
-        x, y = (node.inputs[place] if place < len(node.inputs) else "" for node in nodes)
+    for index in range(max(len(one.inputs), len(other.inputs))):
+        x, y = (node.inputs[index] if index < len(node.inputs) else "" for node in nodes)
         stored = [model.constant(name) if name else None for model, name in zip(models, (x, y), strict=True)]
-        kind, label = _kind(one if x else other, place, stored), path + one.label
+        kind, label = _kind(one if x else other, index, stored), path + one.label
         if stored[0] is not None and stored[1] is not None:
             if (x, y) not in seen and not _equal(*stored):
                 yield _change(kind, x if x == y else f"{x} / {y}", label, stored[0], stored[1])
@@ -167,7 +172,7 @@ def _in_inputs(
             yield StoredDifference(kind, x or y, label, texts[0] or _NONE, texts[1] or _NONE, "", math.inf)
         elif x and known.get(x, x) != y:
             texts = [name if x != y else _from(model, name) for model, name in zip(models, (x, y), strict=True)]
-            yield StoredDifference("input", _parameter(one, place), label, texts[0], texts[1], "reads another tensor")
+            yield StoredDifference("input", _parameter(one, index), label, texts[0], texts[1], "reads another tensor")
 
 
 def _from(model: Model, name: str) -> str:
@@ -176,18 +181,19 @@ def _from(model: Model, name: str) -> str:
     return f"{name} of {node.label}" if node is not None else name
 
 
-def _parameter(node: Node, place: int) -> str:
+def _parameter(node: Node, index: int) -> str:
+    """The name of a node's input at a position."""
     definition = find(node.domain, node.op_type, node.version)
-    return definition.param(place) if definition is not None else f"input {place}"
+    return definition.param(index) if definition is not None else f"input {index}"
 
 
-def _kind(node: Node, place: int, stored: Sequence[Array | None]) -> str:
+def _kind(node: Node, index: int, stored: Sequence[Array | None]) -> str:
     """The kind of a node's input: scale, zero point, weight or constant; "input" for tensors that nodes make."""
     for q in quantizers(node):
         for kind, slot in (("scale", q.scale), ("zero point", q.zero_point)):
-            if slot is not None and slot.place == place:
+            if slot is not None and slot.place == index:
                 return kind
-    name = _parameter(node, place).lower()
+    name = _parameter(node, index).lower()
     if "zero_point" in name or "scale" in name:
         return "zero point" if "zero_point" in name else "scale"
     arrays = [array for array in stored if array is not None]
@@ -197,10 +203,12 @@ def _kind(node: Node, place: int, stored: Sequence[Array | None]) -> str:
 
 
 def _brief(array: Array) -> str:
+    """An array in words: its number if it has one, else type and shape."""
     return _number(array.reshape(-1)[0]) if array.size == 1 else describe(array)
 
 
 def _number(value: Any) -> str:
+    """A number in words."""
     return f"{float(value):.4g}" if np.asarray(value).dtype.kind in "fV" else str(value)
 
 

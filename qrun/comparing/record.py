@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.differences import integral
+from qrun.comparing.differences import is_integral
 from qrun.comparing.saved import text
 from qrun.comparing.sides import Values
 from qrun.comparing.ties import before_rounding, tie_distance
@@ -190,13 +190,15 @@ def _mean(finite: Array) -> float:
 
 
 def _saturation_of(array: Array, flat: Array) -> tuple[int, int] | None:
-    if not integral(array.dtype) or PACKED_BITS.get(NUMBERS.get(array.dtype, 0), 8 * array.dtype.itemsize) > 16:
+    """The numbers of elements at the least and greatest code; None for other types."""
+    if not is_integral(array.dtype) or PACKED_BITS.get(NUMBERS.get(array.dtype, 0), 8 * array.dtype.itemsize) > 16:
         return None
     low, high = integer_range(array.dtype)
     return int(np.count_nonzero(flat == low)), int(np.count_nonzero(flat == high))
 
 
 def _histogram(flat: Array) -> Histogram:
+    """The histogram of 8-bit codes."""
     if not flat.size:
         return Histogram(Signed(0), ())
     codes = flat.astype(np.int16)
@@ -205,6 +207,7 @@ def _histogram(flat: Array) -> Histogram:
 
 
 def _quantiles(finite: Array) -> tuple[Number, ...]:
+    """The quantiles of numbers."""
     if not finite.size:
         return ()
     ranks = [(finite.size - 1) * q // 100 for q in QUANTILES]
@@ -213,6 +216,7 @@ def _quantiles(finite: Array) -> tuple[Number, ...]:
 
 
 def _ties(array: Array, node: Node, values: Sequence[Array | None] | None) -> Ties | None:
+    """How near the exact results are to the middle between two codes."""
     exact = exact_values(array, node, values)
     if exact is None:
         return None
@@ -225,7 +229,7 @@ def _ties(array: Array, node: Node, values: Sequence[Array | None] | None) -> Ti
 
 def exact_values(array: Array, node: Node, values: Sequence[Array | None] | None) -> Array | None:
     """The values that the node rounds to make `array`, as float64 of its shape, zero point added; None if unknown."""
-    if values is None or not integral(array.dtype):
+    if values is None or not is_integral(array.dtype):
         return None
     exact = before_rounding(node, values)
     return exact if exact is not None and exact.shape == array.shape else None
@@ -294,6 +298,7 @@ class Made:
     fixed: bool
 
     def entry(self) -> RecordEntry:
+        """The tensor's entry in the record."""
         bare = RecordEntry.bare(self.name, self.array, self.node)
         return bare if self.fixed else fill(bare, self.array, self.node, self.values)
 
@@ -345,12 +350,14 @@ def _from_constants(model: Model) -> frozenset[str]:
 
 
 def recorded_model(model: Model) -> RecordedModel:
+    """The model's digest, and those of its external files."""
     folder = model.path.parent if model.path else Path()
     external = {name: _file_sha(folder / name) for name in sorted(model.external_files)}
     return RecordedModel(model.sha256, len(model.nodes), external or None)
 
 
 def _file_sha(path: Path) -> str:
+    """The SHA-256 of a file; "" if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return file_digest(stream, "sha256").hexdigest()
@@ -359,16 +366,19 @@ def _file_sha(path: Path) -> str:
 
 
 def recorded_inputs(feeds: Values) -> tuple[RecordedInput, ...]:
+    """The inputs' names, forms and digests."""
     return tuple(
         RecordedInput(name, describe(array), digest(array)) for name, array in sorted(tensors_in(feeds).items())
     )
 
 
 def _json(value: Any) -> str:
+    """A record as JSON."""
     return json.dumps(encode(value), separators=(",", ":"), allow_nan=False)
 
 
 def _cannot(folder: Path, reason: str) -> CallError:
+    """The QR008 error of a record that cannot be written."""
     facts = [("expected", "a new or empty directory, or an older record")]
     message = f"cannot write a record to {str(folder)!r}: {reason}"
     return CallError("QR008", message, where=[str(folder)], facts=facts, fixes=["--record NEW_DIR"])

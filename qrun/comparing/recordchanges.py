@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
-from qrun.comparing.differences import Tolerance, integral
+from qrun.comparing.differences import Tolerance, is_integral
 from qrun.comparing.record import (
     NEARLY,
     TIE,
@@ -39,7 +39,7 @@ from qrun.comparing.record import (
     recorded_model,
     walk,
 )
-from qrun.comparing.saved import Setting, differing_settings, lone
+from qrun.comparing.saved import Setting, differing_settings, unpaired_names
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
@@ -141,6 +141,7 @@ def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
 
 
 def _largest(entry: RecordEntry) -> float:
+    """The largest magnitude of a tensor in a record."""
     return max((abs(v) for v in (entry.low, entry.high) if v is not None), default=float("inf"))
 
 
@@ -157,13 +158,14 @@ def _outside(
 
 
 def _sample(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
+    """The sampled elements that differ."""
     size = prod(a.shape)
     if len(a.sample) != len(b.sample):
         return
     shape = a.shape if len(a.sample) == len(places(size)) and not a.type.startswith("complex") else (*a.shape, 2)
-    for place, x, y in zip(places(prod(shape)), a.sample, b.sample, strict=False):
+    for index, x, y in zip(places(prod(shape)), a.sample, b.sample, strict=False):
         if x != y and not (x != x and y != y):
-            yield Sampled(tuple(int(i) for i in np.unravel_index(place, shape)), x, y)
+            yield Sampled(tuple(int(i) for i in np.unravel_index(index, shape)), x, y)
 
 
 def _order_statistics(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Number]]:
@@ -200,6 +202,7 @@ def _count_moved(a: Histogram | None, b: Histogram | None) -> int:
 
 
 def _distance(x: Number, y: Number) -> float:
+    """The distance of two numbers; 0 for two NaN."""
     if x == y or (x != x and y != y):
         return 0.0
     gap = abs(x - y)
@@ -274,10 +277,10 @@ def compare_record(
     if now.keys().isdisjoint(record.entries):
         there, here = (", ".join(list(found)[:3]) or "none" for found in (record.entries, now))
         message = "the record and this run have no tensor in common"
-        raise _other("QR005", message, [str(folder)], there, here, "record it again")
+        raise _other_run_error("QR005", message, [str(folder)], there, here, "record it again")
     settings = differing_settings(record.made_by, {"runtime": label, **host()})
     changes = tuple(_changes(record, now, wholes, proofs, model, tolerance))
-    names = lone(record.entries, now)
+    names = unpaired_names(record.entries, now)
     return RecordComparison(folder, record.head.label, label, settings, tolerance, changes, *names)
 
 
@@ -339,6 +342,7 @@ def _codes_gap(node: Node, model: Model, done: Mapping[str, TensorChange]) -> Ga
 
 
 def _same_model(record: Record, model: Model) -> None:
+    """Raise CallError if the record is of another model."""
     then, now = record.head.model, recorded_model(model)
     pairs = [("the model", then.sha256, now.sha256)]
     files, others = then.external or {}, now.external or {}
@@ -347,10 +351,11 @@ def _same_model(record: Record, model: Model) -> None:
         if recorded != got:
             message = f"the record in {str(record.folder)!r} was made with another model"
             fix = "compare with the model that was recorded, or --record it again"
-            raise _other("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
+            raise _other_run_error("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
 
 
 def _same_inputs(record: Record, feeds: Values) -> None:
+    """Raise CallError if the record is of other inputs."""
     then, now = ({i.name: i for i in side} for side in (record.head.inputs, recorded_inputs(feeds)))
     for name in {**then, **now}:
         recorded, got = (side.get(name, RecordedInput(name, "none", "none")) for side in (then, now))
@@ -358,10 +363,10 @@ def _same_inputs(record: Record, feeds: Values) -> None:
             message, where = f"input {name!r} is not the one that was recorded", [str(record.folder), f"input {name}"]
             there, here = (f"{side.form}, sha256 {side.sha256}" for side in (recorded, got))
             fix = "give the inputs that were recorded, or --record again"
-            raise _other("QR003", message, where, there, here, fix)
+            raise _other_run_error("QR003", message, where, there, here, fix)
 
 
-def _other(code: str, message: str, where: Sequence[str], recorded: str, got: str, fix: str) -> CallError:
+def _other_run_error(code: str, message: str, where: Sequence[str], recorded: str, got: str, fix: str) -> CallError:
     """The error for a record that was not made with this model, these inputs or these tensors."""
     return CallError(code, message, where=where, facts=[("recorded", recorded), ("got", got)], fixes=[fix])
 
@@ -379,7 +384,7 @@ def name_cause(made: Made, model: Model, sha256: str) -> str:
     made: a tensor whose hash differs although its node read the same values. If the record has the exact result, the
     text explains this run's tensor instead. Only for integer tensors.
     """
-    if made.values is None or not integral(made.array.dtype):
+    if made.values is None or not is_integral(made.array.dtype):
         return ""
     values = {name: v for name, v in zip(made.node.inputs, made.values, strict=True) if v is not None}
     suspect = Suspect(model, Unit(made.node, (made.node,)), made.name, values, made.array, made.array)

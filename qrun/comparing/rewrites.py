@@ -52,9 +52,11 @@ class StoredParameters:
 
     @property
     def is_scalar(self) -> bool:
+        """Whether there is one scale."""
         return self.scale.size == 1
 
     def same(self, other: StoredParameters) -> bool:
+        """Whether scales and zero points are equal."""
         zero, others = (np.zeros(1) if p.zero is None else p.zero for p in (self, other))
         return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(zero.ravel(), others.ravel())
 
@@ -234,6 +236,7 @@ def _weight_scale(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
 
 
 def _coded_bias(node: Node, name: str, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
+    """The nodes and constants of a bias as int32 codes."""
     codes, scale = bias_codes(bias, x_scale, w_scale)
     text = f"turns the float bias {name} into int32 codes of x_scale * w_scale"
     beyond = codes == _INT_MIN
@@ -402,6 +405,7 @@ class TwoPairs:
 
 
 def _merged_pairs(model: Model) -> Iterator[TwoPairs]:
+    """Pairs of QuantizeLinear and DequantizeLinear that requantize what was just quantized."""
     for inner, outer in requantizations(model):
         first = parameters(model, model.producers.get(inner.inputs[0]), "QuantizeLinear")
         before, second = parameters(model, inner), parameters(model, outer, "QuantizeLinear")
@@ -435,6 +439,7 @@ def pair_rewrites(model: Model) -> Iterator[Rewrite]:
 
 
 def slice_rewrites(model: Model) -> Iterator[Rewrite]:
+    """Rewrites in which a Softmax's output takes the first of several scales."""
     for node in model.nodes:
         if node.op_type != "Softmax" or node.domain:
             continue
@@ -453,12 +458,14 @@ def slice_rewrites(model: Model) -> Iterator[Rewrite]:
 
 
 def with_unsigned_activations(model: Model) -> Model:
+    """The model with all int8 activations as uint8."""
     for found in list(_unsigned_pairs(model)):
         model = found.apply(model)
     return model
 
 
 def _unsigned_pairs(model: Model) -> Iterator[Rewrite]:
+    """Rewrites that make the int8 codes between a QuantizeLinear and a DequantizeLinear uint8."""
     for node in model.nodes:
         q = parameters(model, node, "QuantizeLinear")
         dq = parameters(model, only_reader(model, node)) if q is not None else None
@@ -475,6 +482,7 @@ def _unsigned_pairs(model: Model) -> Iterator[Rewrite]:
 
 
 def _has_int8_zero(p: StoredParameters) -> bool:
+    """Whether the zero point is one int8."""
     return p.zero is not None and p.zero.size == 1 and p.zero.dtype == np.int8
 
 
@@ -629,7 +637,7 @@ KINDS = (
 )
 
 
-def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
+def apply_rewrites(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
     """Apply every rewrite of nodes with these indices. Returns the model and a clause for each rewrite."""
     texts: list[str] = []
     for kind in KINDS:
@@ -640,4 +648,5 @@ def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
 
 
 def _touches(model: Model, rewrite: Rewrite, indices: Set[int]) -> bool:
+    """Whether a rewrite changes one of these nodes."""
     return any(model.producers[name].index in indices for name in rewrite.nodes)

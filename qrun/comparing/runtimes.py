@@ -21,7 +21,7 @@ from qrun.comparing.differences import (
     Difference,
     TensorPair,
     Tolerance,
-    integral,
+    is_integral,
     magnitude,
     pair,
     same,
@@ -60,7 +60,7 @@ def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapp
     work = _Noises(model.constants, sides)
     for node in model.nodes if tolerance.eps else ():
         for name in filter(None, node.outputs):
-            allowed = tolerance.noise(work.peak(name)) if _is(node, *_SUMS) else work.inherited_noise(node)
+            allowed = tolerance.noise(work.peak(name)) if _is_op(node, *_SUMS) else work.inherited_noise(node)
             if allowed and isfinite(allowed):
                 work.found[name] = allowed
     return work.found
@@ -78,14 +78,15 @@ class _Noises:
         return min(map(magnitude, arrays), default=0.0)
 
     def inherited_noise(self, node: Node) -> float:
+        """The noise of a node's output that its inputs' noise makes."""
         noises = [self.found.get(name, 0.0) for name in node.inputs]
         if not any(noises):
             return 0.0
-        if _is(node, "Add", "Sub", "Sum"):
+        if _is_op(node, "Add", "Sub", "Sum"):
             return sum(noises)
-        if _is(node, "Mul"):
+        if _is_op(node, "Mul"):
             return sum(noise * self.peak(other) for noise, other in zip(noises, reversed(node.inputs), strict=True))
-        if _is(node, "Div", "BatchNormalization"):
+        if _is_op(node, "Div", "BatchNormalization"):
             return noises[0] * self._slope(node)
         return max(noises) * (1.0 if moves(node) else _SLOPES.get(node.op_type, 0.0))
 
@@ -100,7 +101,8 @@ class _Noises:
         return 0.0
 
 
-def _is(node: Node, *names: str) -> bool:
+def _is_op(node: Node, *names: str) -> bool:
+    """Whether a node has one of these operators of ai.onnx or com.microsoft."""
     return node.op_type in names and node.domain in ("", "com.microsoft")
 
 
@@ -123,7 +125,7 @@ def look_inside(a: Side, b: Side, node: Node, values: Values, tolerance: Toleran
         return None
     name = next(name for name, known in node.graphs() if known is graph)
     try:
-        return _first(a, b, node, name, graph, turns, values, tolerance)
+        return _first_difference(a, b, node, name, graph, turns, values, tolerance)
     except LimitError:
         raise
     except (QrunError, KeyError, ValueError, StopIteration):
@@ -135,20 +137,22 @@ def _graph(node: Node, values: Values) -> tuple[Model, Turns]:
     graphs = dict(node.graphs())
     args = [values[name] if name else None for name in node.inputs]
     if node.op_type == "If" and args[0] is not None:
-        return graphs["then_branch" if args[0].all() else "else_branch"], _once()
+        return graphs["then_branch" if args[0].all() else "else_branch"], _if_turns()
     body = graphs["body"]
     if node.op_type == "Loop":
-        return body, _loop(body, args)
+        return body, _loop_turns(body, args)
     if node.op_type != "Scan" or node.version < 9:
         raise KeyError(node.op_type)
-    return body, _scan(body, node, [a for a in args if a is not None])
+    return body, _scan_turns(body, node, [a for a in args if a is not None])
 
 
-def _once() -> Turns:
+def _if_turns() -> Turns:
+    """The turns of an If: one, without inputs."""
     yield {}
 
 
-def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
+def _loop_turns(body: Model, args: Sequence[Array | None]) -> Turns:
+    """The inputs of each turn of a Loop; the outputs of the turn before are sent in."""
     trips, condition, *state = args
     names = [value.name for value in body.inputs]
     shape = body.inputs[0].shape or ()
@@ -161,7 +165,8 @@ def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
         goes_on, state, turn = bool(made[0].all()), list(made[1 : 1 + len(state)]), turn + 1
 
 
-def _scan(body: Model, node: Node, args: Sequence[Array]) -> Turns:
+def _scan_turns(body: Model, node: Node, args: Sequence[Array]) -> Turns:
+    """The inputs of each turn of a Scan; the outputs of the turn before are sent in."""
     given: dict[str, Any] = dict(node.attributes)
     many = given["num_scan_inputs"]
     axes, directions = (given.get(f"scan_input_{what}") or (0,) * many for what in ("axes", "directions"))
@@ -174,7 +179,7 @@ def _scan(body: Model, node: Node, args: Sequence[Array]) -> Turns:
         state = list(made[: len(state)])
 
 
-def _first(
+def _first_difference(
     a: Side,
     b: Side,
     node: Node,
@@ -184,6 +189,7 @@ def _first(
     values: Values,
     tolerance: Tolerance,
 ) -> GraphDifference | None:
+    """The first difference inside a node's graph; None if there is none."""
     feeds, turn = next(turns), 0
     outer = {n: values[n] for n in graph.captured if n in values}
     part = _part(a.model, graph, {**outer, **feeds})
@@ -210,6 +216,7 @@ def _first(
 
 
 def _array(known: Results, name: str) -> Array:
+    """A tensor of a run. Raises KeyError if it was not computed."""
     made = known[name]
     if made is None:
         raise KeyError(name)
@@ -229,6 +236,7 @@ def _part(model: Model, graph: Model, values: Values) -> Model:
 
 
 def _difference(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> GraphDifference | None:
+    """The first difference of a turn; None if there is none."""
     first = found.first
     if first is not None and first.guilt is None and found.origin is not None:
         first = found.origin
@@ -269,9 +277,9 @@ def compare_runtimes(
     grouped = a if len(a.units) < len(b.units) else b
     work = _Work(a, b, feeds, mine, theirs, tolerance, isolate)
     found: list[ComparedTensor] = []
-    for place, unit in enumerate(grouped.units):
+    for index, unit in enumerate(grouped.units):
         if progress:
-            progress(place, len(grouped.units), None)
+            progress(index, len(grouped.units), None)
         found += work.unit(work.grow(unit))
     pairs = {t.name: t.pair for t in found} if theirs is None else work.ran()
     outputs = tuple((v.name, pairs[v.name]) for v in a.model.outputs if v.name in pairs)
@@ -294,10 +302,12 @@ class _Work:
 
     @cached_property
     def codes(self) -> TensorScales:
+        """The scales of the model's tensors."""
         return TensorScales(self.a.model, self.feeds)
 
     @cached_property
     def noises(self) -> Mapping[str, float]:
+        """The float noise that each tensor may have."""
         return noises(self.a.model, (self.mine, self.theirs or {}), self.tolerance)
 
     def ran(self) -> dict[str, TensorPair]:
@@ -317,18 +327,19 @@ class _Work:
         return unit
 
     def unit(self, unit: Unit) -> Iterator[ComparedTensor]:
+        """The compared tensors of a group of nodes."""
         if self.theirs is None:
             yield from self._piece(unit)
             return
         names = [n for n in unit.gives if n in self.mine and n in self.theirs]
         inputs = self._inputs(unit)
-        alike, unseen = self._alike(unit), self._unseen(unit)
+        alike, unseen = self._same_inputs(unit), self._narrow_inputs(unit)
         told = None if alike and unseen else alike
         pairs = {n: self._pair(n, self.mine[n], self.theirs[n]) for n in names}
         differ = [n for n in names if not pairs[n].equal]
         anew: Results | None = None
         if inputs is not None and (self.isolate or differ):
-            anew = self.mine if alike else self._anew(unit, inputs)
+            anew = self.mine if alike else self._recompute(unit, inputs)
         for name in names:
             guilt = None
             if anew is not None and name in anew:
@@ -358,10 +369,11 @@ class _Work:
             yield ComparedTensor(unit, name, own, True, guilt, True)
 
     def _pair(self, name: str, mine: Array | None, theirs: Array | None, *, exact: bool = False) -> TensorPair:
+        """Compare a tensor of the two sides; `exact`: without tolerance."""
         if mine is not None and theirs is not None and (form := form_difference(mine, theirs)):
             return TensorPair(form[0], Difference(max(numbers(mine).size, numbers(theirs).size), form=form), False)
         mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
-        whole = mine is not None and integral(mine.dtype)
+        whole = mine is not None and is_integral(mine.dtype)
         affine = self.codes.affine(name, mine.dtype) if whole and mine is not None else IDENTITY
         step = None if whole or mine is None else self.codes.step(name, mine)
         tolerance, noise = (EXACT, 0.0) if exact else (self.tolerance, self.noises.get(name, 0.0))
@@ -394,24 +406,26 @@ class _Work:
         return None
 
     def _inputs(self, unit: Unit) -> dict[str, Array] | None:
+        """The other side's values of a group's inputs; None if one is missing."""
         assert self.theirs is not None
         return self._read(unit, self.theirs)
 
-    def _alike(self, unit: Unit) -> bool | None:
+    def _same_inputs(self, unit: Unit) -> bool | None:
         """Did both sides read the same values? None if a side does not expose one of them."""
         a, b = self._read(unit, self.mine), self._inputs(unit)
         if a is None or b is None:
             return None
         return all(a[n] is b[n] or same(a[n], b[n]) for n in a)
 
-    def _unseen(self, unit: Unit) -> tuple[str, ...]:
+    def _narrow_inputs(self, unit: Unit) -> tuple[str, ...]:
         """The unit's inputs of a narrow float type that nodes make, and that the second side may read as float32."""
         if not isinstance(self.b, PeerSide) or not self.b.widens:
             return ()
         made = ((name, (self.theirs or {}).get(name)) for name in unit.read if name in self.a.model.producers)
         return tuple(name for name, array in made if array is not None and array.dtype in NARROW)
 
-    def _anew(self, unit: Unit, inputs: Values) -> Results | None:
+    def _recompute(self, unit: Unit, inputs: Values) -> Results | None:
+        """Compute a group from the other side's inputs; None if that fails."""
         try:
             return self.a.alone(unit, inputs)
         except LimitError:
@@ -429,6 +443,7 @@ class _Work:
         theirs: Array | None,
         error: QrunError | None,
     ) -> Guilt | None:
+        """Why a group differs although it has the same inputs."""
         if mine is None:
             return None
         again = self._again(unit, name, inputs)
@@ -462,6 +477,8 @@ class _Work:
         return Guilt(own, reason(suspect), before, inside)
 
     def _again(self, unit: Unit, name: str, inputs: Values) -> Callable[[], Array | None]:
+        """A function that lets the other side compute a group alone."""
+
         def run() -> Array | None:
             try:
                 return self.b.alone(unit, inputs).get(name)

@@ -38,11 +38,12 @@ def settings(first: Item, second: Item) -> tuple[Setting, ...]:
 
 
 def differing_settings(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
+    """The settings in which two documents differ."""
     names = dict.fromkeys([*a, *b])
     return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
 
 
-def lone(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def unpaired_names(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names that are only in `a`, and the names that are only in `b`."""
     first, second = dict.fromkeys(a), dict.fromkeys(b)
     return tuple(name for name in first if name not in second), tuple(name for name in second if name not in first)
@@ -54,6 +55,7 @@ def text(value: object) -> str:
 
 
 def _settings(document: Item) -> dict[str, str]:
+    """The settings of a document, by name."""
     told: dict[str, str] = {}
     for key in ("qrun", "backend", "arith", "fail_on", "tolerance"):
         found = document.find(key)
@@ -174,10 +176,12 @@ def change(before: tuple[float, ...], after: tuple[float, ...], same_work: bool 
 
 
 def _nodes(document: Item) -> list[ProfileNode]:
+    """The nodes of a saved profile."""
     return [replace(decode(ProfileNode, node), samples_ms=_samples(node)) for node in document["nodes"]]
 
 
 def _samples(item: Item) -> tuple[float, ...]:
+    """The times of a node in milliseconds. Raises CallError for damaged ones."""
     samples = decode(Samples, item).samples_ms
     if not samples or not all(isfinite(s) and s >= 0 for s in samples):
         raise damage_error(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
@@ -199,12 +203,14 @@ def _match_nodes(left: list[ProfileNode], right: list[ProfileNode]) -> list[tupl
 
 
 def _node(a: ProfileNode, b: ProfileNode, same_work: bool) -> NodeChange:
+    """The change of a node's time."""
     before, now = (max(len(node.group), 1) for node in (a, b))
     note = f"stands for {now} nodes, before for {before}" if before != now else ""
     return NodeChange(b.index, b.name, b.op, change(a.samples_ms, b.samples_ms, same_work), note)
 
 
 def _lone(row: ProfileNode) -> Lone:
+    """A node that only one profile has."""
     return Lone(row.index, row.name, row.op, float(np.median(row.samples_ms)))
 
 
@@ -317,6 +323,7 @@ class SavedChecks:
 
     @property
     def equal(self) -> bool:
+        """Whether nothing changed."""
         return not (self.new or self.gone or self.vectors or self.only_a or self.only_b)
 
 
@@ -336,10 +343,11 @@ def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | Non
                 one, other = (_read(side, key, budget) for side in (left, right))
                 budget.claim((one.size,), SCRATCH, key)
                 pairs.append(_pair(key, one, other, tolerance))
-        return SavedArrays("npz", a, b, tuple(pairs), *lone(left.members, right.members), tolerance)
+        return SavedArrays("npz", a, b, tuple(pairs), *unpaired_names(left.members, right.members), tolerance)
 
 
 def _open(path: Path) -> IO[bytes]:
+    """Open a file to be read. Raises CallError."""
     try:
         return open(path, "rb")
     except (OSError, ValueError) as error:
@@ -347,6 +355,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _read(side: Npz, key: str, budget: Budget) -> Array:
+    """Read an array of an archive; unknown types as bits."""
     array = side.read(key, budget)
     budget.hold(array)
     if array.dtype.kind == "V" and array.dtype not in NUMBERS:
@@ -356,6 +365,7 @@ def _read(side: Npz, key: str, budget: Budget) -> Array:
 
 
 def _pair(name: str, a: Array, b: Array, tolerance: Tolerance) -> ArrayPair:
+    """Compare two arrays of the same name."""
     found = difference(b, a, tolerance)
     if found.form is not None:
         return ArrayPair(name, describe(a), describe(b), False, found)
@@ -385,12 +395,14 @@ def compare_saved(a: Path, b: Path) -> SavedArrays | SavedProfiles | SavedChecks
 
 
 def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedArrays:
+    """Compare two saved runs."""
     left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
     pairs = tuple(_outputs(*left[name], *right[name]) for name in left if name in right)
-    return SavedArrays("runs", a, b, pairs, *lone(left, right), settings=settings(first, second))
+    return SavedArrays("runs", a, b, pairs, *unpaired_names(left, right), settings=settings(first, second))
 
 
 def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
+    """The outputs of a saved run by name, with their values if stored."""
     found: dict[str, tuple[RunOutput, Array | None]] = {}
     for item in items:
         output = decode(RunOutput, item)
@@ -401,6 +413,7 @@ def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
 
 
 def _outputs(a: RunOutput, left: Array | None, b: RunOutput, right: Array | None) -> ArrayPair:
+    """Compare an output of two saved runs."""
     equal, form = a.form == b.form and a.sha256 == b.sha256, (str(a.form), str(b.form))
     told: dict[str, Any] = {
         "a": form[0],
@@ -439,6 +452,7 @@ def _values(output: RunOutput, item: Item) -> Array:
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
+    """Compare two saved documents of qrun check."""
     left, right = ({model["path"].text: model for model in document["models"]} for document in (first, second))
     if len(left) == len(right) == 1:
         right = {next(iter(left)): next(iter(right.values()))}
@@ -450,7 +464,7 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
     kept = len(before) - len(gone)
     told = settings(first, second)
-    return SavedChecks(a, b, told, tuple(new), tuple(gone), kept, tuple(changed), *lone(left, right))
+    return SavedChecks(a, b, told, tuple(new), tuple(gone), kept, tuple(changed), *unpaired_names(left, right))
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
@@ -465,5 +479,6 @@ def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
 
 
 def _vectors(a: Item, b: Item) -> list[tuple[str, str, str]]:
+    """The recorded vectors whose status changed."""
     left, right = ({v["name"].text: v["status"].text for v in model["vectors"]} for model in (a, b))
     return [(change.name, change.a, change.b) for change in differing_settings(left, right)]

@@ -47,6 +47,7 @@ class Unit:
 
     @property
     def gives(self) -> tuple[str, ...]:
+        """The tensors of the group that can be compared."""
         return self.made if self.given is None else self.given
 
     @property
@@ -68,13 +69,16 @@ class Side(Protocol):
     """
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Model:
+        """The model."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The side's short name."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """The side's name on screens."""
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -112,6 +116,7 @@ class QrunSide:
 
     @property
     def label(self) -> str:
+        """The side's name on screens."""
         from qrun import __version__
 
         parts = [self.backend, "groups fused" if self.fuse else "graph as written"]
@@ -120,6 +125,7 @@ class QrunSide:
 
     @cached_property
     def _ran(self) -> tuple[Model, Mapping[int, tuple[int, ...]]]:
+        """The model as it runs, and the original nodes of each of its nodes."""
         if not self.fuse:
             return self.model, {}
         done = optimize(self.model, frozenset(), self.arith)
@@ -127,14 +133,17 @@ class QrunSide:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
+        """The groups of nodes that run as one."""
         return units_of(self.model, *self._ran)
 
     def run(self, feeds: Values) -> Results:
+        """Run the model and return all tensors."""
         model, known = self._ran[0], set(self.model.producers)
         names = [name for node in model.nodes for name in node.outputs if name in known]
         return self._tensors(model, feeds, names) if names else {}
 
     def alone(self, unit: Unit, values: Values) -> Results:
+        """Run one group of nodes on these values."""
         model, groups = self._ran
         wanted = {node.index for node in unit.group}
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
@@ -142,10 +151,12 @@ class QrunSide:
         return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, names_made_by(part.nodes))
 
     def inside(self, node: Node, graph: str, part: Model) -> Side:
+        """The side of a graph inside a node."""
         return replace(self, model=part)
 
     @property
     def limits(self) -> ResourceLimits:
+        """The limits of memory and time."""
         return {"max_memory": self.max_memory, "max_time": self.max_time}
 
     def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
@@ -199,7 +210,7 @@ def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
     }
     inputs = tuple(TensorType(n, values[n].dtype, values[n].shape) for n in names if n not in constants)
     outputs = tuple(TensorType(name, None, None) for name in sorted(made))
-    moved = tuple(replace(node, index=place) for place, node in enumerate(nodes))
+    moved = tuple(replace(node, index=index) for index, node in enumerate(nodes))
     return replace(model, nodes=moved, inputs=inputs, outputs=outputs, constants=constants, types={}, defaults=())
 
 
@@ -255,11 +266,13 @@ class PeerSide:
 
     @property
     def label(self) -> str:
+        """The side's name on screens."""
 
         return self._peer.label if self._peer else runtime_label(self.backend, self._optimize)
 
     @property
     def units(self) -> tuple[Unit, ...]:
+        """The groups of nodes whose results the runtime shows."""
         nodes = self.model.nodes
         if self._optimize and self.refused is not None:
             return (Unit(nodes[-1], nodes),) if nodes else ()
@@ -268,6 +281,7 @@ class PeerSide:
         )
 
     def run(self, feeds: Values) -> Results:
+        """Run the model and return the tensors that the runtime shows. Raises if it refused the model."""
         if self._peer is None:
             assert self.refused is not None
             raise self.refused
@@ -301,6 +315,7 @@ class PeerSide:
         return made
 
     def inside(self, node: Node, graph: str, part: Model) -> Side:
+        """The side of a graph inside a node."""
         data = self._nodes.inside(node, graph, part)
         return PeerSide(part, self.backend, data=data, optimize=self._optimize, **self._limits)
 

@@ -49,6 +49,7 @@ def tie_distance(exact: Array) -> Array:
 
 
 def _f64(array: Array | None) -> Array:
+    """An array in float64; 0 for None."""
     return np.zeros(()) if array is None else np.asarray(array, np.float64)
 
 
@@ -70,6 +71,7 @@ def _along(array: Array | None, axis: int, x: Array, block: int) -> Array:
 
 
 def _quantize(node: Node, values: Values) -> Array | None:
+    """The real result of QuantizeLinear in steps, before rounding."""
     x, scale, zero = (*values, None)[:3]
     if x is None or (zero is not None and zero.dtype not in _CODES):
         return None
@@ -82,6 +84,7 @@ def _quantize(node: Node, values: Values) -> Array | None:
 
 
 def _conv(node: Node, values: Values) -> Array | None:
+    """The real result of QLinearConv in steps, before rounding."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*values, None, None)[:9]
     integer = find("", "ConvInteger", 10)
     if integer is None or x is None or w is None:
@@ -101,6 +104,7 @@ def _conv(node: Node, values: Values) -> Array | None:
 
 
 def _matmul(node: Node, values: Values) -> Array | None:
+    """The real result of QLinearMatMul in steps, before rounding."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = values
     if a is None or b is None or min(a.ndim, b.ndim) < 2 or not {a.dtype, b.dtype} <= _CODES:
         return None
@@ -114,6 +118,7 @@ def _matmul(node: Node, values: Values) -> Array | None:
 
 
 def _gemm(node: Node, values: Values) -> Array | None:
+    """The real result of QGemm in steps, before rounding."""
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*values, None, None, None)[:9]
     if y_zero is None or a is None or b is None:
         return None
@@ -127,6 +132,7 @@ def _gemm(node: Node, values: Values) -> Array | None:
 
 
 def _unless_wrapped(acc: Array, factor: Array, zero: Array | None) -> Array | None:
+    """acc * factor + zero; None if the sums leave int32."""
     if acc.size and np.abs(acc).max() >= 2**31:
         return None
     return np.asarray(acc * factor + _one(zero))
@@ -157,15 +163,18 @@ def real_operands(node: Node, values: Values) -> list[Array] | None:
 
 
 def _dequantize(node: Node, x: Array, q: Quantizer, values: Values) -> Array:
+    """The real value of an input."""
     zero, scale = (_along(_value(slot, values), parameter_axis(node, q.form), x, 0) for slot in (q.zero_point, q.scale))
     return np.asarray((_f64(x) - zero) * scale)
 
 
 def _value(slot: Slot | None, values: Values) -> Array:
+    """The value of a scale or zero point."""
     return _one(values[slot.place] if slot and slot.place < len(values) else None)
 
 
 def _softmax(node: Node, values: Values) -> Array | None:
+    """The real result of QLinearSoftmax in steps, before rounding."""
     x, x_scale, _, y_scale, y_zero = (*values, None)[:5]
     axis = node.attributes.get("axis", -1)
     if x is None or not x.size or not isinstance(axis, int):

@@ -91,11 +91,13 @@ class Qrun:
     UNSUPPORTED = ("QR201", "QR105", "QR106")
 
     def version(self) -> str:
+        """qrun's version."""
         from qrun import __version__
 
         return __version__
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in qrun; `option` is the backend."""
 
         session = Session(model, backend=option, fuse=False, threads=1)
         made = session.run({name: value.numpy() for name, value in inputs.items()}, list(outputs))
@@ -116,10 +118,12 @@ class OnnxReference:
     )
 
     def version(self) -> str:
+        """Import onnx and return its version."""
         self._onnx, self._reference = import_module("onnx"), import_module("onnx.reference")
         return str(self._onnx.__version__)
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in onnx.reference."""
         evaluator = self._reference.ReferenceEvaluator(self._onnx.load_model_from_string(model))
         with np.errstate(all="ignore"):
             made = evaluator.run(list(outputs), {name: t.numpy() for name, t in inputs.items()})
@@ -139,11 +143,13 @@ class OpenCv:
     )
 
     def version(self) -> str:
+        """Import OpenCV and return its version."""
         self._cv = import_module("cv2")
         self._cv.setNumThreads(1)
         return str(self._cv.__version__)
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in OpenCV."""
         net = self._cv.dnn.readNetFromONNX(np.frombuffer(model, np.uint8))
         for name, value in inputs.items():
             net.setInput(value.numpy(), name)
@@ -169,15 +175,17 @@ class OpenVino:
     )
 
     def version(self) -> str:
+        """Import OpenVINO and return its version."""
         openvino = import_module("openvino")
         self._core = openvino.Core()
         return str(openvino.__version__).partition("-")[0]
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in OpenVINO."""
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
         compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", settings)
         made = compiled({name: t.numpy() for name, t in inputs.items()})
-        return [tensor(made[compiled.output(place)]) for place in range(len(outputs))]
+        return [tensor(made[compiled.output(index)]) for index in range(len(outputs))]
 
 
 class TinyGrad:
@@ -193,12 +201,14 @@ class TinyGrad:
     )
 
     def version(self) -> str:
+        """Import tinygrad and return its version."""
         os.environ.setdefault("DEV", "PYTHON")
         self._grad = import_module("tinygrad")
         self._model = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
         return installed("tinygrad")
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in tinygrad."""
         self._model.seek(0)
         self._model.truncate()
         self._model.write(model)
@@ -223,12 +233,14 @@ class Iree:
     COMPILE = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
 
     def version(self) -> str:
+        """Import IREE and return its version."""
         import_module("iree.compiler")
         self._runtime = import_module("iree.runtime")
         self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
         return installed("iree-base-compiler")
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Compile and run a case in IREE."""
         source, mlir, code = (Path(self._folder.name) / f"m.{suffix}" for suffix in ("onnx", "mlir", "vmfb"))
         source.write_bytes(model)
         for path in (mlir, code):
@@ -277,11 +289,13 @@ class Ort:
     WIDE = "_as_float32"
 
     def version(self) -> str:
+        """Import onnxruntime and return its version."""
         self._ort = import_module("onnxruntime")
         self._ort.set_default_logger_severity(4)
         return str(self._ort.__version__)
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in onnxruntime; `option` is "" for no graph optimizations, or a setting."""
         ort = self._ort
         options = ort.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = 4, 1
@@ -311,6 +325,7 @@ class Ort:
         return bytes(proto.SerializeToString())
 
     def _value(self, given: Tensor) -> Any:
+        """A tensor as OrtValue."""
         if given.type in PLAIN:
             return self._ort.OrtValue.ortvalue_from_numpy(given.numpy())
         bits = np.frombuffer(given.data, np.uint8 if dtype_of(given.type).itemsize == 1 else np.uint16).reshape(

@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 
 from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
-from qrun.comparing.differences import difference_mask, integral, same
+from qrun.comparing.differences import difference_mask, is_integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
@@ -108,10 +108,11 @@ def _right(want: Array, got: Array | None) -> bool:
     if got is None or not same(want, got):
         return False
     a, b = np.asarray(want, np.float32), np.asarray(got, np.float32)
-    return integral(want.dtype) or bool(np.all((np.signbit(a) == np.signbit(b)) | np.isnan(a)))
+    return is_integral(want.dtype) or bool(np.all((np.signbit(a) == np.signbit(b)) | np.isnan(a)))
 
 
 def _changes(first: Response, second: Response) -> bool:
+    """Whether a second run of a case gave another answer."""
     if second.failed or first.outputs.keys() != second.outputs.keys():
         return True
     pairs = [(first.outputs[name], second.outputs[name]) for name in first.outputs]
@@ -164,19 +165,21 @@ def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
     if case.within and wrong.any():
         return bool(np.all(np.abs(a - b) <= case.within))
     margin = case.margin.get(name)
-    if margin is None or not wrong.any() or not integral(want.dtype) or np.any(np.abs(a - b) != 1):
+    if margin is None or not wrong.any() or not is_integral(want.dtype) or np.any(np.abs(a - b) != 1):
         return False
     away = margin[wrong]
     return bool(np.all(away <= NEAR)) and (bool(np.all(away > 0)) or why.cause in ARITHMETIC)
 
 
 def _size(case: Case) -> int:
+    """The number of expected elements."""
     return sum(array.size for array in case.expected.values())
 
 
 def _result_of(
     case: Case, bad: dict[str, Array | None], verdict: str, cause: str, text: str, proved: bool
 ) -> CaseResult:
+    """The result of a case with wrong outputs `bad` (name, array)."""
     elements = tuple(islice(_elements(case, bad), SHOWN))
     count = 0
     for name, got in bad.items():
@@ -187,6 +190,7 @@ def _result_of(
 
 
 def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
+    """The wrong elements of a case."""
     for name, got in bad.items():
         want = case.expected[name]
         if got is None or got.shape != want.shape:
@@ -216,6 +220,7 @@ def _result(
     total: int = 0,
     elements: tuple[Element, ...] = (),
 ) -> CaseResult:
+    """The result of a case."""
     told = {field.name: getattr(case.info, field.name) for field in fields(CaseHead)}
     told |= {"verdict": verdict, "cause": cause, "proved": proved, "text": text}
     return CaseResult(**told, differing=differing, total=total, elements=elements)

@@ -73,9 +73,11 @@ class RuntimeResult:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
+        """The number of cases of each verdict."""
         return count_verdicts(self.cases)
 
     def failing_cases(self, fail_on: Iterable[str]) -> list[CaseResult]:
+        """The cases whose verdict is one of `fail_on`."""
         wanted = set(fail_on)
         return [case for case in self.cases if case.verdict in wanted]
 
@@ -91,6 +93,7 @@ class Judgement:
 
     @property
     def failed(self) -> bool:
+        """Whether any case fails."""
         return any(each.failing_cases(self.fail_on) for each in self.runtimes)
 
 

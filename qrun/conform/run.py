@@ -62,6 +62,7 @@ class _Work:
 
     @property
     def results(self) -> tuple[CaseResult, ...]:
+        """The results so far, in the cases' order."""
         return tuple(self._made[at] for at in sorted(self._made))
 
     def stop(self) -> None:
@@ -81,6 +82,7 @@ class _Work:
             self.stop()
 
     def take(self, mine: CaseRunner) -> None:
+        """Judge cases until none is left, in one thread; `mine` is its runner."""
         while not self._stopped:
             with self._lock:
                 at = next(self._next)
@@ -96,6 +98,8 @@ class _Work:
                 self._progress(done)
 
     def _judge_one(self, mine: CaseRunner, case: Case) -> CaseResult:
+        """Run a case, a second time if it is wrong, and judge it."""
+
         def again() -> Response:
             return mine.run(case, self._limit)
 

@@ -117,6 +117,7 @@ class ProcessRunner:
             return Response({}, CRASHED, f"its answer cannot be read: {type(error).__name__}")
 
     def close(self) -> None:
+        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -126,6 +127,7 @@ class ProcessRunner:
                     stream.close()  # type: ignore[union-attr]
 
     def _start(self) -> None:
+        """Start the process that runs cases."""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._answers: _Answers = SimpleQueue()
         command = [
@@ -155,6 +157,7 @@ class ProcessRunner:
         self.version = str(told["version"])
 
     def _missing_error(self, got: str) -> UnsupportedError:
+        """The QR012 error of a runtime that cannot be used."""
         return UnsupportedError(
             "QR012",
             f"the runtime {self.name} cannot be used",
@@ -193,6 +196,7 @@ def exit_text(code: int | None) -> str:
 
 
 def _read_response(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
+    """A case's response from the worker's message."""
     if "failed" in head:
         return Response({}, str(head["failed"]), str(head["message"]))
     rows, rest = head["outputs"], iter(parts)
@@ -233,9 +237,9 @@ class CommandRunner:
         try:
             self._words = shlex.split(text)
         except ValueError as error:
-            raise _bad(text, str(error)) from None
+            raise _bad_command(text, str(error)) from None
         if not self._words or not all(any(f"{{{word}}}" in part for part in self._words) for word in WORDS):
-            raise _bad(text, "it names not all of {model}, {inputs} and {outputs}")
+            raise _bad_command(text, "it names not all of {model}, {inputs} and {outputs}")
 
     def run(self, case: Case, limit: float) -> Response:
         """Run one case in a new process group, which is killed as a whole when the time is over."""
@@ -248,7 +252,7 @@ class CommandRunner:
             try:
                 done, told = _run_command(command, limit)
             except OSError as error:
-                raise _bad(command[0], f"{error.strerror or error}: {command[0]}") from None
+                raise _bad_command(command[0], f"{error.strerror or error}: {command[0]}") from None
             if done is None:
                 return Response({}, HUNG, f"no answer in {limit:g} s")
             if done:
@@ -295,24 +299,26 @@ def _run_command(command: list[str], limit: float) -> tuple[int | None, str]:
 
 
 def _outputs(case: Case, folder: Path) -> Response:
+    """A case's response from the files that a command wrote."""
 
     found: dict[str, Array | None] = {}
     budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
-    for place, name in enumerate(case.expected or ["y0"]):
-        path = folder / f"output_{place}.pb"
+    for index, name in enumerate(case.expected or ["y0"]):
+        path = folder / f"output_{index}.pb"
         if not path.exists():
             found[name] = None
             continue
         try:
             found[name] = read_tensor(path, budget)[1]
         except QrunError as error:
-            return Response({}, CRASHED, f"output_{place}.pb is no tensor: {error.message}")
+            return Response({}, CRASHED, f"output_{index}.pb is no tensor: {error.message}")
         except Exception as error:
-            return Response({}, CRASHED, f"output_{place}.pb is no tensor: {type(error).__name__}")
+            return Response({}, CRASHED, f"output_{index}.pb is no tensor: {type(error).__name__}")
     return Response(found)
 
 
-def _bad(text: str, got: str) -> CallError:
+def _bad_command(text: str, got: str) -> CallError:
+    """The QR005 error of a --runtime cmd: option."""
     return CallError(
         "QR005",
         f"--runtime cmd:{text[:80]}: this is no command that can run cases",

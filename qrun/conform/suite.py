@@ -127,6 +127,7 @@ class Suite:
         return tuple(CaseInfo(*row) for row in self._rows)
 
     def clause(self, info: CaseInfo) -> Clause:
+        """The clause of the specification that a case tests."""
         return Clause(*self._clauses[info.clause])
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
@@ -142,6 +143,7 @@ class Suite:
         return chosen
 
     def _kind(self, word: str) -> str:
+        """Whether a word of --select is a profile, an operator or a case's id. Raises CallError."""
         for kind in ("profile", "operator", "id"):
             if any(fits(info, kind, word) for info in self.cases):
                 return kind
@@ -174,17 +176,17 @@ def unpack_case(info: CaseInfo, data: bytes) -> Case:
     """Read a case from its part of a block: the head's length, the head as JSON, the model and the arrays' bytes."""
     size = int.from_bytes(data[:4], "little")
     head = json.loads(data[4 : 4 + size])
-    place = 4 + size + head["model"]
-    model = data[4 + size : place]
+    offset = 4 + size + head["model"]
+    model = data[4 + size : offset]
 
     def taken(rows: Iterable[Sequence[Any]]) -> dict[str, Array]:
-        nonlocal place
+        nonlocal offset
         found = {}
         for name, number, shape in rows:
             dtype = DTYPES[number]
             count = int(np.prod(shape, dtype=np.int64))
-            found[name] = np.frombuffer(data, dtype, count, place).reshape(shape)
-            place += count * dtype.itemsize
+            found[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
+            offset += count * dtype.itemsize
         return found
 
     inputs, expected, exact, margin = (taken(head[key]) for key in ("inputs", "expected", "exact", "margin"))
@@ -256,8 +258,8 @@ def write_case(case: Case, folder: Path, outputs: bool = True) -> None:
     data.mkdir(parents=True, exist_ok=True)
     (folder / "model.onnx").write_bytes(case.model)
     for kind, arrays in (("input", case.inputs), ("output", case.expected if outputs else {})):
-        for place, (name, array) in enumerate(arrays.items()):
-            (data / f"{kind}_{place}.pb").write_bytes(tensor_bytes(array, name))
+        for index, (name, array) in enumerate(arrays.items()):
+            (data / f"{kind}_{index}.pb").write_bytes(tensor_bytes(array, name))
 
 
 def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Callable[[int], None]) -> None:
@@ -269,8 +271,8 @@ def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Call
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise CallError("QR008", f"{folder} is not empty", where=[str(folder)], fixes=["name a new folder"])
-        for place, info in enumerate(cases):
-            progress(place)
+        for index, info in enumerate(cases):
+            progress(index)
             _write(suite, info, folder / info.id)
     except OSError as error:
         raise CallError(
@@ -282,6 +284,7 @@ def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Call
 
 
 def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
+    """Write a case as files."""
     case, clause = suite.load(info), suite.clause(info)
     write_case(case, folder)
     told = {

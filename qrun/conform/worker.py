@@ -34,6 +34,7 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _exactly(stream: BinaryIO, length: int) -> bytes:
+    """Read exactly `length` bytes. Raises EOFError."""
     data = bytearray()
     while len(data) < length:
         more = stream.read(length - len(data))
@@ -63,6 +64,7 @@ def main(adapter: str, option: str) -> None:
 
 
 def _answer(outgoing: Any, module: Any, option: str, head: dict[str, Any], parts: list[bytes]) -> None:
+    """Run one case and send the response."""
     model, *arrays = parts
     inputs = {row[0]: Tensor(row[1], tuple(row[2]), data) for row, data in zip(head["inputs"], arrays)}  # noqa: B905
     wanted = {row[0]: (row[1], tuple(row[2])) for row in head["outputs"]}

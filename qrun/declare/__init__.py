@@ -49,4 +49,5 @@ class InNotebook:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
+        """The object as HTML, for notebooks."""
         return str(import_module("qrun.report.notebook").html_of(self))

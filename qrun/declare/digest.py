@@ -26,6 +26,7 @@ def digest(*parts: Bytes) -> str:
 
 
 def _pieces(part: Bytes) -> list[bytes]:
+    """The digests of a part's pieces, computed by two threads."""
     view = memoryview(part)
     made = [b""] * -(-len(view) // _PIECE)
 
@@ -53,6 +54,7 @@ class Content:
 
     @cached_property
     def digest(self) -> str:
+        """The digest of the content; computed once."""
         found, self._parts = digest(*self._parts), ()
         return found
 

@@ -157,6 +157,7 @@ def _write(made: Any) -> None:
 
 
 def _values(self: Any) -> tuple[Any, ...]:
+    """The values of a record's fields."""
     return tuple([getattr(self, name) for name in self._declared[0]])
 
 
@@ -194,6 +195,7 @@ def __delattr__(self: Any, name: str) -> None:
 
 
 def _field_names(*methods: Callable[..., object]) -> dict[str, object]:
+    """Methods by name."""
     return {method.__name__: method for method in methods}
 
 

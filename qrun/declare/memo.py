@@ -27,7 +27,8 @@ class Remembering(Protocol):
     """An object with a memo of its own."""
 
     @property
-    def memo(self) -> Memo: ...
+    def memo(self) -> Memo:
+        """The memo that keeps results."""
 
 
 R = TypeVar("R", bound=Remembering)

@@ -57,14 +57,15 @@ class Registry(Mapping[K, T]):
 def sources(package: str) -> Mapping[str, bytes]:
     """The source of each public module of a package, in order; "" if only its bytecode is there."""
     found: dict[str, bytes] = {}
-    for place in import_module(package).__path__:
-        for file in sorted(os.listdir(place)):
+    for index in import_module(package).__path__:
+        for file in sorted(os.listdir(index)):
             name, _, suffix = file.partition(".")
             if suffix in ("py", "pyc") and not name.startswith("_"):
-                found.setdefault(f"{package}.{name}", _content(os.path.join(place, file)) if suffix == "py" else b"")
+                found.setdefault(f"{package}.{name}", _content(os.path.join(index, file)) if suffix == "py" else b"")
     return found
 
 
 def _content(path: str) -> bytes:
+    """The bytes of a file."""
     with open(path, "rb", buffering=0) as file:
         return file.read()

@@ -64,6 +64,7 @@ class Reloadable:
 
     @property
     def array(self) -> Array:
+        """The elements: in memory, or read from the file again."""
         if self._array is not None:
             return self._array
         assert self.stored is not None
@@ -88,6 +89,7 @@ def _memory(array: Any) -> _Memory | None:
 
 
 def _address(array: Array) -> int:
+    """The address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 

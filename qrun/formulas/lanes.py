@@ -29,14 +29,29 @@ class Number(Protocol):
     def __lshift__(self, other: Any, /) -> Any: ...
     def __neg__(self) -> Any: ...
     def __abs__(self) -> Any: ...
-    def lshr(self, other: Any, /) -> Any: ...
-    def ashr(self, other: Any, /) -> Any: ...
-    def like(self, other: Any, /) -> Any: ...
-    def test(self, how: str, other: Any, /) -> Any: ...
-    def select(self, yes: Any, no: Any, /) -> Any: ...
-    def sqrt(self) -> Any: ...
-    def copysign(self, other: Any, /) -> Any: ...
-    def bitcast(self, element: str, /) -> Any: ...
+    def lshr(self, other: Any, /) -> Any:
+        """Shift bits right; zeros come in."""
+
+    def ashr(self, other: Any, /) -> Any:
+        """Shift bits right; the sign bit comes in."""
+
+    def like(self, other: Any, /) -> Any:
+        """Another number in this one's type and shape."""
+
+    def test(self, how: str, other: Any, /) -> Any:
+        """Compare by LLVM's name of the comparison, such as "olt"."""
+
+    def select(self, yes: Any, no: Any, /) -> Any:
+        """Choose `yes` where this is true, else `no`."""
+
+    def sqrt(self) -> Any:
+        """The square root."""
+
+    def copysign(self, other: Any, /) -> Any:
+        """This magnitude with the other's sign."""
+
+    def bitcast(self, element: str, /) -> Any:
+        """The same bits as another element type."""
 
 
 class Lanes:
@@ -82,10 +97,12 @@ class Lanes:
         return Lanes(self.x << self.like(places).x)
 
     def lshr(self, places: int) -> Lanes:
+        """Shift bits right; zeros come in."""
         unsigned = f"u{self.x.dtype.itemsize}"
         return Lanes((self.x.view(unsigned) >> np.array(places, unsigned)).view(self.x.dtype))
 
     def ashr(self, places: int) -> Lanes:
+        """Shift bits right; the sign bit comes in."""
         return Lanes(self.x >> self.like(places).x)
 
     def __neg__(self) -> Lanes:
@@ -103,14 +120,18 @@ class Lanes:
         return Lanes(met | np.isnan(a) | np.isnan(b) if how[0] == "u" and a.dtype.kind == "f" else met)
 
     def select(self, yes: Any, no: Any) -> Lanes:
+        """Choose `yes` where this is true, else `no`."""
         known = yes if isinstance(yes, Lanes) else no
         return Lanes(np.where(self.x, known.like(yes).x, known.like(no).x))
 
     def sqrt(self) -> Lanes:
+        """The square root."""
         return Lanes(np.sqrt(self.x))
 
     def copysign(self, other: Any) -> Lanes:
+        """This magnitude with the other's sign."""
         return Lanes(np.copysign(self.x, self.like(other).x))
 
     def bitcast(self, element: str) -> Lanes:
+        """The same bits as another element type."""
         return Lanes(self.x.view(_TYPES[element]))

@@ -19,6 +19,7 @@ _MAGIC, _MAGIC_BITS = 1.5 * 2.0**23, 0x4B400000
 
 
 def polynomial(coefficients: Sequence[float], x: Number, fma: Fma) -> Any:
+    """A polynomial by Horner's scheme, with fused multiply-adds; the lowest coefficient comes first."""
     made = x.like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         made = fma(made, x, x.like(coefficient))
@@ -50,6 +51,7 @@ def _clamp(x: Number, low: float, high: float) -> Any:
 
 
 def exp(x: Number, fma: Fma) -> Any:
+    """The exponential function in float32."""
     n, m = _reduce_argument(_clamp(x, *table.EXP_RANGE), table.EXPM1, fma)
     half = n.ashr(1)
     return (1.0 + m) * _power_of_two(half) * _power_of_two(n - half)
@@ -108,6 +110,7 @@ def gelu(x: Number, fma: Fma) -> Any:
 
 
 def swish(x: Number, slope: Any, fma: Fma) -> Any:
+    """x * sigmoid(slope * x) in float32."""
     return x * sigmoid(slope * x, fma)
 
 

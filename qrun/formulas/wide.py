@@ -119,6 +119,7 @@ def sinh(x: Number) -> Any:
 
 
 def cosh(x: Number) -> Any:
+    """The hyperbolic cosine in float64."""
     e = exp(abs(x))
     return (e + 1.0 / e) * 0.5
 
@@ -189,14 +190,17 @@ def _sine(x: Number, quarters: int) -> Any:
 
 
 def sin(x: Number) -> Any:
+    """The sine in float64."""
     return _sine(x, 0)
 
 
 def cos(x: Number) -> Any:
+    """The cosine in float64."""
     return _sine(x, 1)
 
 
 def tan(x: Number) -> Any:
+    """The tangent in float64."""
     count, sine, cosine = _count_quarters(x)
     odd = (count & 1).test("ne", 0)
     return odd.select(-cosine, sine) / odd.select(sine, cosine)
@@ -213,6 +217,7 @@ def _arc(a: Number, b: Number) -> Any:
 
 
 def atan(x: Number) -> Any:
+    """The inverse tangent in float64."""
     return _arc(abs(x), x.like(1.0)).copysign(x)
 
 
@@ -229,6 +234,7 @@ def acos(x: Number) -> Any:
 
 
 def cube(x: Number) -> Any:
+    """x * x * x."""
     return x * x * x
 
 
@@ -256,6 +262,7 @@ def even_power(x: Number, exponent: Any) -> Any:
 
 
 def odd_power(x: Number, exponent: Any) -> Any:
+    """x to the power of an odd integer."""
     return power(x, exponent).copysign(x)
 
 

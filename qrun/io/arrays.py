@@ -47,6 +47,7 @@ _WRITTEN = {
 
 
 def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: str = "") -> CallError:
+    """The QR007 error of a file from which no array can be read."""
     facts = [(label, value) for label, value in (("expected", expected), ("got", got)) if value]
     return CallError(
         "QR007", f"cannot read an array from {source}", where=[source], facts=facts, why=why, fixes=[fix] if fix else []
@@ -111,6 +112,7 @@ class Npz:
             self.members[key] = info
 
     def read(self, key: str, budget: Budget) -> Array:
+        """Read the array of a key."""
         info = self.members[key]
         with _translate_damage(self.source), self._archive.open(info) as member:
             return read_array(member, f"{self.source}[{key}]", budget, info.file_size)
@@ -133,6 +135,7 @@ def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]
 
 @contextmanager
 def _translate_damage(source: str) -> Iterator[None]:
+    """Turn exceptions about a damaged file into QR007 errors."""
     try:
         yield
     except Exception as error:
@@ -185,6 +188,7 @@ def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None,
 
 
 def read_header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    """Read the header of a .npy file: type, shape, whether in Fortran order, length. `start` was read before."""
     magic = start + stream.read(8 - len(start))
     if magic[:6] != NPY[: len(magic)]:
         raise bad_file(source, _looks(magic), "a .npy file", fix=_WRITTEN.get(Path(source).suffix, _WRITTEN[""]))
@@ -226,6 +230,7 @@ def read_header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[
 
 
 def _looks(start: bytes) -> str:
+    """What a file's first bytes look like."""
     for magic, kind in ((ZIP, "a zip archive; .npz files end in .npz"), (b"\x80", "a pickle"), (b"", "")):
         if magic and start.startswith(magic):
             return kind
@@ -233,6 +238,7 @@ def _looks(start: bytes) -> str:
 
 
 def _exactly(stream: IO[bytes], nbytes: int, source: str, what: str) -> bytes | bytearray:
+    """Read exactly `nbytes`. Raises CallError if the file ends before."""
     data = stream.read(min(nbytes, CHUNK))
     if len(data) == nbytes:
         return data
@@ -256,7 +262,7 @@ def write_npy(stream: IO[bytes], array: Array) -> None:
 
 def numbered_files(folder: Path, kind: str) -> Iterator[Path]:
     """Yield ``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
-    place = 0
-    while (path := folder / f"{kind}_{place}.pb").exists():
+    index = 0
+    while (path := folder / f"{kind}_{index}.pb").exists():
         yield path
-        place += 1
+        index += 1

@@ -77,6 +77,7 @@ def check_feeds(
 
 
 def unknown_input(model: Model, name: str, source: str) -> CallError:
+    """The QR002 error of an input name that the model lacks."""
     from shlex import quote
 
     names = [v.name for v in model.inputs]
@@ -93,6 +94,7 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
 def missing_input(
     model: Model, missing: list[TensorType], feeds: Mapping[str, Array], sources: Mapping[str, str]
 ) -> CallError:
+    """The QR001 error of inputs that were not given."""
     given = ", ".join(f"{name} ({sources[name]})" if name in sources else name for name in feeds)
     plural = f" and {len(missing) - 1} more were" if len(missing) > 1 else " was"
     return CallError(
@@ -153,6 +155,7 @@ def _describe_given(array: Array, given: object) -> str:
 
 
 def _masked_error(model: Model, value: TensorType, source: str, array: Any) -> CallError:
+    """The QR003 error of a masked array."""
     hidden = int(np.count_nonzero(array.mask))
     what = f"{source} does not fit input {value.name!r}: {hidden} of its {array.size} elements are masked"
     facts = [("expected", f"{value} without a mask"), ("got", f"a masked array {describe(array.data)}")]
@@ -163,6 +166,7 @@ def _masked_error(model: Model, value: TensorType, source: str, array: Any) -> C
 def _input_mismatch(
     model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch, got: str, written: bool
 ) -> CallError:
+    """The QR003 error of an array whose shape or type does not fit its input."""
     fixes = []
     if problem.origin == SHAPE:
         fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")

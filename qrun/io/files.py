@@ -78,6 +78,7 @@ def check_folder(target: str) -> None:
 
 
 def _check_parent(target: str, parent: str) -> None:
+    """Raise CallError unless files can be written in the folder `parent`."""
     found = _status(parent)
     if found is None or not stat.S_ISDIR(found.st_mode) or not os.access(parent, os.W_OK):
         reason = (
@@ -156,26 +157,27 @@ def _exchange(folder: str, hidden: str, names: Sequence[str]) -> None:
     new = [os.path.join(hidden, str(number)) for number in range(len(names))]
     old = [f"{path}.old" for path in new]
     try:
-        for place, fresh, kept in zip(places, new, old, strict=True):
-            if os.path.isdir(place):
-                raise IsADirectoryError(errno.EISDIR, f"{os.path.basename(place)} in it is a folder")
-            if os.path.lexists(place):
-                if os.path.isfile(place):
-                    os.chmod(fresh, os.stat(place).st_mode & 0o777)
-                os.rename(place, kept)
-        for place, fresh in reversed(list(zip(places, new, strict=True))):
-            os.rename(fresh, place)
+        for index, fresh, kept in zip(places, new, old, strict=True):
+            if os.path.isdir(index):
+                raise IsADirectoryError(errno.EISDIR, f"{os.path.basename(index)} in it is a folder")
+            if os.path.lexists(index):
+                if os.path.isfile(index):
+                    os.chmod(fresh, os.stat(index).st_mode & 0o777)
+                os.rename(index, kept)
+        for index, fresh in reversed(list(zip(places, new, strict=True))):
+            os.rename(fresh, index)
     except BaseException:
-        for place, fresh, kept in zip(places, new, old, strict=True):
+        for index, fresh, kept in zip(places, new, old, strict=True):
             if not os.path.lexists(fresh):
-                os.unlink(place)
+                os.unlink(index)
             if os.path.lexists(kept):
-                os.rename(kept, place)
+                os.rename(kept, index)
         raise
 
 
 @contextmanager
 def _report_errors(target: str) -> Iterator[None]:
+    """Turn OSError into an error that names the target."""
     try:
         yield
     except OSError as error:
@@ -202,12 +204,12 @@ def _take(path: str) -> tuple[str, int] | None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return None
-    place = os.path.join(path, _LOCK)
+    index = os.path.join(path, _LOCK)
     try:
-        lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        lock = os.open(index, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except (FileExistsError, FileNotFoundError):
         return None
-    if _lock(lock, place) is not False:
+    if _lock(lock, index) is not False:
         return path, lock
     os.close(lock)
     return None
@@ -219,13 +221,13 @@ def _remove_abandoned(path: str) -> None:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or (sys.platform != "win32" and found.st_uid != os.geteuid()):
             return
-        place = os.path.join(path, _LOCK)
+        index = os.path.join(path, _LOCK)
         try:
-            lock = os.open(place, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            lock = os.open(index, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
         except FileNotFoundError:
             os.rmdir(path)
             return
-        if _lock(lock, place):
+        if _lock(lock, index):
             _discard(path, lock)
         else:
             os.close(lock)

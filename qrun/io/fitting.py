@@ -83,10 +83,11 @@ def _reshape_fix(shape: Sequence[int], want: Dims) -> str:
 
 
 def _wrong_sizes(shape: Sequence[int], want: Dims, name: str) -> str:
+    """The sentence that says which axes of an array have a wrong size."""
     if len(shape) != len(want):
         axes = "1 axis" if len(want) == 1 else f"{len(want)} axes"
         return f"{name} must have {axes}, not {len(shape)}"
-    wrong = [(place, w, n) for place, (w, n) in enumerate(zip(want, shape, strict=True)) if w not in (None, n)]
+    wrong = [(index, w, n) for index, (w, n) in enumerate(zip(want, shape, strict=True)) if w not in (None, n)]
     axes, wanted, got = (" and ".join(map(str, column)) for column in zip(*wrong, strict=True))
     return f"{'axes' if len(wrong) > 1 else 'axis'} {axes} of {name} must have size {wanted}, not {got}"
 
@@ -169,6 +170,7 @@ def _range(dtype: np.dtype) -> tuple[int, int] | None:
 
 
 def _same_values(array: Array, dtype: np.dtype) -> bool:
+    """Whether an array keeps all of its values in another type."""
     source, target = _range(array.dtype), _range(dtype)
     if source and target:
         return not array.size or bool(target[0] <= array.min() and array.max() <= target[1])
@@ -178,6 +180,7 @@ def _same_values(array: Array, dtype: np.dtype) -> bool:
 
 
 def _numpy_name(dtype: np.dtype) -> str:
+    """The type as one writes it in Python."""
     if dtype.kind == "O":
         return "str"
     return f"{'ml_dtypes' if is_extension(dtype) else 'np'}.{dtype.name}"

@@ -13,12 +13,13 @@ import numpy as np
 from qrun.errors import CallError
 from qrun.io import fitting
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.compound import absent, sequence, wrap_value
+from qrun.ir.compound import empty_optional, sequence, wrap_value
 from qrun.ir.types import integer_range, type_name
 from qrun.shapes import MOST_AXES
 
 
-def cut(text: str, size: int = 40) -> str:
+def shorten(text: str, size: int = 40) -> str:
+    """The beginning of a text."""
     return text if len(text) <= size else text[: size - 3] + "..."
 
 
@@ -46,13 +47,17 @@ def parse(text: str, objects: bool = False) -> Any:
 
 
 def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
+    """The QR005 error of an inline value that is not JSON."""
     ends = error.pos >= len(text.rstrip())
     return CallError(
         "QR005",
-        f"{cut(text)} is {'incomplete JSON' if ends else 'not JSON'}, and no file has that name",
+        f"{shorten(text)} is {'incomplete JSON' if ends else 'not JSON'}, and no file has that name",
         facts=[
             ("expected", "a list such as [[1,2],[3,4]]"),
-            ("got", "the end of the text inside the list" if ends else f"{cut(text[error.pos :], 20)!r}: {error.msg}"),
+            (
+                "got",
+                "the end of the text inside the list" if ends else f"{shorten(text[error.pos :], 20)!r}: {error.msg}",
+            ),
         ],
         fixes=["close every bracket, and quote the list for the shell"]
         if ends
@@ -83,7 +88,7 @@ def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
     and null as an absent optional value."""
     held = stated.element and replace(stated.element, name=stated.name)
     if stated.kind == "optional" and held is not None:
-        return absent() if data is None else to_value(model, held, data, text)
+        return empty_optional() if data is None else to_value(model, held, data, text)
     if stated.kind == "sequence" and held is not None and held.kind == "tensor" and isinstance(data, list):
         return sequence([to_array(model, held, item, text) for item in data], held.dtype)
     if stated.kind == "tensor":
@@ -130,13 +135,14 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
     except RecursionError:
         return to_array(model, value, _too_deep(), text)
     except _Unfit as error:
-        what = f"{cut(text)} does not fit input {value.name!r}"
+        what = f"{shorten(text)} does not fit input {value.name!r}"
         where = [model.label, f"input {value.name}"]
         facts = [("expected", str(value)), ("got", error.got)]
         raise CallError("QR003", what, where=where, facts=facts, fixes=error.fixes) from None
 
 
 def _flat_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    """Values of an inline list as an array. Raises _Unfit if they do not fit the type."""
     kinds = {type(item) for item in flat}
     if dtype.kind == "O":
         if kinds - {str}:
@@ -152,10 +158,11 @@ def _flat_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:
         raise _Unfit("values that are not numbers")
     if dtype.kind == "c":
         raise _Unfit("JSON, which has no complex numbers", "give a .npy file")
-    return _integers(dtype, flat) if "int" in type_name(dtype) else _floats(dtype, flat)
+    return _integer_array(dtype, flat) if "int" in type_name(dtype) else _floats(dtype, flat)
 
 
-def _integers(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+def _integer_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    """Integers as an array. Raises _Unfit if they do not fit the type."""
     low, high = integer_range(dtype)
     wrong = next((v for v in flat if type(v) is not int or not low <= v <= high), None)
     if wrong is not None:
@@ -164,6 +171,7 @@ def _integers(dtype: np.dtype[Any], flat: list[Any]) -> Array:
 
 
 def _floats(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    """Numbers as an array. Raises _Unfit if they do not fit the type."""
     try:
         wide = np.array([float(v) for v in flat], np.float64)
     except OverflowError:

@@ -16,7 +16,8 @@ from qrun.ir.types import is_extension
 Shape = tuple[int | str | None, ...]
 
 
-def twice(model: Model, name: str, first: str, second: str) -> CallError:
+def repeated_input(model: Model, name: str, first: str, second: str) -> CallError:
+    """The QR005 error of an input that is given twice."""
     what = f"input {name!r} is given twice"
     facts = [("first", first), ("second", second)]
     fixes = ["-i NAME=FILE says which input a file is for"]
@@ -41,7 +42,7 @@ def no_name(model: Model, spec: str, value: TensorType | None) -> CallError:
     return CallError("QR005", f"-i {shown} does not say which input it is for", where=[model.label], fixes=[fix])
 
 
-def several(model: Model, name: str, rest: str, others: Sequence[str]) -> CallError:
+def several_inputs(model: Model, name: str, rest: str, others: Sequence[str]) -> CallError:
     """The error for several inputs in one option: ``a=a.npy,b=b.npy``."""
     for other in others:
         rest = rest.replace(f",{other}=", f"\n{other}=")
@@ -90,7 +91,8 @@ def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str)
     return error
 
 
-def image(spec: str, value: TensorType | None) -> CallError:
+def image_file(spec: str, value: TensorType | None) -> CallError:
+    """The QR007 error of an image, with a recipe that converts it."""
     dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
     mode, size, layout = _picture(value.shape if value is not None else None)
     scaled = "(x / 255)" if "float" in dtype else "(x.astype(np.int16) - 128)" if dtype == "int8" else "x"

@@ -69,11 +69,11 @@ class Parts:
 
     def add(self, known: Mapping[str, TensorType], name: str, array: Array, source: str) -> bool:
         """Add the array if its name is that of a tensor in a known compound input. Returns whether it is."""
-        place = None if name in known else _PART.fullmatch(name)
-        if place is None or place[1] not in known or known[place[1]].kind == "tensor":
+        index = None if name in known else _PART.fullmatch(name)
+        if index is None or index[1] not in known or known[index[1]].kind == "tensor":
             return False
-        self.found.setdefault(place[1], {})[place[2]] = array
-        self.sources.setdefault(place[1], source)
+        self.found.setdefault(index[1], {})[index[2]] = array
+        self.sources.setdefault(index[1], source)
         return True
 
     def values(self) -> Iterator[tuple[str, Array, str]]:
@@ -100,13 +100,15 @@ class _Reader:
 
     @property
     def known(self) -> dict[str, TensorType]:
+        """The model's inputs by name, with those that have defaults."""
         return _inputs_by_name(self.model)
 
     def give(self, name: str, array: Array, source: str) -> None:
+        """Take an array as the value of an input. Raises CallError for unknown and repeated names."""
         if name not in self.known:
             raise unknown_input(self.model, name, source)
         if name in self.feeds.arrays:
-            raise inputerrors.twice(self.model, name, self.feeds.sources[name], source)
+            raise inputerrors.repeated_input(self.model, name, self.feeds.sources[name], source)
         value = self.known[name]
         if value.dtype is not None:
             array, done = restore(array, value.dtype)
@@ -117,6 +119,7 @@ class _Reader:
         self.feeds.sources[name] = source
 
     def read(self, spec: str) -> None:
+        """Read one -i option: FILE, or NAME=FILE or value."""
         name, rest = split_name(self.model, spec)
         if not rest:
             raise inputerrors.no_file(self.model, name, spec)
@@ -131,6 +134,7 @@ class _Reader:
             self.path(spec)
 
     def read_named(self, name: str, rest: str) -> None:
+        """Read the value of a named input: an inline list, or a file."""
         from qrun.io import inline
 
         others = [other for other in self.known if f",{other}=" in rest]
@@ -138,16 +142,16 @@ class _Reader:
             value = inline.parse(rest, self.known[name].kind != "tensor")
         except CallError:
             if others:
-                raise inputerrors.several(self.model, name, rest, others) from None
+                raise inputerrors.several_inputs(self.model, name, rest, others) from None
             raise
         if value is not inline.NOTHING:
             array = inline.to_value(self.model, self.known[name], value, rest)
-            self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
-            self.give(name, array, inline.cut(rest))
+            self.feeds.notes.append(f"input {name}: {inline.shorten(rest)} read as {describe(array)}")
+            self.give(name, array, inline.shorten(rest))
             self.feeds.written.add(name)
             return
         if others and not os.path.exists(rest):
-            raise inputerrors.several(self.model, name, rest, others)
+            raise inputerrors.several_inputs(self.model, name, rest, others)
         try:
             found = self.load(rest, self.known[name])
         except CallError as error:
@@ -169,6 +173,7 @@ class _Reader:
         return free[0] if free else None
 
     def path(self, spec: str) -> None:
+        """Read a file, folder or stdin that names no input."""
         value = self.free()
         if spec[:1] == "[" and not os.path.exists(spec):
             raise inputerrors.no_name(self.model, spec, value)
@@ -185,11 +190,12 @@ class _Reader:
             self.nameless += [(array, source) for array in found]
 
     def load(self, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
+        """The arrays of a file: by name from an archive, else in order. `value` is the next free input."""
         path = Path(spec)
         if spec == "-":
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
         if path.suffix.lower() in _IMAGES:
-            raise inputerrors.image(spec, value)
+            raise inputerrors.image_file(spec, value)
         if os.path.isdir(path):
             return self.folder(path)
         if (row := _ROW.fullmatch(spec)) and not path.exists():
@@ -208,14 +214,15 @@ class _Reader:
                 return self.archive(spec, stream)
         return [arrays.read_npy(path, self.budget)]
 
-    def row(self, file: str, place: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
+    def row(self, file: str, number: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
         """Read one row of a file with a leading axis of samples: ``x.npy[17]``."""
         from qrun.io.rows import one_row
 
-        found = one_row(file, place, spec, lambda key: self.known.get(key) or value, self.budget)
+        found = one_row(file, number, spec, lambda key: self.known.get(key) or value, self.budget)
         return [found[""]] if "" in found else found
 
     def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:
+        """The arrays of an .npz file. Raises CallError if it is empty."""
         found = arrays.read_npz(spec, stream, self.budget)
         if not found and self.model.inputs:
             names = [value.name for value in self.model.inputs]
@@ -225,6 +232,7 @@ class _Reader:
         return found
 
     def folder(self, path: Path) -> list[Array]:
+        """The arrays of input_0.pb, input_1.pb, ... in a folder."""
         from qrun.ir.tensorfile import read_value
 
         files = list(arrays.numbered_files(path, "input"))
@@ -243,6 +251,7 @@ class _Reader:
         return found
 
     def take_stdin(self) -> IO[bytes]:
+        """The stream of stdin. Raises CallError if it was read before, or is a terminal."""
         if self.stdin is None:
             fixes = ["write one of them to a file first"]
             raise CallError("QR005", "only one - may read stdin", facts=[("got", "a second -")], fixes=fixes)
@@ -252,6 +261,7 @@ class _Reader:
         return stream
 
     def assign_nameless(self) -> None:
+        """Give arrays without a name to the free inputs, in order. Raises CallError if there are too many."""
         free = [v.name for v in self.model.inputs if v.name not in self.feeds.arrays]
         if len(self.nameless) > len(free):
             array, source = self.nameless[len(free)]
@@ -333,4 +343,5 @@ def split_name(model: Model, spec: str) -> tuple[str, str]:
 
 
 def _inputs_by_name(model: Model) -> dict[str, TensorType]:
+    """The model's inputs by name, with those that have defaults."""
     return {v.name: v for v in (*model.inputs, *model.defaults)}

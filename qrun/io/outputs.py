@@ -27,9 +27,9 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
     """
     if target == "-":
         if stdout_taken:
-            raise _bad("stdout cannot hold both JSON and tensors", target, "-o out.npz --json")
+            raise _bad_target("stdout cannot hold both JSON and tensors", target, "-o out.npz --json")
         if sys.stdout is None or sys.stdout.isatty():
-            raise _bad("-o - writes .npy data, and stdout is a terminal", target, "qrun MODEL -o - > y.npy")
+            raise _bad_target("-o - writes .npy data, and stdout is a terminal", target, "qrun MODEL -o - > y.npy")
         return
     path = Path(target)
     if is_folder(target):
@@ -37,7 +37,7 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
         return
     if path.suffix == ".npy":
         if len(names) != 1:
-            raise _bad(
+            raise _bad_target(
                 f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}",
                 target,
                 f"-o {path.with_suffix('.npz')}",
@@ -46,7 +46,7 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
         check_keys(names)
     else:
         folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
-        raise _bad(
+        raise _bad_target(
             f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
             target,
             folder or "out.npz, out.npy (one output), DIR/ or -",
@@ -70,6 +70,7 @@ def _same_file(first: str, second: str) -> bool:
 
 
 def is_folder(target: str) -> bool:
+    """Whether a target names a folder."""
     return target.endswith(("/", os.sep)) or os.path.isdir(target)
 
 
@@ -97,7 +98,9 @@ def save(
         sys.stdout.buffer.flush()
         return notes
     if Path(target).suffix == ".npy" and len(stored) != 1:
-        raise _bad(f"{target} holds one array, and there are {len(stored)}", target, f"-o {Path(target).stem}.npz")
+        raise _bad_target(
+            f"{target} holds one array, and there are {len(stored)}", target, f"-o {Path(target).stem}.npz"
+        )
     with replace_file(target) as stream:
         if Path(target).suffix == ".npy":
             write_npy(stream, next(iter(stored.values())))
@@ -140,6 +143,7 @@ def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], extra: Sequence[str]) -> None:
+    """Write inputs, outputs and extra tensors as numbered .pb files."""
     kinds = {
         "input": dict(inputs),
         "output": {name: array for name, array in outputs.items() if name not in extra},
@@ -160,11 +164,12 @@ def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, by
     from qrun.ir.tensorfile import value_bytes
 
     for kind, arrays in kinds.items():
-        for place, (name, array) in enumerate(arrays.items()):
-            yield f"{kind}_{place}.pb", value_bytes(array, name)
+        for index, (name, array) in enumerate(arrays.items()):
+            yield f"{kind}_{index}.pb", value_bytes(array, name)
 
 
-def _bad(message: str, target: str, fix: str) -> CallError:
+def _bad_target(message: str, target: str, fix: str) -> CallError:
+    """The QR005 error of an -o option."""
     return CallError("QR005", message, facts=[("got", f"-o {target}")], fixes=[fix])
 
 

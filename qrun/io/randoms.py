@@ -51,26 +51,27 @@ def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for value, sizes in axes:
         image = _image_axes(value, sizes)
-        for place, size in enumerate(sizes):
+        for index, size in enumerate(sizes):
             if isinstance(size, str) and size in free:
-                kind = _kind(value, sizes, place, image)
+                kind = _kind(value, sizes, index, image)
                 found[size] = min(found.get(size, kind), kind, key=_ORDER.index)
     return found
 
 
-def _kind(value: TensorType, sizes: Sequence[int | str], place: int, image: Sequence[int]) -> Kind:
-    rank, name = len(sizes), str(sizes[place])
+def _kind(value: TensorType, sizes: Sequence[int | str], axis: int, image: Sequence[int]) -> Kind:
+    """What axis number `axis` of an input stands for, such as its batch or an image's height."""
+    rank, name = len(sizes), str(sizes[axis])
     if is_batch_name(name):
         return "batch"
-    if place in image:
+    if axis in image:
         return "image"
-    if rank == 4 and place == 1 and image == (2, 3):
+    if rank == 4 and axis == 1 and image == (2, 3):
         return "channels"
     if _SEQUENCE.search(name):
         return "sequence"
-    if place == 0 and (rank > 1 or not _is_float(value)):
+    if axis == 0 and (rank > 1 or not _is_float(value)):
         return "batch"
-    if rank == 3 and place == 1 and isinstance(sizes[0], int) and isinstance(sizes[2], int):
+    if rank == 3 and axis == 1 and isinstance(sizes[0], int) and isinstance(sizes[2], int):
         return "batch" if sizes[0] > 1 else "state"  # layers of a recurrent network, its batch and width
     return "sequence"
 
@@ -90,6 +91,7 @@ def _image_axes(value: TensorType, sizes: Sequence[int | str]) -> tuple[int, ...
 
 
 def _is_float(value: TensorType) -> bool:
+    """Whether an input takes floating-point numbers."""
     return value.dtype is not None and "float" in type_name(value.dtype)
 
 
@@ -166,6 +168,7 @@ class Wholes:
 
 
 def _axis(node: Node, axis: int | str) -> int:
+    """An axis of a node: a number, or the name of the attribute that has it."""
     found = node.attributes.get(axis, 0) if isinstance(axis, str) else axis
     return found if isinstance(found, int) else 0
 
@@ -174,8 +177,8 @@ def _input_tensor(node: Node, name: str) -> str:
     """The tensor that the node reads as the input of this name; "" if it is omitted."""
     definition = find(node.domain, node.op_type, node.version)
     names = [p.name for p in definition.inputs] if definition else []
-    place = names.index(name) if name in names else len(node.inputs)
-    return node.inputs[place] if place < len(node.inputs) else ""
+    index = names.index(name) if name in names else len(node.inputs)
+    return node.inputs[index] if index < len(node.inputs) else ""
 
 
 def _nearest_type(model: Model, tensor: str) -> TensorType | None:
@@ -201,6 +204,7 @@ def _types(model: Model) -> Mapping[str, TensorType]:
 
 @once_per_model
 def _axes(model: Model) -> frozenset[int | str]:
+    """The sizes and names of all axes of the model's inputs."""
     return frozenset(size for value in model.fed.values() for size in value.sizes)
 
 
@@ -228,8 +232,8 @@ def _length_readers(model: Model, name: str) -> Iterator[tuple[Node, Whole]]:
             definition = find(node.domain, node.op_type, node.version)
             if definition is None:
                 continue
-            for place, tensor in enumerate(node.inputs):
-                whole = definition.wholes.get(definition.param(place)) if tensor == name else None
+            for index, tensor in enumerate(node.inputs):
+                whole = definition.wholes.get(definition.param(index)) if tensor == name else None
                 if whole is not None:
                     yield node, whole
             if node.inputs[0] == name and (definition.form == "moves" or node.op_type in ("Cast", "Identity")):
@@ -282,6 +286,7 @@ class RandomFeeds:
         return "; ".join(parts)
 
     def _list_arrays(self, names: Sequence[str]) -> str:
+        """Some inputs with their shapes and types, in words."""
         shown = ", ".join(f"{name} {describe(self.arrays[name])}" for name in names[:_SHOWN])
         return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
@@ -357,7 +362,7 @@ def _draw(
     """Draw random arrays of these shapes, or with the sizes that `wholes` knows. own: the sizes that qrun chose."""
     made: dict[str, Array] = {}
     full: list[str] = []
-    places = {v.name: place for place, v in enumerate(model.inputs)}
+    places = {v.name: index for index, v in enumerate(model.inputs)}
     for value in wanted:
         rng = np.random.default_rng([seed, places[value.name]])
 
@@ -431,12 +436,14 @@ def _value(model: Model, value: TensorType, tensor: Callable[[TensorType], Array
 
 
 def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input, with a size for each free axis. Raises CallError if its rank is unknown."""
     if value.shape is None:
         raise _not_random(model, value, "an unknown number of dimensions")
     return tuple(dim if isinstance(dim, int) else symbols[dim] for dim in value.sizes)
 
 
 def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Random elements for an input. Raises CallError for text."""
     dtype = value.dtype
     assert dtype is not None
     name = type_name(dtype)
@@ -464,6 +471,7 @@ def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.ran
 
 
 def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
+    """The QR001 error of an input for which no random data can be made."""
     return CallError(
         "QR001",
         f"input {value.name!r} has {what}: qrun cannot make random data for it",

@@ -68,6 +68,7 @@ class _RowArray(RowFile):
         self.dtype, self.shape, self.source, self._array = array.dtype, array.shape, source, array
 
     def read(self, start: int, stop: int) -> Array:
+        """The rows from `start` to `stop`."""
         return np.ascontiguousarray(self._array[start:stop])
 
 
@@ -90,15 +91,15 @@ def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
 
 
 def one_row(
-    file: str, place: int, spec: str, stated: Callable[[str], TensorType | None], budget: Budget
+    file: str, number: int, spec: str, stated: Callable[[str], TensorType | None], budget: Budget
 ) -> dict[str, Array]:
     """Read one row of each array of a file, by key, with a leading axis of one, which is dropped if the input has one
     axis less. stated: returns the input of a key. spec: the SPEC, for messages. Raises CallError."""
     found = {}
     for key, rows in row_files(Path(file), budget).items():
-        if place >= len(rows):
+        if number >= len(rows):
             raise bad_file(spec, f"{len(rows)} rows", f"a row from 0 to {len(rows) - 1}")
-        row, value = rows.read(place, place + 1), stated(key)
+        row, value = rows.read(number, number + 1), stated(key)
         short = value is not None and value.shape is not None and len(value.shape) == row.ndim - 1
         found[key] = row[0] if short else row
     return found
@@ -142,6 +143,7 @@ def _array(stream: IO[bytes], source: str, budget: Budget, size: int | None = No
 
 
 def _member(archive: Npz, key: str, stream: IO[bytes], budget: Budget) -> RowFile:
+    """The rows of an archive's array: read in place if stored, else unpacked to a temporary file."""
     info = archive.members[key]
     source = f"{archive.source}[{key}]"
     if info.compress_type == ZIP_STORED and not info.flag_bits & 1:

@@ -21,7 +21,7 @@ def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
     either, and the model has one input, its .npy and .pb files (except output_*).
     """
     parts = [part for spec in specs for part in _members(model, spec)]
-    if len(parts) > 1 and all(_whole(model, part) for part in parts):
+    if len(parts) > 1 and all(_gives_all_inputs(model, part) for part in parts):
         return [(part,) for part in parts]
     return [tuple(specs)]
 
@@ -43,18 +43,21 @@ def _members(model: Model, spec: str) -> list[str]:
 
 
 def _is_set(path: Path) -> bool:
+    """Whether a folder holds the inputs of one sample."""
     return (path / "input_0.pb").exists()
 
 
 def _is_archive(path: Path) -> bool:
+    """Whether a file is an .npz archive."""
     return path.suffix.lower() == ".npz"
 
 
 def _is_array(path: Path) -> bool:
+    """Whether a file is an array that can be an input."""
     return path.suffix.lower() in _ARRAYS and not path.name.startswith("output_")
 
 
-def _whole(model: Model, spec: str) -> bool:
+def _gives_all_inputs(model: Model, spec: str) -> bool:
     """Does this spec give every input of the model?"""
     if spec == "-" or split_name(model, spec)[0]:
         return False

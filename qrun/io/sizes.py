@@ -40,7 +40,7 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
         if name in values:
             shape = _numbers(dims)
             if shape is None:
-                raise _no_size(model, spec, dims, _whole(values[name]))
+                raise _no_size(model, spec, dims, _batch_fix(values[name]))
             _bind_shape(model, values[name], shape, symbols, spec)
             shapes[name] = shape
         elif symbol in known:
@@ -56,6 +56,7 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
 
 
 def _numbers(dims: str) -> tuple[int, ...] | None:
+    """The sizes of a text such as 1x3x224; None if it is none."""
     parts = dims.split("x") if dims else []
     if not all(p.isascii() and p.isdigit() and len(p) < 20 and int(p) <= MAX_SIZE for p in parts):
         return None
@@ -63,6 +64,7 @@ def _numbers(dims: str) -> tuple[int, ...] | None:
 
 
 def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols: dict[str, int], spec: str) -> None:
+    """Note the sizes of the input's free axes. Raises CallError if the shape does not fit."""
     fits = value.shape is None or len(value.shape) == len(shape)
     for dim, want, got in zip(value.shape or (), value.sizes, shape, strict=False):
         if isinstance(dim, str):
@@ -76,17 +78,20 @@ def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols
 
 
 def _bad_shape(model: Model, spec: str, expected: str, got: str, fix: str) -> CallError:
+    """The QR003 error of a --shape option that does not fit."""
     what = f"--shape {spec} does not fit the model"
     return CallError("QR003", what, where=[model.label], facts=[("expected", expected), ("got", got)], fixes=[fix])
 
 
 def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
+    """The QR005 error of a --shape option without a usable size."""
     what = f"--shape {spec} has no size that a tensor can have"
     facts = [("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")]
     return CallError("QR005", what, where=[model.label], facts=facts, fixes=[like])
 
 
 def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> CallError:
+    """The QR005 error of a --shape option that names neither an input nor a dimension."""
     meant = [_suggest_spec(part, known, values) for part in spec.split(",")]
     return CallError(
         "QR005",
@@ -129,12 +134,12 @@ def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
     last = [*[1] * len(value.shape), *given][-len(value.shape) :] if value.shape else []
     bound: dict[str, int] = {}
     return [
-        d if isinstance(d, int) else bound.setdefault(d or f"[{place}]", n)
-        for place, (d, n) in enumerate(zip(value.shape, last, strict=True))
+        d if isinstance(d, int) else bound.setdefault(d or f"[{index}]", n)
+        for index, (d, n) in enumerate(zip(value.shape, last, strict=True))
     ]
 
 
-def _whole(value: TensorType) -> str:
+def _batch_fix(value: TensorType) -> str:
     """The fix: a --shape for the input, if all its sizes but the first are fixed."""
     if value.shape is None or any(not isinstance(d, int) for d in value.shape[1:]):
         return TRIED
@@ -146,8 +151,8 @@ def _suggest_spec(spec: str, known: Collection[str], values: Mapping[str, Tensor
     "" if no name is near. A spec that gives a named dimension by its place, as ``x[0]=4``, gets the name.
     """
     for value in values.values():
-        for place, dim in enumerate(value.sizes):
-            if isinstance(dim, str) and spec.startswith(f"{value.name}[{place}]="):
+        for index, dim in enumerate(value.sizes):
+            if isinstance(dim, str) and spec.startswith(f"{value.name}[{index}]="):
                 return f"{dim}={spec.rpartition('=')[2]}"
     for sign in ":=":
         name, found, sizes = spec.rpartition(sign)
@@ -162,6 +167,7 @@ def _suggest_spec(spec: str, known: Collection[str], values: Mapping[str, Tensor
 
 
 def _rank(value: TensorType, unknown: int) -> int:
+    """The number of axes; `unknown` if the model does not state it."""
     return unknown if value.shape is None else len(value.shape)
 
 

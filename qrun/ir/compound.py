@@ -42,6 +42,7 @@ class Compound(np.ndarray):
 
 
 def _build(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]) -> Compound:
+    """A compound value from its elements."""
     made = np.zeros(shape, kind).view(Compound)
     made.elements = tuple(elements)
     return made
@@ -55,7 +56,7 @@ def sequence(elements: Iterable[Array], element: np.dtype[Any] | None = None) ->
     return made
 
 
-def absent() -> Compound:
+def empty_optional() -> Compound:
     """An empty optional value."""
     return _build((), OPTIONAL, ())
 
@@ -66,6 +67,7 @@ def maps(keys: Array, values: Array) -> Compound:
 
 
 def is_compound(value: Array) -> bool:
+    """Whether a value is a sequence, map or optional."""
     return isinstance(value, Compound)
 
 
@@ -111,7 +113,7 @@ def _parts(value: Array) -> dict[str, Array]:
         return dict(zip((".keys", ".values"), value.elements, strict=True))
     if value.dtype == SEQUENCE and not value.elements:
         return {"[]": np.zeros(0, value.element or np.float32)}
-    return {f"[{place}]": element for place, element in enumerate(value.elements)}
+    return {f"[{index}]": element for index, element in enumerate(value.elements)}
 
 
 def numbers(value: Array) -> Array:
@@ -167,12 +169,12 @@ def join_tensors(found: Mapping[str, Array]) -> Compound | None:
         return maps(keys, values) if fits else None
     if found.keys() == {"[]"}:
         return sequence((), found["[]"].dtype)
-    if found.keys() != {f"[{place}]" for place in range(len(found))} or len({a.dtype for a in found.values()}) > 1:
+    if found.keys() != {f"[{index}]" for index in range(len(found))} or len({a.dtype for a in found.values()}) > 1:
         return None
-    return sequence(found[f"[{place}]"] for place in range(len(found)))
+    return sequence(found[f"[{index}]"] for index in range(len(found)))
 
 
-def apart(value: Array, from_: Iterable[Array]) -> Array:
+def copy_shared(value: Array, from_: Iterable[Array]) -> Array:
     """The value; elements of a compound that may share memory with these arrays are copied."""
     if not isinstance(value, Compound) or not value.elements:
         return value
@@ -207,6 +209,7 @@ def of_type(value: Array, stated: TensorType) -> bool:
 
 
 def _keys(stated: TensorType) -> np.dtype[Any] | None:
+    """The type of a map's keys; None for other types."""
     return stated.key if stated.kind == "map" or stated.element is None else stated.element.key
 
 
@@ -221,7 +224,7 @@ def wrap_value(value: Any, stated: TensorType) -> Array:
     held = stated.element
     if stated.kind == "optional":
         if value is None:
-            return absent()
+            return empty_optional()
         if held is None or held.kind == "tensor":
             return texts(np.asarray(value), held.dtype if held else None)
         return wrap_value(value, held)
@@ -246,6 +249,7 @@ def as_input(value: Any, stated: TensorType) -> Array:
 
 
 def _array(value: Any) -> Array:
+    """A value as an array; empty if it makes none."""
     try:
         return np.asarray(value)
     except ValueError:  # the elements make no array

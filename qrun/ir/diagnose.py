@@ -69,8 +69,8 @@ _KINDS = (
 
 def _kind(data: bytes) -> tuple[str, str] | None:
     """The format of the file, and a fix; None if the format is unknown."""
-    for place, magic, kind, fix in _KINDS:
-        if data.startswith(magic, place):
+    for index, magic, kind, fix in _KINDS:
+        if data.startswith(magic, index):
             return kind, fix
     start = data[:400].lstrip()
     if data.startswith(b"PK\3\4"):
@@ -139,6 +139,7 @@ def _tensorflow(data: bytes) -> tuple[str, str] | None:
 
 
 def _error(label: str, what: str, got: str, fix: str, expected: str = "an ONNX protobuf") -> ModelError:
+    """The QR101 error of a file that is no ONNX model."""
     facts = [("expected", expected), ("got", got)]
     return ModelError("QR101", f"{label} {what}", where=[label], facts=facts, fixes=[fix])
 
@@ -151,6 +152,7 @@ class _Cut:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A protobuf varint and the position after it. Raises IndexError if it is cut off."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]

@@ -109,7 +109,7 @@ class External:
                     raise
                 return self._none(location, length)
 
-    def later(self, location: str, tensor: str, start: int, length: int) -> Callable[[memoryview], None] | None:
+    def read_later(self, location: str, tensor: str, start: int, length: int) -> Callable[[memoryview], None] | None:
         """A function that reads the bytes of a large tensor when they are needed; None where `read` must do it now.
 
         Raises what `read` raises; the function raises ModelError if the file has changed.
@@ -124,6 +124,7 @@ class External:
         return partial(_read_again, opened, location, tensor, start) if opened else None
 
     def _file(self, location: str, tensor: str) -> _File:
+        """The opened external file of a tensor. Raises ModelError."""
         if location not in self.files:
             if self.folder is None:
                 reason = "the model did not come from a file, so there is no folder to look in"
@@ -174,11 +175,12 @@ class External:
             if file.settled:
                 yield repr((location, file.seen, file.changed)).encode()
                 continue
-            for place, block in sorted(file.blocks.items(), key=itemgetter(0)):
-                yield repr((location, place)).encode()
+            for index, block in sorted(file.blocks.items(), key=itemgetter(0)):
+                yield repr((location, index)).encode()
                 yield memoryview(block)  # type: ignore[arg-type]
 
     def _inside(self, location: str, tensor: str) -> Path:
+        """The path of an external file. Raises ModelError if it is outside the model's folder."""
         assert self.folder is not None
         parts = location.replace("\\", "/").split("/")
         escapes = location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in location
@@ -247,11 +249,13 @@ class _File:
             return self.open
 
     def _look(self, stream: FileIO, start: int, length: int) -> None:
+        """Check that the file is unchanged and has these bytes."""
         self._check(stream)
         if start < 0 or start + length > self.size:
             raise _Short(start, start + length, self.size)
 
     def read(self, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
+        """Read a tensor's bytes; overlapping tensors share one copy."""
         with open_regular(self.path) as stream:
             self._look(stream, start, length)
             if (start, length) in self.blocks:
@@ -264,6 +268,7 @@ class _File:
             return self._fill(stream, start, length, tensor, budget)
 
     def _check(self, stream: FileIO) -> None:
+        """Raise _Refused if the file has changed since it was first read."""
         status = os.fstat(stream.fileno())
         now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self.seen and now != self.seen:
@@ -274,6 +279,7 @@ class _File:
         self.seen, self.size = now, status.st_size
 
     def _fill(self, stream: FileIO, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
+        """Read bytes into new memory within the budget."""
         budget.claim((length,), 1, f"tensor {tensor}")
         block = _room(length)
         stream.seek(start)
@@ -313,6 +319,7 @@ class _Open:
 
 
 def _read_again(opened: _Open, location: str, tensor: str, start: int, block: memoryview) -> None:
+    """Read a tensor's bytes again into memory. Raises ModelError."""
     try:
         opened.fill(block, start)
     except _Refused as reason:
@@ -328,6 +335,7 @@ def _room(nbytes: int) -> Bytes:
 
 
 def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:
+    """The QR104 error of external data that cannot be read."""
     what = f"the data of tensor {tensor!r} cannot be read"
     facts = [("expected", f"{repr(location)[1:-1] or 'a file'} in the folder of the model"), ("got", got)]
     return ModelError("QR104", what, where=[f"tensor {tensor}"], facts=facts, why=why, fixes=[fix] if fix else [])

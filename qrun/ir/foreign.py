@@ -17,6 +17,7 @@ class ForeignDomain:
     with_ort: bool = False
 
     def why(self, domain: str) -> str:
+        """The sentence that says whose domain this is."""
         return f"domain {domain!r} belongs to {self.writer}, not to ONNX; qrun does not run it."
 
 

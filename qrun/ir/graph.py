@@ -49,13 +49,14 @@ class GraphContext:
 
 
 def invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
+    """The QR102 error of an invalid graph."""
     where = [scope.label, *([f"node {node}"] if node else []), f"tensor {tensor}"]
     return ModelError("QR102", message, where=where, **more)
 
 
-def label(proto: onnx.NodeProto, place: int) -> str:
+def label(proto: onnx.NodeProto, index: int) -> str:
     """The name in errors of a node that is not read yet."""
-    return f"{proto.name or f'{proto.op_type}_{place}'} ({proto.op_type})"
+    return f"{proto.name or f'{proto.op_type}_{index}'} ({proto.op_type})"
 
 
 Names = Sequence[tuple[str, ...]]
@@ -71,8 +72,8 @@ def execution_order(
     inputs, outputs: names, for each node; given: names of tensors that no node needs to make.
     """
     maker = _makers(nodes, outputs, given, scope)
-    before = [_makers_read(place, proto, inputs[place], maker, given, scope) for place, proto in enumerate(nodes)]
-    if all(not makers or max(makers) < place for place, makers in enumerate(before)):
+    before = [_makers_read(index, proto, inputs[index], maker, given, scope) for index, proto in enumerate(nodes)]
+    if all(not makers or max(makers) < index for index, makers in enumerate(before)):
         return range(len(before))
     return _sort(nodes, before, scope)
 
@@ -80,18 +81,18 @@ def execution_order(
 def _makers(nodes: Sequence[onnx.NodeProto], outputs: Names, given: set[str], scope: GraphContext) -> dict[str, int]:
     """The place of the node that makes each tensor."""
     maker: dict[str, int] = {}
-    for place, names in enumerate(outputs):
+    for index, names in enumerate(outputs):
         for name in names:
             if not name:
                 continue
             if name in maker or (name in given and name not in scope):
-                raise invalid(scope, f"tensor {name!r} is made twice", name, label(nodes[place], place))
-            maker[name] = place
+                raise invalid(scope, f"tensor {name!r} is made twice", name, label(nodes[index], index))
+            maker[name] = index
     return maker
 
 
 def _makers_read(
-    place: int,
+    index: int,
     proto: onnx.NodeProto,
     inputs: tuple[str, ...],
     maker: dict[str, int],
@@ -105,23 +106,24 @@ def _makers_read(
             found.append(maker[name])
         elif name and name not in given and name not in scope:
             facts = [("expected", "a graph input, an initializer or a node's output of that name")]
-            raise invalid(scope, f"tensor {name!r} is read but never made", name, label(proto, place), facts=facts)
+            raise invalid(scope, f"tensor {name!r} is read but never made", name, label(proto, index), facts=facts)
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
 def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], scope: GraphContext) -> list[int]:
+    """The order of nodes in which all inputs are made before they are read; `before` has each node's makers."""
     waiting = [len(makers) for makers in before]
     followers: dict[int, list[int]] = {}
-    for place, makers in enumerate(before):
+    for index, makers in enumerate(before):
         for other in makers:
-            followers.setdefault(other, []).append(place)
-    ready = [place for place, count in enumerate(waiting) if not count]
+            followers.setdefault(other, []).append(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for other in followers.get(place, ()):
+        index = heapq.heappop(ready)
+        order.append(index)
+        for other in followers.get(index, ()):
             waiting[other] -= 1
             if not waiting[other]:
                 heapq.heappush(ready, other)
@@ -132,17 +134,17 @@ def _sort(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], sc
 
 def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], scope: GraphContext) -> ModelError:
     """The error for nodes that wait for each other; before: for each node, the nodes it waits for."""
-    path = [next(place for place, makers in enumerate(before) if makers)]
+    path = [next(index for index, makers in enumerate(before) if makers)]
     while path[-1] not in path[:-1]:
         path.append(before[path[-1]][0])
     path = path[path.index(path[-1]) + 1 :]
-    place, maker = path[-1], path[0]
-    read = {*nodes[place].input, *_captured_names(nodes[place])}
+    index, maker = path[-1], path[0]
+    read = {*nodes[index].input, *_captured_names(nodes[index])}
     name = next(name for name in nodes[maker].output if name in read)
     names = [label(nodes[p], p) for p in path[::-1][:_SHOWN]]
     more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
     what = "the nodes depend on each other in a circle"
-    return invalid(scope, what, name, label(nodes[place], place), facts=[("circle", " to ".join(names) + more)])
+    return invalid(scope, what, name, label(nodes[index], index), facts=[("circle", " to ".join(names) + more)])
 
 
 def _captured_names(proto: onnx.NodeProto) -> set[str]:
@@ -228,12 +230,14 @@ def _names(graph: onnx.GraphProto, reads: Names, makes: Names) -> Iterator[str]:
 
 
 def refuse_bytes(label: str, *names: object) -> None:
+    """Raise ModelError for names that are not UTF-8."""
     for name in names:
         if isinstance(name, bytes):
             raise undecodable(label, name)
 
 
 def undecodable(label: str, name: bytes) -> ModelError:
+    """The QR102 error of a name that is not UTF-8."""
     what = "a name is not UTF-8 text"
     why = "ONNX IR: names are UTF-8 strings."
     fixes = ["export the model again; the file is damaged"]
@@ -241,10 +245,12 @@ def undecodable(label: str, name: bytes) -> ModelError:
 
 
 def value_type(info: onnx.ValueInfoProto) -> TensorType:
+    """The type of an input, output or tensor."""
     return _tensor_type(info.name, info.type)
 
 
 def _tensor_type(name: str, proto: onnx.TypeProto) -> TensorType:
+    """The type of a TypeProto."""
     kind = proto.WhichOneof("value") or "tensor_type"
     if kind != "tensor_type":
         plain = kind.removesuffix("_type")
@@ -261,6 +267,7 @@ def _tensor_type(name: str, proto: onnx.TypeProto) -> TensorType:
 
 
 def _length(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """The size of an axis, its name, or None."""
     if dim.HasField("dim_value"):
         number = dim.dim_value
         return number if number >= 0 else None
@@ -279,6 +286,7 @@ def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Part) -> 
 
 
 def _refuse_duplicates(scope: GraphContext, what: str, names: list[str]) -> None:
+    """Raise ModelError if a name occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -292,6 +300,7 @@ _NONE: Mapping[str, Attribute] = {}
 def _node(
     proto: onnx.NodeProto, index: int, reads: tuple[str, ...], makes: tuple[str, ...], scope: GraphContext
 ) -> Node:
+    """A Node from its NodeProto."""
     domain, op_type = proto.domain, intern(proto.op_type)
     domain = "" if domain == "ai.onnx" else intern(domain)
     opset = scope.opsets.get(domain, schema.ASSUMED.get(domain))
@@ -303,6 +312,7 @@ def _node(
 
 
 def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -> ModelError:
+    """The QR105 error of a domain that the model does not import."""
     from qrun.ir.foreign import foreign_domain
 
     known = any(schema.schema("", op_type, opset) for opset in reversed(schema.OPSETS))
@@ -330,6 +340,7 @@ def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -
 
 
 def _attributes(proto: onnx.NodeProto, node: str, scope: GraphContext) -> dict[str, Attribute]:
+    """A node's attributes by name. Raises ModelError if one occurs twice."""
     found: dict[str, Attribute] = {}
     for attribute in proto.attribute:
         if attribute.name in found:
@@ -339,6 +350,7 @@ def _attributes(proto: onnx.NodeProto, node: str, scope: GraphContext) -> dict[s
 
 
 def _text(data: bytes) -> str | bytes:
+    """UTF-8 as text; other bytes as they are."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -356,6 +368,7 @@ _SCALARS: dict[int, Callable[[AttributeProto], Attribute]] = {
 
 
 def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribute:
+    """The value of an attribute."""
     where = f"attribute {proto.name} of {node}"
     if proto.type in _SCALARS:
         return _SCALARS[proto.type](proto)
@@ -379,4 +392,5 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
 
 
 def subgraph(graph: onnx.GraphProto, scope: GraphContext) -> Model:
+    """A graph of an attribute as a Model."""
     return Model(name=graph.name, opsets=scope.opsets, **build_graph(graph, scope))

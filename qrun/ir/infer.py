@@ -112,6 +112,7 @@ def _ask(what: str, *arguments: Any) -> Any:
 
 
 def _type_proto(value: TensorType) -> onnx.TypeProto:
+    """A type as TypeProto."""
     if value.kind == "map":
         assert value.key is not None
         assert value.element is not None
@@ -152,7 +153,7 @@ def node_proto(node: Node) -> onnx.NodeProto:
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
 
 
-def lone(node: Node) -> bytes:
+def single_node_model(node: Node) -> bytes:
     """A serialized model with this node alone, whose types it does not state."""
     inputs, outputs = ([onnx.ValueInfoProto(name=n) for n in names if n] for names in (node.inputs, node.outputs))
     graph = helper.make_graph([node_proto(node)], "node", inputs, outputs)
@@ -167,4 +168,5 @@ def _without_made_up(value: TensorType) -> TensorType:
 
 
 def _is_made_up(size: int | str | None) -> bool:
+    """Whether onnx invented the name of an axis."""
     return isinstance(size, str) and size.startswith("unk__")

@@ -60,6 +60,7 @@ def load(
 
 
 def _path(given: object) -> Path:
+    """A path. Raises CallError for anything else."""
     if isinstance(given, (str, os.PathLike)):
         return Path(given)
     facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(given).__name__)]
@@ -75,6 +76,7 @@ def _load_bytes(proto: onnx.ModelProto, data: bytes, source: str, spared: bool) 
 
 
 def _digest(data: bytes) -> str:
+    """The SHA-256 of a model's bytes."""
     import hashlib
 
     return hashlib.sha256(data).hexdigest()
@@ -162,6 +164,7 @@ def parse(data: bytes, label: str) -> onnx.ModelProto:
 
 
 def _parse(data: bytes) -> onnx.ModelProto | None:
+    """The ModelProto; None if the bytes are none."""
     proto = ModelProto()
     try:
         proto.ParseFromString(data)
@@ -180,6 +183,7 @@ def _build(
     content: Content | None = None,
     spared: bool = False,
 ) -> Model:
+    """A Model from its ModelProto."""
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
     if proto.functions:
@@ -206,7 +210,7 @@ def _build(
     ).with_content(None if external.missing else content and content + tuple(external.content()))
 
 
-def _alike(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
+def _same_in_versions(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
     """Whether all nodes of the domain mean the same in these versions of it; false if onnx.defs lacks one of them."""
     bodies = (proto.graph.node, *(function.node for function in proto.functions))
     own = (domain,) if domain else ("", "ai.onnx")
@@ -216,11 +220,12 @@ def _alike(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
 
 
 def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
+    """The imported opset versions by domain. Raises ModelError if one is imported twice with different versions."""
     found: dict[str, int] = {}
     refuse_bytes(label, proto.producer_name, proto.producer_version, *(e.domain for e in proto.opset_import))
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if found.get(domain, entry.version) != entry.version and not _alike(
+        if found.get(domain, entry.version) != entry.version and not _same_in_versions(
             proto, domain, found[domain], entry.version
         ):
             what = f"{label} imports domain {domain or 'ai.onnx'!r} twice"

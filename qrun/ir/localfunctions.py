@@ -58,15 +58,18 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
 
 
 def _key_of(node: onnx.NodeProto) -> _Key:
+    """The domain, name and overload that a node calls."""
     return node.domain, node.op_type, node.overload
 
 
 def _name(key: _Key) -> str:
+    """A function's name in words."""
     domain, name, overload = key
     return f"{domain}::{name}" + (f" ({overload})" if overload else "")
 
 
 def _error(message: str, where: Sequence[str], expected: str = "", got: str = "", fix: str = "") -> ModelError:
+    """The QR107 error of a local function."""
     facts = [(what, text) for what, text in (("expected", expected), ("got", got)) if text]
     return ModelError("QR107", message, where=where, facts=facts, fixes=[fix] if fix else [])
 
@@ -159,6 +162,7 @@ def _with_common_imports(proto: onnx.ModelProto, reached: set[_Key], calls: _Cal
 
 
 def _domain(name: str) -> str:
+    """The domain, "" for ai.onnx."""
     return "" if name == "ai.onnx" else name
 
 

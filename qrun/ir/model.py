@@ -45,11 +45,11 @@ class TensorType:
 
     @property
     def sizes(self) -> tuple[int | str, ...]:
-        """The shape, with unknown dimensions named by their place: ``"input[1]"``. () if the shape is unknown."""
+        """The shape, with unknown dimensions named by their index: ``"input[1]"``. () if the shape is unknown."""
         shape = self.shape or ()
         if None not in shape:
             return shape  # type: ignore[return-value]
-        return tuple(f"{self.name}[{place}]" if dim is None else dim for place, dim in enumerate(shape))
+        return tuple(f"{self.name}[{index}]" if dim is None else dim for index, dim in enumerate(shape))
 
     def __str__(self) -> str:
         if self.kind == "map":
@@ -95,6 +95,7 @@ class Node:
 
     @property
     def subgraphs(self) -> Iterator[Model]:
+        """The graphs in the node's attributes."""
         return (graph for _, graph in self.graphs())
 
     def graphs(self) -> Iterator[tuple[str, Model]]:
@@ -103,7 +104,7 @@ class Node:
             if isinstance(value, Model):
                 yield name, value
             elif isinstance(value, tuple) and value and isinstance(value[0], Model):
-                yield from ((f"{name}[{place}]", item) for place, item in enumerate(value) if isinstance(item, Model))
+                yield from ((f"{name}[{index}]", item) for index, item in enumerate(value) if isinstance(item, Model))
 
     @property
     def captured(self) -> tuple[str, ...]:

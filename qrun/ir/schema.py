@@ -165,6 +165,7 @@ _PYTHON: Mapping[str, Any] = {
 
 
 def _default(attribute: Any) -> Any:
+    """The default value of an attribute in onnx.defs; None if it has none."""
     import onnx.helper
 
     if not attribute.default_value.name or attribute.type.name == "TENSOR":
@@ -191,6 +192,7 @@ def _read_schemas() -> tuple[Mapping[str, str], Mapping[tuple[str, str], Sequenc
 
 @cache
 def _stored_types(number: str) -> frozenset[np.dtype[Any]] | None:
+    """The element types of a stored type list; None if there are none."""
     return frozenset(BY_ONNX_NAME[name] for name in _read_schemas()[0][number].split()) or None
 
 
@@ -203,5 +205,6 @@ def version(domain: str, op_type: str, opset: int) -> int:
 
 
 def _dtypes(names: Any) -> frozenset[np.dtype[Any]] | None:
+    """The element types among ONNX's type strings; None if there are none."""
     found = {BY_ONNX_NAME[n[7:-1]] for n in names if n.startswith("tensor(") and n[7:-1] in BY_ONNX_NAME}
     return frozenset(found) or None

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qrun.errors import CallError, ModelError
-from qrun.ir.compound import Compound, absent, sequence, wrap_value
+from qrun.ir.compound import Compound, empty_optional, sequence, wrap_value
 from qrun.ir.external import External, read_regular
 from qrun.ir.messages import TensorProto
 from qrun.ir.model import Array, TensorType
@@ -57,7 +57,7 @@ def _value(proto: Any, path: Path, stated: TensorType, external: External) -> Ar
         return wrap_value(_map(proto, path, external), stated)
     if isinstance(proto, onnx.OptionalProto):
         if proto.elem_type == onnx.OptionalProto.UNDEFINED:
-            return absent()
+            return empty_optional()
         if proto.elem_type == onnx.OptionalProto.TENSOR:
             return to_array(proto.tensor_value, external, str(path))
         if proto.elem_type == onnx.OptionalProto.SEQUENCE:
@@ -92,6 +92,7 @@ def read_tensor(path: Path, budget: Budget) -> tuple[str, Array]:
 
 
 def _bytes(path: Path, budget: Budget) -> bytes:
+    """Read a file. Raises CallError."""
     try:
         return read_regular(path, budget)
     except (OSError, ValueError) as error:
@@ -102,6 +103,7 @@ def _bytes(path: Path, budget: Budget) -> bytes:
 
 
 def _damage_error(path: Path, error: ModelError) -> CallError:
+    """The QR007 error of a damaged tensor file."""
     where = [str(path), *error.where]
     return CallError(
         "QR007", f"{path}: {error.message}", where=where, facts=error.facts, why=error.why, fixes=error.fixes
@@ -129,6 +131,7 @@ def value_bytes(value: Array, name: str) -> bytes:
 
 
 def _map_proto(keys: Array, values: Array, name: str) -> onnx.MapProto:
+    """A map as MapProto."""
     import onnx
 
     proto = onnx.MapProto(name=name, key_type=NUMBERS[keys.dtype])
@@ -169,6 +172,7 @@ def tensor_bytes(array: Array, name: str) -> bytes:
 
 
 def _not_a(kind: str, path: Path, got: str, expected: str = "a TensorProto") -> CallError:
+    """The QR007 error of a file with another kind of value."""
     what = f"cannot read {'an' if kind == 'optional' else 'a'} {kind} from {path}"
     fixes = [f"onnx.numpy_helper.from_{_MAKERS[kind]}(x).SerializeToString() makes one"]
     return CallError("QR007", what, where=[str(path)], facts=[("expected", expected), ("got", got)], fixes=fixes)

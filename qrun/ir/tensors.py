@@ -33,6 +33,7 @@ _TYPED = tuple(dict.fromkeys(_FIELDS.values()))
 
 
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
+    """The QR103 error of a tensor whose data contradicts its type or shape."""
     what = f"tensor {tensor!r} contradicts itself"
     facts = [("expected", expected), ("got", got)]
     fixes = ["export the model again; the file is damaged or was written by hand"]
@@ -51,7 +52,7 @@ def to_part(tensor: onnx.TensorProto, external: External) -> Part:
     plain = sys.byteorder == "little" and number not in PACKED_BITS and number not in (8, 9)
     if plain and tensor.data_location == TensorProto.EXTERNAL and not _data_fields(tensor):
         name, dims = _check_dims(tensor, "")
-        later = external.later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
+        later = external.read_later(*_place(tensor, name, stored_bytes(number, math.prod(dims))))
         if later is not None:
             return StoredArray(DTYPES[number], dims, later)
     return to_array(tensor, external)
@@ -108,12 +109,14 @@ def _data_fields(tensor: onnx.TensorProto) -> list[str]:
 
 
 def _expect(name: str, dims: tuple[int, ...], number: int, unit: str, wanted: int, got: int) -> None:
+    """Raise ModelError unless a tensor has the wanted number of items."""
     if wanted != got:
         claim = f"{wanted} {unit} for {type_name(DTYPES[number])} {shape_text(dims)}"
         raise bad_tensor(name, claim, f"{got} {unit}")
 
 
 def _strings(tensor: onnx.TensorProto, name: str, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """The strings of a tensor."""
     _expect(name, tuple(tensor.dims), 8, "strings", count, len(tensor.string_data))
     array = np.empty(count, object)
     array[:] = [item.decode("utf-8", "replace") for item in tensor.string_data]
@@ -137,6 +140,7 @@ def _place(tensor: onnx.TensorProto, name: str, nbytes: int) -> tuple[str, str, 
 
 
 def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """The elements of raw bytes; `number` is ONNX's number of the type."""
     bits = PACKED_BITS.get(number)
     if bits is None:
         dtype = DTYPES[number]
@@ -163,6 +167,7 @@ def _unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any,
 def _decode_fields(
     tensor: onnx.TensorProto, name: str, dims: tuple[int, ...], number: int, count: int
 ) -> np.ndarray[Any, np.dtype[Any]]:
+    """The elements of a tensor that are stored in a typed field."""
     values = getattr(tensor, _FIELDS[number])
     dtype = DTYPES[number]
     if PACKED_BITS.get(number, 6) < 6:
@@ -246,9 +251,10 @@ def _in_range(name: str, indices: Array, size: int, along: str = "") -> None:
         raise bad_tensor(name, expected, str(bad))
 
 
-def _text(place: int, dims: tuple[int, ...]) -> str:
+def _text(flat_index: int, dims: tuple[int, ...]) -> str:
+    """A flat index as an index per axis, in words."""
     index: list[int] = []
     for size in reversed(dims):
-        place, along = divmod(place, size)
+        flat_index, along = divmod(flat_index, size)
         index.insert(0, along)
     return shape_text(tuple(index))

@@ -102,21 +102,27 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
         return "?"
     if not shape:
         return "scalar"
-    return "[" + ",".join(_first(["?" if d is None else _axis(str(d)) for d in shape[:MOST_AXES]], len(shape))) + "]"
+    return (
+        "["
+        + ",".join(_with_rest_count(["?" if d is None else _axis(str(d)) for d in shape[:MOST_AXES]], len(shape)))
+        + "]"
+    )
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """The sizes of named axes: ``N=1, T=16``. Many axes and long names are cut short."""
-    told = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
-    return ", ".join(_first(told, len(sizes)))
+    lines = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
+    return ", ".join(_with_rest_count(lines, len(sizes)))
 
 
 def _axis(name: str) -> str:
+    """An axis name, shortened if it is long."""
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
-def _first(told: list[str], count: int) -> list[str]:
-    return [*told, f"... {count - len(told)} more"] if count > len(told) else told
+def _with_rest_count(lines: list[str], count: int) -> list[str]:
+    """Lines, and how many more there are than these."""
+    return [*lines, f"... {count - len(lines)} more"] if count > len(lines) else lines
 
 
 def describe(array: np.ndarray | StoredArray) -> str:

@@ -66,6 +66,7 @@ class _File:
         self._at, self._window = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`. Raises _Unusual if the file ends before."""
         self.stream.seek(start)
         data = self.stream.read(end - start)
         if len(data) != end - start:
@@ -73,6 +74,7 @@ class _File:
         return data
 
     def fill(self, start: int, left: memoryview) -> None:
+        """Read bytes from `start` into memory."""
         self.stream.seek(start)
         while len(left):
             count = self.stream.readinto(left)
@@ -101,6 +103,7 @@ class _File:
             position += length
 
     def _varint(self, position: int) -> tuple[int, int]:
+        """A varint of the file and the position after it."""
         offset = position - self._at
         if not 0 <= offset <= len(self._window) - 10:
             self._at, offset = position, 0
@@ -135,6 +138,7 @@ class _Ahead:
         self._thread.start()
 
     def _read(self) -> None:
+        """Scan and digest the file, in a thread."""
         try:
             found = _read(self._scanned)
             _ = found.content.digest
@@ -143,6 +147,7 @@ class _Ahead:
             pass
 
     def take(self) -> Lifted | None:
+        """Wait for the thread; None if the file is unusual."""
         self._thread.join()
         return self._found
 
@@ -173,6 +178,7 @@ def lift(path: Path) -> Lifted | None:
 
 
 def _open(path: Path) -> _Scanned | None:
+    """Open and scan a model file; None if it is no file, or unusual."""
     if not path.is_file():
         return None
     stream = open(path, "rb", buffering=0)  # noqa: SIM115  # `_read` closes it
@@ -187,6 +193,7 @@ def _open(path: Path) -> _Scanned | None:
 
 
 def _scan(file: _File) -> _Scanned | None:
+    """Find the large tensors of a model file, and read the rest; None if the file is unusual."""
     fields = list(file.fields(0, file.size))
     graphs = [field for field in fields if field.number == _GRAPH]
     if len(graphs) != 1 or graphs[0].kind != _BYTES:
@@ -247,10 +254,12 @@ def _memory(nbytes: int) -> mmap:
 
 
 def _stand_in(mark: bytes, number: int) -> bytes:
+    """The bytes that stand in a scanned model for a large tensor."""
     return mark + number.to_bytes(4, "little")
 
 
 def _raw_data(file: _File, tensor: _Field) -> _Field | None:
+    """The raw data of a tensor; None if it is small or stored otherwise."""
     found = [field for field in file.fields(tensor.value, tensor.end) if field.number == _RAW_DATA]
     if len(found) == 1 and found[0].kind == _BYTES and found[0].end - found[0].value > _LARGE:
         return found[0]
@@ -263,6 +272,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    """A number as a protobuf varint."""
     parts = []
     while value > 127:
         parts.append(value & 127 | 128)

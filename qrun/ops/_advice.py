@@ -16,26 +16,26 @@ from qrun.ir.types import is_extension, shape_text, type_name
 PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
 
 
-def type_fix(node: Node, place: int, dtype: np.dtype[Any]) -> str:
+def type_fix(node: Node, index: int, dtype: np.dtype[Any]) -> str:
     """The fix for an input whose element type the operator does not accept."""
     for opset in range(node.version + 1, OPSETS[-1] + 1) if node.domain in DOMAINS else ():
         known = schema(node.domain, node.op_type, opset)
-        if known is None or place >= len(known.inputs):
+        if known is None or index >= len(known.inputs):
             break
-        types = known.inputs[place].types
+        types = known.inputs[index].types
         if types is not None and dtype in types:
             version = known.version
             return (
                 f"opset {version} allows {type_name(dtype)}: onnx.version_converter.convert_version(model, {version})"
             )
-    if node.op_type == "QuantizeLinear" and place == 0:
+    if node.op_type == "QuantizeLinear" and index == 0:
         return f"dequantize {node.inputs[0]} before this node, or leave the node out where it is quantized already"
     return "cast the tensor to a type that the operator takes"
 
 
 def axis_fix(shape: Sequence[int | str | None], count: int, axis: int) -> str:
     """The fix for `count` scales along an axis of another length."""
-    fitting = [str(place) for place, size in enumerate(shape) if size == count]
+    fitting = [str(index) for index, size in enumerate(shape) if size == count]
     if not fitting:
         return PER_AXIS
     note = " (axis is 1 unless the node sets it)" if axis == 1 else ""

@@ -134,7 +134,7 @@ def _product(a: Array, b: Array, ctx: Context) -> Array:
     return narrow(wide, a.dtype)
 
 
-def causal(rows: int, columns: int, offset: Array | int) -> Array:
+def causal_mask(rows: int, columns: int, offset: Array | int) -> Array:
     """Whether row i may see column j: j <= i + offset. bool [rows,columns], or [B,1,rows,columns] for offsets [B]."""
     ends = np.arange(rows)[:, None] + np.asarray(offset).reshape(-1, 1, 1, 1)
     seen = np.arange(columns) <= ends
@@ -163,6 +163,7 @@ class Cache:
         self.filled = filled
 
     def part(self, number: int) -> Cache:
+        """The cache of keys (0) or values (1)."""
         return Cache(None if self.past is None else self.past[number], self.shared, self.filled)
 
     def extend(self, new: Array, name: str, ctx: Context) -> tuple[Array, Array, int]:
@@ -203,7 +204,7 @@ def biases_of(
     seen = None if mask is None else keys_shown_by(mask, name, shape, past)
     made = [bias, None if seen is None else additive_mask(seen, single(options[0]), dtype, ctx)]
     if options[1]:
-        made.append(additive_mask(causal(rows, columns, past), bounds(dtype)[0], dtype, ctx))
+        made.append(additive_mask(causal_mask(rows, columns, past), bounds(dtype)[0], dtype, ctx))
     return made
 
 
@@ -285,7 +286,8 @@ class Places:
         return self.total - self.new
 
 
-def number(total: Array) -> int:
+def total_length(total: Array) -> int:
+    """The one number of total_sequence_length."""
     if total.size != 1:
         raise bad_shape("total_sequence_length", "a scalar", total)
     return int(total.reshape(-1)[0])

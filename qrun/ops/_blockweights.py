@@ -96,10 +96,12 @@ def dequantized_product(
 
 
 def _product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
+    """rows times the dequantized weights, plus bias, as onnxruntime adds them."""
     return chained_products(rows, weights.values(weights.depth).T, rows.dtype, bias=bias)
 
 
 def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
+    """rows times the weights with rows quantized to int8 by blocks."""
     block, (columns, blocks) = weights.block, weights.scales.shape
     padding = [(0, 0), (0, blocks * block - weights.depth)]
     padded = np.pad(rows.astype(np.float32), padding).reshape(len(rows), blocks, block)

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, OpDef, find
-from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, decline_error, staged_kernel
 
 Value = int | str | None
 
@@ -33,11 +33,13 @@ class InnerNode:
 
     @property
     def definition(self) -> OpDef:
+        """The operator's declaration."""
         found = find("", self.op_type, self.version)
         assert found is not None
         return found
 
     def run(self, args: Sequence[Any], ctx: Context) -> Any:
+        """Run the operator's reference kernel."""
         return self.definition.compute(args, self.attributes, ctx)
 
 
@@ -55,6 +57,7 @@ def node(op_type: str, inputs: Sequence[Array | None], ctx: Context, version: in
 
 
 def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
+    """An input of the outer node by its position, or the named output of an inner node."""
     if value is None:
         return None
     return inputs[value] if isinstance(value, int) else made[value]
@@ -76,11 +79,11 @@ def nodes_kernel(
 
     stages: list[Stage] = []
     made: dict[str, Array] = {}
-    for place, node in enumerate(nodes):
-        kernel = _kernel(site, place, node, [_value(value, site.inputs, made) for value in node.inputs])
+    for index, node in enumerate(nodes):
+        kernel = _kernel(site, index, node, [_value(value, site.inputs, made) for value in node.inputs])
         for stage in kernel.stages:
-            inputs = tuple(f"{place} {v}" if isinstance(v, str) else node.inputs[v] for v in stage.inputs)
-            output = f"{place} {stage.output}" if isinstance(stage.output, str) else node.output or 0
+            inputs = tuple(f"{index} {v}" if isinstance(v, str) else node.inputs[v] for v in stage.inputs)
+            output = f"{index} {stage.output}" if isinstance(stage.output, str) else node.output or 0
             stages.append(Stage(stage.operation, tuple(v for v in inputs if v is not None), output))
         result = stages[-1].operation.result
         made[node.output] = np.empty(result.shape, result.dtype)
@@ -91,10 +94,11 @@ def nodes_kernel(
     return staged_kernel(site, stages, shown, ALWAYS)
 
 
-def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[Any]) -> NativeKernel:
+def _kernel(site: LoweringContext, index: int, node: InnerNode, args: Sequence[Any]) -> NativeKernel:
+    """The native kernel of an inner node; `index` is its number."""
     definition = node.definition
     if definition.lowering is None:
-        raise declined(f"no native kernel for its {node.op_type}")
+        raise decline_error(f"no native kernel for its {node.op_type}")
     missing = len(definition.inputs) - len(args)
     fixed = [value is None or (isinstance(value, int) and site.fixed[value]) for value in node.inputs]
     given = definition.signature.parameters.values()
@@ -107,9 +111,9 @@ def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[A
         attributes={**defaults, **node.attributes},
         ctx=replace(site.ctx, version=node.version, outputs=1, wanted=(True,)),
         reference=lambda inputs, ctx: definition(*inputs, **node.attributes, ctx=ctx),
-        memo=site.memo.once(("node", place), Memo),
+        memo=site.memo.once(("node", index), Memo),
     )
     kernel = definition.lowering(inner)
     if not kernel.stages:
-        raise declined(f"its {node.op_type} is more than a step of a program")
+        raise decline_error(f"its {node.op_type} is more than a step of a program")
     return kernel

@@ -86,6 +86,7 @@ def _real(x: Array) -> Array:
 
 
 def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
+    """Convert to float8e8m0: a power of two."""
     least, most = 2.0**-127, 2.0**127
     inside = (x >= least) & (x <= most)
     mantissa, exponent = np.frexp(np.where(inside, x, 1.0).astype(np.float64))
@@ -97,6 +98,7 @@ def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
 
 
 def _to_integer(x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+    """Convert to an integer type; numbers outside its range are observed."""
     if x.dtype.kind in "iu":
         return x.astype(np.int8).astype(dtype) if dtype in _LOW_BIT else x.astype(dtype)
     with np.errstate(all="ignore"):
@@ -127,6 +129,7 @@ def _to_signed(whole: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _to_text(x: Array) -> Array:
+    """Convert to strings."""
     text = np.empty(x.size, object)
     if x.dtype.kind in "iu":
         text[:] = [str(v) for v in x.reshape(-1).tolist()]
@@ -143,15 +146,15 @@ def _from_text(x: Array, dtype: np.dtype[Any]) -> Array:
     """float64 (rounded to odd unless float64 is wanted), or for integers the low 64 bits as uint64."""
     integers = dtype.kind in "iu" or dtype in _LOW_BIT
     values: list[float] = []
-    for place, item in enumerate(x.reshape(-1).tolist()):
+    for index, item in enumerate(x.reshape(-1).tolist()):
         text = str(item).strip()
         if not _NUMBER.fullmatch(text):
-            raise _not_a_number(x, place, text, "a number such as 3.14, -2e5, INF or NaN")
+            raise _not_a_number(x, index, text, "a number such as 3.14, -2e5, INF or NaN")
         number = float(text)
         if integers:
             whole = int(Decimal(text)) if abs(number) < 2.0**65 else 2**65
             if not -(2**63) <= whole < 2**64:
-                raise _not_a_number(x, place, text, f"a number within 64 bits, for {type_name(dtype)}")
+                raise _not_a_number(x, index, text, f"a number within 64 bits, for {type_name(dtype)}")
             values.append(whole % 2**64)
         else:
             values.append(number if dtype == np.float64 or dtype == np.bool_ else _odd(number, text))
@@ -169,6 +172,7 @@ def _odd(number: float, text: str) -> float:
     return float(bits.view(np.float64))
 
 
-def _not_a_number(x: Array, place: int, text: str, expected: str) -> Exception:
-    where = [int(i) for i in np.unravel_index(place, x.shape)]
+def _not_a_number(x: Array, index: int, text: str, expected: str) -> Exception:
+    """The error of a string that is no number; `index` is its flat index."""
+    where = [int(i) for i in np.unravel_index(index, x.shape)]
     return refuse(f"the string at {where} is not such a number", "input", expected, repr(text)[:60])

@@ -65,6 +65,7 @@ def chained_products(
 
 
 def _blocks(a: Array, b: Array, shape: tuple[int, ...], alpha: float, first: Array | None, block: int) -> Array:
+    """a @ b in blocks of the depth: each block a chain of fused multiply-adds, blocks added one by one."""
     y = None if first is None else np.broadcast_to(first.astype(_FLOAT), shape)
     for k in range(0, max(a.shape[-1], 1), block):
         sums = _chains(widen(a[..., k : k + block]), widen(b[..., k : k + block, :]), shape)
@@ -144,6 +145,7 @@ class SumOrder:
 
     @property
     def text(self) -> str:
+        """The order in words."""
         if self.kind == "chains":
             return f"blocks of {self.block} fused multiply-adds"
         return "groups of 4 products" if self.kind == "fours" else "8 partial sums"
@@ -232,6 +234,7 @@ def ordered_products(
 
 
 def _fours(a: Array, b: Array, first: Array | None) -> Array:
+    """a @ b with groups of four products, each group summed before it is added."""
     y = _FLOAT.type(0) if first is None else first
     for k, size in _groups(a.shape[-1]):
         y = np.asarray(y + _sum_in_chains(lambda at: a[..., at, None] * b[..., at, None, :], range(k, k + size)))
@@ -239,6 +242,7 @@ def _fours(a: Array, b: Array, first: Array | None) -> Array:
 
 
 def _lanes(a: Array, b: Array, first: Array | None, columns: bool) -> Array:
+    """a @ b with 8 partial sums, joined in a tree at the end."""
     k = a.shape[-1]
     sums = np.zeros((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), _LANES, a.shape[-2], b.shape[-1]), _FLOAT)
     for start in range(0, k, _LANES):
@@ -248,15 +252,15 @@ def _lanes(a: Array, b: Array, first: Array | None, columns: bool) -> Array:
     sums = np.moveaxis(sums, -3, 0)
     sums = sums if columns else sums.swapaxes(-1, -2)
     made = np.empty(sums.shape[1:], _FLOAT)
-    for place, size in _groups(made.shape[-1]):
-        made[..., place : place + size] = _TREES[size](sums[..., place : place + size])
+    for index, size in _groups(made.shape[-1]):
+        made[..., index : index + size] = _TREES[size](sums[..., index : index + size])
     made = made if columns else made.swapaxes(-1, -2)
     return np.asarray(made + (_FLOAT.type(0) if first is None else first))
 
 
 def _groups(count: int) -> Iterator[tuple[int, int]]:
     """Yields the starts and sizes of groups of four, then of two, then of one."""
-    yield from ((place, 4) for place in range(0, count - 3, 4))
+    yield from ((index, 4) for index in range(0, count - 3, 4))
     rest = count & -4
     if count & 2:
         yield rest, 2
@@ -265,9 +269,10 @@ def _groups(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _sum_in_chains(term: Callable[[int], Array], places: range) -> Array:
+    """The sum of terms, one after the other."""
     total = term(places[0])
-    for place in places[1:]:
-        total = total + term(place)
+    for index in places[1:]:
+        total = total + term(index)
     return total
 
 

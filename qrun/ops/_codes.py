@@ -146,6 +146,7 @@ def lookup(
 
 
 def _kinds(rounded: Rounded, zero_point: Array) -> Array:
+    """For each element: 0 within the type's range, 1 saturated, 2 NaN."""
     low, high = (v - int(zero_point) for v in limits(zero_point.dtype))
     below = (rounded < low) if low < 0 else False
     kinds = (below | (rounded > high)).astype(np.uint8)

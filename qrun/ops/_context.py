@@ -92,12 +92,13 @@ class Context:
     fixed: tuple[bool, ...] = ()
     sums: list[str] = field(default_factory=list)
 
-    def stores(self, place: int) -> bool:
+    def stores(self, index: int) -> bool:
         """Whether this input is a constant of the model."""
-        return place < len(self.fixed) and self.fixed[place]
+        return index < len(self.fixed) and self.fixed[index]
 
-    def wants(self, place: int) -> bool:
-        return place < len(self.wanted) and self.wanted[place]
+    def wants(self, index: int) -> bool:
+        """Whether output number `index` is asked for."""
+        return index < len(self.wanted) and self.wanted[index]
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Call before making a tensor whose size the inputs do not bound. Raises MemoryLimitError."""
@@ -108,6 +109,7 @@ class Context:
     def observe(
         self, kind: str, param: str, count: int, total: int, first: Sequence[int] = (), detail: str = ""
     ) -> None:
+        """Note something about a tensor's elements, such as saturation, for the rules to report."""
         if count and self.observing:
             self.observations.append(Observation(kind, param, count, total, tuple(int(i) for i in first), detail))
 
@@ -144,7 +146,7 @@ def check_range(places: Array, count: int, name: str, what: str, code: str = "QR
 
 def first_place(found: Array) -> tuple[int, ...]:
     """The index of the first element that is true; index 0 on all axes if none is."""
-    return tuple(int(place) for place in np.unravel_index(int(np.argmax(found)), found.shape))
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(found)), found.shape))
 
 
 def bad_attribute(name: str, expected: str, got: Any) -> OperatorError:
@@ -201,6 +203,7 @@ def per_channel(array: Given, name: str, channels: int, op_type: str) -> Given:
 
 
 def parameter_kind(name: str) -> str:
+    """ "zero point" or "scale"."""
     return "zero point" if "zero_point" in name else "scale"
 
 

@@ -71,13 +71,13 @@ def unary(function: Callable[[Array], Any], x: Array) -> Array:
 def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], itemsize: int = 0) -> Shape:
     """The common shape of numpy's broadcasting, claimed as an output; refuses shapes that do not broadcast."""
     shape: Shape = ()
-    for place, array in enumerate(arrays):
+    for index, array in enumerate(arrays):
         try:
             shape = broadcast_shapes(shape, array.shape)
         except ValueError:
             expected = f"a shape that broadcasts with {shape_text(shape)}"
             why = "axes are matched from the last; each pair must be equal, or one of them 1."
-            raise misfit("the inputs' shapes do not broadcast", names[place], expected, array, why=why) from None
+            raise misfit("the inputs' shapes do not broadcast", names[index], expected, array, why=why) from None
     ctx.claim(shape, itemsize or max((a.itemsize for a in arrays), default=1))
     return shape
 
@@ -162,4 +162,5 @@ def product(a: Array, b: Array) -> Array:
 
 
 def _magnitude(x: Array) -> int:
+    """The largest absolute value of integers."""
     return max(abs(int(x.min())), abs(int(x.max()))) if x.size else 0

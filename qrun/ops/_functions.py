@@ -27,6 +27,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 def _by_blocks(function: Callable[[Array], Array], x: Array) -> Array:
+    """Apply a function in blocks that fit the cache."""
     flat = np.ascontiguousarray(x).reshape(-1)
     made = np.empty(flat.shape, flat.dtype)
     with np.errstate(all="ignore"):
@@ -36,12 +37,14 @@ def _by_blocks(function: Callable[[Array], Array], x: Array) -> Array:
 
 
 def _apply(function: Callable[..., Any], x: Array, *others: Any) -> Array:
+    """Apply a function of Lanes by blocks; all NaN become one NaN."""
     made = _by_blocks(lambda part: np.asarray(function(Lanes(part), *others).x), x)
     made[np.isnan(made)] = np.nan
     return made
 
 
 def _fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """a * b + c, rounded once."""
     return Lanes(fma32(a.x, b.x, c.x))
 
 
@@ -72,11 +75,13 @@ def in_lanes(function: Callable[..., Any], x: Array, *constants: float) -> Array
 
 
 def _plain(double: Callable[[Array], Any], x: Array) -> Array:
+    """Apply a float64 function to widened elements."""
     with np.errstate(all="ignore"):
         return np.asarray(double(widen(x)))
 
 
 def _as_lanes(constants: Sequence[float], dtype: np.dtype[Any]) -> list[Lanes]:
+    """Constants as Lanes."""
     return [Lanes(np.array(number, dtype)) for number in constants]
 
 
@@ -120,6 +125,7 @@ def erfc(x: Array) -> Array:
 
 
 def _erf(x: Array) -> Array:
+    """The error function in float64."""
     far = np.abs(x) >= 1
     near = np.where(far, 0.0, x)
     made = near * _polynomial(_NEAR, np.square(near))
@@ -129,6 +135,7 @@ def _erf(x: Array) -> Array:
 
 
 def _erfc(x: Array) -> Array:
+    """1 - erf in float64."""
     made = 1.0 - _erf(x)
     far = x >= 1
     made[far] = _tail(x[far])
@@ -142,6 +149,7 @@ def _tail(x: Array) -> Array:
 
 
 def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
+    """A polynomial by Horner's scheme; the lowest coefficient comes first."""
     made = np.full(x.shape, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         made *= x
@@ -202,6 +210,7 @@ def exp_sum_exceeds(counts: Mapping[int, int], step: float, bound: Fraction) -> 
 
 
 def _compare(counts: Mapping[int, int], step: float, bound: Fraction) -> int:
+    """The sign of sum(c * exp(k * step)) - bound, with as many digits as it takes."""
 
     exact = Context(prec=400, rounding=ROUND_HALF_EVEN, traps=[Inexact])
     arguments = {exact.multiply(Decimal(k), Decimal(step)): c for k, c in counts.items()}

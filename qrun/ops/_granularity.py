@@ -50,6 +50,7 @@ class Grain:
             yield from _cut(part, 0)
 
     def _parts(self, x: Array, y: Array, scale: Array, zero: Array | None) -> Iterator[tuple[Array, ...]]:
+        """Views of x, y, scale and zero point that broadcast together, part by part."""
         outer, inner = math.prod(self.shape[: self.axis]), math.prod(self.shape[self.axis + 1 :])
         length = self.shape[self.axis]
         if self.kind == "per-axis":
@@ -75,10 +76,12 @@ class Grain:
 
 
 def _as(zero: Array | None, scale: Array, shape: Shape) -> Array:
+    """The zero point in another shape (the scale stands in for a missing one)."""
     return (scale if zero is None else zero).reshape(shape)
 
 
 def _cut(parts: tuple[Array, ...], axis: int) -> Iterator[tuple[Array, ...]]:
+    """Cut views along their axes until each has at most BLOCK elements."""
     x = parts[0]
     if x.size <= BLOCK or axis == 4:
         yield parts
@@ -125,6 +128,7 @@ def grain(
 
 
 def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, name: str) -> Grain:
+    """How a scale's elements belong to x: per tensor, per axis or blocked. Raises OperatorError."""
     if block_size:
         return _block_grain(x, scale, axis or 0, block_size, op, name)
     if scale.size == 1 and scale.ndim <= 1:
@@ -135,17 +139,18 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
     if scale.ndim != 1:
         why = f"{op}: a scale of rank {scale.ndim} means blocked quantization, which needs block_size."
         raise _bad_scale(name, "a scalar or a 1-D tensor", scale, why)
-    place = _axis(x, axis, op)
-    if scale.shape[0] != x.shape[place]:
+    dim = _axis(x, axis, op)
+    if scale.shape[0] != x.shape[dim]:
         from qrun.ops._advice import axis_fix
 
         fix = axis_fix(x.shape, scale.shape[0], axis)
-        want = f"a scalar or [{x.shape[place]}] (the length of axis {place} of x {shape_text(x.shape)})"
+        want = f"a scalar or [{x.shape[dim]}] (the length of axis {dim} of x {shape_text(x.shape)})"
         raise _bad_scale(name, want, scale, f"{op}: one value per slice along axis.", fix)
-    return Grain("per-axis", x.shape, place)
+    return Grain("per-axis", x.shape, dim)
 
 
 def _axis(x: Array, axis: int, op: str) -> int:
+    """The axis, counted from 0. Raises OperatorError if x has no such axis."""
     if not -x.ndim <= axis < x.ndim:
         what = f"axis {axis} is out of range for a rank-{x.ndim} x"
         expected = f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "a scalar scale: x has no axes"
@@ -156,34 +161,37 @@ def _axis(x: Array, axis: int, op: str) -> int:
 
 
 def _block_grain(x: Array, scale: Array, axis: int, block_size: int, op: str, name: str) -> Grain:
+    """The grain of a blocked scale. Raises OperatorError if its shape does not fit x."""
     if block_size < 0:
         raise _bad_block("a positive number, or 0 for none", block_size, op)
     if scale.ndim != x.ndim or not x.ndim:
         why = f"{op}: with block_size, the scale has x's rank."
         raise _bad_scale(name, f"rank {x.ndim}, x is {shape_text(x.shape)}", scale, why, _PER_BLOCK)
-    place = _axis(x, axis, op)
-    length, steps = x.shape[place], scale.shape[place]
-    others = all(n == s for i, (n, s) in enumerate(zip(x.shape, scale.shape, strict=True)) if i != place)
+    dim = _axis(x, axis, op)
+    length, steps = x.shape[dim], scale.shape[dim]
+    others = all(n == s for i, (n, s) in enumerate(zip(x.shape, scale.shape, strict=True)) if i != dim)
     if others and steps == -(-length // block_size):
-        return Grain("blocked", x.shape, place, block_size)
+        return Grain("blocked", x.shape, dim, block_size)
     if others and 0 < steps <= length:
         low = -(-length // steps)
         high = -(-length // (steps - 1)) - 1 if steps > 1 else None
         if high is None or low <= high:
             want = f"{low} or more" if high is None else f"{low} to {high}" if low < high else str(low)
-            raise _bad_block(f"{want} ({length} elements of axis {place} in {steps} blocks)", block_size, op)
-    want_shape = (*x.shape[:place], -(-length // block_size), *x.shape[place + 1 :])
-    why = f"{op}: the scale has x's shape, with axis {place} divided by block_size {block_size}, rounded up."
+            raise _bad_block(f"{want} ({length} elements of axis {dim} in {steps} blocks)", block_size, op)
+    want_shape = (*x.shape[:dim], -(-length // block_size), *x.shape[dim + 1 :])
+    why = f"{op}: the scale has x's shape, with axis {dim} divided by block_size {block_size}, rounded up."
     raise _bad_scale(name, shape_text(want_shape), scale, why, _PER_BLOCK)
 
 
 def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = "") -> OperatorError:
+    """The error of a scale whose shape does not fit."""
     from qrun.ops._advice import PER_AXIS
 
     return bad_parameter(name, expected, scale, why=why, fix=fix or PER_AXIS)
 
 
 def _bad_block(expected: str, got: int, op: str) -> OperatorError:
+    """The error of a block_size that does not fit."""
     why = f"{op}: the scale's shape and block_size must agree."
     return refuse(f"block_size is {got}", "block_size", expected, str(got), why=why, code="QR204")
 

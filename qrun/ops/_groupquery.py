@@ -174,6 +174,7 @@ class CacheCodes:
         return self._by_channel("DequantizeLinear", wide, zero, ctx, output_dtype=NUMBERS[dtype])
 
     def _by_channel(self, op_type: str, x: Array, zero: Array, ctx: Context, **attributes: int) -> Array:
+        """Quantize or dequantize a cache [B,heads,length,size] with a scale for each channel of each head."""
         batch, heads, length, size = x.shape
         rows = np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(batch * length, heads * size)
         own = replace(ctx, observing=False, version=_VERSION)

@@ -114,15 +114,17 @@ def wrap32(
     acc: Array,
     bound: float,
     ctx: Context,
-    place: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
+    index_in_y: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
 ) -> Array:
-    """acc with sums outside int32 wrapped (two's complement) and observed. place: maps an index in acc to that in y."""
+    """acc with sums outside int32 wrapped (two's complement) and observed.
+
+    index_in_y: maps an index of acc to one of y."""
     if bound < 2**31:
         return acc
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))
     count = int(np.count_nonzero(outside))
     if count:
-        ctx.observe("accumulator-wrap", "y", count, acc.size, place(first_place(outside)))
+        ctx.observe("accumulator-wrap", "y", count, acc.size, index_in_y(first_place(outside)))
         acc = acc.astype(np.int64).astype(np.int32).astype(np.float64)
     return acc
 
@@ -152,6 +154,7 @@ def column_param(array: Given, name: str, b: Array, op_type: str) -> Given:
 
 
 def _param(array: Given, name: str, matrix: Array, axis: int, op_type: str) -> Given:
+    """A scale or zero point in the shape that broadcasts with its matrix. Raises OperatorError."""
     if array is None:
         return None
     if array.ndim <= 1 and array.size == 1:
@@ -210,6 +213,7 @@ def matmul_shape(acc: Array, a: Array, b: Array) -> Array:
 
 
 def matmul_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of a matrix product."""
     return int(np.prod(outputs[0], dtype=np.int64)) * (inputs[0][-1] if inputs[0] else 0)
 
 

@@ -152,10 +152,12 @@ class OpDef:
 
     @cached_property
     def _written(self) -> inspect.Signature:
+        """The signature as declared, with records."""
         return self.stated() if self.stated else signature_of(self.reference)
 
     @cached_property
     def _records(self) -> Mapping[str, type[Attributes]]:
+        """The records of attributes in the signature, by parameter."""
         return records_of(self._written, Attributes)
 
     @cached_property
@@ -170,6 +172,7 @@ class OpDef:
 
     @cached_property
     def signature(self) -> inspect.Signature:
+        """The signature with records resolved into parameters."""
         own = flat(self._written)
         if self.like is None:
             return own
@@ -183,25 +186,29 @@ class OpDef:
 
     @cached_property
     def takes_context(self) -> bool:
+        """Whether the reference kernel takes a Context."""
         return "ctx" in self.signature.parameters
 
     @cached_property
     def _bounded(self) -> bool:
+        """Whether the outputs' memory follows from the inputs, so that no claim is needed."""
         return self.form == "pointwise" or not (self.takes_context or self.form or self.compounds == "makes")
 
     @cached_property
     def inputs(self) -> tuple[Param, ...]:
+        """The inputs."""
         return inputs_of(self.signature)
 
     @cached_property
     def attributes(self) -> Mapping[str, AttributeSpec]:
+        """The attributes, by name."""
         return attributes_of(self.signature)
 
-    def param(self, place: int) -> str:
-        """The specification's name of input number `place`."""
-        if place < len(self.inputs) and not self.inputs[place].variadic:
-            return self.inputs[place].name
-        return f"{self.inputs[-1].name}[{place - len(self.inputs) + 1}]" if self.inputs else str(place)
+    def param(self, index: int) -> str:
+        """The specification's name of input number `index`."""
+        if index < len(self.inputs) and not self.inputs[index].variadic:
+            return self.inputs[index].name
+        return f"{self.inputs[-1].name}[{index - len(self.inputs) + 1}]" if self.inputs else str(index)
 
     def formals(self, version: int) -> tuple[Formal, ...]:
         """Allowed types of the inputs: from onnx.defs, or as declared."""
@@ -210,6 +217,7 @@ class OpDef:
 
     @cached_property
     def _declared(self) -> tuple[Formal, ...]:
+        """The types that the inputs may have."""
         return formals_of(self.inputs, self.types)
 
     def result_types(
@@ -245,6 +253,7 @@ class OpDef:
         return {}
 
     def _bind(self, node: Node) -> dict[str, Any]:
+        """The node's attributes as keyword arguments. Raises OperatorError for unknown ones."""
         known = schema(self.domain, self.op_type, node.version)
         check_places(node, self.inputs, known)
         given = attributes_given(node, self.attributes, self.graphs, known)
@@ -260,6 +269,7 @@ INTERNAL: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")
 
 
 def no_cost(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """No multiply-adds."""
     return 0
 
 

@@ -40,6 +40,7 @@ def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def is_integer(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is an integer type."""
     return dtype in _INTEGERS
 
 
@@ -96,10 +97,12 @@ def requantize(
 
 
 def _rows(array: Array, rows: slice, ndim: int) -> Array:
+    """Some rows of an array; all of it where it broadcasts along them."""
     return array[rows] if array.ndim == ndim and array.shape[0] != 1 else array
 
 
 def _multiplier(factors: tuple[Array, ...], y_scale: Array, ctx: Context) -> Array:
+    """The product of the factors over y_scale, in the arithmetic's type."""
     with np.errstate(all="ignore"):
         if ctx.arith == "exact":
             product = np.asarray(factors[0], np.float64)
@@ -114,6 +117,7 @@ def _multiplier(factors: tuple[Array, ...], y_scale: Array, ctx: Context) -> Arr
 
 
 def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_scale: Array, zero_point: Array) -> Array:
+    """Requantize a block exactly: float64, and double-double where this is not sure."""
     low, high = limits(zero_point.dtype)
     reach = float(high - low + 2)
     with np.errstate(all="ignore"):
@@ -139,6 +143,7 @@ def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_sc
 
 
 def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, where: tuple[Array, ...]) -> Floats:
+    """The exact rounding of the elements at `where`, in double-double."""
     num = DoubleDouble(acc[where].astype(np.float64), np.zeros(len(where[0])))
     product = np.ones(len(where[0]))
     for f in factors[:2]:
@@ -259,6 +264,7 @@ def quantize_dynamically(x: Array, arith: Arith = "exact", name: str = "x") -> t
 
 
 def _refusal(name: str, value: str, why: str) -> OperatorError:
+    """The error of a scale or zero point that holds NaN or infinity."""
     fix = "find the node that makes it: qrun run MODEL -t '*'"
     return refuse(f"{name} holds {value}", name, "numbers", value, why=why, fix=fix, code="QR202")
 

@@ -101,13 +101,15 @@ def facts(domain: str, op_type: str) -> Facts | None:
     if real is None:
         return None
     names = [p.name for p in definition.inputs if not p.variadic]
-    place, integer = None, False
+    bias_parts, integer = None, False
     if real.bias:
         weight, form = list(real.per.items())[-1]
-        place = (names.index(real.bias), names.index(weight), form)
-        integer = definition.formals(definition.since)[place[0]].types == _INT32
+        bias_parts = (names.index(real.bias), names.index(weight), form)
+        integer = definition.formals(definition.since)[bias_parts[0]].types == _INT32
     operands = tuple(at for at, name in enumerate(names) if not name.endswith(_SUFFIXES) and name != real.bias)
-    return Facts(tuple(names), definition.inputs[-1].variadic, _rows(names, real.per), operands, place, integer, real)
+    return Facts(
+        tuple(names), definition.inputs[-1].variadic, _rows(names, real.per), operands, bias_parts, integer, real
+    )
 
 
 def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[int, int, int, Granularity], ...]:
@@ -164,13 +166,13 @@ def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[i
     operator that is not quantized, or that ONNX defines. inputs: the number of inputs of the node.
     """
     if home(domain, op_type) == QONNX:
-        return ("Sum", [(place, None) for place in range(inputs)], None) if find(domain, op_type, 1) else None
+        return ("Sum", [(index, None) for index in range(inputs)], None) if find(domain, op_type, 1) else None
     known = facts(domain, op_type)
     if known is None or known.real is None or domain != MS:
         return None
     scales = {row[0]: row[1] for row in known.quantized}
     repeated = range(len(known.names), inputs - 1, len(_GROUP)) if known.repeats else ()
-    operands = [(place, scales.get(place)) for place in known.operands] + [(place, place + 1) for place in repeated]
+    operands = [(index, scales.get(index)) for index in known.operands] + [(index, index + 1) for index in repeated]
     return known.real.op_type, operands, scales.get(-1)
 
 
@@ -181,6 +183,7 @@ def quantizers(node: Node) -> tuple[Quantizer, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[Quantizer, ...]:
+    """The quantized tensors of a node with their scales and zero points."""
     known = facts(domain, op_type) if (domain, op_type) in _listed_operators() else None  # others need not be imported
     if known is None:
         return ()
@@ -215,7 +218,7 @@ def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
     known = facts(node.domain, node.op_type)
     found = {q.tensor.place: q for q in quantizers(node) if not q.is_output}
     places = known.operands if known else ()
-    repeated = sorted(place for place in found if known and place >= len(known.names))
+    repeated = sorted(index for index in found if known and index >= len(known.names))
     return [(node.inputs[at] if at < len(node.inputs) else "", found.get(at)) for at in (*places, *repeated)]
 
 
@@ -246,10 +249,11 @@ def bias(node: Node) -> Bias | None:
     known = facts(node.domain, node.op_type)
     if known is None or known.bias is None:
         return None
-    place, weight, form = known.bias
-    slot, owner = _slot(node.inputs, known, place), _slot(node.inputs, known, weight)
+    bias_index, weight, form = known.bias
+    slot, owner = _slot(node.inputs, known, bias_index), _slot(node.inputs, known, weight)
     return Bias(slot, owner, form, known.integer_bias) if slot and owner else None
 
 
-def _slot(inputs: Sequence[str], known: Facts, place: int) -> Slot | None:
-    return Slot(known.names[place], place, inputs[place]) if 0 <= place < len(inputs) and inputs[place] else None
+def _slot(inputs: Sequence[str], known: Facts, index: int) -> Slot | None:
+    """The input at a position; None if it is missing."""
+    return Slot(known.names[index], index, inputs[index]) if 0 <= index < len(inputs) and inputs[index] else None

@@ -39,6 +39,7 @@ class Gates:
         return tuple(self._clip(function) for function in self.functions[direction])
 
     def _clip(self, function: Activation) -> Activation:
+        """The activation with its input clipped, if the node has a clip."""
         bound = self.clip
         return function if bound is None else lambda x: function(np.clip(x, x.dtype.type(-bound), x.dtype.type(bound)))
 
@@ -89,6 +90,7 @@ def activations(
 
 
 def _function(name: str, given: Mapping[str, Any]) -> Activation:
+    """The activation function of a name, with its alpha and beta."""
     operator = find("", _OPERATORS[name][0], sys.maxsize)
     if operator is not None:
         return lambda x: np.asarray(operator(x, **given))
@@ -99,6 +101,7 @@ def _function(name: str, given: Mapping[str, Any]) -> Activation:
 
 
 def _take(name: str, kind: str, rest: list[float], default: float | None) -> float:
+    """The next number of activation_alpha or activation_beta, or the default. Raises OperatorError."""
     if rest:
         return single(rest.pop(0))
     if default is None:
@@ -155,6 +158,7 @@ class Sequences:
 
     @property
     def directions(self) -> int:
+        """The number of directions."""
         return len(self.backward)
 
 
@@ -197,6 +201,7 @@ def check_sequences(
 
 
 def _hidden_size(weight: tuple[str, Array | None, Any], hidden_size: int | None) -> int:
+    """The number of hidden units, from the recurrent weights. Raises OperatorError."""
     name, r, shape = weight
     assert r is not None
     if r.ndim != 3:
@@ -208,6 +213,7 @@ def _hidden_size(weight: tuple[str, Array | None, Any], hidden_size: int | None)
 
 
 def _lengths(lengths: Array | None, seq: int, batch: int) -> Array:
+    """The sequences' lengths [batch]; all of them are `seq` long if not given. Raises OperatorError."""
     if lengths is None:
         return np.full(batch, seq)
     if lengths.shape != (batch,):
@@ -219,6 +225,7 @@ def _lengths(lengths: Array | None, seq: int, batch: int) -> Array:
 
 
 def _state(name: str, state: Array | None, shape: tuple[int, ...], layout: int, dtype: np.dtype[Any]) -> Array:
+    """An initial state [directions,batch,hidden]; zeros if not given. Raises OperatorError."""
     if state is None:
         return np.zeros(shape, dtype)
     want = (shape[1], shape[0], shape[2]) if layout else shape
@@ -327,8 +334,8 @@ def lstm_step(
     n, one = sequences.hidden, sequences.dtype.type(1)
     p = None if peepholes is None else peepholes[number].astype(sequences.dtype)
 
-    def seen(values: Array, place: int, c: Array) -> Array:
-        return values if p is None else values + p[place * n : (place + 1) * n] * c
+    def seen(values: Array, index: int, c: Array) -> Array:
+        return values if p is None else values + p[index * n : (index + 1) * n] * c
 
     def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
         h, c = states

@@ -77,19 +77,19 @@ def coordinates(axis: ResampledAxis, transform: str, real: type[np.floating]) ->
     if transform == "pytorch_half_pixel" and axis.out == 1:
         return x * 0
     half = real(0 if transform == "asymmetric" else 0.5)
-    place = x + half
+    position = x + half
     symmetric = transform == "half_pixel_symmetric"
     if symmetric:
-        place = place - out / 2
+        position = position - out / 2
     if axis.exact and real is np.float64:
-        place = place * real(axis.exact[1]) / real(axis.exact[0])
+        position = position * real(axis.exact[1]) / real(axis.exact[0])
     else:
-        place = place / real(axis.scale)
+        position = position / real(axis.scale)
     if symmetric:
-        return np.asarray(place + (n - 1) / 2)
+        return np.asarray(position + (n - 1) / 2)
     if transform in ("asymmetric", "tf_half_pixel_for_nn"):
-        return np.asarray(place)
-    return np.asarray(place - half)
+        return np.asarray(position)
+    return np.asarray(position - half)
 
 
 def cubic(t: Array, a: float) -> Array:
@@ -101,6 +101,7 @@ def cubic(t: Array, a: float) -> Array:
 
 
 def linear(t: Array, a: float) -> Array:
+    """The weights of linear interpolation at distances t."""
     return np.asarray(np.maximum(0.0, 1 - np.abs(t)))
 
 
@@ -111,7 +112,7 @@ def footprint(axis: ResampledAxis, reach: int, antialias: bool) -> int:
 
 
 def taps(
-    place: Array,
+    position: Array,
     axis: ResampledAxis,
     kernel: Callable[[Array, float], Array],
     each: int,
@@ -120,11 +121,11 @@ def taps(
     exclude: bool,
 ) -> tuple[Array, Array]:
     """Indices and weights, both [out, 2 * each]; elements outside repeat the edge, or with `exclude` have weight 0."""
-    base = np.floor(place)
+    base = np.floor(position)
     offsets = np.arange(1 - each, each + 1)
     index = base[:, None].astype(np.int64) + offsets
     shrink = min(1.0, axis.scale) if antialias else 1.0
-    weight = kernel((offsets - (place - base)[:, None]) * shrink, a).astype(np.float64)
+    weight = kernel((offsets - (position - base)[:, None]) * shrink, a).astype(np.float64)
     if exclude:
         weight[(index < 0) | (index >= axis.length)] = 0
     if exclude or antialias:
@@ -152,18 +153,19 @@ def resampled_shape(
 
 
 def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context) -> Array:
+    """Resample x along its axes, one after the other."""
     shape = resampled_shape(x, axes, options, ctx)
     if 0 in shape:
         return np.empty(shape, x.dtype)
     y = x if options.mode == "nearest" else x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     outside: list[tuple[int, Array]] = []
     for axis in axes:
-        place = _places(axis, options, ctx)
+        position = _places(axis, options, ctx)
         if options.coordinate_transformation_mode == "tf_crop_and_resize":
-            outside.append((axis.axis, (place < 0) | (place > axis.length - 1)))
+            outside.append((axis.axis, (position < 0) | (position > axis.length - 1)))
         size = (*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :])
         claim(ctx, size, y.dtype, "X")
-        y = _one_axis(y, axis, _table(axis, place, options, ctx))
+        y = _one_axis(y, axis, _table(axis, position, options, ctx))
     y = _round(y, x.dtype, ctx) if options.mode != "nearest" else y
     return _extrapolate(y, outside, options.extrapolation_value, ctx) if outside else y
 
@@ -178,26 +180,29 @@ def axis_table(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> 
 
 
 def _places(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> Array:
+    """The source coordinate of each output index along an axis."""
     ctx.claim((axis.out,), 8, "coordinates")
     return coordinates(axis, options.coordinate_transformation_mode, np.float32 if ctx.arith == "ort" else np.float64)
 
 
-def _table(axis: ResampledAxis, place: Array, options: ResizeAttributes, ctx: Context) -> Table | None:
-    still = axis.out == axis.length and np.array_equal(place, np.arange(axis.out))
+def _table(axis: ResampledAxis, position: Array, options: ResizeAttributes, ctx: Context) -> Table | None:
+    """Source indices and weights of each output index; None if the axis stays as it is."""
+    still = axis.out == axis.length and np.array_equal(position, np.arange(axis.out))
     if still and not (options.antialias and axis.scale < 1):
         return None
-    place = np.clip(place, -(2.0**33), 2.0**33)
+    position = np.clip(position, -(2.0**33), 2.0**33)
     if options.mode == "nearest":
-        return np.clip(NEAREST_MODES[options.nearest_mode](place), 0, axis.length - 1).astype(np.int64), None
+        return np.clip(NEAREST_MODES[options.nearest_mode](position), 0, axis.length - 1).astype(np.int64), None
     kernel, reach = (linear, 1) if options.mode == "linear" else (cubic, 2)
     each = footprint(axis, reach, bool(options.antialias))
     ctx.claim((axis.out, 2 * each, 4), 8, "weights")
     return taps(
-        place, axis, kernel, each, options.cubic_coeff_a, bool(options.antialias), bool(options.exclude_outside)
+        position, axis, kernel, each, options.cubic_coeff_a, bool(options.antialias), bool(options.exclude_outside)
     )
 
 
 def _one_axis(y: Array, axis: ResampledAxis, table: Table | None) -> Array:
+    """Resample along one axis."""
     if table is None:
         return y
     index, weight = table
@@ -224,6 +229,7 @@ def in_order(weight: Array) -> bool:
 
 
 def _round(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+    """Convert to the output's type: rounded (truncated in ort arithmetic) and saturated for integers."""
     if dtype.kind == "c":
         with np.errstate(all="ignore"):
             return y.astype(dtype)
@@ -240,6 +246,7 @@ def _round(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
 
 
 def _extrapolate(y: Array, outside: Sequence[tuple[int, Array]], value: float, ctx: Context) -> Array:
+    """Fill elements whose coordinates are outside the source with `value`."""
     masks = [mask.reshape((-1,) + (1,) * (y.ndim - axis - 1)) for axis, mask in outside if mask.any()]
     if not masks:
         return y

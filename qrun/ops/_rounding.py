@@ -51,6 +51,7 @@ def two_product(a: Any, b: Any) -> DoubleDouble:
 
 
 def _split(a: Any) -> tuple[Any, Any]:
+    """A float64 as the sum of two with 26 bits each."""
     c = np.multiply(a, 134217729.0)
     high = c - (c - a)
     return high, a - high

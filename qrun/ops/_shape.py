@@ -32,6 +32,7 @@ def scalar(array: Array, name: str) -> Any:
 
 
 def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None:
+    """Raise OperatorError unless a list has the wanted length."""
     if len(values) != wanted:
         raise misfit(f"{name} has {len(values)} numbers", name, f"{wanted} numbers", shape_text(tuple(values)), why=why)
 
@@ -86,7 +87,7 @@ def element_places(data: Array, indices: Array, axis: int) -> Array:
     """
     along = axis_in(axis, data.ndim)
     fits = indices.ndim == data.ndim and all(
-        n <= m for place, (n, m) in enumerate(zip(indices.shape, data.shape, strict=True)) if place != along
+        n <= m for index, (n, m) in enumerate(zip(indices.shape, data.shape, strict=True)) if index != along
     )
     if not fits:
         raise bad_shape(
@@ -95,10 +96,10 @@ def element_places(data: Array, indices: Array, axis: int) -> Array:
     check_indices(indices, data, along)
     whole = indices.astype(np.int64)
     places = np.where(whole < 0, whole + data.shape[along], whole) * math.prod(data.shape[along + 1 :])
-    for place, n in enumerate(indices.shape):
-        if place != along:
-            step = math.prod(data.shape[place + 1 :])
-            places += (np.arange(n, dtype=np.int64) * step).reshape(-1, *(1,) * (indices.ndim - place - 1))
+    for index, n in enumerate(indices.shape):
+        if index != along:
+            step = math.prod(data.shape[index + 1 :])
+            places += (np.arange(n, dtype=np.int64) * step).reshape(-1, *(1,) * (indices.ndim - index - 1))
     return np.asarray(places)
 
 
@@ -111,9 +112,9 @@ def slice_places(data: Array, indices: Array, batch: Sequence[int] = ()) -> Arra
     named = data.shape[lead : lead + depth]
     count = math.prod(batch)
     places = np.zeros(indices.shape[:-1], np.int64)
-    for place, size in enumerate(named):
-        part = indices[..., place]
-        check_indices(part, data, lead + place)
+    for index, size in enumerate(named):
+        part = indices[..., index]
+        check_indices(part, data, lead + index)
         places = places * size + np.where(part < 0, part + size, part)
     offsets = np.arange(count, dtype=np.int64) * math.prod(named)
     return np.asarray(places.reshape(count, math.prod(indices.shape[lead:-1])) + offsets.reshape(-1, 1))

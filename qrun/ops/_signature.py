@@ -125,12 +125,14 @@ class AttributeSpec:
 
     @property
     def text(self) -> str:
+        """The attribute's type in words."""
         names = {np.ndarray: "a tensor", TensorType: "a type", int: "an int", float: "a float", str: "a string"}
         if self.kind is tuple:
             return f"a list of {names[self.item or int].split()[-1]}s"
         return names.get(self.kind, self.kind.__name__)
 
     def fits(self, value: Attribute) -> bool:
+        """Whether a value has the attribute's type."""
         if self.kind is tuple:
             return isinstance(value, tuple) and all(isinstance(v, self.item or int) for v in value)
         return isinstance(value, self.kind)
@@ -212,19 +214,22 @@ def flat(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=[*inputs, *attributes, *last])
 
 
-def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
+def _fields(kind: type[Any], index: Any) -> Iterator[inspect.Parameter]:
+    """The fields of a record as parameters."""
     names, written = vars(sys.modules[kind.__module__]), field_types(kind)
     for name, default in fields_of(kind).items():
         value = inspect.Parameter.empty if default is MISSING else default
-        yield inspect.Parameter(name, place, default=value, annotation=_type(written[name], names))
+        yield inspect.Parameter(name, index, default=value, annotation=_type(written[name], names))
 
 
 def _type(annotation: Any, names: dict[str, Any]) -> Any:
+    """The type of an annotation."""
     return eval(_compile(annotation), names) if isinstance(annotation, str) else annotation
 
 
 @cache
 def _compile(annotation: str) -> CodeType:
+    """The code of an annotation."""
     return compile(annotation, "<annotation>", "eval")
 
 
@@ -237,11 +242,11 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
     if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
         expected = f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}"
         raise refuse(f"{node.op_type} has {len(node.inputs)} inputs", "", expected, len(node.inputs), code="QR205")
-    for place, p in enumerate(inputs):
-        given = place < len(node.inputs) and bool(node.inputs[place])
-        optional = p.optional if known is None else known.inputs[place].option == "Optional"
+    for index, p in enumerate(inputs):
+        given = index < len(node.inputs) and bool(node.inputs[index])
+        optional = p.optional if known is None else known.inputs[index].option == "Optional"
         if not given and not optional and not p.variadic:
-            expected = f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}"
+            expected = f"input {index}, {p.name}; it is not optional in {node.op}-{node.version}"
             raise refuse(f"input {p.name!r} is missing", "", expected, "nothing", code="QR205")
     if known is not None and len(node.outputs) > known.max_outputs:
         count = len(node.outputs)
@@ -272,6 +277,7 @@ def attributes_given(
 
 
 def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
+    """The error of an attribute that the operator does not define."""
     from qrun.ops._advice import attribute_fix
 
     near = close_matches(name, names)

@@ -17,13 +17,14 @@ from qrun.ops._context import Context, bad_attribute, refuse
 _SINGLE = frozenset({np.dtype(np.float32)})
 
 
-def _number(args: Sequence[Any], place: int, otherwise: int = 0) -> int:
+def _number(args: Sequence[Any], index: int, otherwise: int = 0) -> int:
     """The number in an input, which may be of any shape."""
-    given = args[place] if place < len(args) else None
+    given = args[index] if index < len(args) else None
     return otherwise if given is None else int(given.max(initial=0))
 
 
 def _frames(args: Sequence[Any]) -> Sequence[int]:
+    """The output shape of STFT, for the memory claim."""
     signal, window = args[0], args[2] if len(args) > 2 else None
     batch, samples = signal.shape[:2] if signal.ndim > 1 else (1, 0)
     length = _number(args, 3, samples if window is None else window.size)
@@ -41,6 +42,7 @@ _SIZES: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], Sequence[int]]
 
 
 def _ignores(attributes: Mapping[str, Any], args: Sequence[Any]) -> bool:
+    """Whether the loss averages over targets of -1, which onnx.reference gets wrong."""
     mean = attributes.get("reduction", "mean") == "mean"
     return mean and attributes.get("ignore_index") == -1 and (len(args) < 3 or args[2] is None)
 
@@ -69,13 +71,13 @@ def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., A
 
     def kernel(*args: Array | None, ctx: Context, **attributes: Any) -> tuple[Array, ...]:
         _check(op_type, args, attributes, ctx)
-        given = {f"x{place}": wide(array) for place, array in enumerate(args) if array is not None}
-        inputs = tuple([f"x{place}" if f"x{place}" in given else "" for place in range(len(args))])
-        outputs = tuple([f"y{place}" for place in range(ctx.outputs)])
+        given = {f"x{index}": wide(array) for index, array in enumerate(args) if array is not None}
+        inputs = tuple([f"x{index}" if f"x{index}" in given else "" for index in range(len(args))])
+        outputs = tuple([f"y{index}" for index in range(ctx.outputs)])
         named = {name.removesuffix("_"): value for name, value in attributes.items() if value is not None}
         node = Node(0, op_type, domain, op_type, known.version, inputs, outputs, named)
         made = _compute(node, given, ctx.memo)
-        return tuple([_of_type(np.asarray(value), place, known, args) for place, value in enumerate(made)])
+        return tuple([_of_type(np.asarray(value), index, known, args) for index, value in enumerate(made)])
 
     def wide(array: Array) -> Array:
         """The input; integers as float64 if results are float32: onnx.reference computes in the inputs' type."""
@@ -123,10 +125,10 @@ def _check(op_type: str, args: Sequence[Array | None], attributes: Mapping[str, 
 def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
     """Runs a node in onnx.reference. Raises OperatorError with its words if it refuses or fails."""
     from qrun.child.reference import ReferenceSession
-    from qrun.ir.infer import lone
+    from qrun.ir.infer import single_node_model
 
     try:
-        session = memo.once("onnx.reference", lambda: ReferenceSession(lone(node)))
+        session = memo.once("onnx.reference", lambda: ReferenceSession(single_node_model(node)))
         fed = {name: array.view() for name, array in feeds.items()}
         for view in fed.values():
             view.flags.writeable = False  # some kernels of onnx.reference compute in place
@@ -139,9 +141,9 @@ def _compute(node: Node, feeds: Mapping[str, Array], memo: Memo) -> list[Any]:
         raise refuse("onnx.reference cannot compute this node", got=got, code="QR210") from None
 
 
-def _of_type(value: Array, place: int, known: Schema, args: Sequence[Array | None]) -> Array:
+def _of_type(value: Array, index: int, known: Schema, args: Sequence[Array | None]) -> Array:
     """A result in the type that onnx.defs states; floats are rounded to it. OperatorError for other mismatches."""
-    formal = known.outputs[min(place, len(known.outputs) - 1)]
+    formal = known.outputs[min(index, len(known.outputs) - 1)]
     bound = [
         array.dtype
         for input, array in zip(known.inputs, args, strict=False)

@@ -72,6 +72,7 @@ def check_rank(rank: int, param: str) -> None:
 
 
 def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, least: int) -> tuple[int, ...]:
+    """A list of strides or dilations with one number per spatial axis. Raises OperatorError."""
     if not values:
         return (default,) * rank
     if len(values) != rank or any(v < least or v > INT32_MAX for v in values):
@@ -132,6 +133,7 @@ def _places(n: int, extent: int, stride: int, begin: int, end: int, ceil_mode: b
 def _padding(
     size: Sequence[int], extent: Sequence[int], step: Sequence[int], pads: Sequence[int] | None, auto_pad: str
 ) -> tuple[list[int], list[int]]:
+    """The padding before and after each spatial axis. Raises OperatorError."""
     rank = len(size)
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise refuse(
@@ -337,8 +339,8 @@ def accumulate(
 
 def _place(start: int, first: int, m: int, out: Shape, index: tuple[int, ...]) -> tuple[int, ...]:
     """The index into y [N,M,out...] of element [n,group,M/group,place] of the block from image `start`, row `first`."""
-    n, group, channel, place = index
-    row, *rest = np.unravel_index(place, (out[0], *out[1:]))
+    n, group, channel, position = index
+    row, *rest = np.unravel_index(position, (out[0], *out[1:]))
     return (start + n, group * m + channel, first + int(row), *(int(i) for i in rest))
 
 

@@ -25,7 +25,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     elementwise_of,
     require_type,
     staged_kernel,
@@ -59,7 +59,7 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
     Source: ONNX operators, Clip-6.
     """
     low, high = (narrow(single(limit), input.dtype) for limit in (min_, max_))
-    return _between(input, low, high)
+    return _clip_to_limits(input, low, high)
 
 
 @clip_6.native
@@ -84,7 +84,7 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     lowest, highest = bounds(input.dtype)
     low = lowest if min is None else min.reshape(())
     high = highest if max is None else max.reshape(())
-    return _between(input, low, high)
+    return _clip_to_limits(input, low, high)
 
 
 @clip.native
@@ -95,13 +95,14 @@ def _lower_clip(site: LoweringContext) -> NativeKernel:
 
 
 def _numbers(limits: Iterable[float]) -> list[float]:
+    """The limits as numbers. Raises Declined for NaN."""
     found = list(limits)
     if any(map(math.isnan, found)):
-        raise declined("a limit is NaN")
+        raise decline_error("a limit is NaN")
     return found
 
 
-def _between(x: Array, low: Array, high: Array) -> Array:
+def _clip_to_limits(x: Array, low: Array, high: Array) -> Array:
     """x, unchanged and with its sign if it equals a limit; NaN everywhere if a limit is NaN."""
     if not is_integer(x.dtype) and (np.isnan(low) or np.isnan(high)):
         return np.full(x.shape, np.nan, x.dtype)
@@ -365,6 +366,7 @@ def _lower_fast_gelu(site: LoweringContext) -> NativeKernel:
 
 
 def _add_bias(x: Array, bias: Array, name: str, ctx: Context) -> Array:
+    """x + bias; bias must be a vector of x's last axis."""
     _check_bias(x, bias, name, ctx)
     return binary(np.add, x, bias, ctx)
 

@@ -14,7 +14,7 @@ from qrun.ops._attention import (
     additive_mask,
     append_to_cache,
     attend,
-    causal,
+    causal_mask,
     check_past,
     merge_heads,
     positive,
@@ -32,6 +32,7 @@ _PADDED = 24
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of Attention."""
     q, k, v = inputs[:3]
     past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
     if len(q) == 3:
@@ -116,6 +117,7 @@ def attention(
 
 
 def _check_modes(attributes: AttentionAttributes) -> None:
+    """Raise OperatorError for attributes outside their range."""
     for name in ("left_window_size", "right_window_size"):
         value = getattr(attributes, name)
         require(name, value >= -1, "-1 (no end), 0 or more", value)
@@ -155,6 +157,7 @@ def _by_head(given: AttentionInputs, attributes: AttentionAttributes, ctx: Conte
 
 
 def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
+    """Raise OperatorError for a cache that does not fit keys and values."""
     past_key, past_value, lengths = given.past_key, given.past_value, given.nonpad_kv_seqlen
     both_or_none(past_key=past_key, past_value=past_value)
     for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
@@ -198,11 +201,11 @@ def _visible_keys(
     found: list[Array] = []
     left, right = window
     if is_causal:
-        found.append(causal(rows, columns, offset))
+        found.append(causal_mask(rows, columns, offset))
     if right >= 0:
-        found.append(causal(rows, columns, offset + right))
+        found.append(causal_mask(rows, columns, offset + right))
     if left >= 0:
-        found.append(~causal(rows, columns, offset - left - 1))
+        found.append(~causal_mask(rows, columns, offset - left - 1))
     if lengths is not None:
         found.append(np.arange(columns) < lengths.reshape(-1, 1, 1, 1))
     return np.logical_and.reduce(np.broadcast_arrays(*found)) if found else None

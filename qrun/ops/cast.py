@@ -12,7 +12,7 @@ from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
 from qrun.ops._op import Array, Context, one_of, op
 from qrun.ops.lowering.copies import view_kernel
 from qrun.ops.lowering.float32 import function_kernel
-from qrun.ops.lowering.kernel import FLOAT, EveryType, LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops.lowering.kernel import FLOAT, EveryType, LoweringContext, NativeKernel, decline_error, kernel_of
 from qrun.ops.lowering.narrow import NARROW, narrowing_kernel
 
 
@@ -44,6 +44,7 @@ def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode
 
 
 def _mode(round_mode: str) -> str:
+    """The round_mode. Raises OperatorError for unknown ones."""
     one_of("round_mode", round_mode, ROUND_MODES)
     return round_mode
 
@@ -64,7 +65,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
         return function_kernel(site, "cast")
     site.reference((np.empty(0, x.dtype),), site.ctx)
     if to is None or to not in _TYPES or x.dtype not in (*_TYPES, FLOAT, *NARROW):
-        raise declined(f"no native conversion of {type_name(x.dtype)} to {type_name(to)}")
+        raise decline_error(f"no native conversion of {type_name(x.dtype)} to {type_name(to)}")
     if x.dtype == to:
         return view_kernel(site)
     operation = Elementwise(site.engine, f"to_{to.name}", [Operand(x.shape, x.dtype)])

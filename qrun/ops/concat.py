@@ -13,7 +13,7 @@ from qrun.ops._float import axes_in, axis_in
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_but, same_length
 from qrun.ops.lowering.copies import INDICES, indexed_kernel, moving_kernel, order_of, slice_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error
 from qrun.ops.lowering.pointwise import concat_kernel
 
 
@@ -31,30 +31,31 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
     if not inputs or any(x is None for x in inputs):
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     first = inputs[0]
-    place = axis_in(axis, first.ndim)
+    dim = axis_in(axis, first.ndim)
     for number, x in enumerate(inputs[1:], 2):
-        if not same_but(x.shape, first.shape, place) or x.dtype != first.dtype:
+        if not same_but(x.shape, first.shape, dim) or x.dtype != first.dtype:
             wanted = [*first.shape]
             if wanted and x.ndim == first.ndim:
-                wanted[place] = x.shape[place]
+                wanted[dim] = x.shape[dim]
             expected = f"{type_name(first.dtype)} {shape_text(tuple(wanted))}"
             got = f"{type_name(x.dtype)} {shape_text(x.shape)}"
             why = f"Concat: all dimensions except axis {axis} are equal."
             raise misfit(f"inputs[{number}] does not fit inputs[1]", f"inputs[{number}]", expected, got, why=why)
-    length = sum(x.shape[place] for x in inputs)
-    claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")
-    return place
+    length = sum(x.shape[dim] for x in inputs)
+    claim(ctx, (*first.shape[:dim], length, *first.shape[dim + 1 :]), first.dtype, "inputs")
+    return dim
 
 
 @concat.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    place = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
-    return concat_kernel(site, range(len(site.inputs)), place, [None] * len(site.inputs))
+    dim = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
+    return concat_kernel(site, range(len(site.inputs)), dim, [None] * len(site.inputs))
 
 
 def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
-    place = axis_in(axis, input.ndim)
-    size = input.shape[place]
+    """Split a tensor into parts of these lengths along an axis. Raises OperatorError."""
+    dim = axis_in(axis, input.ndim)
+    size = input.shape[dim]
     if len(lengths) != ctx.outputs:
         raise misfit(f"the node names {ctx.outputs} outputs", "split", f"{ctx.outputs} lengths", list(lengths))
     if any(n < 0 for n in lengths) or sum(lengths) != size:
@@ -62,12 +63,13 @@ def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple
     parts = []
     start = 0
     for n in lengths:
-        parts.append(input[(builtins.slice(None),) * place + (builtins.slice(start, start + n),)])
+        parts.append(input[(builtins.slice(None),) * dim + (builtins.slice(start, start + n),)])
         start += n
     return tuple(parts)
 
 
 def _equal(input: Array, axis: int, count: int) -> list[int]:
+    """The lengths of `count` equal parts. Raises OperatorError."""
     size = input.shape[axis_in(axis, input.ndim)]
     if count < 1 or size % count:
         raise misfit(
@@ -138,6 +140,7 @@ for _declared in (split_2, split_13, split):
 
 
 def _lengths(split: Array) -> list[int]:
+    """The lengths of a Split, from its input."""
     if split.ndim != 1 or split.dtype.kind != "i":
         return list(ints(split, "split"))
     return [int(n) for n in split.tolist()]
@@ -146,6 +149,7 @@ def _lengths(split: Array) -> list[int]:
 def _cuts(
     data: Array, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None, steps: Sequence[int] | None
 ) -> tuple[builtins.slice, ...]:
+    """Slice's parameters as one Python slice per axis. Raises OperatorError."""
     same_length(ends, len(starts), "ends", "Slice: one end for each start.")
     if axes is None:
         axes = range(len(starts))
@@ -199,6 +203,7 @@ def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, st
 def _input_cuts(
     data: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> tuple[builtins.slice, ...]:
+    """Slice's inputs as one Python slice per axis. Raises OperatorError."""
     return _cuts(
         data,
         ints(starts, "starts"),
@@ -210,6 +215,7 @@ def _input_cuts(
 
 @slice_1.native
 def _lower_1(site: LoweringContext) -> NativeKernel:
+    """The native kernel of Slice-1, whose parameters are attributes."""
     (data,), a = site.inputs, site.attributes
     return slice_kernel(site, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
 
@@ -230,6 +236,7 @@ def pad_2(data: Array, *, pads: tuple[int, ...], mode: str = "constant", value: 
 
 
 def _attribute(value: float, dtype: np.dtype[Any]) -> Array:
+    """A float attribute in the data's type."""
     with np.errstate(all="ignore"):
         return np.array(value, np.float32).astype(dtype)
 
@@ -259,6 +266,7 @@ def pad(
 def _pad(
     data: Array, pads: Sequence[int], constant: Array | None, axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> Array:
+    """Pad with a constant, with edge elements, or by reflection or wrapping."""
     sizes = _check_pads(data, pads, axes, mode, ctx)
     if mode == "constant":
         made = np.empty([n + b + e for n, b, e in sizes], data.dtype)
@@ -296,8 +304,8 @@ def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tu
     places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
     same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
     begin, end = [0] * data.ndim, [0] * data.ndim
-    for number, place in enumerate(places):
-        begin[place], end[place] = pads[number], pads[number + len(places)]
+    for number, index in enumerate(places):
+        begin[index], end[index] = pads[number], pads[number + len(places)]
     return begin, end
 
 
@@ -307,19 +315,20 @@ def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
     length -= first + max(0, -end)
     if length < 0 or (not length and max(begin, end) > 0):
         raise misfit(f"axis {axis} has nothing to {mode}", "pads", "a rest of 1 or more", f"{begin} and {end}")
-    place = np.arange(-max(0, begin), length + max(0, end), dtype=np.int64)
+    positions = np.arange(-max(0, begin), length + max(0, end), dtype=np.int64)
     if mode == "edge":
-        place = np.clip(place, 0, length - 1)
+        positions = np.clip(positions, 0, length - 1)
     elif mode == "wrap":
-        place %= max(1, length)
+        positions %= max(1, length)
     else:
         turn = max(1, 2 * (length - 1))
-        place %= turn
-        place = np.minimum(place, turn - place)
-    return place + first
+        positions %= turn
+        positions = np.minimum(positions, turn - positions)
+    return positions + first
 
 
 def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
+    """The padding value in the data's type; 0 if not given."""
     if value is None:
         return "" if dtype == np.object_ else np.zeros((), dtype)
     if value.size != 1 or value.ndim > 1:
@@ -329,6 +338,7 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
 
 @pad_2.native
 def _lower_2(site: LoweringContext) -> NativeKernel:
+    """The native kernel of Pad-2, whose parameters are attributes."""
     (data,), a = site.inputs, site.attributes
     return _lower_pads(site, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
 
@@ -343,6 +353,7 @@ def _lower_pad(site: LoweringContext) -> NativeKernel:
 def _lower_pads(
     site: LoweringContext, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
 ) -> NativeKernel:
+    """The native kernel of a Pad; `value` makes the padding value."""
     from qrun.native.kernels.copy import pad_copy
 
     data, engine = site.inputs[0], site.engine
@@ -354,5 +365,5 @@ def _lower_pads(
     site.require_constants()
     moved = {axis: size for axis, size in enumerate(sizes) if any(size[1:])}
     if sum(map(sum, moved.values())) > INDICES:
-        raise declined(f"axes of more than {INDICES} elements")
+        raise decline_error(f"axes of more than {INDICES} elements")
     return indexed_kernel(site, {axis: _source(site.attributes["mode"], *n, axis) for axis, n in moved.items()})

@@ -14,7 +14,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, misfit, one_of, op, refuse, require
 from qrun.ops._shape import claim, ints, scalar
-from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, decline_error, kernel_of, require_copied
 
 
 @op("Constant", since=1)
@@ -110,6 +110,7 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx
 
 
 def _ceil(quotient: float, numbers: tuple[float, ...]) -> int:
+    """The number of elements of a range. Raises OperatorError if it is not finite."""
     if not math.isfinite(quotient):
         shown = ", ".join(map(str, numbers))
         raise refuse("the range has no finite length", "limit", "finite start, limit and delta", shown)
@@ -130,8 +131,8 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
     rows, columns = claim(ctx, input.shape, kind, "input")
     made = np.zeros((rows, columns), kind)
     shift = max(-rows, min(columns, k))
-    place = np.arange(max(0, -shift), min(rows, columns - shift))
-    made[place, place + shift] = kind.type(1)
+    diagonal_rows = np.arange(max(0, -shift), min(rows, columns - shift))
+    made[diagonal_rows, diagonal_rows + shift] = kind.type(1)
     return made
 
 
@@ -143,10 +144,10 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     an index that does not exist gives values[0] everywhere. depth: a scalar, 0 or more. axis: -r-1 to r.
     Raises OperatorError for other shapes, and a negative or infinite depth.
     """
-    size, place, shape = _one_hot(indices, depth, values, axis, ctx)
+    size, position, shape = _one_hot(indices, depth, values, axis, ctx)
     index, exists = _places(indices, size, -size if ctx.version >= 11 else 0)
-    index, exists = (np.expand_dims(array, place) for array in (index, exists))
-    counted = np.arange(size).reshape([size if axis == place else 1 for axis in range(len(shape))])
+    index, exists = (np.expand_dims(array, position) for array in (index, exists))
+    counted = np.arange(size).reshape([size if axis == position else 1 for axis in range(len(shape))])
     return np.asarray(np.where((counted == index) & exists, values[1], values[0]), values.dtype)
 
 
@@ -157,8 +158,8 @@ def _one_hot(indices: Array, depth: Array, values: Array, axis: int, ctx: Contex
     wide = scalar(depth, "depth")
     if not (math.isfinite(wide) and int(wide) >= 0):
         raise refuse("depth is out of range", "depth", "0 or more", wide)
-    size, place = int(wide), axis_in(axis, indices.ndim + 1)
-    return size, place, claim(ctx, (*indices.shape[:place], size, *indices.shape[place:]), values.dtype, "depth")
+    size, dim = int(wide), axis_in(axis, indices.ndim + 1)
+    return size, dim, claim(ctx, (*indices.shape[:dim], size, *indices.shape[dim:]), values.dtype, "depth")
 
 
 @one_hot.native
@@ -169,12 +170,12 @@ def _lower_one_hot(site: LoweringContext) -> NativeKernel:
 
     indices, depth, values = site.inputs
     site.require_constants()
-    size, place, _ = _one_hot(indices, depth, values, site.attributes["axis"], site.ctx)
+    size, index, _ = _one_hot(indices, depth, values, site.attributes["axis"], site.ctx)
     if indices.dtype.name not in ONE_HOT_KINDS:
-        raise declined(f"indices that are {type_name(indices.dtype)}")
+        raise decline_error(f"indices that are {type_name(indices.dtype)}")
     require_copied(values.dtype)
     least = -size if site.ctx.version >= 11 else 0
-    made = OneHot(site.engine, Operand(indices.shape, indices.dtype), place, size, values, least)
+    made = OneHot(site.engine, Operand(indices.shape, indices.dtype), index, size, values, least)
     return kernel_of(site, made, (0,), ALWAYS)
 
 

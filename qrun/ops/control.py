@@ -29,6 +29,7 @@ def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
 
 
 def _truth(value: Array, param: str, what: str) -> bool:
+    """The bool of a condition. Raises OperatorError if it is not one bool."""
     if value.dtype != np.bool_:
         raise refuse(f"{what} is {type_name(value.dtype)}", param, "bool", type_name(value.dtype), code="QR203")
     if value.size != 1:
@@ -91,8 +92,8 @@ def _turns(
         error.in_turn(number + 1)
         raise
     carried = len(body.outputs) - len(stacks)
-    for place, stack in enumerate(stacks):
-        stack.add_all(found[2][place]) if found else stack.add(made[carried + place])
+    for index, stack in enumerate(stacks):
+        stack.add_all(found[2][index]) if found else stack.add(made[carried + index])
     return found[:2] if found else (1, list(made[:carried]))
 
 
@@ -142,14 +143,15 @@ class ScanOutput:
 
 
 def _one(value: Array) -> int:
+    """The one integer of M. Raises OperatorError."""
     if value.size != 1:
         raise misfit("M is not one element", "M", "a scalar", value)
     return int(value.reshape(())[()])
 
 
-def _as(body: Body, place: int, value: Array) -> Array:
+def _as(body: Body, index: int, value: Array) -> Array:
     """A scalar; reshaped to [1] if the body's input states that shape."""
-    stated = body.inputs[place].shape if place < len(body.inputs) else None
+    stated = body.inputs[index].shape if index < len(body.inputs) else None
     return value.reshape(1) if stated is not None and len(stated) == 1 else value
 
 
@@ -192,7 +194,7 @@ def scan_8(
 def _batch(inputs: Sequence[Array], states: int) -> tuple[int, int]:
     """The batch size and the longest sequence. states: the number of inputs, the first ones, that are states."""
     name, shapes = "initial_state_and_scan_inputs", ", ".join(shape_text(x.shape) for x in inputs)
-    if any(x.ndim < (1 if place < states else 2) for place, x in enumerate(inputs)):
+    if any(x.ndim < (1 if index < states else 2) for index, x in enumerate(inputs)):
         raise misfit("an input has no batch or no sequence", name, "[batch,...], [batch,seq,...]", shapes)
     if len({x.shape[0] for x in inputs}) != 1 or len({x.shape[1] for x in inputs[states:]}) != 1:
         raise misfit("inputs have other batches or sequences", name, "one size of each", shapes)
@@ -216,6 +218,7 @@ def _of_batch(parts: Sequence[Array]) -> Array:
 
 
 def _pad(whole: Array, length: int) -> Array:
+    """An array with zeros appended along its first axis."""
     return np.concatenate([whole, np.zeros((length - len(whole), *whole.shape[1:]), whole.dtype)])
 
 
@@ -278,17 +281,19 @@ def _require_all(values: Sequence[Array | None], name: str) -> list[Array]:
     """Returns variadic inputs; refuses if one of them is left out."""
     given = [value for value in values if value is not None]
     if len(given) < len(values):
-        left_out = next(place for place, value in enumerate(values) if value is None)
+        left_out = next(index for index, value in enumerate(values) if value is None)
         raise refuse(f"{name}[{left_out}] is missing", name, "a tensor", "nothing", code="QR205")
     return given
 
 
 def _states(inputs: Sequence[Array], scanned: int) -> int:
+    """The number of state variables of a Scan."""
     require("num_scan_inputs", 0 < scanned <= len(inputs), f"1 to {len(inputs)}, the inputs", scanned)
     return len(inputs) - scanned
 
 
 def _numbers(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:
+    """An axis or direction for each scan input or output; 0 if not given. Raises OperatorError."""
     numbers = (0,) * count if given is None else given
     if len(numbers) != count or ("directions" in name and not {*numbers} <= {_FORWARD, _REVERSE}):
         expected = f"{count} numbers" + (", 0 or 1" if "directions" in name else "")

@@ -30,7 +30,7 @@ from qrun.ops._window import (
     window,
 )
 from qrun.ops.lowering.integers import LIMIT, Given, conv_kernel, plan_conv
-from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, decline_error, staged_kernel
 from qrun.ops.lowering.products import float_conv_kernel, float_conv_transpose_kernel, require_order
 
 COLUMN_ELEMENTS = 1 << 19
@@ -55,6 +55,7 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
 
 
 def _order(x: Array, w: Array, win: SlidingWindow, group: int, ctx: Context) -> SumOrder:
+    """The order in which the arithmetic adds the products of a Conv."""
     return ort_conv_order(x.shape, w.shape, win, group) if ctx.arith == "ort" and x.dtype == np.float32 else SumOrder()
 
 
@@ -137,6 +138,7 @@ def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array 
 
 @conv_integer.native
 def _lower_integer(site: LoweringContext) -> NativeKernel:
+    """The native kernel of ConvInteger."""
     from qrun.native.kernels.conv import KINDS, dynamic_sums, reach
 
     x, w, *_ = site.inputs
@@ -153,6 +155,7 @@ def _lower_integer(site: LoweringContext) -> NativeKernel:
 
 
 def _transpose_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of ConvTranspose."""
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])
 
 
@@ -179,17 +182,17 @@ def conv_transpose(
     Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
-    place = _place(X, W, B, geometry, output_padding, output_shape)
+    placement = _place(X, W, B, geometry, output_padding, output_shape)
     size, group, m = X.shape[2:], geometry.group, W.shape[1]
-    ctx.claim((X.shape[0], group, m, *place.out), X.itemsize)
-    y = np.empty((X.shape[0], group, m, *place.out), X.dtype)
+    ctx.claim((X.shape[0], group, m, *placement.out), X.itemsize)
+    y = np.empty((X.shape[0], group, m, *placement.out), X.dtype)
     if y.size:
         weights = W.reshape(group, -1 if W.size else 0, *W.shape[1:])
         bias = None if B is None else B.reshape(group, m, 1)
         with np.errstate(all="ignore"):
             for n in range(X.shape[0]):
-                _fill(X[n].reshape(group, -1 if X.size else 0, *size), weights, bias, place, y[n], ctx)
-    return y.reshape(X.shape[0], group * m, *place.out)
+                _fill(X[n].reshape(group, -1 if X.size else 0, *size), weights, bias, placement, y[n], ctx)
+    return y.reshape(X.shape[0], group * m, *placement.out)
 
 
 @conv_transpose.native
@@ -199,15 +202,23 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
         ConvGeometry.of(site.attributes),
         [site.attributes[n] for n in ("output_padding", "output_shape")],
     )
-    place, group = _place(x, w, bias, geometry, *lengths), geometry.group
-    y_shape = (x.shape[0], group * w.shape[1], *place.out)
+    placement, group = _place(x, w, bias, geometry, *lengths), geometry.group
+    y_shape = (x.shape[0], group * w.shape[1], *placement.out)
     site.ctx.claim(y_shape, x.itemsize)
     return float_conv_transpose_kernel(
-        site, x, w, bias, y_shape, group=group, strides=place.strides, dilations=place.dilations, begin=place.begin
+        site,
+        x,
+        w,
+        bias,
+        y_shape,
+        group=group,
+        strides=placement.strides,
+        dilations=placement.dilations,
+        begin=placement.begin,
     )
 
 
-def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, ctx: Context) -> None:
+def _fill(x: Array, w: Array, bias: Array | None, placement: _Placement, y: Array, ctx: Context) -> None:
     """Fill y [group,M,out...] from x [group,C,size...], w [group,C,M,kernel...] and bias [group,M,1].
 
     Results whose positions leave the same remainders modulo the strides use the same taps of the kernel: they are one
@@ -215,7 +226,7 @@ def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, c
     """
     group, m, *out = y.shape
     rank = len(out)
-    axes = list(zip(out, place.begin, w.shape[3:], place.strides, place.dilations, strict=True))
+    axes = list(zip(out, placement.begin, w.shape[3:], placement.strides, placement.dilations, strict=True))
     for firsts in itertools.product(*(range(min(axis[3], axis[0])) for axis in axes)):
         met = [_find_taps(first, *axis) for first, axis in zip(firsts, axes, strict=True)]
         where: tuple[Any, ...] = (..., *(slice(first, None, axis[3]) for first, axis in zip(firsts, axes, strict=True)))
@@ -262,6 +273,7 @@ class _Placement:
 
 
 def _axis_numbers(values: Sequence[int], rank: int, name: str, below: Sequence[int]) -> tuple[int, ...]:
+    """A number for each spatial axis, below a limit; 0 if not given. Raises OperatorError."""
     if not values:
         return (0,) * rank
     if len(values) != rank or any(not 0 <= v < limit for v, limit in zip(values, below, strict=True)):
@@ -346,7 +358,7 @@ def _lower_causal_conv(site: LoweringContext) -> NativeKernel:
     names = ("activation", "channels_last", "dilation", "ndim", "state_window")
     _check_causal(x, weight, bias, past, [given[name] for name in names])
     if given["channels_last"] or past is None:
-        raise declined("channels_last, or no past_state")
+        raise decline_error("channels_last, or no past_state")
     nodes = _causal_nodes(len(weight), past.shape[2], x.shape[2], given["dilation"], given["activation"])
     return nodes_kernel(site, nodes, {"state": 1})
 

@@ -20,7 +20,7 @@ from qrun.ops._functions import in_lanes
 from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, first_place, misfit, one_of, op, refuse
 from qrun.ops._signature import Form
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel, function, function_kernel
-from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, declined
+from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, decline_error
 
 
 def binary_operator(
@@ -52,6 +52,7 @@ def binary_operator(
 
 
 def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:
+    """Note the zeros of a divisor."""
     if ctx.observing:
         zero = divisor == 0
         count = int(np.count_nonzero(zero))
@@ -63,10 +64,10 @@ def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: 
     """The shape to which the inputs of Sum, Mean, Min and Max broadcast; before version 8 they have one shape."""
     if not data_0 or any(x is None for x in data_0):
         raise refuse(f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205")
-    for place, array in enumerate(data_0):
+    for index, array in enumerate(data_0):
         if ctx.version < 8 and array.shape != data_0[0].shape:
-            raise bad_shape(f"data_0[{place}]", f"one shape: {op_type} broadcasts since opset 8", array)
-    return broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], itemsize)
+            raise bad_shape(f"data_0[{index}]", f"one shape: {op_type} broadcasts since opset 8", array)
+    return broadcast(ctx, data_0, [f"data_0[{index}]" for index in range(len(data_0))], itemsize)
 
 
 def total(op_type: str, data_0: Sequence[Array], ctx: Context) -> Array:
@@ -109,6 +110,7 @@ def div(A: Array, B: Array, *, ctx: Context) -> Array:
 
 
 def _truncate(a: Array, b: Array) -> Array:
+    """The quotient of integers, rounded towards zero."""
     quotient = np.asarray(np.floor_divide(a, b))
     if a.dtype.kind == "i":
         quotient += ((a < 0) != (b < 0)) & (np.remainder(a, b) != 0)
@@ -120,7 +122,7 @@ def _variadic_lowering(op_type: str) -> Lowering:
 
     def lower(site: LoweringContext) -> NativeKernel:
         common_shape(op_type, site.inputs, site.ctx)
-        return elementwise_kernel(site, op_type.lower(), [f"data_0[{place}]" for place in range(len(site.inputs))])
+        return elementwise_kernel(site, op_type.lower(), [f"data_0[{index}]" for index in range(len(site.inputs))])
 
     return OfShapes(lower)
 
@@ -168,12 +170,14 @@ def max_(*data_0: Array, ctx: Context) -> Array:
 
 
 def _fold(op_type: str, choose: Callable[[Array, Array], Any], arrays: Sequence[Array], ctx: Context) -> Array:
+    """Combine several arrays by a function of two, such as the maximum."""
     common_shape(op_type, arrays, ctx)
     with np.errstate(all="ignore"):
         return np.asarray(reduce(partial(_choose, choose), arrays))
 
 
 def _choose(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
+    """Maximum or minimum of two arrays, with the sign of zeros as IEEE 754 has it."""
     made = np.asarray(choose(a, b))
     if is_integer(a.dtype) or (made != 0).all():
         return made
@@ -208,12 +212,12 @@ def _lower_pow(site: LoweringContext) -> NativeKernel:
     x, y = site.inputs
     site.require_constant(1)
     if y.size != 1 or y.ndim > x.ndim:
-        raise declined("Y is not one exponent for all of X")
+        raise decline_error("Y is not one exponent for all of X")
     exponent = float(y.reshape(-1)[0])
     if exponent in (2.0, 3.0):
         return function_kernel(site, "square" if exponent == 2.0 else "cube")
     if not exponent or not math.isfinite(exponent) or single(exponent) != exponent:
-        raise declined("an exponent that is 0, or no finite float32 number")
+        raise decline_error("an exponent that is 0, or no finite float32 number")
     return function_kernel(site, power_of(exponent), lambda: [exponent])
 
 
@@ -281,7 +285,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
 def _lower_p_relu(site: LoweringContext) -> NativeKernel:
     kernel = elementwise_kernel(site, "p_relu", ("X", "slope"))
     if kernel.stages[0].operation.result.shape != site.inputs[0].shape:
-        raise declined("slope is not of X's shape")
+        raise decline_error("slope is not of X's shape")
     return kernel
 
 
@@ -386,6 +390,7 @@ def hardmax(input: Array, *, axis: int = -1, ctx: Context) -> Array:
 
 
 def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
+    """1 at the first largest element along an axis, 0 elsewhere."""
     ctx.claim(x.shape, x.itemsize + 4)
     lines = np.moveaxis(x, axis, -1)
     rows = widen(lines).reshape(-1, x.shape[axis]) if x.size else np.zeros((0, 0))

@@ -16,7 +16,7 @@ from qrun.ops._matmul import GemmAttributes, gemm_macs
 from qrun.ops._op import Array, Context, bad_shape, contrib_op, misfit, one_of, refuse, with_shape
 from qrun.ops._signature import FLOATS
 from qrun.ops._window import ConvGeometry, conv_macs, conv_window
-from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, decline_error
 
 _OF_GEMM = (
     *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Celu", "Selu", "HardSigmoid", "Softplus", "Softsign"),
@@ -166,6 +166,7 @@ def _lower_gated_add(site: LoweringContext) -> NativeKernel:
 
 
 def _check_gate(x: Array, y: Array, gate: Array) -> None:
+    """Raise OperatorError for a gate whose shape does not fit."""
     if not x.ndim:
         raise bad_shape("X", "[...,C]", x)
     with_shape(y, "Y", x.shape)
@@ -199,9 +200,9 @@ def _lower_gated_rms_norm(site: LoweringContext) -> NativeKernel:
     given = site.attributes
     width = _check_norm(x, scale, gate, given["activation"])
     if x.dtype != np.float32:
-        raise declined("its steps are float32, its operands are not")
+        raise decline_error("its steps are float32, its operands are not")
     if x.shape[-1] != width:
-        raise declined("a row has several groups")
+        raise decline_error("a row has several groups")
     nodes = [
         InnerNode("RMSNormalization", (0, 1), {"epsilon": given["epsilon"]}, "normal"),
         InnerNode(_function(given["activation"]), (2,), output="opened"),
@@ -211,6 +212,7 @@ def _lower_gated_rms_norm(site: LoweringContext) -> NativeKernel:
 
 
 def _function(activation: str) -> str:
+    """The operator of an activation's name."""
     return "Sigmoid" if activation == "sigmoid" else "Swish"
 
 

@@ -15,7 +15,7 @@ from qrun.ops._float import axis_in, broadcast, narrow, widen, with_zeros
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
 from qrun.ops.lowering.float32 import elementwise
-from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, decline_error, kernel_of, require_copied
 from qrun.shapes import MOST_AXES
 
 
@@ -25,10 +25,10 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 
     indices: int32 or int64 of any shape, -s to s-1 where s is the axis' length; refuses others, naming the first.
     """
-    place = axis_in(axis, data.ndim)
-    check_indices(indices, data, place)
-    shape = claim(ctx, (*data.shape[:place], *indices.shape, *data.shape[place + 1 :]), data.dtype, "indices")
-    return np.take(data, indices.reshape(-1), axis=place).reshape(shape)
+    dim = axis_in(axis, data.ndim)
+    check_indices(indices, data, dim)
+    shape = claim(ctx, (*data.shape[:dim], *indices.shape, *data.shape[dim + 1 :]), data.dtype, "indices")
+    return np.take(data, indices.reshape(-1), axis=dim).reshape(shape)
 
 
 @gather.native
@@ -43,11 +43,11 @@ def _lower_gather(site: LoweringContext) -> NativeKernel:
             if site.fixed[0]:
                 raise
     data, indices = site.inputs
-    place = axis_in(site.attributes["axis"], data.ndim)
-    before, (length, *after) = data.shape[:place], data.shape[place:]
+    dim = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:dim], data.shape[dim:]
     shape = (*before, *indices.shape, *after)
     if len(shape) > MOST_AXES:
-        raise declined("its result has too many axes")  # the reference kernel reports bad indices first
+        raise decline_error("its result has too many axes")  # the reference kernel reports bad indices first
     claim(site.ctx, shape, data.dtype, "indices")
     return gather_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
 
@@ -146,14 +146,14 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
     Raises OperatorError for a condition of another shape or type, and an axis that does not exist.
     """
-    place = None if axis is None else axis_in(axis, input.ndim)
-    length = input.size if place is None else input.shape[place]
+    dim = None if axis is None else axis_in(axis, input.ndim)
+    length = input.size if dim is None else input.shape[dim]
     if condition.dtype != np.bool_ or condition.ndim != 1 or condition.size > length:
         got = f"{type_name(condition.dtype)} [{','.join(map(str, condition.shape))}]"
         raise misfit("condition does not fit input", "condition", f"bool [n], n up to {length}", got)
     chosen = np.flatnonzero(condition)
     ctx.claim((chosen.size, input.size // max(length, 1)), input.itemsize)
-    return np.take(input.reshape(-1) if place is None else input, chosen, axis=place or 0)
+    return np.take(input.reshape(-1) if dim is None else input, chosen, axis=dim or 0)
 
 
 @op("Trilu", since=14)
@@ -243,6 +243,7 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = 
 
 
 def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
+    """Copy data with updates at the indices along an axis, combined by `reduction`."""
     places = element_places(data, indices, axis)
     _check_shape(updates, indices.shape, "indices' shape")
     return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)
@@ -276,17 +277,19 @@ def _native_reduction(site: LoweringContext, fits: bool) -> str:
     """The reduction. Raises Declined for what the reference kernel refuses, because that checks the indices first."""
     how = str(site.attributes.get("reduction", "none"))
     if not fits or how not in _known_reductions(site.ctx):
-        raise declined("its updates do not fit")
+        raise decline_error("its updates do not fit")
     data = site.inputs[0]
     site.ctx.claim(data.shape, 8 if data.dtype.kind == "f" and how in ("add", "mul") else data.itemsize)
     return how
 
 
 def _known_reductions(ctx: Context) -> tuple[str, ...]:
+    """The reductions that the opset version has."""
     return ("none", "add", "mul", *(("max", "min") if ctx.version >= 18 else ()))
 
 
 def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
+    """Raise OperatorError unless updates have this shape."""
     if updates.shape != tuple(shape):
         raise misfit("updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates)
 

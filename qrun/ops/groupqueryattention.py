@@ -18,13 +18,13 @@ from qrun.ops._attention import (
     default_scale,
     keep,
     merge_heads,
-    number,
     places_of,
     positive,
     rotary_width,
     rotate,
     seen_places,
     split_heads,
+    total_length,
 )
 from qrun.ops._body import node
 from qrun.ops._context import Given
@@ -45,7 +45,7 @@ from qrun.ops._op import (
 )
 from qrun.ops._signature import FLOATS, Whole
 from qrun.ops.lowering.groupquery import GroupQuery, group_query_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, require_type
 from qrun.shapes import broadcasts_to
 
 _TOTAL, _SINK, _SCORES = 6, 11, 3
@@ -54,6 +54,7 @@ _PLACES = (("query", 1), ("past_key", 2))
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of GroupQueryAttention."""
     y = outputs[0]
     length = outputs[1][2] if len(outputs) > 1 and len(outputs[1]) == 4 else y[1]
     return 2 * y[0] * y[1] * y[2] * length
@@ -100,7 +101,7 @@ def group_query_attention(
     """
     q, k, v = heads_of(given, attributes)
     check_modes(attributes)
-    total, length = number(given.total_sequence_length), q.shape[2]
+    total, length = total_length(given.total_sequence_length), q.shape[2]
     check_pasts(k, given, attributes)
     codes = codes_of(given, attributes, k, ctx)
     room = 0 if given.past_key is None else given.past_key.shape[2]
@@ -117,19 +118,23 @@ def group_query_attention(
     presents = np.zeros(shape, cached[0].dtype), np.zeros(shape, cached[0].dtype)
     ctx.claim((*q.shape[:3], total + q.shape[3]), q.itemsize)
     y, scores = np.zeros(q.shape, q.dtype), np.zeros((*q.shape[:3], total), q.dtype)
-    for place, step in enumerate(steps):
-        own, rows = slice(place, place + 1), min(length, step.total)
+    for index, step in enumerate(steps):
+        own, rows = slice(index, index + 1), min(length, step.total)
         pasts = (given.past_key, given.past_value)
         used = [_extend_cache(past, new, own, step) for past, new in zip(pasts, cached, strict=True)]
         for present, all_rows in zip(presents, used, strict=True):
-            keep(present[place], all_rows[0], step, attributes.kept)
+            keep(present[index], all_rows[0], step, attributes.kept)
         used = [kind.read(x, q.dtype, ctx) for kind, x in zip(codes, used, strict=True)] if codes else used
         columns = used[0].shape[2]
-        bias = _bias_of(given.attention_bias, place, rows, step, columns)
+        bias = _bias_of(given.attention_bias, index, rows, step, columns)
         seen = seen_places(step, rows, columns, bool(attributes.causal), attributes.local_window_size)
         first = step.total - columns
         if not first:
-            used, bias, seen = [_longer(x, total, 2) for x in used], _longer(bias, total, 3), _longer(seen, total, 1)
+            used, bias, seen = (
+                [_pad_to_length(x, total, 2) for x in used],
+                _pad_to_length(bias, total, 3),
+                _pad_to_length(seen, total, 1),
+            )
         found, told = _attend(q[own, :, :rows], used, bias, seen, sink, attributes, ctx)
         y[own, :, :rows] = found
         scores[own, :, :rows, first : first + seen.shape[1]] = told
@@ -143,10 +148,10 @@ def _lower(site: LoweringContext) -> NativeKernel:
     check_modes(attributes)
     check_pasts(k, given, attributes)
     if attributes.quantized:
-        raise declined("its cache holds codes")
+        raise decline_error("its cache holds codes")
     require_type(q.dtype == np.float32, q.dtype, "attention of {}")
     site.require_constant(_TOTAL)
-    total, (batch, heads, length, size) = number(given.total_sequence_length), q.shape
+    total, (batch, heads, length, size) = total_length(given.total_sequence_length), q.shape
     _decline_others(site, given, attributes, total)
     form = GroupQuery(
         batch=batch,
@@ -177,13 +182,13 @@ def _decline_others(
     names = ("position_ids", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
     for name in names:
         if getattr(given, name) is not None:
-            raise declined(f"{name} is given")
+            raise decline_error(f"{name} is given")
     if attributes.kept:
-        raise declined("its cache slides")
+        raise decline_error("its cache slides")
     if site.ctx.wants(_SCORES):
-        raise declined("its scores are asked for")
+        raise decline_error("its scores are asked for")
     if given.seqlens_k.shape not in ((len(given.query),), (len(given.query), 1)):
-        raise declined("seqlens_k has not one number for each sequence")
+        raise decline_error("seqlens_k has not one number for each sequence")
 
 
 def _sink_of(given: GroupQueryInputs, attributes: GroupQueryAttributes, dtype: np.dtype[Any]) -> Array | None:
@@ -198,7 +203,7 @@ def _bias_shape(given: GroupQueryInputs, shape: Shape) -> Shape | None:
         return None
     found = given.attention_bias.shape
     if len(found) != 4 or found[2:] != shape[2:] or not broadcasts_to(found, shape):
-        raise declined("attention_bias does not fit")
+        raise decline_error("attention_bias does not fit")
     return tuple(found)
 
 
@@ -206,7 +211,7 @@ def _angles_of(given: GroupQueryInputs, size: int) -> Shape:
     """The shape of cos_cache and sin_cache, if they fit heads of this size; else raises Declined."""
     cos, sin = given.cos_cache, given.sin_cache
     if cos is None or sin is None or cos.shape != sin.shape or cos.ndim != 2 or not 0 < 2 * cos.shape[1] <= size:
-        raise declined("its angles do not fit")
+        raise decline_error("its angles do not fit")
     return tuple(cos.shape)
 
 
@@ -230,6 +235,7 @@ def _attend(
 
 
 def _normalize(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx: Context) -> tuple[Array, Array]:
+    """Queries and keys with their RMS normalization, if the node has its weights."""
     q_weight, k_weight = given.q_norm_weight, given.k_norm_weight
     both_or_none(q_norm_weight=q_weight, k_norm_weight=k_weight)
     if q_weight is None or k_weight is None:
@@ -250,6 +256,7 @@ def _rotate(
     interleaved: bool,
     ctx: Context,
 ) -> tuple[Array, Array]:
+    """Queries and keys with rotary embedding. Raises OperatorError if there are no angles."""
     cos_cache, sin_cache, position_ids = given.cos_cache, given.sin_cache, given.position_ids
     if cos_cache is None or sin_cache is None:
         raise refuse("there are no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
@@ -271,16 +278,17 @@ def _extend_cache(past: Array | None, new: Array, own: slice, step: Places) -> A
     return np.array(fresh) if past is None else np.concatenate([past[own, :, : step.kept], fresh], axis=2)
 
 
-def _longer(x: Given, count: int, axis: int) -> Given:
+def _pad_to_length(x: Given, count: int, axis: int) -> Given:
     """x with zeros appended along the axis, up to `count`: scores of all sequences then have one length, and their sums
     one order."""
     if x is None or x.shape[axis] == count:
         return x
-    behind = [(0, count - n if place == axis else 0) for place, n in enumerate(x.shape)]
+    behind = [(0, count - n if index == axis else 0) for index, n in enumerate(x.shape)]
     return np.pad(x, behind)
 
 
 def _bias_of(bias: Array | None, number: int, rows: int, step: Places, columns: int) -> Array | None:
+    """The attention bias of one sample, cut to its columns."""
     if bias is None:
         return None
     own = number if bias.shape[0] > 1 else 0
@@ -364,6 +372,7 @@ def rotary_embedding_1(
 
 
 def _by_head(x: Array, name: str, heads: int) -> Array:
+    """x as [B,heads,length,size]. Raises OperatorError."""
     if x.ndim == 4:
         return x
     if x.ndim != 3:

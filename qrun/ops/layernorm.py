@@ -33,7 +33,7 @@ from qrun.ops._op import (
 from qrun.ops._reduce import affine, inverse_rms, mean_over, standardize, sum_over
 from qrun.ops._signature import FLOATS, MASK, InputRecord
 from qrun.ops.lowering.float32 import rms_kernel, standardize_kernel
-from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, decline_error
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float16 float double bfloat16"
@@ -79,9 +79,9 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
         _check_fit(p, x, name)
     site.require_constants()
     if site.ctx.wants(1) or site.ctx.wants(2):
-        raise declined("its mean or deviation is asked for")
+        raise decline_error("its mean or deviation is asked for")
     if any(p.dtype != FLOAT for p in weights.values()):
-        raise declined("weights that are not float32")
+        raise decline_error("weights that are not float32")
     return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]))
 
 
@@ -177,21 +177,23 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
     exist.
     """
     one_of("p", p, (1, 2))
-    place = axis_in(axis, input.ndim)
+    dim = axis_in(axis, input.ndim)
     ctx.claim(input.shape, 16)
     with np.errstate(all="ignore"):
         wide = widen(input)
-        norm = sum_over(np.abs(wide), (place,), True) if p == 1 else np.sqrt(sum_over(np.square(wide), (place,), True))
+        norm = sum_over(np.abs(wide), (dim,), True) if p == 1 else np.sqrt(sum_over(np.square(wide), (dim,), True))
         return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
 
 
 def _check_fit(p: Array, x: Array, name: str) -> Array:
+    """The parameter as float64. Raises OperatorError unless it broadcasts to x."""
     if not broadcasts_to(p.shape, x.shape):
         raise misfit(f"{name} does not fit the input", name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
     return widen(p)
 
 
 def _stash(stash_type: int) -> Any:
+    """The type of stash_type. Raises OperatorError for other numbers."""
     require("stash_type", stash_type in _STASH, "1 float32, 16 bfloat16", stash_type)
     return np.dtype(_STASH[stash_type])
 
@@ -234,7 +236,7 @@ def _lower_skip(site: LoweringContext) -> NativeKernel:
 def _skip_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
     """The kernel of a checked operator that runs these nodes; the result named ``sum`` is its last output."""
     if site.ctx.wants(1) or site.ctx.wants(2):
-        raise declined("its mean or deviation is asked for")
+        raise decline_error("its mean or deviation is asked for")
     return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
 
 
@@ -271,12 +273,12 @@ def _lower_skip_simplified(site: LoweringContext) -> NativeKernel:
 
 
 def _skip_nodes(
-    bias: Array | None, normalization: str, weights: Sequence[int], place: int, epsilon: float
+    bias: Array | None, normalization: str, weights: Sequence[int], bias_index: int, epsilon: float
 ) -> list[InnerNode]:
-    """The nodes that the operator runs. weights: numbers of the normalization's inputs other than the sum; place: of
-    the bias."""
+    """The nodes that the operator runs. weights: numbers of the normalization's inputs other than the sum;
+    bias_index: of the bias."""
     first = InnerNode("Add", (0, 1), {}, "sum" if bias is None else "skipped")
-    then = [] if bias is None else [InnerNode("Add", ("skipped", place), {}, "sum")]
+    then = [] if bias is None else [InnerNode("Add", ("skipped", bias_index), {}, "sum")]
     return [first, *then, InnerNode(normalization, ("sum", *weights), {"epsilon": epsilon})]
 
 
@@ -432,6 +434,7 @@ def sum_embeddings(
 
 
 def _embedding_rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
+    """The rows of a table with these ids. Raises OperatorError for ids outside it."""
     check_range(ids, len(table), name, "row", "QR208")
     return np.asarray(node("Gather", [table, ids], ctx, axis=0))
 

@@ -50,6 +50,7 @@ def _sums(left: Array, right: Array, order: SumOrder, ctx: Context, alpha: float
 
 
 def _products(a: Array, b: Array, ctx: Context, order: SumOrder, whole: bool, alpha: float = 1.0) -> Array:
+    """a @ b in an order of sums; `whole`: as one product of matrices."""
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if whole else a
     made = _sums(rows, b.reshape(b.shape[-2:]) if whole else b, order, ctx, alpha)
     return made.reshape((*a.shape[:-1], b.shape[-1])) if whole else made
@@ -133,6 +134,7 @@ def _scaled_bias(c: Array, beta: float) -> Array:
 
 
 def _times(x: Array, factor: float) -> Array:
+    """x * factor, truncated for integers."""
     if factor == 1:
         return x
     if abs(factor) < 2**31 and factor == int(factor):
@@ -141,6 +143,7 @@ def _times(x: Array, factor: float) -> Array:
 
 
 def _fused_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of FusedMatMul."""
     a = inputs[0]
     return matmul_macs([tuple(a[axis] for axis in _perm(len(a), attributes, "A"))], outputs, {})
 
@@ -201,15 +204,15 @@ def transpose_matmul(
 @fused_matmul.native
 def _lower_fused(site: LoweringContext) -> NativeKernel:
     a, b = site.inputs
-    perms = {place: _perm(x.ndim, site.attributes, name) for place, (x, name) in enumerate(((a, "A"), (b, "B")))}
+    perms = {index: _perm(x.ndim, site.attributes, name) for index, (x, name) in enumerate(((a, "A"), (b, "B")))}
     left, right = a.transpose(perms[0]), b.transpose(perms[1])
     _claim(left, right, site.ctx)
     order = _order(left, right, site.ctx, site.attributes["alpha"], **_lie(a, b, site.attributes))[0]
     require_order(order, left.shape[-1])
     kernel = matmul_kernel(site, left, right, alpha=single(site.attributes["alpha"]))
-    operands = [place for place in (0, 1) if place in kernel.stages[0].inputs]
+    operands = [index for index in (0, 1) if index in kernel.stages[0].inputs]
     turns: dict[int, Sequence[int]] = {
-        place: perms[place] for place in operands if perms[place] != sorted(perms[place])
+        index: perms[index] for index in operands if perms[index] != sorted(perms[index])
     }
     return transposed_kernel(site, kernel, operands, turns) if turns else kernel
 
@@ -256,6 +259,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
 
 
 def _equation_error(message: str, expected: str, equation: str) -> OperatorError:
+    """The error of an Einsum equation."""
     return refuse(message, "equation", expected, equation[:80], code="QR204")
 
 
@@ -270,11 +274,11 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
         raise _equation_error(f"{len(texts)} terms for {len(inputs)} inputs", f"{len(inputs)} terms", equation)
     letters = [text.replace("...", "") for text in texts]
     hidden = 0
-    for place, (text, x) in enumerate(zip(texts, inputs, strict=True)):
-        more = x.ndim - len(letters[place])
+    for index, (text, x) in enumerate(zip(texts, inputs, strict=True)):
+        more = x.ndim - len(letters[index])
         if more < 0 or ("..." not in text and more):
-            expected = f"rank {len(letters[place])}" + (" or more" if "..." in text else "")
-            raise misfit(f"term {text!r} does not fit Inputs[{place}]", f"Inputs[{place}]", expected, x)
+            expected = f"rank {len(letters[index])}" + (" or more" if "..." in text else "")
+            raise misfit(f"term {text!r} does not fit Inputs[{index}]", f"Inputs[{index}]", expected, x)
         hidden = max(hidden, more)
     every = "".join(letters)
     if not arrow:
@@ -294,34 +298,35 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
 
 
 def _sizes(terms: Sequence[tuple[str, ...]], inputs: Sequence[Array]) -> dict[str, int]:
+    """The size of each index of an Einsum equation. Raises OperatorError if two inputs differ."""
     sizes: dict[str, int] = {}
-    for place, (labels, x) in enumerate(zip(terms, inputs, strict=True)):
+    for index, (labels, x) in enumerate(zip(terms, inputs, strict=True)):
         for label, n in zip(labels, x.shape, strict=True):
             known = sizes.get(label, 1)
             if known != n and 1 not in (known, n):
-                what = f"index {label} has {known} places before, {n} in Inputs[{place}]"
-                raise misfit(what, f"Inputs[{place}]", f"{known} or 1 places", f"{n}, in {shape_text(x.shape)}")
+                what = f"index {label} has {known} places before, {n} in Inputs[{index}]"
+                raise misfit(what, f"Inputs[{index}]", f"{known} or 1 places", f"{n}, in {shape_text(x.shape)}")
             sizes[label] = n if known == 1 else known
     return sizes
 
 
 def _operand(x: Array, labels: tuple[str, ...], sizes: dict[str, int]) -> _Operand:
     """x with each label once; axes that broadcast are dropped."""
-    kept = [place for place, label in enumerate(labels) if x.shape[place] == sizes[label]]
-    array = x.reshape([x.shape[place] for place in kept])
-    left = [labels[place] for place in kept]
+    kept = [axis for axis, label in enumerate(labels) if x.shape[axis] == sizes[label]]
+    array = x.reshape([x.shape[axis] for axis in kept])
+    left = [labels[axis] for axis in kept]
     for label in dict.fromkeys(left):
         while left.count(label) > 1:
             first = left.index(label)
             second = left.index(label, first + 1)
             array = np.diagonal(array, 0, first, second)
-            left = [c for place, c in enumerate(left) if place not in (first, second)] + [label]
+            left = [c for axis, c in enumerate(left) if axis not in (first, second)] + [label]
     return _Operand(array, tuple(left))
 
 
 def _reduce_labels(operand: _Operand, needed: set[str]) -> _Operand:
     """The operand summed over the labels that are not needed."""
-    gone = tuple(place for place, label in enumerate(operand.labels) if label not in needed)
+    gone = tuple(axis for axis, label in enumerate(operand.labels) if label not in needed)
     if not gone:
         return operand
     with np.errstate(all="ignore"):

@@ -38,7 +38,7 @@ from qrun.ops.lowering.integers import (
     quantized_kernel,
     scaled_stages,
 )
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, quiet, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, quiet, require_type, staged_kernel
 
 _NAME = "MatMulInteger"
 
@@ -304,8 +304,8 @@ def _lower_qlinear(site: LoweringContext) -> NativeKernel:
     given = site.input_record(QLinearMatMulInputs)
     a, b, c = given.a, given.b, _check_qlinear(given, site.ctx)
     claim_product(a, b, site.ctx)
-    for place in (1, 4, 6, 7):
-        site.require_constant(place)
+    for index in (1, 4, 6, 7):
+        site.require_constant(index)
     matrices = int(np.prod(b.shape[:-2], dtype=np.int64)) if c.b_scale.ndim > 2 else 1
     scale = c.b_scale
     if matrices > 1:
@@ -320,11 +320,12 @@ def _lower_qlinear(site: LoweringContext) -> NativeKernel:
 def _lower_wide(site: LoweringContext) -> NativeKernel:
     a = site.inputs[0]
     if a is not None and a.ndim and not _fits_int32(a):
-        raise declined("its sums may not fit int32")
+        raise decline_error("its sums may not fit int32")
     return _lower_qlinear(site)
 
 
 def _real_matmul(a: Array, a_zero: Array, b: Array, b_zero: Array, ctx: Context) -> Array:
+    """(a - a_zero) @ (b - b_zero) in float64."""
     left, right = claim_product(a, b, ctx, 48)
     left, right = (x.astype(np.float64) - zero.astype(np.float64) for x, zero in ((left, a_zero), (right, b_zero)))
     with np.errstate(all="ignore"):
@@ -356,4 +357,5 @@ def _real_quotient(
 
 
 def _compare(a: DoubleDouble, b: DoubleDouble) -> Array:
+    """The sign of a - b, element by element."""
     return np.asarray(np.where(a.hi == b.hi, np.sign(a.lo - b.lo), np.sign(a.hi - b.hi)))

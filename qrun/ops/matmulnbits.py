@@ -16,7 +16,7 @@ from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul, matmul_macs, matmul_shape
 from qrun.ops._op import Array, Context, Shape, contrib_op, first_place, misfit, one_of, refuse, require
 from qrun.ops._signature import FLOATS
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, kernel_of, require_type
 from qrun.ops.lowering.products import matmul_kernel
 
 _BITS = (2, 4, 8)
@@ -82,7 +82,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     note_scale(site.ctx, rest[1], "scales", signed=True)
     require_type(a.dtype == np.float32, a.dtype, "{} products")
     if site.ctx.arith == "ort" and weights.in_int8(given["accuracy_level"]):
-        raise declined("no native kernels for accuracy_level 4 in ort arithmetic")
+        raise decline_error("no native kernels for accuracy_level 4 in ort arithmetic")
     bias = rest[4]
     if weights.groups is not None:
         site.afford(4 * columns * depth)
@@ -148,6 +148,7 @@ def check_weights(
 
 
 def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:
+    """Raise OperatorError for K, N, bits, block_size or weight_prepacked outside their range."""
     depth, columns, bits, block = numbers
     require("K", depth > 0, "a positive number", depth)
     require("N", columns > 0, "a positive number", columns)
@@ -157,6 +158,7 @@ def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:
 
 
 def _shape(array: Array, name: str, allowed: Sequence[Shape], words: str, code: str = "QR208") -> None:
+    """Raise OperatorError unless an array has one of the allowed shapes."""
     if array.shape not in allowed:
         text = " or ".join(shape_text(shape) for shape in allowed)
         raise refuse(f"{name} has shape {shape_text(array.shape)}", name, f"{text} ({words})", array, code=code)
@@ -243,6 +245,7 @@ def _unpack(x: Array, width: int) -> Array:
 
 
 def _check_blocks(packed: bool, floating: bool, bits: int, block: int, along: int, blocks_along: int) -> None:
+    """Raise OperatorError for attributes of GatherBlockQuantized that do not fit together."""
     require("bits", floating or bits in (2, 4, 8), "2, 4 or 8", bits)
     require("bits", floating or packed or bits == 4, "4, as data has codes of 4 bits", bits)
     fits = (block >= 16 and not block & (block - 1)) or (floating and not block)
@@ -264,6 +267,7 @@ def _zeros(zero_points: Array, data: Array, size: Sequence[int], width: int) -> 
 
 
 def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, floating: bool) -> None:
+    """Raise OperatorError for scales that do not fit the blocks."""
     wanted = tuple(size)
     ones = {axis for axis in range(len(size)) if floating and axis != blocks_along}
     if scales.ndim != len(wanted) or any(

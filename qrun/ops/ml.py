@@ -35,7 +35,7 @@ def label_encoder_1(
 
     Source: ONNX-ML operators, LabelEncoder-1.
     """
-    return _beside(X, range(len(classes_strings)), classes_strings, default_int64, default_string, ctx)
+    return _paired_values(X, range(len(classes_strings)), classes_strings, default_int64, default_string, ctx)
 
 
 @op("CategoryMapper", since=1, domain=ML, types={"T1": ("string int64", "X")})
@@ -55,10 +55,10 @@ def category_mapper(
     if len(cats_int64s) != len(cats_strings):
         got = f"{len(cats_int64s)} and {len(cats_strings)}"
         raise refuse("cats_int64s and cats_strings differ in length", "cats_int64s", "one length", got, code="QR204")
-    return _beside(X, cats_int64s, cats_strings, default_int64, default_string, ctx)
+    return _paired_values(X, cats_int64s, cats_strings, default_int64, default_string, ctx)
 
 
-def _beside(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
+def _paired_values(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
     """The number paired with each text, or the text paired with each number; a default if it is not listed."""
     if x.dtype == _TEXT:
         return _look_up(x, texts, numbers, number, _WHOLE, ctx)
@@ -229,6 +229,7 @@ def cast_map(X: Array, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", ma
 
 
 def _cast(value: float | str, target: np.dtype[Any]) -> Any:
+    """A value in another type. Raises OperatorError if it has no such number."""
     try:
         if target == _TEXT:
             return value if isinstance(value, str) else f"{value:f}"
@@ -241,6 +242,7 @@ def _cast(value: float | str, target: np.dtype[Any]) -> Any:
 
 
 def _map(value: Array) -> tuple[Array, Array]:
+    """The keys and values of a map. Raises OperatorError for anything else."""
     if not isinstance(value, Compound) or value.dtype != MAP or value.ndim:
         raise refuse("X is no map", "X", "a map", type_name(value.dtype), code="QR203")
     keys, values = value.elements

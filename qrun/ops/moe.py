@@ -55,7 +55,7 @@ def expert_macs(
 ) -> int:
     """Multiply-adds of the chosen experts; places: the input numbers of the weights of fc1 and fc3,
     whose axis 0 counts experts and axis 1 the outputs of the projection."""
-    fc1, fc3 = (inputs[place] if place < len(inputs) else () for place in places)
+    fc1, fc3 = (inputs[index] if index < len(inputs) else () for index in places)
     tokens, width = int(np.prod(inputs[0][:-1], dtype=np.int64)), inputs[0][-1]
     fused = attributes.get("activation_type") == "swiglu" and attributes.get("swiglu_fusion")
     inner = fc1[1] // 2 if fused else fc1[1]
@@ -125,10 +125,10 @@ def mixture(
     ctx.claim((tokens, k, width), rows.itemsize + 16, "what the experts make")
     made = np.zeros((tokens, k, width), rows.dtype)
     for number in np.unique(routes.experts[routes.shares != 0]).tolist():
-        token, place = np.nonzero((routes.experts == number) & (routes.shares != 0))
+        token, slot = np.nonzero((routes.experts == number) & (routes.shares != 0))
         own = rows[token]
         third = project(3, number, own) if gate else None
-        made[token, place] = project(2, number, activate(project(1, number, own), third, attributes, ctx))
+        made[token, slot] = project(2, number, activate(project(1, number, own), third, attributes, ctx))
     return chained_products(routes.shares[:, None], made, rows.dtype)[:, 0]
 
 
@@ -149,6 +149,7 @@ def activate(first: Array, third: Array | None, attributes: ExpertAttributes, ct
 
 
 def _halves(first: Array, third: Array | None, fusion: int) -> tuple[Array, Array]:
+    """Gate and linear part: two matrices, or one with both interleaved (fusion 1) or side by side (2)."""
     if third is not None:
         return first, third
     width = first.shape[1] // 2
@@ -156,6 +157,7 @@ def _halves(first: Array, third: Array | None, fusion: int) -> tuple[Array, Arra
 
 
 def _swiglu(gate: Array, linear: Array, attributes: ExpertAttributes, ctx: Context) -> Array:
+    """The SwiGLU activation: gate * sigmoid(alpha * gate) * (linear + beta), clipped first if there is a limit."""
     alpha, limit = attributes.activation_alpha, attributes.swiglu_limit
     if limit is not None:
         most = np.asarray(single(limit), gate.dtype)
@@ -346,6 +348,7 @@ def qmoe(
 
 
 def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, ctx: Context) -> Array:
+    """The share of each chosen expert in a row's result."""
     if given.router_weights is None:
         return np.asarray(node("Softmax", [np.take_along_axis(given.router_probs, experts, 1)], ctx))
     with_shape(given.router_weights, "router_weights", given.router_probs.shape)

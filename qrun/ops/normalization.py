@@ -13,7 +13,7 @@ from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._op import Array, Context, bad_shape, misfit, op, refuse, require
 from qrun.ops._reduce import affine, standardize, sum_over
 from qrun.ops._shape import scalar
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, kernel_of, require_type
 
 
 @op("BatchNormalization", since=7, form="pointwise")
@@ -119,12 +119,12 @@ def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
     x, *params = (value for value in site.inputs if value is not None)
     attributes, statistics = site.attributes, (site.names[3], site.names[4])
     if any(site.ctx.wanted[1:]) or attributes.get("training_mode", 0):
-        raise declined("statistics of the batch are asked for")
+        raise decline_error("statistics of the batch are asked for")
     _features(x, params, bool(attributes.get("spatial", 1)), statistics)
     site.require_constants()
     require_type(x.dtype == np.float32, x.dtype)
     if x.ndim < 2 or not x.size or not attributes.get("spatial", 1):
-        raise declined("no channels")
+        raise decline_error("no channels")
     scale, bias, mean, var = (widen(param) for param in params)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(var + single(attributes["epsilon"]))
@@ -235,12 +235,12 @@ def lower_lrn(site: LoweringContext) -> NativeKernel:
 
     x, beta, bias, size = site.inputs[0], *(site.attributes[name] for name in ("beta", "bias", "size"))
     if x.dtype != np.float32 or single(beta) != 0.75:
-        raise declined("not float32 to the power of 0.75")
+        raise decline_error("not float32 to the power of 0.75")
     if x.ndim < 2 or size < 1 or not x.size:
-        raise declined("no channels")
+        raise decline_error("no channels")
     before, after = _sides(size, x.shape[1])
     if before + after >= _FEW:
-        raise declined(f"sums of more than {_FEW} squares")
+        raise decline_error(f"sums of more than {_FEW} squares")
     factor = float(single(site.attributes["alpha"]) / size)
     operation = Lrn(site.engine, x.shape, before, after, factor, float(single(bias)))
     return kernel_of(site, operation, (0,), ALWAYS)
@@ -310,7 +310,7 @@ def _lower(site: LoweringContext, groups: int) -> NativeKernel:
     site.require_constants()
     require_type(x.dtype == np.float32, x.dtype)
     if not x.size:
-        raise declined("no elements")
+        raise decline_error("no elements")
     epsilon = single(site.attributes["epsilon"])
     made = ChannelNorm(site.engine, x.shape, groups, scale.reshape(-1), bias.reshape(-1), epsilon)
     return kernel_of(site, made, (0,), ALWAYS)
@@ -326,6 +326,7 @@ def _group_channels(x: Array, groups: int, name: str) -> Array:
 
 
 def _per_channel(p: Array, x: Array, name: str) -> Array:
+    """A parameter with one number per channel, as float64 that broadcasts with x. Raises OperatorError."""
     if p.shape != x.shape[1:2]:
         raise misfit(
             f"{name} does not fit the input", name, f"{shape_text(x.shape[1:2])}, one number for each channel", p

@@ -13,7 +13,7 @@ from qrun.declare import Later
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, contrib_op, misfit, op, refuse, require
 from qrun.ops._window import PoolGeometry, SlidingWindow, check_rank, pad_window, patches
-from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, decline_error, kernel_of, require_type
 from qrun.ops.lowering.pool import largest_kernel, taps_of
 
 if TYPE_CHECKING:
@@ -155,16 +155,18 @@ def _lower_global(site: LoweringContext, kind: str, itemsize: int) -> NativeKern
     _check_rank(x, 2, "X", "[N,C,spatial...]")
     site.ctx.claim(x.shape[:2], itemsize)
     if x.ndim == 2:
-        raise declined("no spatial axes")
+        raise decline_error("no spatial axes")
     return reduction_kernel(site, kind, range(2, x.ndim), (*x.shape[:2], *(1,) * (x.ndim - 2)))
 
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
+    """Raise OperatorError for an input without spatial axes."""
     if x.ndim < least:
         raise misfit(f"{name} has no spatial axes", name, layout, x)
 
 
 def _geometry(site: LoweringContext) -> tuple[PoolGeometry, tuple[int, ...]]:
+    """The kernel, strides, pads and dilations of a pooling."""
     return PoolGeometry.of(site.attributes), site.attributes["dilations"]
 
 
@@ -177,6 +179,7 @@ def _window(
 
 
 def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: Context) -> State:
+    """The largest elements of all windows, and their indices if wanted."""
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, x.itemsize)
     if not math.prod(shape):
@@ -199,6 +202,7 @@ def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: C
 
 
 def _slide_all(state: State, win: SlidingWindow, combine: Callable[[State, State], State]) -> State:
+    """Combine the elements of all windows, axis by axis."""
     lead = state[0].ndim - len(win.kernel)
     for axis in reversed(range(len(win.kernel))):
         state = _float.slide(
@@ -223,6 +227,7 @@ def _first_larger(a: State, b: State) -> State:
 
 
 def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Array:
+    """The means of all windows."""
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, 8)
     if not math.prod(shape):
@@ -238,8 +243,8 @@ def _sums(source: Array, win: SlidingWindow) -> Array:
     total: Array | None = None
     for tap in np.ndindex(*win.kernel):
         spans = zip(tap, win.dilations, win.strides, win.out, strict=True)
-        place: Any = (..., *(slice(t * d, t * d + (out - 1) * step + 1, step) for t, d, step, out in spans))
-        part = source[place]
+        selection: Any = (..., *(slice(t * d, t * d + (out - 1) * step + 1, step) for t, d, step, out in spans))
+        part = source[selection]
         total = part.copy() if total is None else np.add(total, part, out=total)
     assert total is not None
     return total
@@ -297,6 +302,7 @@ def global_lp_pool(X: Array, *, p: int = 2, ctx: Context) -> Array:
 
 
 def _check(x: Array, p: int) -> None:
+    """Raise OperatorError for an input of LpPool without spatial axes, or a p below 1."""
     if x.ndim < 3:
         raise misfit("X has no spatial axes", "X", "[N,C,spatial...]", x)
     require("p", p >= 1, "1 or more", p)
@@ -352,6 +358,7 @@ def max_roi_pool(
 
 
 def _bins(first: int, last: int, count: int, size: int) -> list[slice]:
+    """The rows or columns of each bin of a region."""
     length = max(last - first + 1, 1)
     ends = [(first + i * length // count, first - (-(i + 1) * length // count)) for i in range(count)]
     return [slice(min(max(a, 0), size), min(max(b, 0), size)) for a, b in ends]

@@ -23,7 +23,7 @@ from qrun.ops.lowering.integers import (
     plain_scales,
     quantized_kernel,
 )
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, quiet
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, quiet
 from qrun.shapes import broadcasts_to
 
 if TYPE_CHECKING:
@@ -118,16 +118,16 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given = site.input_record(QGemmInputs)
     C, y_zero = given.C, given.y_zero_point
     transposed = (site.attributes["transA"], site.attributes["transB"])
-    scales_fixed = all(site.fixed[place] for place in _SCALES)
+    scales_fixed = all(site.fixed[index] for index in _SCALES)
     ctx = site.ctx if y_zero is not None and scales_fixed else quiet(site)
     c = _check(given, transposed, ctx)
     claim_product(c.a, c.b, site.ctx)
     if C is not None and C.ndim == 2 and C.shape[0] != 1:
-        raise declined("C is not one row")
+        raise decline_error("C is not one row")
     if c.y_zero is None:
         return _lower_float(site, c)
-    for place in (*_SCALES, 6, 8):
-        site.require_constant(place)
+    for index in (*_SCALES, 6, 8):
+        site.require_constant(index)
     assert c.y_scale is not None
     target = native_target(site, _slope(site, c.a_scale), c.b_scale, c.y_scale, c.y_zero)
     bias = _row(C, c.b.shape[1])
@@ -138,6 +138,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
+    """The native kernel of a QGemm with a float result."""
 
     site.require_constant(6)
     with np.errstate(all="ignore"):
@@ -147,6 +148,7 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
 
 
 def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
+    """The int32 product of a QGemm."""
 
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
     return DynamicProduct(site, c.a, c.b, (0, 3, 2, 5), turned, _row(site.inputs[6], c.b.shape[1]))
@@ -163,11 +165,12 @@ def _slope(site: LoweringContext, scale: Array) -> Array:
         slope = np.float32(site.attributes["alpha"])
         product = np.asarray(slope * scale)
         if slope != 1 and site.ctx.arith != "ort" and np.float64(product) != np.float64(slope) * np.float64(scale):
-            raise declined("alpha * a_scale is not a float32 number")
+            raise decline_error("alpha * a_scale is not a float32 number")
     return product
 
 
 def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Array]:
+    """A and B, transposed as the attributes say. Raises OperatorError."""
     if a.ndim == b.ndim == 2:
         left, right = (a.T if trans_a else a), (b.T if trans_b else b)
         if left.shape[1] == right.shape[0]:
@@ -178,6 +181,7 @@ def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Ar
 
 
 def _check_bias(bias: Array | None, shape: tuple[int, int]) -> None:
+    """Raise OperatorError unless C broadcasts to the product."""
     if bias is not None and not broadcasts_to(bias.shape, shape):
         expected = f"a shape that broadcasts to {shape_text(shape)}"
         why = f"{_NAME}: C is unidirectionally broadcastable to (M, N)."

@@ -33,7 +33,7 @@ from qrun.ops._op import Array, Context, Real, Shape, bad_shape, contrib_op, op,
 from qrun.ops._rounding import REACH, decide, fma32, two_product, two_sum
 from qrun.ops._shape import same_but
 from qrun.ops._signature import InputRecord
-from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, decline_error
 from qrun.ops.lowering.pointwise import binary_kernel, completeness, concat_kernel, note, table_kernel, unary_kernel
 from qrun.shapes import broadcast_shapes
 
@@ -104,6 +104,7 @@ def _lower_add(site: LoweringContext) -> NativeKernel:
 
 
 def _near_sum(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeSum:
+    """The real function of two codes of QLinearAdd, from scales (s) and zero points (z) of A, B and C."""
     from qrun.native.proof.fits import CodeSum
 
     return CodeSum(float(sa / sc), float(sb / sc), za, zb, zc, ort)
@@ -146,6 +147,7 @@ def _lower_mul(site: LoweringContext) -> NativeKernel:
 
 
 def _near_product(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeProduct:
+    """The real function of two codes of QLinearMul, from scales (s) and zero points (z) of A, B and C."""
     from qrun.native.proof.fits import CodeProduct
 
     return CodeProduct(float(sa * sb / sc), za, zb, zc, ort)
@@ -238,6 +240,7 @@ def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
 
 
 def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
+    """Sigmoid of codes without zero point, over the output's scale, rounded exactly."""
     from qrun.ops._functions import nearest_share
 
     with np.errstate(all="ignore"):
@@ -252,6 +255,7 @@ def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
 
 
 def _sigmoid_ort(centre: Array, xs: Array, ys: Array) -> Rounded:
+    """Sigmoid of codes without zero point, over the output's scale, in onnxruntime's arithmetic."""
     with np.errstate(all="ignore"):
         value = logistic32(centre.astype(np.float32) * single(xs))
         return np.asarray(np.rint(value / single(ys)).astype(np.float64))
@@ -300,12 +304,14 @@ def qlinear_leaky_relu(given: UnaryInputs, *, alpha: float = 0.01, ctx: Context)
 
 
 def _leaky_exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    """LeakyRelu of codes without zero point, over the output's scale, rounded exactly."""
     with np.errstate(all="ignore"):
         factor = np.where(centre * xs < 0, slope * xs, xs)
         return decide(centre * factor / ys, lambda at: (two_product(centre[at], factor[at]), ys))
 
 
 def _leaky_ort(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    """LeakyRelu of codes without zero point, over the output's scale, in onnxruntime's arithmetic."""
     with np.errstate(all="ignore"):
         value = centre.astype(np.float32) * single(xs)
         value = np.where(value >= 0, value, np.float32(slope) * value)
@@ -334,13 +340,13 @@ def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, a
     yz = scalar(Y_zero_point, "Y_zero_point", _NAME)
     assert yz is not None
     tensors = []
-    for place in range(0, len(inputs), 3):
-        x, scale, zero = inputs[place : place + 3]
-        _check_part(place, x, scale)
+    for index in range(0, len(inputs), 3):
+        x, scale, zero = inputs[index : index + 3]
+        _check_part(index, x, scale)
         assert x is not None
         assert scale is not None
-        xs = scale_param(scale, f"inputs[{place + 1}]", _NAME, ctx)
-        xz = zero_param(zero, x.dtype, f"inputs[{place + 2}] (zero_point)", f"inputs[{place}]", _NAME)
+        xs = scale_param(scale, f"inputs[{index + 1}]", _NAME, ctx)
+        xz = zero_param(zero, x.dtype, f"inputs[{index + 2}] (zero_point)", f"inputs[{index}]", _NAME)
         tensors.append((x, xs, xz))
     places = _check_shapes([x for x, _, _ in tensors], axis)
     ctx.claim((sum(x.size for x, _, _ in tensors),), 2, "parts and output")
@@ -356,8 +362,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
     scale, zero, *inputs = site.inputs
     inputs = [] if len(inputs) == 1 and inputs[0] is None else inputs
     codes = [
-        all_codes(x.dtype) if place % 3 == 0 and x is not None and x.dtype in EIGHT else x
-        for place, x in enumerate(inputs)
+        all_codes(x.dtype) if index % 3 == 0 and x is not None and x.dtype in EIGHT else x
+        for index, x in enumerate(inputs)
     ]
     seen = Context(site.ctx.arith, site.ctx.version)
     tables = qlinear_concat(scale, zero, *codes, axis=0, ctx=seen).reshape(-1, 256)
@@ -365,26 +371,28 @@ def _lower(site: LoweringContext) -> NativeKernel:
     complete = [completeness(seen, tables.dtype, zero, f"inputs[{3 * i}]") for i in range(len(tables))]
     tensors = [x for x in inputs[::3] if x is not None]
     axis = _check_shapes(tensors, site.attributes["axis"])
-    for place, fixed in enumerate(site.fixed):
-        if not fixed and (place < 2 or (place - 2) % 3):
-            raise declined(f"a parameter of inputs[{max(place - 2, 0) // 3 * 3}] is not constant")
+    for index, fixed in enumerate(site.fixed):
+        if not fixed and (index < 2 or (index - 2) % 3):
+            raise decline_error(f"a parameter of inputs[{max(index - 2, 0) // 3 * 3}] is not constant")
     return concat_kernel(site, range(2, len(site.inputs), 3), axis, list(tables), complete)
 
 
-def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
+def _check_part(index: int, x: Array | None, scale: Array | None) -> None:
+    """Raise OperatorError unless an input of QLinearConcat is 8-bit with a float32 scale."""
     if x is None or scale is None or x.dtype not in EIGHT or scale.dtype != np.float32:
         got = ", ".join("nothing" if a is None else type_name(a.dtype) for a in (x, scale))
-        what = f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale"
+        what = f"inputs[{index}] and inputs[{index + 1}] are not a quantized tensor and its scale"
         why = f"{_NAME}: inputs are tensor, scale, zero point, tensor, ..."
         raise refuse(what, "inputs", "int8 or uint8, then float32", got, why=why, code="QR203")
 
 
 def _check_shapes(tensors: list[Array], axis: int) -> int:
-    place = axis_in(axis, tensors[0].ndim)
+    """The axis of a QLinearConcat. Raises OperatorError for inputs whose shapes differ elsewhere."""
+    dim = axis_in(axis, tensors[0].ndim)
     for i, x in enumerate(tensors):
-        if not same_but(x.shape, tensors[0].shape, place):
-            raise bad_shape(f"inputs[{3 * i}]", f"that of inputs[0], {list(tensors[0].shape)}, but for axis {place}", x)
-    return place
+        if not same_but(x.shape, tensors[0].shape, dim):
+            raise bad_shape(f"inputs[{3 * i}]", f"that of inputs[0], {list(tensors[0].shape)}, but for axis {dim}", x)
+    return dim
 
 
 @op("Table", since=1, domain=OWN, types={"T1": ("int8 uint8", "x"), "T2": ("int8 uint8", "table")})
@@ -397,11 +405,11 @@ def table_(x: Array, table: Array, *, axis: int = 1, input_dtype: int = 0, ctx: 
     input_dtype: x's type as an ONNX number, or 0 for either.
     Raises OperatorError for another table, another type of x, and where axis does not have C elements.
     """
-    place = _check(x, table, axis, input_dtype, ctx)
+    dim = _check(x, table, axis, input_dtype, ctx)
     offsets: Array = np.zeros((), np.intp)
     form = Grain("per-tensor", x.shape)
     if table.ndim == 2:
-        offsets, form = np.arange(len(table)) * 256, Grain("per-axis", x.shape, place)
+        offsets, form = np.arange(len(table)) * 256, Grain("per-axis", x.shape, dim)
     y = np.empty(x.shape, table.dtype)
     entries, codes = table.reshape(-1), np.ascontiguousarray(x).reshape(x.shape).view(np.uint8)
     for part, out, first, _ in form.views(codes, y, offsets, None):
@@ -416,18 +424,18 @@ def _check(x: Array, table: Array, axis: int, input_dtype: int, ctx: Context) ->
         raise refuse(f"x is {type_name(x.dtype)}, but the table is for {expected}", "x", expected, type_name(x.dtype))
     if table.ndim not in (1, 2) or table.shape[-1] != 256:
         raise refuse("the table has the wrong shape", "table", "[256], or [C,256]", table)
-    place = 0
+    dim = 0
     if table.ndim == 2:
-        place, channels = axis_in(axis, x.ndim), table.shape[0]
-        if x.shape[place] != channels:
-            raise bad_shape("x", f"{channels} elements along axis {place}, one for each row of the table", x)
+        dim, channels = axis_in(axis, x.ndim), table.shape[0]
+        if x.shape[dim] != channels:
+            raise bad_shape("x", f"{channels} elements along axis {dim}, one for each row of the table", x)
     ctx.claim(x.shape, 1)
-    return place
+    return dim
 
 
 @table_.native
 def _lower_table(site: LoweringContext) -> NativeKernel:
     x, table = cast(list[Array], site.inputs)
-    place = _check(x, table, site.attributes["axis"], site.attributes["input_dtype"], site.ctx)
+    dim = _check(x, table, site.attributes["axis"], site.attributes["input_dtype"], site.ctx)
     site.require_constants()
-    return table_kernel(site, x, table, place)
+    return table_kernel(site, x, table, dim)

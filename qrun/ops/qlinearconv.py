@@ -98,6 +98,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
+    """The native kernel of a QLinearConv."""
     x, *parameters = site.inputs
     given = QLinearConvInputs(np.moveaxis(x, -1, 1) if channels_last else x, *parameters)
     c = _check(given, ConvGeometry.of(site.attributes), site.ctx)

@@ -19,7 +19,7 @@ from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
 from qrun.ops._signature import InputRecord
 from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, round_means, spans, window_sums
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, between_turns, declined, kernel_of, quiet
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, between_turns, decline_error, kernel_of, quiet
 from qrun.ops.lowering.pool import mean_kernel, taps_of
 
 _AVERAGE = "QLinearAveragePool"
@@ -223,7 +223,7 @@ def _lower_global(site: LoweringContext) -> NativeKernel:
     scales, zeros, axes, count = _check_image(given, last, site.ctx)
     site.require_constants()
     if not count:
-        raise declined("the image is empty")
+        raise decline_error("the image is empty")
     whole, ones, none = tuple(x.shape[a] for a in axes), (1,) * len(axes), (0,) * len(axes)
     taps = taps_of(site, whole, SlidingWindow(whole, ones, ones, none, none, ones))
     order: Literal["rows", "channels"] = "rows" if last else "channels"
@@ -265,7 +265,7 @@ def qlinear_softmax(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: ONNX operators, Softmax-11 and -13.
     """
-    place = axis_in(axis, X.ndim)
+    dim = axis_in(axis, X.ndim)
     xs, ys = (
         scale_param(X_scale, "X_scale", _SOFTMAX, ctx),
         scale_param(y_scale, "y_scale", _SOFTMAX, ctx),
@@ -273,8 +273,8 @@ def qlinear_softmax(
     zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _SOFTMAX)
     yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _SOFTMAX)
     ctx.claim(X.shape, 1)
-    moved = X if opset < 13 else np.moveaxis(X, place, -1)
-    length = math.prod(X.shape[place:]) if opset < 13 else X.shape[place]
+    moved = X if opset < 13 else np.moveaxis(X, dim, -1)
+    length = math.prod(X.shape[dim:]) if opset < 13 else X.shape[dim]
     if not X.size:
         return np.empty(X.shape, X.dtype)
     rows = moved.reshape(-1, length)
@@ -284,7 +284,7 @@ def qlinear_softmax(
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         store(function(rows[part], float(xs), ys), yz, y[part], ctx, "Y")
-    return np.ascontiguousarray(y.reshape(X.shape) if opset < 13 else np.moveaxis(y.reshape(moved.shape), -1, place))
+    return np.ascontiguousarray(y.reshape(X.shape) if opset < 13 else np.moveaxis(y.reshape(moved.shape), -1, dim))
 
 
 @qlinear_softmax.native
@@ -303,17 +303,18 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     )
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
-        raise declined("an unusual scale, or the arithmetic of onnxruntime")
-    place, complete = axis % x.ndim, FewEnds.of(x.dtype, int(zero))
-    perm = [*(axis for axis in range(x.ndim) if axis != place), place]
-    turns = opset >= 13 and place != x.ndim - 1 and x.shape[place] != x.size
+        raise decline_error("an unusual scale, or the arithmetic of onnxruntime")
+    index, complete = axis % x.ndim, FewEnds.of(x.dtype, int(zero))
+    perm = [*(axis for axis in range(x.ndim) if axis != index), index]
+    turns = opset >= 13 and index != x.ndim - 1 and x.shape[index] != x.size
     shape = [x.shape[axis] for axis in perm] if turns else x.shape
-    length = x.shape[place] if turns else math.prod(x.shape[place:])
+    length = x.shape[index] if turns else math.prod(x.shape[index:])
     kernel = kernel_of(site, Softmax(site.engine, shape, length, xs, ys, zero, site.memo), (0,), complete)
     return between_turns(site, kernel, perm) if turns else kernel
 
 
 def _softmax_exact(rows: Array, xs: float, ys: Array) -> Rounded:
+    """Softmax of rows of codes, over the output's scale, rounded exactly."""
     from qrun.ops._functions import nearest_share
 
     if not math.isfinite(xs):
@@ -346,6 +347,7 @@ def _softmax_exact(rows: Array, xs: float, ys: Array) -> Rounded:
 
 
 def _softmax_ort(rows: Array, xs: float, ys: Array) -> Rounded:
+    """Softmax of rows of codes, over the output's scale, in onnxruntime's arithmetic."""
     if not 0 < xs < math.inf:
         return _softmax_exact(rows, xs, ys)
     codes = rows.astype(np.int16)

@@ -12,13 +12,14 @@ from qrun.ir.schema import QONNX
 from qrun.ops._float import broadcast
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, elementwise_of, kernel_after
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, decline_error, elementwise_of, kernel_after
 
 _NUMBERS = "float int8 uint8 int32 int64"
 _NAMES = ("X", "scale", "zeropt", "bitwidth")
 
 
-def _away(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def _round_magnitude(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Round the magnitude and keep the sign."""
     return lambda v: np.copysign(size(np.abs(v)), v)
 
 
@@ -27,14 +28,15 @@ _ROUNDINGS: dict[str, Callable[[Array], Any]] = {
     "HALF_EVEN": np.rint,
     "CEIL": np.ceil,
     "FLOOR": np.floor,
-    "UP": _away(np.ceil),
+    "UP": _round_magnitude(np.ceil),
     "DOWN": np.trunc,
-    "HALF_UP": _away(lambda size: np.trunc(size) + (size - np.trunc(size) >= 0.5)),
-    "HALF_DOWN": _away(lambda size: np.ceil(size) - (np.ceil(size) - size >= 0.5)),
+    "HALF_UP": _round_magnitude(lambda size: np.trunc(size) + (size - np.trunc(size) >= 0.5)),
+    "HALF_DOWN": _round_magnitude(lambda size: np.ceil(size) - (np.ceil(size) - size >= 0.5)),
 }
 
 
 def _round(values: Array, mode: str) -> Array:
+    """Round by QONNX's rounding_mode. Raises OperatorError for unknown ones."""
     one_of("rounding_mode", mode.upper(), _ROUNDINGS)
     return np.asarray(_ROUNDINGS[mode.upper()](values))
 
@@ -109,7 +111,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     mode, bits = attributes["rounding_mode"].upper(), _widths(bitwidth, "bitwidth")
     one_of("rounding_mode", mode, _ROUNDINGS)
     if bits.size != 1 or bits.ndim > max(x.ndim for x in site.inputs[:3]):
-        raise declined("several bit widths")
+        raise decline_error("several bit widths")
     low, high = _limits(bits, attributes["signed"], attributes["narrow"])
     way, ends = {"ROUND": "half_even"}.get(mode, mode.lower()), (low.item(), high.item())
     if attributes["signed"] and bits.item() == 1:

@@ -18,7 +18,7 @@ from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refu
 from qrun.ops._quantize import BLOCK, largest, limits, narrow, quantize_dynamically
 from qrun.ops._signature import Attributes
 from qrun.ops.lowering.integers import quantize_stages
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, require_type, staged_kernel
 from qrun.ops.lowering.pointwise import dequantize_kernel, quantize_kernel
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
@@ -98,6 +98,7 @@ def _quantize(
     ctx: Context,
     contrib: bool = False,
 ) -> Array:
+    """Quantize x and observe what saturates; `contrib`: as com.microsoft.QuantizeLinear."""
     target, division, form = _check(x, scale, zero, attributes, contrib, ctx)
     zero = None if target in FLOAT8 else zero
     y = np.empty(x.shape, target)
@@ -232,6 +233,7 @@ class Counts:
         self.infinite = False
 
     def integers(self, q: Array, bottom: Any, top: Any) -> None:
+        """Count numbers outside bottom .. top, and note infinite ones."""
         if self.observing:
             self.infinite |= bool(np.isinf(q).any())
             self.saturated += int(np.count_nonzero(q > top))
@@ -239,24 +241,27 @@ class Counts:
                 self.saturated += int(np.count_nonzero(q < np.where(bottom, bottom, -np.inf)))
 
     def nan(self, q: Array) -> None:
+        """Count NaN."""
         self.missing += int(np.count_nonzero(np.isnan(q)))
 
     def narrow(self, q: Array, target: np.dtype[Any]) -> None:
+        """Count numbers outside the range of a narrow float type, and NaN."""
         if self.observing:
             self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
             if target not in FLOAT8:
                 self.missing += int(np.count_nonzero(np.isnan(q)))
 
     def report(self, ctx: Context, x: Array) -> None:
+        """Observe the counts."""
         ctx.observe("saturated", "y", self.saturated, x.size)
         if self.missing and ctx.observing:
-            ctx.observe("nan-quantized", "x", self.missing, x.size, _first(np.isnan(x)))
+            ctx.observe("nan-quantized", "x", self.missing, x.size, _first_index(np.isnan(x)))
         if self.infinite:
             infinite = np.isinf(x)
-            ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first(infinite))
+            ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first_index(infinite))
 
 
-def _first(found: Array) -> tuple[int, ...]:
+def _first_index(found: Array) -> tuple[int, ...]:
     """The index of the first element that is true; () if there is none."""
     return first_place(found) if found.any() else ()
 
@@ -321,6 +326,7 @@ def ms_dequantize_linear(
 
 
 def _dequantize(x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context) -> Array:
+    """(x - zero) * scale in the output's type."""
     target, form = _check_dequantize(x, scale, zero, attributes, ctx)
     zero = None if is_narrow(x.dtype) else zero
     ctx.claim(x.shape, target.itemsize)
@@ -359,6 +365,7 @@ def _check_dequantize(
 
 
 def _lower_dequantize(site: LoweringContext) -> NativeKernel:
+    """The native kernel of DequantizeLinear."""
     x, scale, zero = site.inputs
     attributes = DequantizeAttributes.of(site.attributes)
     attributes = replace(attributes, axis=assumed_axis(attributes.axis, scale, "x_scale", site.ctx))
@@ -388,6 +395,7 @@ def _float_table(dtype: np.dtype[Any]) -> Array:
 
 
 def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dtype[Any]:
+    """The type of y: output_dtype, or x_scale's. Raises OperatorError."""
     given = DTYPES.get(output_dtype) if output_dtype else scale
     _, allowed = output_types(_DEQUANTIZE, ctx)
     if given is None or (allowed is not None and given not in allowed):
@@ -404,6 +412,7 @@ def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dt
 
 
 def _type_names(types: frozenset[np.dtype[Any]] | None) -> str:
+    """The names of types, in words."""
     return ", ".join(sorted(type_name(t) for t in types or ()))
 
 
@@ -430,6 +439,6 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
 @dynamic_quantize_linear.native
 def _lower_dynamic(site: LoweringContext) -> NativeKernel:
     if site.ctx.arith == "onnx-ref":
-        raise declined("no native kernels for onnx-ref arithmetic")
+        raise decline_error("no native kernels for onnx-ref arithmetic")
     stages = quantize_stages(site.engine, site.inputs[0], (0, 1, 2))
-    return staged_kernel(site, stages, [stages[place].operation for place in (0, -1)], KnownScale())
+    return staged_kernel(site, stages, [stages[index].operation for index in (0, -1)], KnownScale())

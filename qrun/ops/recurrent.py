@@ -30,7 +30,7 @@ from qrun.ops._recurrent import (
 )
 from qrun.ops._rounding import scale_sums
 from qrun.ops._signature import InputRecord, Whole
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error
 from qrun.ops.lowering.recurrent import LENGTHS, plain_lstm, quantized_lstm_kernel, recurrent_kernel
 
 _LSTM = ("Sigmoid", "Tanh", "Tanh")
@@ -115,7 +115,7 @@ def _lower_lstm(site: LoweringContext) -> NativeKernel:
     gates = attributes.gates(site.attributes["activations_"], _LSTM)
     plain_lstm(given.P, site.attributes["input_forget"])
     if site.ctx.arith == "ort" and attributes.clip is not None:
-        raise declined("no native cells with clip in ort arithmetic")
+        raise decline_error("no native cells with clip in ort arithmetic")
     return recurrent_kernel(site, sequences, "lstm", gates)
 
 
@@ -162,6 +162,7 @@ def _lower_gru(site: LoweringContext) -> NativeKernel:
 def _gru(
     sequences: Sequences, gates: Gates, weights: tuple[Array, Array, Array | None], number: int, linear: bool
 ) -> tuple[Share, Step]:
+    """A GRU direction: the function for the inputs' share, and the step; `linear`: linear_before_reset."""
     w, r, b = weights
     dtype, n = sequences.dtype, sequences.hidden
     gate, new = gates.of(number)
@@ -284,11 +285,11 @@ def _lower(site: LoweringContext) -> NativeKernel:
     plain_lstm(given.P, site.attributes["input_forget"])
     if given.sequence_lens is not None:
         if not site.fixed[LENGTHS]:
-            raise declined("sequence_lens is not constant: only batches known to have full lengths are native")
+            raise decline_error("sequence_lens is not constant: only batches known to have full lengths are native")
         if (sequences.lengths != len(sequences.x)).any():
-            raise declined("sequence_lens has lengths below the batch's: only batches of full lengths are native")
+            raise decline_error("sequence_lens has lengths below the batch's: only batches of full lengths are native")
     if site.ctx.arith != "exact":
-        raise declined(f"no native kernels for {site.ctx.arith} arithmetic")
+        raise decline_error(f"no native kernels for {site.ctx.arith} arithmetic")
     return quantized_lstm_kernel(site, sequences, gates)
 
 
@@ -306,6 +307,7 @@ def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Con
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:
+    """Raise OperatorError for a scale or zero point of weights that does not fit."""
     allowed = (tensor.shape[:1], (tensor.shape[0], tensor.shape[2]))
     scale = name.endswith("scale")
     if array.shape not in allowed:

@@ -63,6 +63,8 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
 
 
 def _lowering_of(kind: str) -> Lowering:
+    """The lowering of a reduction."""
+
     def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
@@ -203,6 +205,7 @@ def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
 
 
 def _vector(axes: Array | None) -> tuple[int, ...]:
+    """The axes as integers; none if not given. Raises OperatorError."""
     if axes is None:
         return ()
     if axes.ndim > 1:
@@ -211,6 +214,7 @@ def _vector(axes: Array | None) -> tuple[int, ...]:
 
 
 def _choose_axes(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
+    """The axes to reduce: all if none are given, unless `noop`."""
     if axes:
         return axes_in(axes, data.ndim)
     return () if noop else tuple(range(data.ndim))
@@ -223,6 +227,7 @@ def _wrap(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool
 
 
 def _sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The sum over axes; integers wrap."""
     if is_integer(data.dtype):
         return _wrap(np.add, data, axes, keepdims)
     with np.errstate(all="ignore"):
@@ -237,6 +242,7 @@ def _round(function: Callable[[Array], Any], data: Array) -> Array:
 
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
+    """The native kernel of ArgMax ("greatest") or ArgMin ("least")."""
 
     return arg_kernel(site, what, _check_axis(site.inputs[0], site.attributes["axis"]))
 
@@ -247,17 +253,18 @@ arg_min.native(partial(_lower_place, what="min"))
 
 def _check_axis(data: Array, axis: int) -> int:
     """The axis, counted from the front; refuses one without elements."""
-    place = axis_in(axis, data.ndim)
-    if not data.shape[place]:
-        raise refuse("the axis has no elements", "data", f"one or more along axis {place}", data)
-    return place
+    dim = axis_in(axis, data.ndim)
+    if not data.shape[dim]:
+        raise refuse("the axis has no elements", "data", f"one or more along axis {dim}", data)
+    return dim
 
 
 def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
-    place = _check_axis(data, axis)
-    length = data.shape[place]
+    """The index of the largest or smallest element along an axis: first, or last if `last`."""
+    dim = _check_axis(data, axis)
+    length = data.shape[dim]
     with np.errstate(all="ignore"):
-        found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
+        found = find(np.flip(data, dim) if last else data, axis=dim, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)
 
 
@@ -286,7 +293,7 @@ def _softmax_lowering(rest: bool, logarithms: bool = False) -> Lowering:
         axis = axis_in(site.attributes["axis"], x.ndim)
         if rest or axis == x.ndim - 1 or x.shape[axis] == x.size:
             return shares_kernel(site, axis, logarithms)
-        perm = [*(place for place in range(x.ndim) if place != axis), axis]
+        perm = [*(index for index in range(x.ndim) if index != axis), axis]
         turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
         return between_turns(site, shares_kernel(turned, x.ndim - 1, logarithms), perm)
 
@@ -351,13 +358,14 @@ def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> 
 
 
 def _lower_running(site: LoweringContext, what: str) -> NativeKernel:
+    """The native kernel of CumSum ("sum") or CumProd ("product")."""
     from qrun.native.kernels.reduce import Accumulated
 
     x, axis = site.inputs
-    place = axis_in(scalar(axis, "axis"), x.ndim)
+    dim = axis_in(scalar(axis, "axis"), x.ndim)
     site.require_constant(1)
     exclusive, reverse = (bool(site.attributes[name]) for name in ("exclusive", "reverse"))
-    made = Accumulated(site.engine, operand(x), place, what, exclusive, reverse)
+    made = Accumulated(site.engine, operand(x), dim, what, exclusive, reverse)
     return kernel_of(site, made, (0,), ALWAYS)
 
 
@@ -366,9 +374,10 @@ cum_prod.native(partial(_lower_running, what="product"))
 
 
 def _run_along(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
-    place = axis_in(scalar(axis, "axis"), x.ndim)
+    """Running sums or products along an axis."""
+    dim = axis_in(scalar(axis, "axis"), x.ndim)
     wide: np.dtype[Any] = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
-    source = np.moveaxis(np.flip(x, place) if reverse else x, place, 0)
+    source = np.moveaxis(np.flip(x, dim) if reverse else x, dim, 0)
     made = np.empty(source.shape, wide)
     with np.errstate(all="ignore"):
         if exclusive:
@@ -376,6 +385,6 @@ def _run_along(function: np.ufunc, x: Array, axis: Array, exclusive: bool, rever
             function.accumulate(source[:-1], axis=0, dtype=wide, out=made[1:])
         else:
             function.accumulate(source, axis=0, dtype=wide, out=made)
-    result = np.moveaxis(made, 0, place)
-    result = np.flip(result, place) if reverse else result
+    result = np.moveaxis(made, 0, dim)
+    result = np.flip(result, dim) if reverse else result
     return result if wide == x.dtype else narrow(result, x.dtype)

@@ -35,13 +35,13 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """
     wanted = ints(shape, "shape")
     dims = list(wanted)
-    for place, n in enumerate(wanted):
+    for axis, n in enumerate(wanted):
         if n < -1:
             raise _misfit(data, wanted, "dimensions of -1 or more")
         if n == 0 and not allowzero:
-            if place >= data.ndim:
+            if axis >= data.ndim:
                 raise _misfit(data, wanted, f"no 0 beyond axis {data.ndim - 1}: 0 copies a dimension of data")
-            dims[place] = data.shape[place]
+            dims[axis] = data.shape[axis]
     if dims.count(-1) > 1:
         raise _misfit(data, wanted, "at most one -1")
     if -1 in dims:
@@ -58,6 +58,7 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
 
 def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
+    """The error of a shape that data does not fit."""
     what = f"data {shape_text(data.shape)} does not reshape to {list(shape)}"
     return misfit(what, "shape", expected, str(list(shape)), why="Reshape keeps the number of elements.")
 
@@ -77,16 +78,17 @@ def flatten(input: Array, *, axis: int = 1) -> Array:
 
 
 def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
+    """Remove axes of length 1; all of them if none are given. Raises OperatorError."""
     if axes is None:
-        gone = tuple(place for place, n in enumerate(data.shape) if n == 1)
+        gone = tuple(axis for axis, n in enumerate(data.shape) if n == 1)
     else:
         gone = _float.axes_in(axes, data.ndim)
-    for place in gone:
-        if data.shape[place] != 1:
-            what = f"axis {place} has {data.shape[place]} elements"
-            got = f"axis {place} of {shape_text(data.shape)}"
+    for axis in gone:
+        if data.shape[axis] != 1:
+            what = f"axis {axis} has {data.shape[axis]} elements"
+            got = f"axis {axis} of {shape_text(data.shape)}"
             raise misfit(what, "axes", "axes of length 1", got, why="Squeeze removes axes of length 1 only.")
-    return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
+    return data.reshape([n for axis, n in enumerate(data.shape) if axis not in gone])
 
 
 @op("Squeeze", since=1, form="moves", native=view_kernel)
@@ -108,10 +110,11 @@ def squeeze(data: Array, axes: Array | None = None) -> Array:
 
 
 def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
+    """Insert axes of length 1. Raises OperatorError."""
     rank = data.ndim + len(axes)
     new = set(_float.axes_in(axes, rank))
     rest = iter(data.shape)
-    dims: Shape = tuple(1 if place in new else next(rest) for place in range(rank))
+    dims: Shape = tuple(1 if axis in new else next(rest) for axis in range(rank))
     return data.reshape(check_shape(dims, data.itemsize, "axes"))
 
 
@@ -193,6 +196,7 @@ def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
 @tile.native
 @expand.native
 def _lower_repeats(site: LoweringContext) -> NativeKernel:
+    """The native kernel of Tile and Expand."""
     from qrun.ops.lowering.moves import repeat_kernel
 
     return repeat_kernel(site)
@@ -262,11 +266,11 @@ def col2im(
     made = np.zeros(claim(ctx, (input.shape[0], channels, *full), wide, "image_shape"), wide)
     columns = input.reshape(input.shape[0], channels, *block, *out)
     with np.errstate(all="ignore"):
-        for place in itertools.product(*map(range, block)):
-            spans = zip(place, gap, step, out, strict=True)
+        for offset in itertools.product(*map(range, block)):
+            spans = zip(offset, gap, step, out, strict=True)
             where = tuple(slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, s, n in spans)
             within: tuple[Any, ...] = (..., *where)
-            taken: tuple[Any, ...] = (slice(None), slice(None), *place)
+            taken: tuple[Any, ...] = (slice(None), slice(None), *offset)
             made[within] += columns[taken]
     middle: tuple[Any, ...] = (..., *(slice(a, a + n) for a, n in zip(both[:rank], image, strict=True)))
     inner = made[middle]
@@ -316,15 +320,15 @@ def tensor_scatter(
     left out. mode circular: after the last row comes the first.
     Raises OperatorError for shapes, rows and modes that do not fit.
     """
-    place = _float.axis_in(axis, past_cache.ndim)
+    dim = _float.axis_in(axis, past_cache.ndim)
     fits = update.ndim == past_cache.ndim and all(
-        n == m or (a == place and n <= m) for a, (n, m) in enumerate(zip(update.shape, past_cache.shape, strict=True))
+        n == m or (a == dim and n <= m) for a, (n, m) in enumerate(zip(update.shape, past_cache.shape, strict=True))
     )
-    if not place or not fits:
+    if not dim or not fits:
         expected = f"{shape_text(past_cache.shape)}, or fewer along an axis that is not 0"
         raise misfit("update does not fit the cache", "update", expected, update)
     one_of("mode", mode, ("linear", "circular"))
-    longest, rows = past_cache.shape[place], update.shape[place]
+    longest, rows = past_cache.shape[dim], update.shape[dim]
     starts = np.zeros(past_cache.shape[0], np.int64) if write_indices is None else write_indices
     if starts.shape != past_cache.shape[:1]:
         raise misfit("write_indices do not fit", "write_indices", f"[{past_cache.shape[0]}]", starts)
@@ -337,7 +341,7 @@ def tensor_scatter(
     for number, start in enumerate(starts.tolist()):
         if rows:
             where = (start + np.arange(rows)) % longest
-            np.moveaxis(made[number], place - 1, 0)[where] = np.moveaxis(update[number], place - 1, 0)
+            np.moveaxis(made[number], dim - 1, 0)[where] = np.moveaxis(update[number], dim - 1, 0)
     return made
 
 
@@ -401,6 +405,7 @@ def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
 
 
 def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int], ...]) -> None:
+    """Raise OperatorError for an input that does not divide into blocks."""
     one_of("mode", mode, ("DCR", "CRD"))
     if not 1 <= block < 2**31:
         raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, code="QR204")

@@ -29,6 +29,7 @@ def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ct
 
 
 def _scales_7(scales: Sequence[float]) -> Array:
+    """The scales of Upsample-7, an attribute, as float32."""
     return np.array(scales, np.float64).astype(np.float32)
 
 
@@ -40,6 +41,7 @@ def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) 
 
 
 def _check_ended(ctx: Context) -> None:
+    """Raise OperatorError for Upsample in opset 10 and later."""
     if ctx.version >= 10:
         raise refuse(
             "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
@@ -47,6 +49,7 @@ def _check_ended(ctx: Context) -> None:
 
 
 def _enlarges(scales: Array) -> Array:
+    """The scales. Raises OperatorError for scales below 1."""
     if bool((scales < 1).any()):
         raise refuse("a scale is below 1", "scales", "scales of 1 or more", scales.reshape(-1).tolist())
     return scales
@@ -62,10 +65,12 @@ def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -
 
 
 def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
+    """Resize as Resize-10 and Upsample do."""
     return resample(x, *_axes_10(x, scales, mode, ctx), ctx)
 
 
 def _axes_10(x: Array, scales: Array, mode: str, ctx: Context) -> tuple[list[ResampledAxis], ResizeAttributes]:
+    """The axes to resample and the options of Resize-10 and Upsample."""
     one_of("mode", mode, ("nearest", "linear"))
     options = ResizeAttributes(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     return _by_scales(x, scales, range(x.ndim), None, options, ctx), options
@@ -130,6 +135,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _lower_10(site: LoweringContext, scales: Array) -> NativeKernel:
+    """The native kernel of Resize-10 and Upsample."""
     from qrun.ops.lowering.resize import resize_kernel
 
     axes, options = _axes_10(site.inputs[0], scales, site.attributes["mode"], site.ctx)
@@ -156,6 +162,7 @@ def _lower_resize_10(site: LoweringContext) -> NativeKernel:
 
 
 def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:
+    """The region of tf_crop_and_resize: (start, end) for each axis. Raises OperatorError."""
     values = [] if roi is None else [float(v) for v in roi.astype(np.float64).reshape(-1)]
     same_length(values, 2 * count, "roi", "tf_crop_and_resize needs a start and an end for each axis.")
     if not all(abs(v) < _ROI_LIMIT for v in values):
@@ -171,30 +178,30 @@ def _by_scales(
     options: ResizeAttributes,
     ctx: Context,
 ) -> list[ResampledAxis]:
+    """The axes to resample, from scales; `places` are their positions in x. Raises OperatorError."""
     values = [float(v) for v in scales.reshape(-1)[: 2 * x.ndim + 1]]
     if scales.ndim != 1 or len(values) != len(places):
         raise bad_shape("scales", f"[{len(places)}]", scales)
     found = []
-    for number, (place, scale) in enumerate(zip(places, values, strict=True)):
+    for number, (axis, scale) in enumerate(zip(places, values, strict=True)):
         if not (scale > 0 and math.isfinite(scale)):
             raise refuse("a scale is not positive and finite", "scales", "numbers above 0", values)
-        length = x.shape[place]
+        length = x.shape[axis]
         start, end = region[number] if region else (0.0, 1.0)
         with np.errstate(all="ignore"):
             real = np.float32(scale) * np.float32(end - start) * np.float32(length)
         if not np.isfinite(real) or real < 0:
-            raise refuse(
-                "the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {place}"
-            )
+            raise refuse("the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {axis}")
         out = int(real)
         ratio = (out, length) if length and out and np.float32(out / length) == np.float32(scale) else None
-        found.append(ResampledAxis(place, length, out, scale, start, end, ratio))
+        found.append(ResampledAxis(axis, length, out, scale, start, end, ratio))
     return found
 
 
 def _by_sizes(
     x: Array, sizes: Sequence[int], places: Sequence[int], region: list[tuple[float, float]] | None, policy: str
 ) -> list[ResampledAxis]:
+    """The axes to resample, from sizes; `places` are their positions in x. Raises OperatorError."""
     same_length(sizes, len(places), "sizes", "Resize: one size for each axis.")
     if any(n < 0 for n in sizes):
         raise refuse("a size is negative", "sizes", "sizes of 0 or more", list(sizes))
@@ -210,12 +217,12 @@ def _by_sizes(
         ratios = [(up, down)] * len(places)
         outs = [(2 * up * n + down) // (2 * down) for n in lengths]
     found = []
-    for number, place in enumerate(places):
+    for number, axis in enumerate(places):
         start, end = region[number] if region else (0.0, 1.0)
         up, down = ratios[number]
         scale = up / down if down else 1.0
         found.append(
-            ResampledAxis(place, x.shape[place], outs[number], scale, start, end, (up, down) if up and down else None)
+            ResampledAxis(axis, x.shape[axis], outs[number], scale, start, end, (up, down) if up and down else None)
         )
     return found
 
@@ -264,6 +271,7 @@ def grid_sample(
 
 
 def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_mode: str, ctx: Context) -> Array:
+    """Sample X [N,C,...] at the coordinates of grid [N,...,spatial axes]."""
     rank = X.ndim - 2
     if rank < 1 or grid.ndim != X.ndim or grid.shape[0] != X.shape[0] or grid.shape[-1] != rank:
         expected = (
@@ -295,6 +303,7 @@ def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
 
 
 def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool, shape: Any) -> Array:
+    """Interpolate x at coordinates, one array per spatial axis."""
     size = x.shape[2:]
     if mode == "nearest":
         near = [np.rint(p) for p in places]
@@ -314,18 +323,18 @@ def _sample(x: Array, places: list[Array], mode: str, padding: str, align: bool,
     return total.astype(x.dtype) if is_integer(x.dtype) else narrow(total, x.dtype)
 
 
-def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
+def _inside(positions: Array, size: int, padding: str, align: bool) -> Array:
     """The positions; those beyond the elements are moved inside as the padding mode says."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
         if span > 0:
-            away = np.abs(place - low)
+            away = np.abs(positions - low)
             turn = np.floor(away / span)
             rest = away - turn * span
-            place = np.where(turn % 2 == 0, low + rest, low + span - rest)
+            positions = np.where(turn % 2 == 0, low + rest, low + span - rest)
         else:
-            place = np.zeros_like(place)
-    return np.clip(place, 0, size - 1)
+            positions = np.zeros_like(positions)
+    return np.clip(positions, 0, size - 1)
 
 
 def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
@@ -333,10 +342,10 @@ def _pick(x: Array, at: list[Array], padding: str, align: bool) -> Array:
     size = x.shape[2:]
     kept = np.ones(at[0].shape, bool)
     index = []
-    for place, n in zip(at, size, strict=True):
+    for position, n in zip(at, size, strict=True):
         if padding == "zeros":
-            kept &= (place >= 0) & (place <= n - 1)
-        inner = place if padding == "zeros" else _inside(place, n, padding, align)
+            kept &= (position >= 0) & (position <= n - 1)
+        inner = position if padding == "zeros" else _inside(position, n, padding, align)
         index.append(np.clip(np.rint(inner), 0, n - 1).astype(np.int64))
     batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (at[0].ndim - 1))
     found = np.moveaxis(x, 1, -1)[(batch, *index)]
@@ -412,6 +421,7 @@ def roi_align(
 
 
 def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes: tuple[int, int, int]) -> None:
+    """Raise OperatorError for an image or regions that RoiAlign cannot take."""
     if x.ndim != 4 or not x.shape[2] * x.shape[3]:
         raise misfit("X is no image", "X", "[N,C,H,W], H and W 1 or more", x)
     if rois.ndim != 2 or rois.shape[1] != 4:
@@ -432,12 +442,12 @@ def _samples(
     extent = max(extent, 1.0) if least else extent
     count = ratio or max(math.ceil(extent / bins), 0)
     ctx.claim((bins, count), 64, "samples")
-    place = start + (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / max(count, 1)) * (extent / bins)
-    away = (place < -1) | (place > size)
-    place = np.clip(place, 0, size - 1)
-    before = np.floor(place).astype(np.int64)
+    positions = start + (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / max(count, 1)) * (extent / bins)
+    away = (positions < -1) | (positions > size)
+    positions = np.clip(positions, 0, size - 1)
+    before = np.floor(positions).astype(np.int64)
     after = np.minimum(before + 1, size - 1)
-    part = place - before
+    part = positions - before
     return before, after, np.where(away, 0.0, 1 - part), np.where(away, 0.0, part)
 
 

@@ -166,6 +166,7 @@ def _self_attention(
     options: tuple[float, bool, float | None],
     ctx: Context,
 ) -> tuple[Array, Array]:
+    """Attention of projected queries, keys and values; returns Y and the new cache."""
     ends = np.cumsum(widths)[:2]
     q, k, v = (split_heads(part, heads) for part in np.split(projected, ends, axis=2))
     past = cache.past
@@ -187,6 +188,7 @@ def _self_attention(
 
 
 def _cross_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """The multiply-adds of MultiHeadAttention."""
     q, y = inputs[0], outputs[0]
     keys = inputs[1] if len(inputs) > 1 and inputs[1] else q
     length = keys[2] if len(keys) == 4 else keys[1]
@@ -277,6 +279,7 @@ def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -
 def _with_bias(
     q: Array, k: Array, v: Array, bias: Array | None, straight: bool, ctx: Context
 ) -> tuple[Array, Array, Array]:
+    """Queries, keys and values plus their parts of bias; `straight`: keys and values get none."""
     if bias is None:
         return q, k, v
     heads = q.shape[1]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir import TensorType
-from qrun.ir.compound import Compound, absent, sequence
+from qrun.ir.compound import Compound, empty_optional, sequence
 from qrun.ir.types import DTYPES, OPTIONAL, SEQUENCE, shape_text, type_name
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
@@ -22,7 +22,7 @@ _VIEW = 256
 @op("SequenceConstruct", since=11, compounds="makes")
 def sequence_construct(*inputs: Array) -> Array:
     """The sequence of the inputs, which are tensors of one type and of any shapes; it holds them, not copies."""
-    given = [_tensor(value, f"inputs[{place}]") for place, value in enumerate(inputs)]
+    given = [_tensor(value, f"inputs[{index}]") for index, value in enumerate(inputs)]
     if not given:
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     return sequence(given)
@@ -55,9 +55,9 @@ def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None
     if given.element not in (None, element.dtype):
         what = f"tensor is {type_name(element.dtype)}, the elements are {type_name(given.element)}"
         raise refuse(what, "tensor", type_name(given.element), type_name(element.dtype), code="QR203")
-    place = count if position is None else _place(position, -count, count)
+    index = count if position is None else _place(position, -count, count)
     ctx.claim((count + 1, 8))
-    return sequence([*given.elements[:place], element, *given.elements[place:]], element.dtype)
+    return sequence([*given.elements[:index], element, *given.elements[index:]], element.dtype)
 
 
 @op("SequenceErase", since=11, compounds="makes")
@@ -71,8 +71,8 @@ def sequence_erase(input_sequence: Array, position: Array | None = None) -> Arra
     count = len(given.elements)
     if position is None and not count:
         raise refuse("the sequence has no element", "input_sequence", "one element or more", "none", code="QR209")
-    place = count - 1 if position is None else _place(position, -count, count - 1)
-    return sequence([*given.elements[:place], *given.elements[place + 1 :]], given.element)
+    index = count - 1 if position is None else _place(position, -count, count - 1)
+    return sequence([*given.elements[:index], *given.elements[index + 1 :]], given.element)
 
 
 @op("SequenceLength", since=11, compounds="makes")
@@ -92,16 +92,16 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
     if not elements:
         raise misfit("the sequence has no elements", "input_sequence", "one element or more", "none")
     first = elements[0]
-    place = axis_in(axis, first.ndim + new_axis)
+    dim = axis_in(axis, first.ndim + new_axis)
     for number, element in enumerate(elements):
-        if element.shape != first.shape and (new_axis or not same_but(element.shape, first.shape, place)):
-            expected = f"{shape_text(first.shape)}, as the first" + (f", but for axis {place}" if not new_axis else "")
+        if element.shape != first.shape and (new_axis or not same_but(element.shape, first.shape, dim)):
+            expected = f"{shape_text(first.shape)}, as the first" + (f", but for axis {dim}" if not new_axis else "")
             what = f"element {number} does not fit the first"
             raise misfit(what, "input_sequence", expected, element)
-    length = len(elements) if new_axis else sum(element.shape[place] for element in elements)
-    shape = (*first.shape[:place], length, *first.shape[place + 1 - new_axis :])
+    length = len(elements) if new_axis else sum(element.shape[dim] for element in elements)
+    shape = (*first.shape[:dim], length, *first.shape[dim + 1 - new_axis :])
     claim(ctx, shape, first.dtype, "input_sequence")
-    return np.stack(elements, place) if new_axis else np.concatenate(elements, place)
+    return np.stack(elements, dim) if new_axis else np.concatenate(elements, dim)
 
 
 @op("SplitToSequence", since=11, compounds="makes")
@@ -114,12 +114,12 @@ def split_to_sequence(
 
     Raises OperatorError for lengths that are negative or do not add up, and for a scalar below 1.
     """
-    place = axis_in(axis, input.ndim)
-    size = input.shape[place]
+    dim = axis_in(axis, input.ndim)
+    size = input.shape[dim]
     lengths = _lengths(split, size)
     ctx.claim((len(lengths), _VIEW))
     ends = np.cumsum([0, *lengths]).tolist()
-    lead = (slice(None),) * place
+    lead = (slice(None),) * dim
     if split is None and not keepdims:
         return sequence([input[(*lead, start)] for start in ends[:-1]], input.dtype)
     parts = [input[(*lead, slice(start, end))] for start, end in zip(ends, ends[1:], strict=False)]
@@ -127,6 +127,7 @@ def split_to_sequence(
 
 
 def _lengths(split: Array | None, size: int) -> Sequence[int]:
+    """The lengths of the parts of a SplitToSequence. Raises OperatorError."""
     if split is None or split.ndim == 0:
         length = 1 if split is None else int(split)
         if length < 1:
@@ -156,9 +157,9 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: C
         expected = f"{len(inputs)} inputs, {ctx.outputs} outputs"
         raise refuse("the body does not fit the node", "body", expected, got, code="QR205")
     count = len(first.elements)
-    for place, value in enumerate(inputs):
+    for index, value in enumerate(inputs):
         if isinstance(value, Compound) and (value.dtype != SEQUENCE or len(value.elements) != count):
-            what = f"additional_inputs[{place - 1}]"
+            what = f"additional_inputs[{index - 1}]"
             raise misfit(f"{what} has another length", what, f"{count} elements", len(value.elements))
     made: list[list[Array]] = [[] for _ in body.outputs]
     nbytes = 0
@@ -172,6 +173,7 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: C
 
 
 def _one_type(elements: Sequence[Array], stated: TensorType) -> Array:
+    """A sequence of tensors of one type. Raises OperatorError if they differ."""
     types = dict.fromkeys(element.dtype for element in elements)
     if len(types) > 1:
         got = ", ".join(map(type_name, types))
@@ -189,7 +191,7 @@ def optional(input: Array | None = None, *, type_: TensorType | None = None) -> 
         return input
     if type_ is None:
         raise refuse("an optional without value has no type", "type", "a type, or an input", "neither", code="QR204")
-    return absent()
+    return empty_optional()
 
 
 @op("OptionalHasElement", since=15, compounds="makes")
@@ -207,6 +209,7 @@ def optional_get_element(input: Array) -> Array:
 
 
 def _sequence(value: Array) -> Compound:
+    """The sequence. Raises OperatorError for anything else."""
     if not isinstance(value, Compound) or value.dtype != SEQUENCE:
         name, got = "input_sequence", type_name(value.dtype)
         raise refuse(f"{name} is no sequence", name, "a sequence of tensors", got, code="QR203")
@@ -214,12 +217,14 @@ def _sequence(value: Array) -> Compound:
 
 
 def _present(value: Array | None, param: str) -> Array:
+    """The value. Raises OperatorError if it is missing."""
     if value is None:
         raise refuse(f"{param} is missing", param, "a sequence or a tensor", "nothing", code="QR205")
     return value
 
 
 def _tensor(value: Array | None, param: str) -> Array:
+    """The tensor. Raises OperatorError if it is missing, a sequence or a map."""
     if value is None or isinstance(value, Compound):
         got = "nothing" if value is None else type_name(value.dtype)
         raise refuse(f"{param} is no tensor", param, "a tensor", got, code="QR205" if value is None else "QR203")
@@ -230,8 +235,8 @@ def _place(position: Array, low: int, high: int) -> int:
     """A position, counted from 0."""
     if position.size != 1:
         raise misfit("position is not one number", "position", "a scalar", position)
-    place = int(position.reshape(())[()])
-    if not low <= place <= high:
+    index = int(position.reshape(())[()])
+    if not low <= index <= high:
         expected = f"{low} to {high}" if low <= high else "no position, as the sequence is empty"
-        raise refuse(f"position {place} is outside the sequence", "position", expected, str(place), code="QR209")
-    return place - low if place < 0 else place
+        raise refuse(f"position {index} is outside the sequence", "position", expected, str(index), code="QR209")
+    return index - low if index < 0 else index

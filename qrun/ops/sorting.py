@@ -37,26 +37,27 @@ def top_k(
 
 
 def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) -> tuple[Array, Array]:
-    place = _check_axis(x, k, axis, name, ctx)
-    size = x.shape[place]
+    """The k largest or smallest elements along an axis, sorted, and their indices."""
+    dim = _check_axis(x, k, axis, name, ctx)
+    size = x.shape[dim]
     keys = x if is_integer(x.dtype) or x.dtype == np.float32 else widen(x)
-    flat = (math.prod(x.shape[:place]), size, math.prod(x.shape[place + 1 :]))  # numpy sorts along up to 32 axes
+    flat = (math.prod(x.shape[:dim]), size, math.prod(x.shape[dim + 1 :]))  # numpy sorts along up to 32 axes
     keys, rows = keys.reshape(flat), x.reshape(flat)
     ascending = np.argsort(keys[:, ::-1] if largest else keys, axis=1, kind="stable")
     order = size - 1 - ascending[:, ::-1] if largest else ascending
     chosen = order[:, :k].astype(np.int64, copy=False)
-    shape = (*x.shape[:place], k, *x.shape[place + 1 :])
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
     return np.take_along_axis(rows, chosen, axis=1).reshape(shape), chosen.reshape(shape)
 
 
 def _check_axis(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:
     """The axis, counted from the front; refuses one with fewer than k elements, and claims the memory needed."""
-    place = axis_in(axis, x.ndim)
-    size = x.shape[place]
+    dim = axis_in(axis, x.ndim)
+    size = x.shape[dim]
     if not 0 <= k <= size:
-        raise refuse(f"{k} elements of {size} are asked for", name, f"0 to {size}, as axis {place} of X", k)
+        raise refuse(f"{k} elements of {size} are asked for", name, f"0 to {size}, as axis {dim} of X", k)
     ctx.claim(x.shape, 8 + x.itemsize)
-    return place
+    return dim
 
 
 @top_k_1.native
@@ -71,9 +72,9 @@ def _lower_top_k(site: LoweringContext) -> NativeKernel:
 
 def _lower(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
 
-    place = _check_axis(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
+    dim = _check_axis(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
     site.require_constants()
-    return top_kernel(site, k, place, largest)
+    return top_kernel(site, k, dim, largest)
 
 
 @op("Unique", since=11)
@@ -86,9 +87,9 @@ def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) 
     Raises OperatorError for an axis that does not exist.
     """
     one_of("sorted", sorted, (0, 1))
-    place = None if axis is None else axis_in(axis, X.ndim)
+    dim = None if axis is None else axis_in(axis, X.ndim)
     ctx.claim((X.size + 1,), 2 * X.itemsize + 40)
-    rows = X.reshape(-1, 1) if place is None else np.moveaxis(X, place, 0)
+    rows = X.reshape(-1, 1) if dim is None else np.moveaxis(X, dim, 0)
     lines = rows.reshape(len(rows), -1) if rows.size else np.zeros((len(rows), 0), X.dtype)
     order = _order(lines)
     ranked = lines[order]
@@ -105,7 +106,7 @@ def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) 
         rank = np.empty_like(by_place)
         rank[by_place] = np.arange(len(by_place))
         firsts, counts, inverse = firsts[by_place], counts[by_place], rank[inverse] if len(rank) else inverse
-    taken: Any = X.reshape(-1)[firsts] if place is None else np.take(X, firsts, axis=place)
+    taken: Any = X.reshape(-1)[firsts] if dim is None else np.take(X, firsts, axis=dim)
     return taken, firsts.astype(np.int64), inverse, counts
 
 
@@ -178,6 +179,7 @@ def non_max_suppression(
 
 
 def _check(boxes: Array, scores: Array, center: int) -> None:
+    """Raise OperatorError for boxes and scores that do not fit."""
     if boxes.ndim != 3 or boxes.shape[2] != 4:
         raise misfit("boxes have another shape", "boxes", "[batches,n,4]", boxes)
     if scores.ndim != 3 or (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
@@ -205,6 +207,7 @@ class _Boxes:
 
     @staticmethod
     def of(given: Array, center: bool) -> _Boxes:
+        """Boxes with corners in float64, and bounds of the rounding error."""
         pairs = given.T.astype(np.float64)
         first, second = pairs[:2], pairs[2:]
         with np.errstate(all="ignore"):
@@ -237,15 +240,17 @@ class _Boxes:
         return made
 
     def _exactly(self, a: int, b: int, threshold: Fraction) -> bool:
+        """Whether boxes a and b overlap by more than the threshold, in fractions."""
         shared, areas = Fraction(1), [Fraction(1), Fraction(1)]
-        (a_low, a_high), (b_low, b_high) = (self._corners(place) for place in (a, b))
+        (a_low, a_high), (b_low, b_high) = (self._corners(index) for index in (a, b))
         for axis in (0, 1):
             shared *= max(min(a_high[axis], b_high[axis]) - max(a_low[axis], b_low[axis]), Fraction(0))
             areas = [areas[0] * (a_high[axis] - a_low[axis]), areas[1] * (b_high[axis] - b_low[axis])]
         return shared > threshold * (sum(areas) - shared) and shared > 0
 
-    def _corners(self, place: int) -> tuple[list[Fraction], list[Fraction]]:
-        numbers = [Fraction(v) for v in self.given[place].tolist()]
+    def _corners(self, index: int) -> tuple[list[Fraction], list[Fraction]]:
+        """The low and high corner of a box, in fractions."""
+        numbers = [Fraction(v) for v in self.given[index].tolist()]
         pairs = list(zip(numbers[:2], numbers[2:], strict=True))
         if self.center:
             return [c - size / 2 for c, size in pairs], [c + size / 2 for c, size in pairs]
@@ -264,10 +269,10 @@ def _select(boxes: _Boxes, order: Array, threshold: float, most: int) -> Array:
             block = block[~boxes.overlap(kept, block, threshold).any(axis=0)]
         gone = np.zeros(block.size, bool)
         pairs = boxes.overlap(block, block, threshold)
-        for place, box in enumerate(block.tolist()):
-            if not gone[place]:
+        for index, box in enumerate(block.tolist()):
+            if not gone[index]:
                 chosen.append(box)
-                gone |= pairs[place]
+                gone |= pairs[index]
                 if len(chosen) == most:
                     return np.array(chosen, np.int64)
     return np.array(chosen, np.int64)

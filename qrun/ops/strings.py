@@ -122,6 +122,7 @@ def _grams(pool: Sequence[Any], starts: Sequence[int], places: Sequence[int], le
 def _count_grams(
     rows: Array, grams: dict[int, Grams], skips: int, mode: str, shares: Array, places: Sequence[int], ctx: Context
 ) -> Array:
+    """For each row, the counts or weights of the known n-grams [rows,ngrams]."""
     ctx.claim((len(rows), max(places) + 1), 12)
     made = np.zeros((len(rows), max(places) + 1))
     for number, tokens in enumerate(rows.tolist()):
@@ -132,6 +133,7 @@ def _count_grams(
 
 
 def _occurrences(tokens: Sequence[Any], grams: dict[int, Grams], skips: int) -> Counter[int]:
+    """How often each known n-gram occurs among tokens, with up to `skips` tokens between."""
     found: Counter[int] = Counter()
     for length, known in grams.items():
         furthest = 1 if length == 1 else min(skips + 1, (len(tokens) - 1) // (length - 1))

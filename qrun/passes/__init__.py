@@ -45,16 +45,19 @@ class _Pass:
 
 
 def _has_constant_nodes(model: Model) -> bool:
+    """Whether a node has only constant inputs."""
     known = {"", *model.constants}.difference(value.name for value in model.defaults)
     return any(known.issuperset(node.inputs) for node in model.nodes)
 
 
 def _folds(model: Model) -> bool:
+    """Whether there may be something to fold."""
     may_have_bodies = not model.op_types.isdisjoint(("If", "Loop", "Scan"))
     return _has_constant_nodes(model) or (may_have_bodies and any(True for n in model.nodes for _ in n.subgraphs))
 
 
 def _quantizes_twice(model: Model) -> bool:
+    """Whether a tensor is quantized by more than one node."""
     read = [node.inputs[:1] for node in model.nodes if node.op_type == "QuantizeLinear"]
     return len(set(read)) < len(read)
 
@@ -76,6 +79,7 @@ def _has_narrow_weights(model: Model) -> bool:
 
 
 def _has_float_nodes(model: Model) -> bool:
+    """Whether a quantized model has nodes that compute in float."""
     return has_quantized(model) and any(_is_float(model, node) for node in model.nodes)
 
 
@@ -90,6 +94,7 @@ def _has_chains(model: Model) -> bool:
 
 
 def _is_elementwise(node: Node) -> bool:
+    """Whether each output element depends on one element of each input."""
     definition = find(node.domain, node.op_type, node.version)
     return definition is not None and definition.form in ("pointwise", "broadcast")
 
@@ -191,10 +196,12 @@ def optimize(
 
 @once_per_model
 def _memo(model: Model) -> Memo:
+    """The memo of a model's passes."""
     return Memo()
 
 
 def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Functions, memo: Memo) -> Optimized:
+    """Apply the passes and name the nodes; without the cache."""
     begin = memo.once("placed", lambda: _number_nodes(model))
     done = _fuse(begin, keep, arith, functions == "fused", memo).then(_THEN[functions], keep, arith)
     current, groups, reasons = done.model, done.groups, done.reasons
@@ -238,7 +245,7 @@ def makes_tables(model: Model, arith: Arith) -> bool:
 
 def _number_nodes(model: Model) -> Model:
     """The model with its nodes numbered by their places; labels stay."""
-    if all(node.index == place for place, node in enumerate(model.nodes)):
+    if all(node.index == index for index, node in enumerate(model.nodes)):
         return model
     return replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
 
@@ -273,6 +280,7 @@ def _is_float(model: Model, node: Node) -> bool:
 
 
 def _reads_dequantized(model: Model, node: Node) -> bool:
+    """Whether a node reads the output of a DequantizeLinear."""
     return any(is_dequantize(model.producers[name]) for name in node.inputs if name in model.producers)
 
 

@@ -53,7 +53,7 @@ class _Follower:
 
     def follow(self, node: Node, definition: OpDef) -> None:
         """Note the node's result as a function of an 8-bit tensor, if it is one."""
-        data = [place for place, name in enumerate(node.inputs) if name and self.draft.constant_value(name) is None]
+        data = [index for index, name in enumerate(node.inputs) if name and self.draft.constant_value(name) is None]
         if not data:
             return
         starts = (self._join_inputs, self._fresh)
@@ -99,6 +99,7 @@ class _Follower:
         return ElementwiseChain(name, dtype)
 
     def _zero_point(self, node: Node, definition: OpDef, what: str) -> Array | None:
+        """The zero point of input x or output y; None if it has none or is not constant."""
         for param, name in zip(definition.inputs, node.inputs, strict=False):
             if name and param.name == f"{what}_zero_point":
                 return self.draft.value(name)
@@ -111,8 +112,8 @@ class _Follower:
         along = chain.along
         if definition.form != "broadcast" and list(data) != [0]:
             raise Refused(_OBVIOUS)
-        for place in sorted({*range(len(node.inputs))}.difference(data)):
-            name = node.inputs[place]
+        for index in sorted({*range(len(node.inputs))}.difference(data)):
+            name = node.inputs[index]
             if not name:
                 continue
             constant = self.draft.constant_value(name)
@@ -124,6 +125,7 @@ class _Follower:
         return along
 
     def _parameter_axis(self, node: Node, constant: Array, root: str) -> tuple[int, int]:
+        """The axis along which a node's scales lie, and their number. Raises Refused."""
         rank = 1 + is_table(node)
         axis = _int(node, "axis", 1)
         shape = self.draft.shapes.get(root)
@@ -132,6 +134,7 @@ class _Follower:
         return (axis % len(shape) if axis < 0 and shape else axis), constant.shape[0]
 
     def _broadcast_axis(self, constant: Array, root: str) -> tuple[int, int] | None:
+        """The axis along which a constant varies, and its size; None for one number. Raises Refused."""
         shape = self.draft.shapes.get(root)
         if not constant.ndim:
             return None
@@ -146,6 +149,7 @@ class _Follower:
 
 
 def _same_axis(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The axis of two constants, or of the one that has any. Raises Refused if they differ."""
     if a is not None and b is not None and a != b:
         raise Refused("its constants vary along more than one axis")
     return a or b
@@ -173,5 +177,6 @@ def is_table(node: Node) -> bool:
 
 
 def _int(node: Node, name: str, default: int) -> int:
+    """An integer attribute."""
     value = node.attributes.get(name, default)
     return value if isinstance(value, int) else default

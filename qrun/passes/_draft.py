@@ -119,9 +119,11 @@ class Draft:
         return known_shapes(self.model)
 
     def producer(self, name: str) -> Node | None:
+        """The node that makes a tensor."""
         return self.model.producers.get(name)
 
     def consumers(self, name: str) -> tuple[Node, ...]:
+        """The nodes that read a tensor."""
         return self.model.consumers.get(name, ())
 
     def type(self, name: str) -> TensorType | None:

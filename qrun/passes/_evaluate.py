@@ -37,6 +37,7 @@ def evaluate(
 
 
 def _is_usual(seen: Observation, saturating: bool) -> bool:
+    """Whether an observation is no reason to refuse: infinities, and few saturated elements."""
     if seen.kind == "infinite-quantized":
         return True
     return seen.kind == "saturated" and (saturating or seen.count * ENDS_SHARE <= seen.total)
@@ -46,10 +47,10 @@ def _takes(definition: OpDef, version: int, args: Sequence[Array | None]) -> boo
     """Whether the operator allows these element types."""
     formals = definition.formals(version)
     shared: dict[str, np.dtype] = {}
-    for place, array in enumerate(args):
+    for index, array in enumerate(args):
         if array is None or not formals:
             continue
-        formal = formals[min(place, len(formals) - 1)]
+        formal = formals[min(index, len(formals) - 1)]
         if formal.types is None:
             continue
         if array.dtype not in formal.types:

@@ -84,6 +84,7 @@ def read_output(draft: Draft, node: Node) -> Output:
 
 
 def _first(node: Node) -> str:
+    """The name of the first output."""
     return node.outputs[0] if node.outputs else ""
 
 
@@ -157,7 +158,7 @@ def concat(draft: Draft, node: Node) -> IntegerOperator:
     """Concat of tensors of any 8-bit types."""
     if len(node.inputs) > JOINED:
         raise Refused(f"joins of more than {JOINED} quantized tensors have no native kernel")
-    parts = [per_tensor(draft, node, place) for place in range(max(1, len(node.inputs)))]
+    parts = [per_tensor(draft, node, index) for index in range(max(1, len(node.inputs)))]
     out = read_output(draft, node)
     inputs = (out.side.scale, out.side.zero, *(name for p in parts for name in (p.tensor, p.scale, p.zero)))
     return IntegerOperator("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)
@@ -330,6 +331,7 @@ def _in_units(bias: Array | None, unit: Array, what: str) -> Array:
 
 
 def _all_equal(a: Array, b: Array) -> bool:
+    """Whether all elements are equal; one element stands for any number."""
     return (a.size == b.size or 1 in (a.size, b.size)) and bool(np.all(a == b))
 
 
@@ -383,6 +385,7 @@ def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTenso
 
 
 def _range(dtype: np.dtype) -> tuple[int, int]:
+    """The least and greatest number of an integer type."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 

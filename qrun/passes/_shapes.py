@@ -21,11 +21,11 @@ def known_shapes(model: Model) -> Mapping[str, Dims]:
         found |= _stated_shapes(value)
     for node in model.nodes:
         made = _output(node, found.get)
-        for place, name in enumerate(node.outputs):
+        for index, name in enumerate(node.outputs):
             stated = model.types.get(name)
             if stated is not None and stated.shape is not None:
                 found |= _stated_shapes(stated)
-            elif made is not None and not place and name:
+            elif made is not None and not index and name:
                 found[name] = made
     return found
 
@@ -53,6 +53,7 @@ def _output(node: Node, shape: Callable[[str], Dims | None]) -> Dims | None:
 
 
 def _broadcast(shapes: Sequence[Dims | None]) -> Dims | None:
+    """The shape to which shapes broadcast; None if one is unknown."""
     if any(s is None for s in shapes):
         return None
     made = [_joint(dims) for dims in zip_longest(*(reversed(s) for s in shapes if s is not None), fillvalue=1)]
@@ -66,17 +67,20 @@ def _joint(dims: Sequence[int | None]) -> int | None:
 
 
 def _conv(node: Node, inputs: Sequence[Dims | None], weights: int) -> Dims | None:
+    """The output shape of a convolution, spatial axes unknown; `weights` is their input's index."""
     w = inputs[weights] if len(inputs) > weights else None
     x = inputs[0]
     return None if w is None or len(w) < 3 else (x[0] if x else None, w[0], *(None,) * (len(w) - 2))
 
 
 def _pool(node: Node, inputs: Sequence[Dims | None]) -> Dims | None:
+    """The output shape of a pooling, spatial axes unknown."""
     x = inputs[0]
     return None if x is None or len(x) < 3 else (*x[:2], *(None,) * (len(x) - 2))
 
 
 def _product(inputs: Sequence[Dims | None], b: int) -> Dims | None:
+    """The output shape of a matrix product with a 2-D right side, which is input `b`."""
     left, right = inputs[0], inputs[b] if len(inputs) > b else None
     if left is None or right is None or len(right) != 2 or len(left) < 2:
         return None
@@ -84,14 +88,15 @@ def _product(inputs: Sequence[Dims | None], b: int) -> Dims | None:
 
 
 def _concat(node: Node, inputs: Sequence[Dims | None]) -> Dims | None:
+    """The output shape of a Concat."""
     axis = node.attributes.get("axis")
     first = inputs[0] if inputs else None
     if first is None or not isinstance(axis, int) or not -len(first) <= axis < len(first):
         return None
-    place = axis % len(first)
-    lengths = [s[place] if s is not None and len(s) == len(first) else None for s in inputs]
+    dim = axis % len(first)
+    lengths = [s[dim] if s is not None and len(s) == len(first) else None for s in inputs]
     total = None if None in lengths else sum(n for n in lengths if n is not None)
-    return (*first[:place], total, *first[place + 1 :])
+    return (*first[:dim], total, *first[dim + 1 :])
 
 
 _RULES: Mapping[str, Callable[[Node, Sequence[Dims | None]], Dims | None]] = {
@@ -123,5 +128,6 @@ def windows_reach_input(node: Node) -> bool:
 
 
 def _ints(node: Node, name: str) -> tuple[int, ...]:
+    """An attribute that is a list of integers."""
     values = node.attributes.get(name, ())
     return values if isinstance(values, tuple) else ()

@@ -43,16 +43,16 @@ class QuantizedTensor:
     node: Node
 
 
-def param(node: Node, place: int) -> str:
+def param(node: Node, index: int) -> str:
     """The specification's name of an input."""
     definition = find(node.domain, node.op_type, node.version)
-    return definition.param(place) if definition else str(place)
+    return definition.param(index) if definition else str(index)
 
 
-def dequantized_input(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> QuantizedTensor:
-    """The quantized tensor behind input number `place`. Raises Refused unless an integer operator can take it."""
-    name = node.inputs[place] if place < len(node.inputs) else ""
-    what = param(node, place)
+def dequantized_input(draft: Draft, node: Node, index: int, dtypes: Sequence[np.dtype] = EIGHT) -> QuantizedTensor:
+    """The quantized tensor behind input number `index`. Raises Refused unless an integer operator can take it."""
+    name = node.inputs[index] if index < len(node.inputs) else ""
+    what = param(node, index)
     source = draft.producer(name)
     if source is None:
         raise Refused(f"{what} is not dequantized")
@@ -67,10 +67,12 @@ def has_quantized(model: Model) -> bool:
 
 
 def is_dequantize(node: Node) -> bool:
+    """Whether a node is a complete DequantizeLinear."""
     return node.op_type == "DequantizeLinear" and _is_whole(node)
 
 
 def is_quantize(node: Node) -> bool:
+    """Whether a node is a complete QuantizeLinear."""
     return node.op_type == "QuantizeLinear" and _is_whole(node)
 
 
@@ -85,11 +87,11 @@ def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.d
     return _side(draft, source, source.inputs[0], what, dtypes, None)
 
 
-def per_tensor(draft: Draft, node: Node, place: int) -> QuantizedTensor:
-    """The 8-bit tensor with one scale behind input number `place`. Raises Refused otherwise."""
-    side = dequantized_input(draft, node, place)
+def per_tensor(draft: Draft, node: Node, index: int) -> QuantizedTensor:
+    """The 8-bit tensor with one scale behind input number `index`. Raises Refused otherwise."""
+    side = dequantized_input(draft, node, index)
     if side.axis is not None:
-        raise Refused(f"{param(node, place)} has one scale per place along axis {side.axis}")
+        raise Refused(f"{param(node, index)} has one scale per place along axis {side.axis}")
     return side
 
 
@@ -120,6 +122,7 @@ def dtype_of(draft: Draft, name: str, zero: Array | None) -> np.dtype | None:
 def _side(
     draft: Draft, node: Node, tensor: str, what: str, dtypes: Sequence[np.dtype], omitted: np.dtype | None
 ) -> QuantizedTensor:
+    """The scale and zero point of a QuantizeLinear or DequantizeLinear. Raises Refused if a pass cannot use them."""
     scale_name, zero_name = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     scale, zero = draft.value(scale_name), draft.value(zero_name) if zero_name else None
     if scale is None or (zero_name and zero is None):

@@ -82,8 +82,8 @@ def _inside(node: Node, draft: Draft, dequantize: bool) -> Node:
 def _body(graph: Model, draft: Draft, dequantize: bool) -> Model:
     """The folded graph. Its nodes keep their numbers; constants of the graphs around it stay there."""
     taken = {name: array for name in graph.captured if (array := draft.value(name)) is not None}
-    place = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(graph.nodes))
-    own = replace(graph, nodes=place, constants=constants_of({**taken, **parts(graph.constants)}))
+    numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(graph.nodes))
+    own = replace(graph, nodes=numbered, constants=constants_of({**taken, **parts(graph.constants)}))
     done = fold_constants(own, (), draft.arith, dequantize=dequantize)
     if done.model is own:
         return graph
@@ -94,10 +94,12 @@ def _body(graph: Model, draft: Draft, dequantize: bool) -> Model:
 
 
 def _share(made: Array, given: Array | None) -> bool:
+    """Whether two arrays may share memory."""
     return given is not None and np.may_share_memory(made, given)
 
 
 def _freeze(array: Array) -> Array:
+    """A read-only view of an array."""
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view

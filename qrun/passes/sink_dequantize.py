@@ -60,6 +60,7 @@ class _Sink:
         self.sides: dict[str, QuantizedTensor] = {}
 
     def run(self) -> Rewritten:
+        """Visit all nodes in order and return the rewritten model."""
         for node in self.draft.model.nodes:
             if is_dequantize(node):
                 self._remember(node)
@@ -72,6 +73,7 @@ class _Sink:
         return self.draft.finish()
 
     def _remember(self, node: Node) -> None:
+        """Note the scale and zero point of a DequantizeLinear's output."""
         with suppress(Refused):
             self.sides[node.outputs[0]] = dequantize_side(self.draft, node, "", _INTEGERS)
 
@@ -87,6 +89,7 @@ class _Sink:
             self.sides[name] = self.sides[source]
 
     def _move(self, node: Node, side: QuantizedTensor) -> None:
+        """Let a node work on codes instead of the dequantized tensor, if its result is the same."""
         draft = self.draft
         if node.op_type in ("Shape", "Size"):
             draft.put(node.index, (replace(node, inputs=(side.tensor, *node.inputs[1:])), [node.index]))

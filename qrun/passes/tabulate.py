@@ -54,6 +54,7 @@ def makes_a_table(model: Model, arith: Arith) -> bool:
 
 
 def _has_codes(model: Model) -> bool:
+    """Whether the model has 8-bit tensors."""
     types = {v.dtype for v in model.types.values()} | {part.dtype for part in parts(model.constants).values()}
     return not types.isdisjoint(EIGHT)
 
@@ -72,11 +73,13 @@ class _Tables:
         self.made = 0
 
     def run(self) -> Rewritten:
+        """Replace all chains by tables and return the rewritten model."""
         for _ in self._visit():
             pass
         return self.draft.finish()
 
     def any(self) -> bool:
+        """Whether there is a chain to replace."""
         return any(self.made for _ in self._visit())
 
     def _visit(self) -> Iterator[Node]:
@@ -118,21 +121,21 @@ class _Tables:
         axis, _ = chain.along or (None, 1)
         shape = self.draft.shapes.get(chain.root)
         rank = max(2, len(shape) if shape is not None else 0 if axis is None else axis + 2)
-        places = [place for place in range(rank) if place != axis]
+        places = [dim for dim in range(rank) if dim != axis]
         if axis is not None and (axis >= rank or (shape is not None and len(shape) < 2)):
             return None
         last = 1 if axis is None else places[-1]
-        made = [self._run(name, chain, rank, place) for place in (places if self.draft.arith == "ort" else [last])]
+        made = [self._run(name, chain, rank, dim) for dim in (places if self.draft.arith == "ort" else [last])]
         first = made[0]
         if first is None or any(other is None or not np.array_equal(first, other) for other in made):
             return None
         return first[0] if len(first) and bool(np.all(first == first[:1])) else first
 
-    def _run(self, name: str, chain: ElementwiseChain, rank: int, place: int) -> Array | None:
-        """The result [C,256] for a tensor of this rank whose codes lie along axis `place`."""
+    def _run(self, name: str, chain: ElementwiseChain, rank: int, dim: int) -> Array | None:
+        """The result [C,256] for a tensor of this rank whose codes lie along axis `dim`."""
         axis, rows = chain.along or (None, 1)
-        shape = [256 if i == place else rows if i == axis else 1 for i in range(rank)]
-        codes = _CODES.reshape([256 if i == place else 1 for i in range(rank)])
+        shape = [256 if i == dim else rows if i == axis else 1 for i in range(rank)]
+        codes = _CODES.reshape([256 if i == dim else 1 for i in range(rank)])
         values = {chain.root: np.array(np.broadcast_to(codes, shape)).view(chain.dtype)}
         for index in sorted(chain.nodes):
             node = self.draft.model.nodes[index]
@@ -144,4 +147,4 @@ class _Tables:
         y = values[name]
         if y.dtype not in EIGHT or list(y.shape) != shape:
             return None
-        return np.ascontiguousarray(np.moveaxis(y, place, -1)).reshape(rows, 256)
+        return np.ascontiguousarray(np.moveaxis(y, dim, -1)).reshape(rows, 256)

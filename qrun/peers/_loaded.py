@@ -39,6 +39,7 @@ def bytes_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> bytes:
 
 
 def _data_of(model: Model, data: bytes | None) -> bytes:
+    """The model's bytes; read from its file if not given."""
     if data is None:
         assert model.path is not None
         data = read_file(model.path)
@@ -60,17 +61,19 @@ def _version() -> str:
     try:
         return str(current_child().ask("version", "ort"))
     except Failed as error:
-        raise missing_error("onnxruntime cannot be imported", [("got", cut(error))]) from error
+        raise missing_error("onnxruntime cannot be imported", [("got", shorten_error(error))]) from error
     except Crash:
         return "of unknown version"
 
 
 def missing_error(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
+    """The QR012 error of a runtime that is not installed."""
     fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"]
     return UnsupportedError("QR012", message, facts=facts, fixes=fixes)
 
 
-def unfit(message: str) -> UnsupportedError:
+def unfit_error(message: str) -> UnsupportedError:
+    """The QR013 error of a model that the runtime cannot run."""
     return UnsupportedError("QR013", message, fixes=["--backend reference runs the model with qrun"])
 
 
@@ -83,7 +86,8 @@ def instead(model: Model) -> list[str]:
     return ["--backend reference runs the model with qrun"]
 
 
-def cut(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
+    """The beginning of an error's text."""
     return str(error)[:400]
 
 
@@ -179,7 +183,7 @@ class Loaded:
             "QR011",
             f"{self.label} failed on this model",
             where=[self.model.label],
-            facts=[("got", cut(error))],
+            facts=[("got", shorten_error(error))],
             fixes=instead(self.model),
         ) from error
 
@@ -200,7 +204,7 @@ def load_failed(label: str, model: Model, error: Failed | Crash, limit: int | No
         "QR013",
         f"{label} cannot load this model",
         where=[model.label],
-        facts=[("got", cut(error))],
+        facts=[("got", shorten_error(error))],
         fixes=instead(model),
     ) from error
 
@@ -212,7 +216,7 @@ def _stop(label: str, doing: str, model: Model, error: Failed | Crash, limit: in
             "QR010",
             f"{label} needs more memory than allowed while {doing} this model",
             where=[model.label],
-            facts=[("got", cut(error)), ("allowed", f"{human(limit)} on top of the runtime and its weights")],
+            facts=[("got", shorten_error(error)), ("allowed", f"{human(limit)} on top of the runtime and its weights")],
             fixes=["--max-memory with a larger SIZE to try anyway"],
         ) from error
     if isinstance(error, Crash):

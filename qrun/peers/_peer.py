@@ -22,7 +22,16 @@ from qrun.ir.compound import from_runtime, is_compound, to_runtime
 from qrun.ir.infer import node_proto
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.memory import ResourceLimits
-from qrun.peers._loaded import Limits, Loaded, bytes_of, load_failed, loading_limit, proto_of, runtime_label, unfit
+from qrun.peers._loaded import (
+    Limits,
+    Loaded,
+    bytes_of,
+    load_failed,
+    loading_limit,
+    proto_of,
+    runtime_label,
+    unfit_error,
+)
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult
 
@@ -98,12 +107,13 @@ def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
 
 
 def _encode_for_ort(array: Array) -> tuple[Array, int]:
+    """An array that onnxruntime can take, and ONNX's number of its type (0 if numpy has it)."""
     if array.dtype in ORT_TYPES:
         return array, 0
     if is_compound(array):
         return to_runtime(array), 0
     if NUMBERS[array.dtype] not in range(16, 21):
-        raise unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
+        raise unfit_error(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
 
 
@@ -121,12 +131,12 @@ def _with_type(value: Any, number: int) -> Any:
     if dtype is None or (dtype in ORT_TYPES and value is not None):
         return value
     if value is None:
-        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+        raise unfit_error(f"qrun cannot read {type_name(dtype)} from onnxruntime")
     array = np.asarray(value)
     if array.dtype == dtype:
         return array
     if NUMBERS[dtype] in PACKED_BITS or array.itemsize != dtype.itemsize:
-        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+        raise unfit_error(f"qrun cannot read {type_name(dtype)} from onnxruntime")
     return array.view(dtype)
 
 
@@ -209,6 +219,7 @@ class Peer:
 
 
 def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limits: Limits) -> Loaded:
+    """Load a model in onnx.reference, in a child process."""
     label, (limit, _) = runtime_label("onnx-ref"), limits
     folder = str(model.path.parent.resolve()) if model.path is not None and model.external_files else ""
 
@@ -223,6 +234,7 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
 
 
 def _encode_feeds(feeds: Mapping[str, Array]) -> dict[str, Any]:
+    """Inputs as onnx.reference takes them."""
     return {name: to_runtime(array) for name, array in feeds.items()}
 
 
@@ -249,6 +261,7 @@ def optimized_peer(
 
 
 def _optimize(model: Model, data: bytes | None, max_memory: int | None) -> onnx.ModelProto:
+    """The model as onnxruntime optimizes it."""
     with tempfile.TemporaryDirectory(prefix="qrun-") as folder:
         path = Path(folder) / "model.onnx"
         options = {"settings": external_settings(model), "optimized": str(path)}
@@ -270,6 +283,7 @@ class Nodes:
 
     @property
     def names(self) -> set[str]:
+        """The tensors that the optimized model makes."""
         return {name for node in self._nodes.values() for name in node.output if name}
 
     def alone(
@@ -321,5 +335,6 @@ class Nodes:
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    """A node by operator, inputs and outputs."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     return domain, node.op_type, tuple(node.input), tuple(node.output)

@@ -79,7 +79,7 @@ def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Optimized
     made = [{tensor for name in node.output for tensor in tensors_of(model, name)} for node in optimized]
     kept = set[str]().union(*made, *(tensors_of(model, name) for node in optimized for name in node.input))
     for number, node in enumerate(optimized):
-        if not any(_alike(model.nodes[i], node) for i in claims[number]):
+        if not any(_may_replace(model.nodes[i], node) for i in claims[number]):
             path = _back(model, members[number], owner, kept, node)
             members[number] |= path
             owner |= dict.fromkeys(path, number)
@@ -111,11 +111,11 @@ def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]
     named = set[int]().union(*claims)
     for claim, node in zip(claims, optimized, strict=True):
         made = {model.producers[t].index for name in node.output for t in tensors_of(model, name)} - named
-        if claim or node.op_type not in LAYOUT or any(_alike(model.nodes[i], node) for i in made):
+        if claim or node.op_type not in LAYOUT or any(_may_replace(model.nodes[i], node) for i in made):
             claim |= made
     for index in set[int]().union(*claims):
         mine = [n for n, claim in enumerate(claims) if index in claim]
-        like = [n for n in mine if _alike(model.nodes[index], optimized[n])]
+        like = [n for n in mine if _may_replace(model.nodes[index], optimized[n])]
         for number in set(mine) - set(like) if like else ():
             claims[number].discard(index)
     readers: dict[str, set[int]] = {}
@@ -127,7 +127,7 @@ def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]
     return claims
 
 
-def _alike(node: Node, optimized: onnx.NodeProto) -> bool:
+def _may_replace(node: Node, optimized: onnx.NodeProto) -> bool:
     """May the optimized node do the work of this node, as QLinearConv does that of Conv, and QGemm that of MatMul?"""
     kind = optimized.op_type
     return node.op_type in kind or (node.op_type == "MatMul" and "Gemm" in kind)
@@ -170,7 +170,7 @@ def _back(
             if node.op_type == "DequantizeLinear" and maker.op_type == "QuantizeLinear":
                 continue
             ways[maker.index] = [*ways[index], maker.index] if like is not None else []
-            if like is not None and _alike(maker, like):
+            if like is not None and _may_replace(maker, like):
                 return set(ways[maker.index]) - group
             pending.append(maker.index)
     return set(ways) - group if like is None else set()
@@ -179,7 +179,7 @@ def _back(
 def _find_member(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int]) -> int:
     """The member whose operator is like the optimized node's, else the first claimed one that is no conversion, else
     the first claimed one; -1 if there is none."""
-    alike = [i for i in sorted(group) if _alike(model.nodes[i], node)]
+    alike = [i for i in sorted(group) if _may_replace(model.nodes[i], node)]
     works = [i for i in sorted(claim) if model.nodes[i].op_type not in _CONVERSIONS]
     return next(iter([*(i for i in alike if i in claim), *alike, *works, *sorted(claim)]), -1)
 
@@ -196,7 +196,7 @@ def on_codes(model: Model, graph: onnx.GraphProto, optimized: Sequence[Optimized
         if _makes_codes(node, codes):
             narrow.update(node.output)
         for index in ran.members if node.op_type not in _CONVERSIONS else ():
-            if _alike(model.nodes[index], node):
+            if _may_replace(model.nodes[index], node):
                 found[index] = codes
     return found
 
@@ -215,6 +215,7 @@ _REAL_RESULT = ("DequantizeLinear", "MatMulIntegerToFloat", "Cast", "MatMulInteg
 
 
 def _makes_codes(node: onnx.NodeProto, reads_codes: bool) -> bool:
+    """Whether a node's result is quantized; `reads_codes`: whether its input is."""
     if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
         return True
     if node.op_type == "QGemm":

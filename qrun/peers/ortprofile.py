@@ -117,6 +117,7 @@ class Profiler:
     def _event(
         self, index: int, ran: OptimizedNode, event: Mapping[str, Any], macs: Mapping[int, int], begin: int
     ) -> NodeEvent:
+        """A node's event from an event of onnxruntime's profile."""
         proto, nodes = ran.proto, self.model.nodes
         name = unmark(self.model, proto.name)
         if ran.members and not name:
@@ -182,6 +183,7 @@ def multiply_adds(result: RunResult) -> dict[int, int]:
 
 
 def _name(event: Mapping[str, Any]) -> str:
+    """The node's name in a profile event."""
     return str(event["name"]).removesuffix("_kernel_time")
 
 
@@ -223,6 +225,7 @@ def _pair_nodes(
 
 
 def _infos(names: Sequence[str], shapes: Sequence[Mapping[str, Sequence[int]]]) -> tuple[TensorInfo, ...]:
+    """Tensors with the shapes and types of a profile event."""
     found = []
     for name, entry in zip(names, shapes, strict=False):
         for kind, shape in entry.items():

@@ -27,7 +27,7 @@ from qrun.running.steps import Run
 from qrun.running.turns import call_of, happenings, turns_of
 
 if TYPE_CHECKING:
-    from qrun.native.plan.turns import Turns
+    from qrun.native.plan.turns import LoopBody
 
 OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made (which takes as long as some runs step by step); and how many
@@ -56,7 +56,7 @@ class BodyPrograms:
         if again is None:
             return None
         try:
-            directly = None if run.inside.timed else _directly(again, given, run.budget)
+            directly = None if run.inside.timed else _run_directly(again, given, run.budget)
             made = _with_account(again.compiled, given, run) if directly is None else directly
         except TimeLimitError:
             raise
@@ -111,10 +111,10 @@ class BodyPrograms:
         states = [*([] if scanned else [np.array(goes)]), *made[: len(turns.carried)]]
         return (count, states, made[len(turns.carried) :]) if count else None
 
-    def _loop_program(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, Turns] | None:
+    def _loop_program(self, last: Repeatable, plan: Plan, scanned: int) -> tuple[Compiled, LoopBody] | None:
         """The program without steps in Python, and its turns; None if there is none. Several calls look for it, as
         programs of graphs inside may be made later."""
-        found: tuple[Compiled, Turns] | None
+        found: tuple[Compiled, LoopBody] | None
         tries, found = last.compiled.turns.get(scanned, (0, None))
         if found is None and tries < PATIENT:
             given = {name: blank(shape, dtype) for name, shape, dtype in last.forms}
@@ -134,6 +134,7 @@ class BodyPrograms:
         return compiled and self._with_calls(plan, given, compiled)
 
     def _with_calls(self, plan: Plan, given: Mapping[str, Array], compiled: Compiled) -> Compiled | None:
+        """Replace a body's Python steps by native calls of the loops inside; None if a step is none of these."""
         steps, programs = compiled.program.listing.steps, self._programs
         if not (steps and all(plan.steps[number].bodies for number in steps)):
             return None if steps else compiled
@@ -158,7 +159,7 @@ class BodyPrograms:
             self._programs.learn(plan, given, tuple(events))
 
 
-def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
+def _run_directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
     """The graph's outputs, computed without counting the memory of each array; None where a limit of time or memory, or
     the program itself, does not allow that."""
     direct = again.direct

@@ -112,6 +112,7 @@ class Compiled:
         return locate_limit(out_of_time(budget.deadline.seconds), self.plan.model, self.plan.steps[error.item].node)
 
     def _bind_step(self, item: int) -> BoundStep:
+        """Bind the Python step of an item; kept for later runs."""
         loose = self.program.listing.steps[item].loose
         natives, arith = self.natives, self.arith
         made = (
@@ -134,6 +135,7 @@ class Timed(LaterEvents):
         self._known, self._listing, self._ran = events, listing, ran
 
     def build(self) -> tuple[NodeEvent, ...]:
+        """The nodes' events, with the times of the run's stamps."""
         from qrun.native.plan.stamps import helper_spans, times
 
         listing = self._listing

@@ -56,13 +56,16 @@ class _Crew(Generic[Task, Result]):
 
     @property
     def busy(self) -> bool:
+        """Whether tasks are running or wait to be tried again."""
         return bool(self._pending or self._suspects)
 
     @property
     def free(self) -> bool:
+        """Whether the pool takes another task now."""
         return not self._suspects and len(self._pending) < self._jobs * AHEAD
 
     def submit(self, task: Task, tries: int) -> None:
+        """Give a task to the pool; `tries` counts its earlier attempts. A broken pool is replaced."""
         try:
             self._pending[self._pool.submit(_work, task)] = task, tries
         except BrokenProcessPool:
@@ -96,22 +99,24 @@ class _Crew(Generic[Task, Result]):
         self._pool = self._processes()
 
     def end(self) -> None:
+        """Shut the pool down without waiting for its tasks."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _processes(self) -> ProcessPoolExecutor:
+        """A new pool of worker processes."""
         context = get_context("spawn")
-        place = context.Value("i", 0)
-        return ProcessPoolExecutor(self._jobs, context, _begin, (self._start, self._jobs, place, os.getpid()))
+        counter = context.Value("i", 0)
+        return ProcessPoolExecutor(self._jobs, context, _begin, (self._start, self._jobs, counter, os.getpid()))
 
 
 _do: Callable[[Any], Any] | None = None
 
 
-def _begin(start: Callable[[int], Callable[[Any], Any]], jobs: int, place: Any, parent: int) -> None:
+def _begin(start: Callable[[int], Callable[[Any], Any]], jobs: int, counter: Any, parent: int) -> None:
     """In a new process: take the next share of the CPUs, and end with the parent."""
     global _do
-    with place.get_lock():
-        number, place.value = place.value, place.value + 1
+    with counter.get_lock():
+        number, counter.value = counter.value, counter.value + 1
     threads = max(usable_cpus() // jobs, 1)
     if hasattr(os, "sched_setaffinity"):
         cpus = sorted(os.sched_getaffinity(0))
@@ -133,5 +138,6 @@ def _follow(parent: int) -> None:
 
 
 def _work(task: Any) -> Any:
+    """Do one task, in a worker process."""
     assert _do is not None
     return _do(task)

@@ -26,10 +26,12 @@ class TensorLike(Protocol):
     """Anything with the type and shape of a tensor."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
 
     @property
-    def dtype(self) -> np.dtype[np.generic]: ...
+    def dtype(self) -> np.dtype[np.generic]:
+        """The elements' type."""
 
 
 def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
@@ -64,11 +66,11 @@ def derived_values(
         names = [name for name in node.outputs if name]
         if names and derived.issuperset(names) and all(math.prod(infos[name].shape) <= SMALL for name in names):
             ctx = Context(arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)))
-            found |= foretold(step, infos.get, value, ctx)
+            found |= foretell(step, infos.get, value, ctx)
     return found
 
 
-def foretold(
+def foretell(
     step: Step, info: Callable[[str], TensorLike | None], value: Callable[[str], Array | None], ctx: Context
 ) -> dict[str, Array]:
     """A step's outputs by name, where they can be computed before the run; else nothing.

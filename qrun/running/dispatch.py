@@ -59,7 +59,7 @@ class KernelBinding:
         found = {stage.output: stage.operation.result for stage in stages if isinstance(stage.output, int)}
         if found.keys() != set(range(len(found))):
             return ()
-        return tuple([blank(found[place].shape, found[place].dtype) for place in range(len(found))])
+        return tuple([blank(found[index].shape, found[index].dtype) for index in range(len(found))])
 
     def wait(self) -> None:
         """Wait until the kernels are compiled."""
@@ -72,13 +72,17 @@ class Bodies(Protocol):
     """Runs a graph inside a node as native programs (running/bodies.py). run: a `Run` of running/steps.py; events:
     NodeEvents of running/events.py."""
 
-    def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
+    def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None:
+        """Run a body once natively; None if there is no program for it."""
 
-    def repeat(self, plan: Plan, outside: Mapping[str, Array], run: Any, *how: Any) -> Repeated | None: ...
+    def repeat(self, plan: Plan, outside: Mapping[str, Array], run: Any, *how: Any) -> Repeated | None:
+        """Run all turns of a Loop or Scan natively; None if there is no program for them."""
 
-    def native(self, plan: Plan, given: Mapping[str, Array]) -> Any: ...
+    def native(self, plan: Plan, given: Mapping[str, Array]) -> Any:
+        """The native program of a body; None if there is none."""
 
-    def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None: ...
+    def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None:
+        """Note a run of a body and the events of its nodes."""
 
 
 class NativeKernels:
@@ -160,6 +164,7 @@ class NativeKernels:
             return found
 
     def _how_fixed(self, name: str, array: Part | None) -> How:
+        """How an input's value is fixed: "constant", "value" if small and derived from shapes, or ""."""
         if array is None or self.model.part(name) is not None:
             return "constant"
         return "value" if name in self.derived and array.size <= SMALL else ""
@@ -216,6 +221,7 @@ class NativeKernels:
             return None
 
     def _make(self, step: Step, args: Sequence[Part | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
+        """Lower a node for these inputs: a native kernel, or the reason why there is none."""
         definition = step.definition
         if definition.lowering is None:
             reason = "the nodes inside have kernels of their own" if definition.graphs else "no native kernel"
@@ -268,6 +274,7 @@ class NativeKernels:
 
 
 def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:
+    """What a kernel depends on: shapes and types of the inputs, and the values that it takes as fixed."""
     return tuple(
         [
             None if f == "constant" or a is None else (a.shape, a.dtype, np.asarray(a).tobytes() if f else b"")

@@ -31,6 +31,7 @@ class DryEvents(LaterEvents):
         self._steps, self._infos, self._groups = steps, run.infos, run.groups
 
     def build(self) -> tuple[NodeEvent, ...]:
+        """The nodes' events, without times."""
         return tuple(event_of(s.step, self._infos, s.made, s.bound, s.observations, self._groups) for s in self._steps)
 
     def __len__(self) -> int:

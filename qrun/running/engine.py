@@ -55,6 +55,7 @@ def cache_refused(engine: Engine) -> str:
 
 
 def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
+    """The QR014 error of a native engine that cannot be used."""
     return UnsupportedError(
         "QR014",
         message,

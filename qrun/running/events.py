@@ -26,6 +26,7 @@ class TensorInfo:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -81,6 +82,7 @@ class LaterEvents(Sequence[NodeEvent]):
 
     @cached_property
     def _events(self) -> tuple[NodeEvent, ...]:
+        """The events, built when they are first read."""
         return self.build()
 
     def __iter__(self) -> Iterator[NodeEvent]:
@@ -104,6 +106,7 @@ class Clock:
         self.aside = _Aside(self)
 
     def now(self) -> int:
+        """Nanoseconds now, without the time that was set aside."""
         return perf_counter_ns() - self.aside_ns
 
 
@@ -177,20 +180,24 @@ class Inside:
             self._note(other.happenings)
 
     def happenings(self) -> Iterator[Happening]:
+        """The runs inside, as (path, operator, nanoseconds, backend, reason, count)."""
         for event in self.events:
             yield event.path, event.op, event.duration_ns, event.backend, event.why, event.runs
 
     @property
     def events(self) -> tuple[InsideEvent, ...]:
+        """The runs inside, added up by path."""
         self._add_up()
         return tuple(self._found.values())
 
     def _note(self, noted: Happening | Callable[[], Iterable[Happening]]) -> None:
+        """Keep a run (or a function that lists several) to be added up later."""
         self._noted.append(noted)
         if len(self._noted) >= _NOTED:
             self._add_up()
 
     def _add_up(self) -> None:
+        """Add what was kept to the events by path."""
         noted, self._noted = self._noted, []
         for one in noted:
             for path, op, duration_ns, backend, why, more in one() if callable(one) else (one,):
@@ -200,6 +207,7 @@ class Inside:
 
 
 def _happening(event: NodeEvent, path: str) -> Happening:
+    """A node's run inside a body: (path, operator, nanoseconds, backend, reason, 1)."""
     assert event.node is not None
     return f"{path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why, 1
 

@@ -100,6 +100,7 @@ class Repeatable:
 
     @classmethod
     def of(cls, compiled: Compiled, feeds: Mapping[str, Array], awaited: RunsLeft | None = None) -> Repeatable:
+        """A program with the names, shapes and types of the feeds that it takes."""
         forms = tuple([(name, array.shape, array.dtype) for name, array in feeds.items()])
         direct = compiled.direct
         nbytes = sum(array.nbytes for array in feeds.values()) + (direct.nbytes if direct else 0)
@@ -257,6 +258,7 @@ def own_outputs(
 
 
 def _copy_output(name: str, array: Array, model: Model, budget: Budget) -> Array:
+    """Copy an output within the budget. Raises MemoryLimitError with the output's name."""
     try:
         budget.reserve(array.nbytes, name)
     except MemoryLimitError as error:

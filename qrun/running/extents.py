@@ -30,7 +30,7 @@ def common_extents(model: Model, first: Sequence[NodeEvent], second: Sequence[No
     each of its readers. An event that covers only such nodes joins the only event of the other side that has the node.
     """
     sides = (first, second)
-    parts = [(side, place) for side, events in enumerate(sides) for place in range(len(events))]
+    parts = [(side, position) for side, events in enumerate(sides) for position in range(len(events))]
     joined = {part: part for part in parts}
 
     def root(part: tuple[int, int]) -> tuple[int, int]:
@@ -38,7 +38,7 @@ def common_extents(model: Model, first: Sequence[NodeEvent], second: Sequence[No
             part = joined[part]
         return part
 
-    having = grouped((index, (side, place)) for side, place in parts for index in sides[side][place].group)
+    having = grouped((index, (side, position)) for side, position in parts for index in sides[side][position].group)
     for index, found in having.items():
         for one, other in zip(found, found[1:], strict=False):
             if not _converts(model, index):
@@ -56,6 +56,7 @@ def _extents(
     roots: Mapping[tuple[int, int], tuple[int, int]],
     having: Mapping[int, Sequence[tuple[int, int]]],
 ) -> list[Extent]:
+    """Join parts of the graph by their roots: the nodes of each connected piece."""
     members = grouped((roots[part], part) for part in parts)
     nodes: dict[tuple[int, int], list[int]] = {root: [] for root in members}
     folded = []
@@ -65,7 +66,7 @@ def _extents(
         else:
             folded.append(node.index)
     made = [
-        Extent(tuple(nodes[root]), *(tuple(place for s, place in group if s == side) for side in (0, 1)))
+        Extent(tuple(nodes[root]), *(tuple(index for s, index in group if s == side) for side in (0, 1)))
         for root, group in members.items()
     ]
     made.sort(key=lambda extent: max(extent.nodes, default=len(model.nodes)))
@@ -73,4 +74,5 @@ def _extents(
 
 
 def _converts(model: Model, index: int) -> bool:
+    """Whether a node is a QuantizeLinear or a DequantizeLinear."""
     return model.nodes[index].op_type in ("QuantizeLinear", "DequantizeLinear")

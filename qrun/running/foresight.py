@@ -14,7 +14,7 @@ from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
 from qrun.ops import Context, expansion
-from qrun.running.derived import SMALL, foretold
+from qrun.running.derived import SMALL, foretell
 from qrun.running.plan import Step
 
 BYTES = 1 << 16
@@ -45,13 +45,13 @@ def _needs(
 ) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
     """For each output of the steps: the bytes held once it is made, its node, name, shape and own bytes (0 if
     unknown)."""
-    told = _Told(model, values)
+    known_tensors = _KnownTensors(model, values)
     sizes = {name: array.nbytes for name, array in values.items() if name not in model.constants}
     for step in steps:
-        told.learn(step)
+        known_tensors.learn(step)
         views = step.definition.form == "moves"
         for name in filter(None, step.node.outputs):
-            known = _known_form(told.types.get(name))
+            known = _known_form(known_tensors.types.get(name))
             shape, nbytes = (known.shape, math.prod(known.shape) * known.dtype.itemsize) if known else ((), 0)
             if views and nbytes <= sizes.get(step.node.inputs[0], nbytes):
                 nbytes = 0
@@ -61,7 +61,7 @@ def _needs(
         live = max(0, live - sum(sizes.pop(name, 0) for name in step.frees))
 
 
-class _Told:
+class _KnownTensors:
     """Types and shapes of tensors before they are computed, as far as they are known, and the values of small ones.
 
     Small values are computed by the kernels, not by ONNX, whose propagation of data knows no limit.
@@ -75,6 +75,7 @@ class _Told:
             self._see(name, part)
 
     def _see(self, name: str, part: Part) -> None:
+        """Note a tensor's type and shape, and its value if it is small."""
         if part.dtype.names:
             return
         self.types[name] = TensorType(name, part.dtype, part.shape)
@@ -88,7 +89,7 @@ class _Told:
         node = step.node
         ctx = Context("exact", node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, Budget(BYTES))
         try:
-            for name, array in foretold(step, self._info, self.values.get, ctx).items():
+            for name, array in foretell(step, self._info, self.values.get, ctx).items():
                 self._see(name, array)
         except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
             return  # the run itself says so, at this node
@@ -99,6 +100,7 @@ class _Told:
             self.types |= infer_node(node, self.opsets, known, values, expansion)
 
     def _info(self, name: str) -> _Known | None:
+        """The known type and shape of a tensor; None if unknown."""
         return _known_form(self.types.get(name))
 
 

@@ -104,6 +104,7 @@ def this_machine(
 
 
 def _load_or_measure(store: ObjectCache, isa: Isa, threads: int, known: Machine | None) -> Machine:
+    """The machine's peak speeds from the cache, or measured and stored."""
     from qrun import __version__
 
     key = f"machine 3 {__version__} {processor()} {isa.name} {threads}"
@@ -138,6 +139,7 @@ def _parse(body: bytes) -> Machine | None:
 
 
 def _measure(isa: Isa, threads: int) -> Machine:
+    """Measure the machine's peak speeds."""
     from qrun.native.machine.peak import Peak
 
     peak = Peak(isa, threads)

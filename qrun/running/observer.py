@@ -42,6 +42,7 @@ class Observer:
         self._kept, self._budget = kept, budget
 
     def now(self) -> int:
+        """Nanoseconds now, without the time that was set aside."""
         return self.clock.now()
 
     def look(self, item: int, value: Callable[[Any], Array]) -> None:

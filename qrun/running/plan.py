@@ -122,11 +122,13 @@ def _body(model: Model, node: Node, name: str) -> Plan:
 
 
 def _tensor_names(model: Model) -> set[str]:
+    """The names of all tensors of a graph."""
     names = {v.name for v in (*model.inputs, *model.defaults)} | set(model.constants)
     return names | {name for node in model.nodes for name in node.outputs if name}
 
 
 def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
+    """The QR006 error of a tensor name that the model lacks."""
     near = close_matches(name, known, 3)
     return CallError(
         "QR006",
@@ -141,6 +143,7 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
 
 
 def _last_use(model: Model, kept: Iterable[str], outside: frozenset[str]) -> dict[int, tuple[str, ...]]:
+    """For each node, the tensors that can be freed after it."""
     last: dict[str, int] = {}
     for node in model.nodes:
         captured = node.captured if node.attributes else ()
@@ -154,6 +157,7 @@ def _last_use(model: Model, kept: Iterable[str], outside: frozenset[str]) -> dic
 
 
 def _refuse_unsupported(model: Model) -> None:
+    """Raise one UnsupportedError that names all operators without a declaration."""
     unknown = (pair for pair in model.everywhere() if find(pair[0].domain, pair[0].op_type, pair[0].version) is None)
     missing = grouped((node.op, (node, label)) for node, label in unknown)
     if not missing:
@@ -209,9 +213,9 @@ def locate(error: OperatorError, model: Model, node: Node, definition: OpDef | N
     where = [model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"]
     names = [p.name for p in definition.inputs] if definition else []
     if error.param in names:
-        place = names.index(error.param)
-        tensor = node.inputs[place] if place < len(node.inputs) else ""
-        where.append(f"tensor {tensor} (input {place}, {error.param})" if tensor else f"input {place}, {error.param}")
+        index = names.index(error.param)
+        tensor = node.inputs[index] if index < len(node.inputs) else ""
+        where.append(f"tensor {tensor} (input {index}, {error.param})" if tensor else f"input {index}, {error.param}")
     elif error.param:
         where.append(f"attribute {error.param}" if error.param in node.attributes else error.param)
     error.where = tuple(where)

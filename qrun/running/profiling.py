@@ -174,6 +174,7 @@ class Summary:
 
 
 def summary(samples: Sequence[int] | np.ndarray) -> Summary:
+    """Median, minimum, 90th percentile, maximum, mean and deviation of samples."""
     values = np.asarray(samples, np.float64)
     deviation = float(values.std(ddof=1)) if values.size > 1 else None
     median, p90 = float(_quantile(values, 0.5)), float(_quantile(values, 0.9))
@@ -181,16 +182,17 @@ def summary(samples: Sequence[int] | np.ndarray) -> Summary:
 
 
 def _median(values: Any) -> Any:
+    """The median."""
     return _quantile(values, 0.5)
 
 
 def _quantile(values: Any, share: float) -> Any:
     """The quantile along the last axis, as numpy.quantile, which would import numpy's masked arrays."""
     ordered = np.sort(np.asarray(values, np.float64), -1)
-    place = share * (ordered.shape[-1] - 1)
-    low = int(place)
+    rank = share * (ordered.shape[-1] - 1)
+    low = int(rank)
     high = min(low + 1, ordered.shape[-1] - 1)
-    return ordered[..., low] + (ordered[..., high] - ordered[..., low]) * (place - low)
+    return ordered[..., low] + (ordered[..., high] - ordered[..., low]) * (rank - low)
 
 
 def outliers(samples: Sequence[int]) -> list[int]:
@@ -277,6 +279,7 @@ class _Samples:
         self.typical = BURST_NS
 
     def take(self, times: int) -> None:
+        """Run a burst of at most `times` runs and add its times."""
         left = times if self.runner.most is None else self.runner.most - len(self.totals)
         if left <= 0:
             self.typical = 0
@@ -289,6 +292,7 @@ class _Samples:
         self.typical = max(int(_median(burst.run_ns)), 1)
 
     def profile(self, interrupted: bool, asked: int | None) -> Profile:
+        """The profile of all runs so far; `asked` is the number of runs wanted."""
         assert self.last is not None
         node_ns = np.array(self.nodes or [[]], np.int64).T
         return Profile(
@@ -305,12 +309,14 @@ class _Samples:
 
 
 def _enough(done: int, spent_ns: int, runs: int | None, seconds: float, least: int) -> bool:
+    """Whether the wanted runs are done, or the wanted seconds have passed with enough runs."""
     if runs is not None:
         return done >= runs
     return done >= least and (spent_ns > seconds * 1e9 or done >= MAX_RUNS)
 
 
 def _seconds_left(done: int, spent: float, runs: int | None, seconds: float) -> float:
+    """The seconds that the rest of a profile will take."""
     each = spent / done
     if runs is not None:
         return each * (runs - done)

@@ -239,6 +239,7 @@ class Programs:
 
 
 def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
+    """The names, types and shapes of arrays."""
     return {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
 
 
@@ -253,10 +254,12 @@ def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
 
 
 def _types(key: Key) -> list[tuple[str, np.dtype[Any]]]:
+    """The names and types of a program's inputs."""
     return [(name, kind) for name, _, kind in key[1]]
 
 
 def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
+    """The key of a program: its outputs, and its inputs' names, shapes and types."""
     return plan.keep, forms(feeds)
 
 

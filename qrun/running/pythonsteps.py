@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from qrun.declare.frozen import changeable, replace
 from qrun.declare.stored import Part, StoredConstants, hold, parts
 from qrun.ir import Array
-from qrun.ir.compound import apart
+from qrun.ir.compound import copy_shared
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.dispatch import KernelBinding, NativeKernels
@@ -25,9 +25,11 @@ class Observing(Protocol):
     items: Sequence[int]
     found: dict[int, tuple[Observation, ...]]
 
-    def look(self, item: int, value: Callable[[Any], Array]) -> None: ...
+    def look(self, item: int, value: Callable[[Any], Array]) -> None:
+        """Look at the value of an item."""
 
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """Nanoseconds now, without the time that was set aside."""
 
 
 @changeable
@@ -58,7 +60,7 @@ class BoundStep:
         self.step, self._item, self._arith, self._natives = plan.steps[item], item, arith, natives
         node, self._constants = self.step.node, parts(plan.model.constants)
         self._moving = varying_names(plan, self.step)
-        places = {name: place for place, name in enumerate(self._moving)}
+        places = {name: index for index, name in enumerate(self._moving)}
         self._known = [self._constants[name] if name and name not in places else None for name in node.inputs]
         self._read = [(at, places[name]) for at, name in enumerate(node.inputs) if name in places]
         self._wanted = tuple(map(bool, node.outputs))
@@ -76,21 +78,23 @@ class BoundStep:
         return self._named_outputs(made, given)
 
     def _args(self, given: Sequence[Array]) -> list[Part | None]:
+        """All inputs of the node: known ones, and those that the program gives."""
         args: list[Part | None] = self._known.copy()
-        for at, place in self._read:
-            args[at] = given[place]
+        for at, index in self._read:
+            args[at] = given[index]
         return args
 
     def _named_outputs(self, made: Any, given: Sequence[Array]) -> Sequence[Array]:
         """The outputs that have names."""
         outputs = made if isinstance(made, (tuple, list)) else (made,)
-        return [apart(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
+        return [copy_shared(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
 
     def _around(self, given: Sequence[Array]) -> Mapping[str, Array]:
         """All values that the step reads, by name, and the constants."""
         return StoredConstants({**self._constants, **dict(zip(self._moving, given, strict=True))})
 
     def _reference(self, args: Sequence[Part | None], given: Sequence[Array], of: ProgramRun) -> Any:
+        """Run the node's reference kernel."""
         step, wanted, observer = self.step, self._wanted, of.observer
         observing = observer is not None
         ctx = Context(
@@ -117,6 +121,7 @@ class LooseStep(BoundStep):
         self._model, self._before = plan.model, before
 
     def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
+        """Run a step whose shapes may differ from run to run."""
         args, step = self._args(given), self.step
         few = not step.bodies and sum(array.size for array in args if array is not None) <= FEW
         natives = None if few else self._natives

@@ -223,10 +223,12 @@ class Runs:
         return (observe, not observe) if shared else (observe,)
 
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
+        """Run node after node, without a program."""
         return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
                        groups=chosen.groups, ahead=self.limits.max_memory is None)  # fmt: skip
 
     def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+        """Optimize and plan the model for these outputs; kept for later runs."""
         usual = keep == self.names(None)
         if observe and usual and (keep, False) not in self.plans and not makes_tables(self._settled, self.arith):
             self.plans[keep, False] = self._prepare(keep, False)
@@ -243,6 +245,7 @@ class Runs:
         return self._with_kernels(best, done.groups, reasons)
 
     def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
+        """Add the native kernels to a plan, shared with other plans of the same model."""
         if self._engine is None:
             return Prepared(plan, groups, reasons)
         shared = next((p.natives for p in self.plans.values() if p.plan.model is plan.model), None)

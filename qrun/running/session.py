@@ -198,6 +198,7 @@ class Session:
         return self._run(feeds, outputs, observe, True)
 
     def _run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
+        """Run the model once."""
         return self._of(feeds, outputs).run(feeds, outputs, observe, timed)
 
     def run_observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
@@ -302,11 +303,13 @@ class _Closed:
 
 
 def _closed_error() -> CallError:
+    """The QR005 error of a session that was closed."""
     fixes = ["run it before close(), or inside its with block", "make another Session"]
     return CallError("QR005", "this session is closed", fixes=fixes)
 
 
 def _runs_of(engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits, model: Model) -> Runs:
+    """The runs of a model with these settings."""
     return Runs(model, engine, arith, fuse, limits)
 
 
@@ -325,6 +328,7 @@ def _engine(
 
 
 def _bad_argument(name: str, expected: str, got: object) -> CallError:
+    """The QR005 error of an argument that is not usable."""
     shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
     return CallError("QR005", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])])
 

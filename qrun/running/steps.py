@@ -162,6 +162,7 @@ def bodies_of(model: Model, node: Node, around: Mapping[str, Array], budget: Bud
 
 
 def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> Body:
+    """The body of a node as a function, with the outer tensors that it reads."""
     plan = step.bodies[attribute]
     inputs = plan.model.inputs
     outside = {name: around[name] for name in plan.model.captured if name in around}
@@ -287,6 +288,7 @@ def observe_codes(node: Node, result: Any, ctx: Context) -> None:
 
 
 def _run_error(error: Exception, model: Model, step: Step, args: Sequence[Part | None]) -> QrunError:
+    """The QR210 error of an exception in a kernel."""
     node = step.node
     shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
     return RunError(

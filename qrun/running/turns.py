@@ -19,12 +19,12 @@ from qrun.running.plan import Plan, Step
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operand
     from qrun.native.plan.items import Item
-    from qrun.native.plan.turns import HeldTurns, InnerTurns, Turns
+    from qrun.native.plan.turns import LoopBody, LoopCall, LoopMemory
 
 
-def turns_of(plan: Plan, compiled: Compiled, kind: str, scanned: int = 0) -> Turns:
+def turns_of(plan: Plan, compiled: Compiled, kind: str, scanned: int = 0) -> LoopBody:
     """A graph inside a node of this kind, as turns. Its last `scanned` inputs are scanned. Raises Declined."""
-    from qrun.native.plan.turns import Turns
+    from qrun.native.plan.turns import LoopBody
 
     model = plan.model
     read, made = ([value.name for value in values] for values in (model.inputs, model.outputs))
@@ -32,7 +32,7 @@ def turns_of(plan: Plan, compiled: Compiled, kind: str, scanned: int = 0) -> Tur
     carried = tuple(zip(rest, states[: len(states) - scanned], strict=False))
     known = {name: model.constants[name] for name in made if name in model.constants}
     elements, stacked = states[len(states) - scanned :], rest[len(carried) :]
-    return Turns(compiled.program.listing, (number, true), until, carried, elements, stacked, known)
+    return LoopBody(compiled.program.listing, (number, true), until, carried, elements, stacked, known)
 
 
 def call_of(
@@ -71,20 +71,22 @@ class _Call:
         self.length = lengths.pop() if len(lengths) == 1 else None
 
     def build(self) -> tuple[Item, Mapping[str, Compiled]]:
+        """The native call of the node, and the programs of its bodies."""
         from qrun.native.plan.items import Task, item_of
-        from qrun.native.plan.turns import TurnsOperation
+        from qrun.native.plan.turns import LoopOperation
 
         step = self.step
         programs = {name: self._program(name) for name in step.bodies}
         branches = [self._branch(name, compiled) for name, compiled in programs.items()]
         forms = [self._form(name) for name in self.names], [self._form(name) for name in self.wanted]
-        operation = TurnsOperation(self._natives.engine, branches, *forms)
+        operation = LoopOperation(self._natives.engine, branches, *forms)
         block = self.wanted[0] if len(self.wanted) == 1 else (step.node.index, "turns")
         parts = zip(operation.outputs, self.wanted, strict=True) if len(self.wanted) > 1 else ()
         tasks = [Task(operation, tuple(self.names), block), *(Task(part, (block,), name) for part, name in parts)]
         return item_of(tasks), programs
 
     def _form(self, name: str) -> Operand:
+        """The operand of a tensor's shape and type."""
         from qrun.native.machine.operation import Operand
 
         return Operand(self._infos[name].shape, self._infos[name].dtype)
@@ -93,9 +95,9 @@ class _Call:
         """The program of a graph. Raises Declined where it has steps in Python."""
         plan, infos, names = self.step.bodies[attribute], self._infos, (*self.states, *self.scanned)
         given = {name: blank(infos[name].shape, infos[name].dtype) for name in plan.model.captured}
-        for place, (value, name) in enumerate(zip(plan.model.inputs, names, strict=False)):
-            shape = infos[name].shape[place >= len(self.states) :] if name else (1,) * len(value.shape or ())
-            given[value.name] = blank(shape, infos[name].dtype if name else np.dtype((np.int64, np.bool_)[place]))
+        for index, (value, name) in enumerate(zip(plan.model.inputs, names, strict=False)):
+            shape = infos[name].shape[index >= len(self.states) :] if name else (1,) * len(value.shape or ())
+            given[value.name] = blank(shape, infos[name].dtype if name else np.dtype((np.int64, np.bool_)[index]))
         fits = len(plan.model.inputs) == len(names) and len(plan.model.outputs) >= len(self.step.node.outputs)
         bodies = self._natives.inside(self.step, attribute).bodies
         compiled: Compiled | None = bodies.native(plan, given) if bodies and fits else None
@@ -103,9 +105,9 @@ class _Call:
             raise Declined("a graph with a step in Python")
         return compiled
 
-    def _branch(self, attribute: str, compiled: Compiled) -> InnerTurns:
+    def _branch(self, attribute: str, compiled: Compiled) -> LoopCall:
         """A graph's turns as a call. Only a loop that stacks results must run exactly the turns foreseen."""
-        from qrun.native.plan.turns import ENDLESS, InnerTurns
+        from qrun.native.plan.turns import ENDLESS, LoopCall
 
         node, plan, loop = self.step.node, self.step.bodies[attribute], self.kind == "Loop"
         turns = turns_of(plan, compiled, self.kind, self._count)
@@ -116,7 +118,7 @@ class _Call:
         told = (*node.inputs, "")[:2] if loop else ("", "" if self._count else node.inputs[0])
         for word, name, nbytes in zip(("count", "going"), told, (8, 1), strict=True):
             words |= self._scalar_words(word, name, nbytes) if name else {}
-        return InnerTurns(turns, operands, self._places(turns), words)
+        return LoopCall(turns, operands, self._places(turns), words)
 
     def _scalar_words(self, word: str, name: str, nbytes: int) -> dict[str, int]:
         """The words that locate the number of turns, or the condition. Raises Declined for one that is no scalar."""
@@ -124,7 +126,7 @@ class _Call:
             raise Declined("no scalar")
         return {word: 8 * (1 + self._number(name)), f"{word}_at": 0}
 
-    def _places(self, turns: Turns) -> list[tuple[int, int] | None]:
+    def _places(self, turns: LoopBody) -> list[tuple[int, int] | None]:
         """Each result's index in `wanted` and byte 0, None without name. Raises Declined for another shape or type."""
         named = zip(turns.results, (*self.step.node.outputs, *[""] * len(turns.results)), strict=False)
         for number, (form, name) in enumerate(named):
@@ -135,10 +137,11 @@ class _Call:
         return [(self.wanted.index(name), 0) if name else None for name in names]
 
     def _number(self, name: str) -> int:
+        """The number of an operand of the call."""
         return self.names.setdefault(name, len(self.names))
 
 
-def happenings(compiled: Compiled, held: HeldTurns, tick: float, path: str) -> Iterator[Happening]:
+def happenings(compiled: Compiled, held: LoopMemory, tick: float, path: str) -> Iterator[Happening]:
     """The events at the nodes of a graph, for the turns that ran. tick: ns; path: of the graph."""
     listing, count = compiled.program.listing, held.word("total")
     spans = np.bincount(listing.counts[:, 3], held.spans, listing.items) * tick

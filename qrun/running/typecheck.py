@@ -20,11 +20,11 @@ def check_types(step: Step, args: Sequence[Part | None]) -> None:
         return
     bound: dict[str, tuple[np.dtype[Any], str]] = {}
     formals = step.formals
-    for place, dtype in enumerate(key):
+    for index, dtype in enumerate(key):
         if dtype is None or not formals:
             continue
-        formal = formals[min(place, len(formals) - 1)]
-        name = step.definition.param(place)
+        formal = formals[min(index, len(formals) - 1)]
+        name = step.definition.param(index)
         if dtype.names and step.definition.compounds:
             continue
         if dtype.names or (formal.types is not None and dtype not in formal.types):
@@ -35,7 +35,7 @@ def check_types(step: Step, args: Sequence[Part | None]) -> None:
                 param=name,
                 expected=", ".join(sorted(type_name(t) for t in formal.types or ())) or "a tensor",
                 got=type_name(dtype),
-                fix="" if dtype.names else type_fix(step.node, place, dtype),
+                fix="" if dtype.names else type_fix(step.node, index, dtype),
                 code="QR203",
             )
         if formal.types is None or not formal.homogeneous:

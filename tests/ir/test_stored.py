@@ -147,10 +147,10 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
         values[:] = float(name[1:])
         values.tofile(tmp_path / name)
     found = external.External(tmp_path)
-    fills = [found.later(name, name, 0, values.nbytes) for name in names]
+    fills = [found.read_later(name, name, 0, values.nbytes) for name in names]
     assert [fill is not None for fill in fills] == [True] * external._OPEN + [False] * 3
-    assert found.later(names[0], "again", 0, values.nbytes), "the same bytes"
-    assert not found.later(names[0], "overlapping", 4, values.nbytes - 4)
+    assert found.read_later(names[0], "again", 0, values.nbytes), "the same bytes"
+    assert not found.read_later(names[0], "overlapping", 4, values.nbytes - 4)
     handles = [file.open._handle for file in found.files.values() if file.open is not None]
     assert len({os.fstat(handle).st_ino for handle in handles}) == external._OPEN
     del found, fills

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.native.errors import Undecided
 from qrun.native.plan.program import Direct, Program
-from qrun.native.plan.turns import Turns
+from qrun.native.plan.turns import LoopBody
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
@@ -98,10 +98,10 @@ LOOPS: dict[str, Callable[[], onnx.ModelProto]] = {
 }  # fmt: skip
 
 
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Program | Turns]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Program | LoopBody]:
     """The programs that run from now on, once for each run, also where many follow each other."""
-    found: list[Program | Turns] = []
-    run, directly, many = Program.run, Direct.run, Turns.run
+    found: list[Program | LoopBody] = []
+    run, directly, many = Program.run, Direct.run, LoopBody.run
 
     def seen(self: Program, *given: Any, **more: Any) -> Any:
         found.append(self)
@@ -112,14 +112,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Program | Turns]:
         found.extend([self.program] * (made is not None))
         return made
 
-    def seen_many(self: Turns, *given: Any) -> tuple[int, bool, list[Array]]:
+    def seen_many(self: LoopBody, *given: Any) -> tuple[int, bool, list[Array]]:
         made = many(self, *given)
         found.extend([self] * made[0])
         return made
 
     monkeypatch.setattr(Program, "run", seen)
     monkeypatch.setattr(Direct, "run", seen_directly)
-    monkeypatch.setattr(Turns, "run", seen_many)
+    monkeypatch.setattr(LoopBody, "run", seen_many)
     return found
 
 

@@ -51,7 +51,7 @@ def test_things_are_made_in_order_elsewhere_and_the_interval_is_as_before(usual:
         made.append(number)
         return threading.get_ident()
 
-    asked = [builder.later(lambda number=number: make(number)) for number in range(20)]  # type: ignore[misc]
+    asked = [builder.run_later(lambda number=number: make(number)) for number in range(20)]  # type: ignore[misc]
     meanwhile = sys.getswitchinterval()
     gate.set()
     assert meanwhile < usual
@@ -66,8 +66,8 @@ def test_things_are_made_in_order_elsewhere_and_the_interval_is_as_before(usual:
 
 def test_what_cannot_be_made_says_so_to_all_who_wait(usual: float) -> None:
     builder = Builder()
-    failed = builder.later(lambda: 1 // 0)
-    assert builder.later(lambda: 7).get() == 7
+    failed = builder.run_later(lambda: 1 // 0)
+    assert builder.run_later(lambda: 7).get() == 7
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             failed.get()
@@ -87,7 +87,7 @@ def test_what_ctrl_c_interrupts_is_made_by_who_wants_it_next(usual: float) -> No
             raise KeyboardInterrupt
         return 7
 
-    awaited, found = builder.later(make), list[int]()
+    awaited, found = builder.run_later(make), list[int]()
 
     def other() -> None:
         assert begun.wait(60)
@@ -108,7 +108,7 @@ def test_what_ctrl_c_interrupts_is_made_by_who_wants_it_next(usual: float) -> No
 def busy(builder: Builder) -> tuple[threading.Event, threading.Event]:
     """Sets the first event when the thread waits for the second."""
     begun, gate = threading.Event(), threading.Event()
-    builder.later(lambda: (begun.set(), gate.wait(60)))
+    builder.run_later(lambda: (begun.set(), gate.wait(60)))
     assert begun.wait(60)
     return begun, gate
 
@@ -117,9 +117,9 @@ def test_who_waits_for_what_nobody_has_begun_makes_it(usual: float) -> None:
     builder = Builder()
     _, gate = busy(builder)
     here = threading.get_ident()
-    assert builder.later(threading.get_ident).get() == here
+    assert builder.run_later(threading.get_ident).get() == here
     gate.set()
-    last = builder.later(threading.get_ident)
+    last = builder.run_later(threading.get_ident)
     while last.waits:
         time.sleep(0.001)
     assert last.get() != here
@@ -128,8 +128,8 @@ def test_who_waits_for_what_nobody_has_begun_makes_it(usual: float) -> None:
 
 def test_two_threads_make_what_is_to_be_finished() -> None:
     builder, both = Builder(), threading.Barrier(2, timeout=60)
-    asked = [builder.later(lambda: both.wait() and 0) for _ in range(6)]
-    asked.append(builder.later(lambda: 1 // 0))
+    asked = [builder.run_later(lambda: both.wait() and 0) for _ in range(6)]
+    asked.append(builder.run_later(lambda: 1 // 0))
     with pytest.raises(ZeroDivisionError):
         builder.finish(asked)
     assert not any(awaited.waits for awaited in asked)
@@ -139,10 +139,10 @@ def test_what_may_be_needed_is_made_last_and_what_is_unlikely_for_who_wants_it(u
     builder, made = Builder(), []
     _, gate = busy(builder)
     with builder.speculate():
-        asked = [builder.later(lambda size=size: made.append(size), size) for size in (3, 1, 2)]  # type: ignore[misc]
-        unlikely = builder.later(lambda: made.append(0), 0, likely=False)
+        asked = [builder.run_later(lambda size=size: made.append(size), size) for size in (3, 1, 2)]  # type: ignore[misc]
+        unlikely = builder.run_later(lambda: made.append(0), 0, likely=False)
     with builder.speculate():
-        more = [builder.later(lambda size=size: made.append(size), size) for size in (6, 4, 5)]  # type: ignore[misc]
+        more = [builder.run_later(lambda size=size: made.append(size), size) for size in (6, 4, 5)]  # type: ignore[misc]
         gate.set()
         while any(awaited.waits for awaited in more):
             time.sleep(0.001)
@@ -162,7 +162,7 @@ def test_threads_that_compile_side_by_side_make_what_one_makes() -> None:
     want = [codegen.compile_object(text, engine.isa, flat=True) for text in texts]
     builders = [Builder() for _ in range(4)]
     asked = [
-        builders[number % 4].later(lambda text=text: codegen.compile_object(text, engine.isa, flat=True))  # type: ignore[misc]
+        builders[number % 4].run_later(lambda text=text: codegen.compile_object(text, engine.isa, flat=True))  # type: ignore[misc]
         for number, text in enumerate(texts)
     ]
     assert [awaited.get() for awaited in asked] == want
@@ -202,7 +202,7 @@ def test_a_kernel_that_cannot_be_compiled_is_declined_when_it_is_wanted(monkeypa
     for begun in (False, True):
         engine = Engine.create()
         if begun:
-            engine.kernels._llvm = engine.kernels._builder.later(broken)
+            engine.kernels._llvm = engine.kernels._builder.run_later(broken)
         with pytest.raises(Declined, match="cannot be loaded"):
             engine.kernels.get(spec(engine))
 
@@ -237,9 +237,9 @@ def test_results_that_nobody_wants_any_more_leave_the_interval_as_before(usual: 
     builder = Builder()
     begun, gate = busy(builder)
     begun.wait(60)
-    left = [builder.later(lambda: 7) for _ in range(3)]
+    left = [builder.run_later(lambda: 7) for _ in range(3)]
     with builder.speculate():
-        left.append(builder.later(lambda: 7))
+        left.append(builder.run_later(lambda: 7))
     del builder
     gate.set()
     assert settled_interval() == usual
@@ -248,11 +248,11 @@ def test_results_that_nobody_wants_any_more_leave_the_interval_as_before(usual: 
 
 def test_requests_of_a_builder_that_has_ended_leave_the_interval_as_before(usual: float) -> None:
     builder = Builder()
-    assert builder.later(lambda: 7).get() == 7
+    assert builder.run_later(lambda: 7).get() == 7
     builder.end()
     (thread,) = builder._helpers._threads
     thread.join(60)
-    left = builder.later(lambda: 8)
+    left = builder.run_later(lambda: 8)
     assert settled_interval() == usual
     assert left.get() == 8
     assert settled_interval() == usual

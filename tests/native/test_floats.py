@@ -20,7 +20,7 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.isa import ISAS as ALL_SETS
 from qrun.native.emit.isa import Isa
 from qrun.native.errors import Declined
-from qrun.native.kernels.fma_product import Cut, FloatMatmul, even, panel_vectors, strip_of
+from qrun.native.kernels.fma_product import Cut, FloatMatmul, panel_vectors, part_size, strip_of
 from qrun.ops._chains import chained_products
 
 F = np.float32
@@ -265,6 +265,6 @@ def test_parts_are_alike() -> None:
     for count in (1, 5, 48, 100, 129):
         for most in (1, 6, 64):
             for step in (1, 6):
-                part = even(count, most, step)
+                part = part_size(count, most, step)
                 assert part % step == 0
                 assert -(-count // part) <= -(-count // max(most, step))

@@ -18,7 +18,7 @@ from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine
-from qrun.native.proof.epilogue import Bounds, Guess, Proven, Target, prove, proven
+from qrun.native.proof.epilogue import Bounds, Guess, Proven, Target, prove, prove_forms
 from qrun.native.proof.search import Search, exact_steps, numpy_bounds
 
 F = np.float32
@@ -54,27 +54,27 @@ def no_search(*_: object) -> Any:
 def test_kept_constants_are_those_found(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, low, high = case()
     own = engine(isa).isa
-    found = proven(target, low, high, kernels(tmp_path / "c", isa), own)
+    found = prove_forms(target, low, high, kernels(tmp_path / "c", isa), own)
     assert same(found, prove(target, low, high, own.fma))
     assert found.x32.mean() > 0.9
     monkeypatch.setattr(Search, "_factors", no_search)
-    assert same(proven(target, low, high, kernels(tmp_path / "c", isa), own), found)
+    assert same(prove_forms(target, low, high, kernels(tmp_path / "c", isa), own), found)
     assert len(list((tmp_path / "c").glob("*.proof"))) == 1
 
 
 def test_what_no_search_finds_is_not_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, low, high = case()
     target = Target(F(1), np.resize(np.array([3, 7, 9], F), N), F(82), "u8", 0)
-    found = proven(target, low, high, kernels(tmp_path / "c"), isa())
+    found = prove_forms(target, low, high, kernels(tmp_path / "c"), isa())
     assert not found.x32.all()
     monkeypatch.setattr(Search, "_trials", no_search)
-    assert same(proven(target, low, high, kernels(tmp_path / "c"), isa()), found)
+    assert same(prove_forms(target, low, high, kernels(tmp_path / "c"), isa()), found)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "long", "writable", "link", "other"])
 def test_a_bad_entry_is_searched_anew(tmp_path: Path, damage: str) -> None:
     target, low, high = case()
-    found = proven(target, low, high, kernels(tmp_path / "c"), isa())
+    found = prove_forms(target, low, high, kernels(tmp_path / "c"), isa())
     (entry,) = (tmp_path / "c").glob("*.proof")
     content = entry.read_bytes()
     if damage == "flip":
@@ -85,12 +85,12 @@ def test_a_bad_entry_is_searched_anew(tmp_path: Path, damage: str) -> None:
         entry.rename(tmp_path / "elsewhere")
         entry.symlink_to(tmp_path / "elsewhere")
     elif damage == "other":
-        other = proven(*case(4), kernels(tmp_path / "d"), isa())
+        other = prove_forms(*case(4), kernels(tmp_path / "d"), isa())
         assert not np.array_equal(other.a, found.a) or not np.array_equal(other.b, found.b)
         os.replace(next((tmp_path / "d").glob("*.proof")), entry)
     else:
         entry.write_bytes({"cut": content[:50], "empty": b"", "long": content + b"0"}[damage])
-    assert same(proven(target, low, high, kernels(tmp_path / "c"), isa()), found)
+    assert same(prove_forms(target, low, high, kernels(tmp_path / "c"), isa()), found)
     assert entry.read_bytes() == content
     assert not entry.is_symlink()
 
@@ -111,7 +111,7 @@ def test_other_inputs_have_other_entries(tmp_path: Path) -> None:
     ]
     for number, (one, first, last, own) in enumerate(others):
         one = replace(one, w_scale=one.w_scale[: len(first)])
-        assert same(proven(one, first, last, kernels(tmp_path / "c"), own), prove(one, first, last, own.fma))
+        assert same(prove_forms(one, first, last, kernels(tmp_path / "c"), own), prove(one, first, last, own.fma))
         assert len(list((tmp_path / "c").glob("*.proof"))) == number + 1
 
 

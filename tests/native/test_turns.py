@@ -17,7 +17,7 @@ from helpers.support import assert_equal
 
 import qrun
 from qrun.errors import MemoryLimitError, TimeLimitError
-from qrun.native.plan.turns import MOVED, Turns
+from qrun.native.plan.turns import MOVED, LoopBody
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
@@ -99,14 +99,14 @@ def feeds(n: int, m: int = 3, go: bool = True, limit: float = 5) -> dict[str, Ar
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many turns each call makes."""
     found: list[int] = []
-    run: Callable[..., Any] = Turns.run
+    run: Callable[..., Any] = LoopBody.run
 
-    def seen(self: Turns, *given: Any) -> Any:
+    def seen(self: LoopBody, *given: Any) -> Any:
         made = run(self, *given)
         found.append(made[0])
         return made
 
-    monkeypatch.setattr(Turns, "run", seen)
+    monkeypatch.setattr(LoopBody, "run", seen)
     return found
 
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import MemoryLimitError, QrunError
-from qrun.ir.compound import Compound, absent, join_tensors, maps, sequence, tensors, to_runtime
+from qrun.ir.compound import Compound, empty_optional, join_tensors, maps, sequence, tensors, to_runtime
 from qrun.ops import Context, find
 
 F, I64 = np.float32, np.int64
@@ -218,7 +218,7 @@ def test_an_optional_that_is_none_has_a_type() -> None:
         ("outside the sequence", "QR209", "SequenceInsert", [sequence([X]), X, np.array(2)], {}),
         ("not one number", "QR208", "SequenceAt", [sequence([X]), np.array([0, 1])], {}),
         ("no sequence", "QR203", "SequenceLength", [X], {}),
-        ("no sequence", "QR203", "SequenceAt", [absent(), np.array(0)], {}),
+        ("no sequence", "QR203", "SequenceAt", [empty_optional(), np.array(0)], {}),
         ("no tensor", "QR203", "SequenceInsert", [sequence([X]), sequence([X])], {}),
         ("the elements are float32", "QR203", "SequenceInsert", [sequence([X]), X.astype(I64)], {}),
         ("the elements are int64", "QR203", "SequenceInsert", [sequence([], np.dtype(I64)), X], {}),
@@ -233,7 +233,7 @@ def test_an_optional_that_is_none_has_a_type() -> None:
         ("do not fit", "QR208", "SplitToSequence", [X, np.array([1, 2])], {}),
         ("do not fit", "QR208", "SplitToSequence", [X, np.array([-1, 3])], {}),
         ("no list", "QR208", "SplitToSequence", [X, np.array([[1, 1]])], {}),
-        ("no value", "QR202", "OptionalGetElement", [absent()], {}),
+        ("no value", "QR202", "OptionalGetElement", [empty_optional()], {}),
         ("has no type", "QR204", "Optional", [], {}),
     ],
 )
@@ -365,7 +365,7 @@ def test_parts_and_wholes() -> None:
     values = {
         "a": sequence(PARTS),
         "b": sequence([], np.dtype(I64)),
-        "c": absent(),
+        "c": empty_optional(),
         "d": maps(np.array([3, 4]), X[:, :2]),
     }
     found = tensors(values)

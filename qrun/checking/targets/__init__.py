@@ -70,6 +70,7 @@ class TargetRule:
     error: str = ""
 
     def concerns(self, op_type: str) -> bool:
+        """Whether the rule is about this operator."""
         return op_type in self.operators if self.operators else op_type not in self.excepted
 
 
@@ -87,6 +88,7 @@ class Judged:
 
     @property
     def integer(self) -> bool:
+        """Whether the runtime computes the node in integers."""
         return self.rule is None
 
 
@@ -108,10 +110,11 @@ class DeployTarget:
         return [judged for scope in scopes(model) for judged in self._judge(scope)]
 
     def _judge(self, scope: Scope) -> Iterator[Judged]:
+        """Judge the nodes of a graph that read quantized tensors."""
         if scope.model.op_types.isdisjoint(BOTH):
             return
         view = TargetView(scope, self.preparation)
-        conditions = Conditions(view, self.define, self.options, self.preparation.retyped)
+        conditions = Conditions(view, self.define, self.options, self.preparation.makes_unsigned)
         for op in view.ops:
             if op.node is not None and reads_codes(view, op):
                 rule = self._first(conditions, op)
@@ -120,6 +123,7 @@ class DeployTarget:
                     yield Judged(scope, op.node, rule, x)
 
     def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
+        """The first rule that keeps a node from integers; None if there is none."""
         fitting = (rule for rule in self.rules if rule.concerns(op.op_type))
         return next((rule for rule in fitting if not conditions.hold(op, rule.require)), None)
 
@@ -135,6 +139,7 @@ class InFloat:
 
     @property
     def nodes(self) -> tuple[str, ...]:
+        """The nodes' names."""
         return tuple(judged.scope.path + judged.node.label for judged in self.judged)
 
 
@@ -163,6 +168,7 @@ class Integers:
 
     @property
     def operators(self) -> tuple[Count, ...]:
+        """For each operator, how many nodes there are and how many run in integers."""
         nodes = Counter(j.node.op for j in self.judged)
         integer = Counter(j.node.op for j in self.judged if j.integer)
         return tuple(Count(op, count, integer[op]) for op, count in nodes.most_common())
@@ -177,6 +183,7 @@ class Integers:
         return tuple(InFloat(rule, tuple(of)) for rule, of in found.values())
 
     def count(self, op_type: str) -> int:
+        """The number of nodes of an operator."""
         return sum(judged.node.op_type == op_type for judged in self.judged)
 
     def __str__(self) -> str:
@@ -202,15 +209,18 @@ def target(name: str) -> DeployTarget:
 
 
 def _applies(rule: Mapping[str, Any], version: str) -> bool:
+    """Whether a rule holds for a version of the runtime."""
     since, until, now = (_numbers(v) for v in (rule.get("since"), rule.get("until"), version))
     return (not since or since <= now) and (not until or now <= until)
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
+    """A version as numbers."""
     return tuple(int(part) for part in version.split(".")) if version else ()
 
 
 def _rule(data: Mapping[str, Any], sets: Mapping[str, Sequence[str]]) -> TargetRule:
+    """A rule from its JSON; "@name" stands for a set of operators."""
     operators, excepted = (
         tuple(op for name in data.get(key, ()) for op in (sets[name[1:]] if name.startswith("@") else (name,)))
         for key in ("operators", "excepted")

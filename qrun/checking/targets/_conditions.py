@@ -15,17 +15,17 @@ _NAMES = {"x": 0, "w": 1, "b": 2}
 _REAL = ("float", "float16", "bfloat16", "double")
 
 
-def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]:
+def ports(view: TargetView, op: Op, port: str, makes_unsigned: bool) -> Sequence[Facts]:
     """The facts of each tensor at a port of an operator; the package's docstring lists the ports."""
     if port == "y":
-        return [_output(view, op.outputs[0], retyped)]
+        return [_output(view, op.outputs[0], makes_unsigned)]
     if port == "outputs":
-        return [_output(view, name, retyped) for name in op.outputs if name]
+        return [_output(view, name, makes_unsigned) for name in op.outputs if name]
     if port in ("inputs", "data"):
-        found = [f for f in (_input(view, name, retyped) for name in op.inputs) if _is_real(f)]
+        found = [f for f in (_input(view, name, makes_unsigned) for name in op.inputs) if _is_real(f)]
         return found if port == "inputs" else [f for f in found if not f["const"]]
-    place = _NAMES[port] if port in _NAMES else int(port)
-    return [_input(view, op.inputs[place] if place < len(op.inputs) else "", retyped)]
+    index = _NAMES[port] if port in _NAMES else int(port)
+    return [_input(view, op.inputs[index] if index < len(op.inputs) else "", makes_unsigned)]
 
 
 def _is_real(facts: Facts) -> bool:
@@ -33,7 +33,8 @@ def _is_real(facts: Facts) -> bool:
     return bool(facts["given"]) and (facts["quantized"] or facts["type"] in (*_REAL, "int8", "uint8"))
 
 
-def _input(view: TargetView, name: str, retyped: bool) -> Facts:
+def _input(view: TargetView, name: str, makes_unsigned: bool) -> Facts:
+    """The facts of an input."""
     if not name:
         return {"given": False}
     if ("read", name) in view.found:
@@ -44,12 +45,13 @@ def _input(view: TargetView, name: str, retyped: bool) -> Facts:
     facts |= _size(view, name)
     if maker is not None and maker.op_type == DEQUANTIZE:
         facts |= {"quantized": True} | _parameters(view, maker)
-        facts |= _types(view, maker.inputs[0], view.maker.get(maker.inputs[0]), retyped)
+        facts |= _types(view, maker.inputs[0], view.maker.get(maker.inputs[0]), makes_unsigned)
     view.found["read", name] = facts
     return facts
 
 
-def _output(view: TargetView, name: str, retyped: bool) -> Facts:
+def _output(view: TargetView, name: str, makes_unsigned: bool) -> Facts:
+    """The facts of an output."""
     if ("made", name) in view.found:
         return view.found["made", name]
     readers = view.read(name)
@@ -60,7 +62,7 @@ def _output(view: TargetView, name: str, retyped: bool) -> Facts:
     facts |= _size(view, name)
     if quantizers:
         facts |= {"quantized": True, "spread": quantizers[0].spread} | _parameters(view, quantizers[0])
-        facts |= _types(view, quantizers[0].outputs[0], quantizers[0], retyped)
+        facts |= _types(view, quantizers[0].outputs[0], quantizers[0], makes_unsigned)
     view.found["made", name] = facts
     return facts
 
@@ -73,15 +75,17 @@ def _next(view: TargetView, name: str) -> str:
 
 
 def _size(view: TargetView, name: str) -> Facts:
+    """The rank, if known."""
     shape = view.shape(name)
     return {} if shape is None else {"rank": len(shape)}
 
 
-def _types(view: TargetView, codes: str, maker: Op | None, retyped: bool) -> Facts:
+def _types(view: TargetView, codes: str, maker: Op | None, makes_unsigned: bool) -> Facts:
     """The facts `declared` (the codes' type in the file) and `type` (the one that the target gives them). They differ
-    where the target turns int8 into uint8 (`retyped`): for codes of a QuantizeLinear that `_read_once` accepts."""
+    where the target turns int8 into uint8 (`makes_unsigned`): for codes of a QuantizeLinear that `_read_once`
+    accepts."""
     declared = view.type(codes)
-    if not retyped or declared != "int8" or maker is None or maker.op_type != QUANTIZE:
+    if not makes_unsigned or declared != "int8" or maker is None or maker.op_type != QUANTIZE:
         return {"declared": declared, "type": declared}
     return {"declared": declared, "type": "uint8" if _read_once(view, maker) else declared}
 
@@ -136,6 +140,7 @@ def is_asked(view: TargetView, op: Op) -> bool:
 
 
 def _dequantizers(view: TargetView, op: Op) -> Sequence[Op]:
+    """The DequantizeLinear nodes that make an operator's inputs."""
     makers = (view.maker.get(name) for name in op.inputs)
     return [maker for maker in makers if maker is not None and maker.op_type == DEQUANTIZE]
 
@@ -149,13 +154,14 @@ _PARAMETERS = ("declared", "scale", "zero", "zero_given")
 class Conditions:
     """Evaluates the conditions of one target at the operators of one graph.
 
-    define: conditions by name. options: a user's options, such as the architecture. retyped: as in `Preparation`.
+    define: conditions by name. options: a user's options, such as the architecture.
+    makes_unsigned: as in `Preparation`.
     """
 
     view: TargetView
     define: Mapping[str, Condition]
     options: Mapping[str, Any]
-    retyped: bool
+    makes_unsigned: bool
 
     def hold(self, op: Op, condition: Condition) -> bool:
         """Does a condition hold at an operator? A test of an unknown fact passes."""
@@ -184,7 +190,8 @@ class Conditions:
         return self._fits(op, c)
 
     def at(self, op: Op, port: str) -> list[Facts]:
-        return [facts for facts in ports(self.view, op, port, self.retyped) if facts["given"]]
+        """The facts of a port's tensors."""
+        return [facts for facts in ports(self.view, op, port, self.makes_unsigned) if facts["given"]]
 
     def _within(self, op: Op, condition: Condition) -> bool:
         """Is the logarithm of a product of scales within its limits? True if a scale is unknown."""
@@ -205,7 +212,7 @@ class Conditions:
     def _fits(self, op: Op, condition: Condition) -> bool:
         """Do the tensors of a port pass all tests?"""
         tests = {key: test for key, test in condition.items() if key != "port"}
-        for facts in ports(self.view, op, condition["port"], self.retyped):
+        for facts in ports(self.view, op, condition["port"], self.makes_unsigned):
             if facts["given"] or "given" in tests:
                 judged = {key: test for key, test in tests.items() if key not in _OF_SCALES or facts["quantized"]}
                 if any(_passes(facts.get(key), test) is False for key, test in judged.items()):
@@ -214,6 +221,7 @@ class Conditions:
 
 
 def _test(condition: Condition, *others: str) -> Any:
+    """The test of a condition: its "is", or its own keys."""
     return condition["is"] if "is" in condition else {k: v for k, v in condition.items() if k not in others}
 
 

@@ -77,6 +77,7 @@ class TargetView:
         return ONNX_NAMES.get(dtype, "") if dtype is not None else ""
 
     def shape(self, name: str) -> Shape | None:
+        """The shape of a tensor; None if unknown."""
         return self.scope.shape(self._same.get(name, name))
 
     def constant(self, name: str) -> bool:
@@ -117,6 +118,7 @@ class TargetView:
         self._add(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
 
     def _add(self, op: Op) -> None:
+        """Add an operator at the end."""
         self.ops.append(op)
         self.maker[op.outputs[0]] = op
         for name in op.inputs:
@@ -143,41 +145,45 @@ class TargetView:
 class Preparation:
     """How a target changes a graph first. It removes Identity, and Shape of shapes that are known before a run.
 
-    dropped: operators (Relu, Clip) that it removes before a QuantizeLinear of float32 that clips at least as much.
-    moving:  operators that only move values. If only their input or only their result is quantized, it quantizes the
-             other with the same parameters.
-    joined:  does it turn MatMul and Add of a stored vector into Gemm?
-    retyped: does it turn int8 tensors between QuantizeLinear and their only reader into uint8?
+    redundant_clips: operators (Relu, Clip) that it removes before a QuantizeLinear of float32 that clips at least as
+        much.
+    moving_operators: operators that only move values. If only their input or only their result is quantized, it
+        quantizes the other with the same parameters.
+    joins_gemm: whether it turns MatMul and Add of a stored vector into Gemm.
+    makes_unsigned: whether it turns int8 tensors between QuantizeLinear and their only reader into uint8.
     """
 
-    dropped: Collection[str] = ()
-    moving: Collection[str] = ()
-    joined: bool = False
-    retyped: bool = False
+    redundant_clips: Collection[str] = ()
+    moving_operators: Collection[str] = ()
+    joins_gemm: bool = False
+    makes_unsigned: bool = False
 
     def apply(self, view: TargetView) -> None:
+        """Change the view as the runtime changes the graph before it fuses."""
         for op in list(view.ops):
             if op.op_type == "Identity" and op.outputs[0] not in view.results:
                 view.without(op)
             elif op.op_type == "Shape" and (view.static or _of_reshape(view, op)):
                 view.ops.remove(op)
                 view.readers[op.inputs[0]].remove(op)
-        _merge(view)
-        if self.joined:
-            _join(view)
+        _merge_quantizers(view)
+        if self.joins_gemm:
+            _join_gemms(view)
         for op in [op for op in view.ops if op.op_type == QUANTIZE and view.scalar(op)]:
             self._backward(view, op)
         for op in [op for op in view.ops if op.op_type == DEQUANTIZE and view.scalar(op)]:
             self._forward(view, op, op.outputs[0])
-        for op in [op for op in view.ops if op.op_type in self.dropped]:
+        for op in [op for op in view.ops if op.op_type in self.redundant_clips]:
             if _clips_again(view, op):
                 view.without(op)
-        _merge(view)
+        _merge_quantizers(view)
 
     def _moves(self, op: Op, name: str) -> bool:
-        return op.op_type in self.moving and op.inputs[:1] == [name]
+        """Whether an operator only moves the elements of a tensor."""
+        return op.op_type in self.moving_operators and op.inputs[:1] == [name]
 
     def _forward(self, view: TargetView, like: Op, name: str) -> None:
+        """Repeat a quantization after the operators that move its tensor."""
         for op in [op for op in view.read(name) if self._moves(op, name)]:
             made = op.outputs[0]
             if (made in view.results or view.read(made)) and all(r.op_type != QUANTIZE for r in view.read(made)):
@@ -185,10 +191,11 @@ class Preparation:
                 self._forward(view, like, made)
 
     def _backward(self, view: TargetView, like: Op) -> None:
+        """Repeat a quantization before the operators that move its tensor."""
         name = like.inputs[0]
         while len(view.read(name)) == 1 and name not in view.results:
             op = view.maker.get(name)
-            if op is None or op.op_type not in self.moving or view.constant(op.inputs[0]):
+            if op is None or op.op_type not in self.moving_operators or view.constant(op.inputs[0]):
                 return
             name = op.inputs[0]
             maker = view.maker.get(name)
@@ -206,7 +213,7 @@ def _of_reshape(view: TargetView, op: Op) -> bool:
     return any(reader.op_type == "Reshape" and reader.inputs[0] == op.inputs[0] for reader in view.read(op.inputs[0]))
 
 
-def _merge(view: TargetView) -> None:
+def _merge_quantizers(view: TargetView) -> None:
     """Replace QuantizeLinear nodes that quantize a tensor with the same parameters by the first one."""
     first: dict[tuple[object, ...], Op] = {}
     for op in [op for op in view.ops if op.op_type == QUANTIZE]:
@@ -219,7 +226,7 @@ def _merge(view: TargetView) -> None:
     view.link()
 
 
-def _join(view: TargetView) -> None:
+def _join_gemms(view: TargetView) -> None:
     """Turn MatMul of two matrices and Add of a stored vector into Gemm."""
     for op in [op for op in view.ops if op.op_type == "MatMul" and op.outputs[0] not in view.results]:
         readers, shapes = view.read(op.outputs[0]), [view.shape(name) for name in op.inputs]
@@ -252,7 +259,7 @@ def _clips_again(view: TargetView, op: Op) -> bool:
     if op.op_type == "Relu":
         return zero == low
     scale = view.array(readers[0].inputs[1])
-    clip = _clip(view, op)
+    clip = _clip_limits(view, op)
     if scale is None or clip is None or not scale.item() > 0:
         return False
     ends = [np.rint(np.float64(end) / scale.item()) + zero for end in clip]
@@ -268,16 +275,17 @@ def code_bounds(view: TargetView, op: Op) -> tuple[int, int, int] | None:
     return None if zero is None else (int(zero.item()), int(info.min), int(info.max))
 
 
-def _clip(view: TargetView, op: Op) -> tuple[float, float] | None:
+def _clip_limits(view: TargetView, op: Op) -> tuple[float, float] | None:
+    """The limits of a Clip; None if they are not constant."""
     node = op.node
     least, most = -float("inf"), float("inf")
     if node is None:
         return None
     found: list[Any] = [node.attributes.get("min", least), node.attributes.get("max", most)]
-    for place, name in enumerate(op.inputs[1:3]):
+    for index, name in enumerate(op.inputs[1:3]):
         if name:
             value = view.array(name)
             if value is None or value.size != 1:
                 return None
-            found[place] = float(value.item())
+            found[index] = float(value.item())
     return float(found[0]), float(found[1])

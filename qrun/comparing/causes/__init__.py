@@ -88,6 +88,7 @@ def _hypotheses(known: Cause, suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _measure(suspect: Suspect, name: str, text: str) -> Reason:
+    """The reason with the number of elements that it concerns, and how near ties they are."""
     theirs, mine, exact = suspect.theirs, suspect.mine, suspect.exact
     if theirs is None or theirs.shape != mine.shape or theirs.dtype != mine.dtype:
         return Reason(name, text)

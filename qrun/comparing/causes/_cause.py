@@ -75,6 +75,7 @@ class Suspect:
 
     @property
     def node(self) -> Node:
+        """The node."""
         return self.unit.node
 
     def exposed_tensor(self, name: str) -> Array | None:
@@ -88,6 +89,7 @@ class Suspect:
 
     @cached_property
     def definition(self) -> OpDef | None:
+        """The operator's declaration; None for groups of nodes."""
         node = self.node
         return find(node.domain, node.op_type, node.version) if self.alone else None
 
@@ -102,13 +104,14 @@ class Suspect:
         return tuple(bool(name) and self.model.constant(name) is not None for name in self.node.inputs)
 
     def is_op(self, *names: str) -> bool:
+        """Whether the node has one of these operators of ai.onnx or com.microsoft."""
         return self.alone and self.node.op_type in names and self.node.domain in ("", "com.microsoft")
 
     def arg(self, name: str) -> Array | None:
         """An input by the specification's name, ignoring case; None if absent."""
-        for place, param in enumerate(self.definition.inputs if self.definition else ()):
+        for index, param in enumerate(self.definition.inputs if self.definition else ()):
             if param.name.lower() == name.lower():
-                return self.args[place] if place < len(self.args) else None
+                return self.args[index] if index < len(self.args) else None
         return None
 
     @cached_property
@@ -142,6 +145,7 @@ class Suspect:
 
     @cached_property
     def _in_arith(self) -> dict[Arith, Array | None]:
+        """The node's results by arithmetic, as far as computed."""
         return {}
 
     def in_arith(self, arith: Arith) -> Array | None:
@@ -261,6 +265,7 @@ class Cause:
 
     @property
     def summary(self) -> str:
+        """The first paragraph of the docstring."""
         return self._paragraphs[0]
 
     @property
@@ -275,9 +280,11 @@ class Cause:
 
     @property
     def _paragraphs(self) -> list[str]:
+        """The paragraphs of the docstring."""
         return [" ".join(part.split()) for part in inspect.cleandoc(self.function.__doc__ or "").split("\n\n")]
 
     def _paragraph(self, start: str) -> str:
+        """The paragraph of the docstring that begins with `start`."""
         return next(part.removeprefix(start) for part in self._paragraphs if part.startswith(start))
 
 

@@ -49,6 +49,7 @@ class ErrorBound:
 
     @classmethod
     def with_rounding(cls, value: Array, error: Array, units: float = 1) -> ErrorBound:
+        """A value whose computation adds `units` roundings to its error."""
         return cls(np.asarray(value), np.asarray(error + units * UNIT * (np.abs(value) + error) + _TINY))
 
     def __add__(self, other: ErrorBound) -> ErrorBound:
@@ -80,9 +81,11 @@ class ErrorBound:
         return ErrorBound.with_rounding(np.sum(self.value, axis=axes, keepdims=True), error)
 
     def mean(self, axes: tuple[int, ...]) -> ErrorBound:
+        """The mean over axes."""
         return self.total(axes) * ErrorBound.of(1 / max(math.prod(self.value.shape[axis] for axis in axes), 1))
 
     def reshape(self, shape: Sequence[int]) -> ErrorBound:
+        """The value and error in another shape."""
         return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
 
     def rounds_to(self, theirs: Array) -> bool:
@@ -112,30 +115,36 @@ Rule = Callable[[Node, Args], ErrorBound]
 
 
 def number(node: Node, name: str, default: float) -> ErrorBound:
+    """A float attribute."""
     value = node.attributes.get(name, default)
     assert isinstance(value, int | float)
     return ErrorBound.of(np.float32(value))
 
 
-def operand(args: Args, place: int) -> ErrorBound:
-    found = args[place]
+def operand(args: Args, index: int) -> ErrorBound:
+    """The operand at a position."""
+    found = args[index]
     assert found is not None
     return found
 
 
 def size(x: ErrorBound) -> ErrorBound:
+    """The absolute value."""
     return ErrorBound(np.abs(x.value), x.error)
 
 
 def root(x: ErrorBound) -> ErrorBound:
+    """The square root."""
     return x.through(lambda v: np.sqrt(np.maximum(v, 0)))
 
 
 def exp(x: ErrorBound) -> ErrorBound:
+    """The exponential function."""
     return x.through(np.exp)
 
 
 def softmax(node: Node, x: ErrorBound, log: bool) -> ErrorBound:
+    """Softmax, or its logarithm."""
     axis = node.attributes.get("axis", 1 if node.version < 13 else -1)
     assert isinstance(axis, int)
     axis %= x.value.ndim
@@ -153,13 +162,14 @@ def standard(x: ErrorBound, axes: tuple[int, ...], epsilon: ErrorBound) -> Error
 
 
 def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
+    """A parameter with one number per channel, in a shape that broadcasts with x."""
     return parameter.reshape((-1, *(1,) * (x.value.ndim - 2)))
 
 
 def batch_norm(node: Node, args: Args) -> ErrorBound:
     """BatchNormalization, with the larger error of two ways: as the specification writes it, and as x * factor + rest
     with two numbers per channel. Raises ValueError for training."""
-    x, *rest = (operand(args, place) for place in range(5))
+    x, *rest = (operand(args, index) for index in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
     if node.attributes.get("training_mode") or any(node.outputs[1:]) or node.attributes.get("spatial", 1) != 1:
         raise ValueError
@@ -170,6 +180,7 @@ def batch_norm(node: Node, args: Args) -> ErrorBound:
 
 
 def layer_norm(node: Node, args: Args, squares: bool = False) -> ErrorBound:
+    """LayerNormalization; `squares`: RMSNormalization."""
     x, axis = operand(args, 0), node.attributes.get("axis", -1)
     assert isinstance(axis, int)
     axes, epsilon = tuple(range(axis % x.value.ndim, x.value.ndim)), number(node, "epsilon", 1e-5)
@@ -179,12 +190,14 @@ def layer_norm(node: Node, args: Args, squares: bool = False) -> ErrorBound:
 
 
 def instance_norm(node: Node, args: Args) -> ErrorBound:
+    """InstanceNormalization."""
     x = operand(args, 0)
     made = standard(x, tuple(range(2, x.value.ndim)), number(node, "epsilon", 1e-5))
     return made * channels(operand(args, 1), x) + channels(operand(args, 2), x)
 
 
 def group_norm(node: Node, args: Args) -> ErrorBound:
+    """GroupNormalization."""
     x, groups = operand(args, 0), node.attributes["num_groups"]
     assert isinstance(groups, int)
     parts = x.reshape((x.value.shape[0], groups, -1))
@@ -193,12 +206,14 @@ def group_norm(node: Node, args: Args) -> ErrorBound:
 
 
 def mean_variance(node: Node, args: Args) -> ErrorBound:
+    """MeanVarianceNormalization."""
     axes = node.attributes.get("axes", (0, 2, 3))
     assert isinstance(axes, tuple)
     return standard(operand(args, 0), tuple(int(a) for a in axes), ErrorBound.of(0.0))
 
 
 def lp_norm(node: Node, args: Args) -> ErrorBound:
+    """LpNormalization."""
     x, axis = operand(args, 0), node.attributes.get("axis", -1)
     assert isinstance(axis, int)
     axes = (axis % x.value.ndim,)
@@ -222,6 +237,8 @@ def lrn(node: Node, args: Args) -> ErrorBound:
 def reduction(
     before: Callable[[ErrorBound], ErrorBound], after: Callable[[ErrorBound], ErrorBound], mean: bool = False
 ) -> Rule:
+    """The rule of a reduction: a function before the sum, and one after it."""
+
     def rule(node: Node, args: Args) -> ErrorBound:
         x = before(operand(args, 0))
         axes = node.attributes.get("axes") if len(args) < 2 or args[1] is None else tuple(args[1].value.astype(int))
@@ -244,8 +261,8 @@ def sum_of_products(node: Node, args: Args) -> ErrorBound:
     """The bound of an operator that sums products in any order. It is linear in each input, so the same sums of larger
     magnitudes show the effect of the inputs' errors."""
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
-    value, magnitude, most = (whole(node, [f[place] if f else None for f in forms]) for place in range(3))
-    ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
+    value, magnitude, most = (single_output(node, [f[index] if f else None for f in forms]) for index in range(3))
+    ones = single_output(node, [None if a is None else np.ones_like(a.value) for a in args])
     terms = 2 + max(float(ones.max(initial=0)), _window_size(node, operand(args, 0)))
     return ErrorBound.with_rounding(value, most - magnitude + 2 * terms * UNIT * most)
 
@@ -260,7 +277,8 @@ def _window_size(node: Node, x: ErrorBound) -> int:
     return math.prod(int(n) for n in shape)
 
 
-def whole(node: Node, args: Sequence[Array | None]) -> Array:
+def single_output(node: Node, args: Sequence[Array | None]) -> Array:
+    """The node's one output, computed by qrun. Raises ValueError."""
     made = compute_node(node, args)
     if made is None or len(made) > 1:
         raise ValueError
@@ -270,7 +288,7 @@ def whole(node: Node, args: Sequence[Array | None]) -> Array:
 def largest(node: Node, args: Args) -> ErrorBound:
     """Max pooling: the error of a result is the largest error in its window."""
     x = operand(args, 0)
-    return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))
+    return ErrorBound(single_output(node, [x.value]), single_output(node, [x.error]))
 
 
 def bound_of(node: Node, args: Args) -> ErrorBound | None:
@@ -286,6 +304,7 @@ def bound_of(node: Node, args: Args) -> ErrorBound | None:
 
 
 def _shapes(node: Node) -> bool:
+    """Whether the output depends only on the inputs' shapes."""
     definition = find(node.domain, node.op_type, node.version)
     return definition is not None and definition.form == "shape"
 
@@ -300,18 +319,22 @@ def _move_bounds(node: Node, args: Args) -> ErrorBound | None:
 
 
 def _choose(where: Array, one: ErrorBound, other: ErrorBound) -> ErrorBound:
+    """One value where a condition holds, else the other."""
     return ErrorBound(np.where(where, one.value, other.value), np.where(where, one.error, other.error))
 
 
 def _sigmoid(x: ErrorBound) -> ErrorBound:
+    """The logistic function."""
     return x.through(lambda v: 1 / (1 + np.exp(-v)), off=_off(x))
 
 
 def _tanh(x: ErrorBound) -> ErrorBound:
+    """The hyperbolic tangent."""
     return x.through(np.tanh, off=_off(x))
 
 
 def _erf(x: ErrorBound) -> ErrorBound:
+    """The error function."""
     return x.through(erf, off=_off(x))
 
 
@@ -321,25 +344,30 @@ def _off(x: ErrorBound) -> float:
 
 
 def _softplus(x: ErrorBound) -> ErrorBound:
+    """log(1 + exp(x))."""
     folded = ErrorBound(-np.abs(x.value), x.error)
     return ErrorBound(np.maximum(x.value, 0), x.error) + (ONE + exp(folded)).through(np.log)
 
 
 def _elu(x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
+    """Elu."""
     return _choose(x.value > 0, x, alpha * (exp(_choose(x.value > 0, ErrorBound.of(0.0 * x.value), x)) - ONE))
 
 
 def _celu(x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
+    """Celu."""
     low = _choose(x.value > 0, ErrorBound.of(0.0 * x.value), x)
     return _choose(x.value > 0, x, alpha * (exp(low / alpha) - ONE))
 
 
 def _hard(x: ErrorBound, alpha: ErrorBound, beta: ErrorBound) -> ErrorBound:
+    """HardSigmoid."""
     made = alpha * x + beta
     return ErrorBound(np.clip(made.value, 0, 1), made.error)
 
 
 def _gelu(node: Node, args: Args) -> ErrorBound:
+    """Gelu."""
     x, half = operand(args, 0), ErrorBound.of(0.5)
     if node.attributes.get("approximate", "none") == "tanh":
         inner = ErrorBound.of(math.sqrt(2 / math.pi)) * (x + ErrorBound.of(0.044715) * x * x * x)
@@ -348,6 +376,7 @@ def _gelu(node: Node, args: Args) -> ErrorBound:
 
 
 def _power(node: Node, args: Args) -> ErrorBound:
+    """Pow."""
     base, exponent = operand(args, 0), operand(args, 1)
     if exponent.error.any():
         raise ValueError
@@ -361,6 +390,7 @@ def _power(node: Node, args: Args) -> ErrorBound:
 
 
 def _one(function: Callable[[ErrorBound], ErrorBound]) -> Rule:
+    """The rule of a function of one operand."""
     return lambda node, args: function(operand(args, 0))
 
 
@@ -375,41 +405,49 @@ def _wave(function: Callable[[Any], Any]) -> Rule:
 
 
 def _two(function: Callable[[ErrorBound, ErrorBound], ErrorBound]) -> Rule:
+    """The rule of a function of two operands."""
     return lambda node, args: function(operand(args, 0), operand(args, 1))
 
 
 def _plain(x: ErrorBound) -> ErrorBound:
+    """x."""
     return x
 
 
 def _square(x: ErrorBound) -> ErrorBound:
+    """x * x."""
     return x * x
 
 
 def _tan(x: ErrorBound) -> ErrorBound:
+    """The tangent. Raises ValueError if x has an error."""
     if x.error.any():
         raise ValueError
     return x.through(np.tan)
 
 
 def _log(x: ErrorBound) -> ErrorBound:
+    """The logarithm."""
     return x.through(np.log)
 
 
 def _clip(node: Node, args: Args) -> ErrorBound:
-    value = whole(node, [None if a is None else a.value for a in args])
+    """Clip."""
+    value = single_output(node, [None if a is None else a.value for a in args])
     return ErrorBound(value, operand(args, 0).error)
 
 
 def _concat(node: Node, args: Args) -> ErrorBound:
+    """Concat."""
     values, errors = zip(*((a.value, a.error) for a in args if a is not None), strict=True)
-    return ErrorBound(whole(node, values), whole(node, errors))
+    return ErrorBound(single_output(node, values), single_output(node, errors))
 
 
 def _sum(node: Node, args: Args) -> ErrorBound:
+    """Sum."""
     made = operand(args, 0)
-    for place in range(1, len(args)):
-        made = made + operand(args, place)
+    for index in range(1, len(args)):
+        made = made + operand(args, index)
     return made
 
 

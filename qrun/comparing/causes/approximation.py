@@ -73,6 +73,7 @@ def approximations(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Arra
 
 
 def _horner(coefficients: Sequence[float], x: Array, step: Step) -> Array:
+    """A polynomial by Horner's scheme, highest coefficient first; `step` is the multiply-add."""
     made: Array = np.full_like(x, coefficients[0])
     for c in coefficients[1:]:
         made = step(made, x, _F32(c))
@@ -80,6 +81,7 @@ def _horner(coefficients: Sequence[float], x: Array, step: Step) -> Array:
 
 
 def _tanh(x: Array, step: Step) -> Array:
+    """tanh as a quotient of two polynomials."""
     v = np.clip(x, _F32(-9), _F32(9))
     odd, even = (_horner(part, v * v, step) for part in _TANH)
     return np.asarray(odd * v / even)
@@ -102,6 +104,7 @@ def _exp(x: Array, step: Step) -> Array:
 
 
 def _erf(x: Array, step: Step, end: np.float32) -> Array:
+    """erf as two polynomials; magnitudes above `end` count as `end`."""
     size = np.minimum(np.abs(x), end)
     small = step(_horner(_ERF_SMALL, size * size, step), size, size)
     power = np.maximum(-step(_horner(_ERF_LARGE, size, step), size, size), _F32(-88.3762626647949))
@@ -111,11 +114,13 @@ def _erf(x: Array, step: Step, end: np.float32) -> Array:
 
 
 def _of_erf(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    """Hypotheses of how another runtime approximates Erf."""
     for end in _ERF_ENDS:
         yield f"erf as two polynomials, that of magnitudes above {_ERF_SPLIT:g} in an exponential", _erf(x, step, end)
 
 
 def _of_gelu(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    """Hypotheses of how another runtime approximates Gelu."""
     half, one = _F32(0.5), _F32(1)
     if node.attributes.get("approximate", "none") == "tanh":
         slope, cube = _F32(0.7978845608028654), _F32(0.7978845608028654 * 0.044715)
@@ -126,6 +131,7 @@ def _of_gelu(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
 
 
 def _of_swish(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    """Hypotheses of how another runtime approximates Swish."""
     alpha = node.attributes.get("alpha", 1.0)
     assert isinstance(alpha, float)
     yield _LOGISTIC, x * logistic32(_F32(alpha) * x, step)

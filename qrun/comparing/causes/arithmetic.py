@@ -28,7 +28,7 @@ def share_of_bound(s: Suspect, made: Array) -> float | None:
     limit = _reach(s)
     if limit is None:
         return None
-    apart = _apart(s, made)
+    apart = _distances(s, made)
     finite = np.isfinite(apart)
     if not (apart[finite] <= np.broadcast_to(limit, apart.shape)[finite]).all():
         return None
@@ -43,12 +43,12 @@ def rounds_alike(s: Suspect, made: Array) -> bool:
     """Can float32 steps round the real value of this node to the codes `made`? True if the real value is not known."""
     if s.exact is None or made.shape != s.exact.shape or not is_integer(made.dtype):
         return True
-    apart, limit = _apart(s, made), _reach(s)
+    apart, limit = _distances(s, made), _reach(s)
     beside = np.maximum(_BESIDE_TIE, 0.0 if limit is None else limit)
     return bool((apart[np.isfinite(apart)] <= np.broadcast_to(beside, apart.shape)[np.isfinite(apart)]).all())
 
 
-def _apart(s: Suspect, made: Array) -> Array:
+def _distances(s: Suspect, made: Array) -> Array:
     """Distances of `made` from the exact result: in steps for integers, in codes for float8, else absolute. If the real
     value is known, integers are measured from it, less the half step of rounding."""
     if is_integer(s.mine.dtype):
@@ -373,4 +373,5 @@ def _snap(values: Array) -> Array:
 
 
 def _text(zero: Array) -> str:
+    """A zero point in words."""
     return f"{int(zero)}" if not zero.ndim else f"of each channel ({int(zero.reshape(-1)[0])}, ...)"

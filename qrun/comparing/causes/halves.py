@@ -111,11 +111,13 @@ def _in_float32(node: Node) -> Node:
 
 
 def _float32(node: Node, args: Sequence[Any]) -> Array | None:
+    """The node's one output in float32; None if it cannot be computed."""
     made = compute_node(node, args)
     return made[0] if made is not None and len(made) == 1 else None
 
 
 def _bound(node: Node, args: Sequence[Any]) -> ErrorBound | None:
+    """The node's result with bounds of its error; None if there is no formula."""
     return bound_of(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.nearly(a) for a in args])
 
 

@@ -44,6 +44,7 @@ def parts(s: Suspect) -> Iterator[MatrixProduct]:
 
 
 def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Iterator[MatrixProduct]:
+    """A convolution as matrix products, one for each image and group."""
     if x is None or w is None:
         return
     a: dict[str, Any] = dict(s.node.attributes)
@@ -90,6 +91,7 @@ def add_to_sums(s: Suspect, change: Array, arith: Arith) -> Array | None:
 
 
 def _int32(values: Array) -> Array:
+    """Wrap int64 sums to int32."""
     return np.asarray(values.astype(np.int64).astype(np.int32))
 
 
@@ -181,6 +183,7 @@ class PairLosses:
         return change
 
     def add(self, change: Array, pairs: int) -> None:
+        """Add the change of results that `pairs` saturated pairs make."""
         if pairs:
             self.changes.append(change)
             self.pairs += pairs
@@ -214,6 +217,7 @@ def _lost_by_convolution(s: Suspect, losses: PairLosses) -> Array:
 
 
 def _channels_last(s: Suspect) -> bool:
+    """Whether a QLinearConv has its channels last."""
     return s.is_op("QLinearConv") and bool(s.node.attributes.get("channels_last")) and s.mine.ndim > 2
 
 

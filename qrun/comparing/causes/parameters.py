@@ -36,6 +36,7 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
+    """Hypotheses: the scales are applied along another axis."""
     scale = s.args[1]
     axis = s.node.attributes.get("axis", 1)
     if scale is None or scale.size < 2 or not isinstance(axis, int):
@@ -91,8 +92,8 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
 
     To do: Fold the parameter into another one, such as the bias, or remove it; report it to the runtime.
     """
-    for place, param in enumerate(s.definition.inputs if s.definition else ()):
-        array = s.args[place] if place < len(s.args) else None
+    for index, param in enumerate(s.definition.inputs if s.definition else ()):
+        array = s.args[index] if index < len(s.args) else None
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
@@ -171,6 +172,7 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _difference(s: Suspect) -> Iterator[Hypothesis]:
+    """Hypothesis: x - x_zero_point wraps in int32."""
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or zero is None or x.dtype != np.int32:
         return
@@ -200,6 +202,7 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
+    """Hypotheses of what DynamicQuantizeLinear makes of an input of zeros."""
     if not s.is_op("DynamicQuantizeLinear") or s.args[0] is None or np.any(s.args[0]):
         return
     values = {np.dtype(np.float32): (1 / 255, 0.0, np.nan), np.dtype(np.uint8): (0, 128, 255)}
@@ -229,6 +232,7 @@ def _ends(s: Suspect) -> list[float]:
 
 
 def _largest(dtype: np.dtype[Any]) -> float:
+    """The largest number of a float type."""
     info: Any = ml_dtypes.finfo
     return float(info(dtype).max)
 

@@ -75,7 +75,7 @@ def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
 
 def _known_orders(s: Suspect) -> Iterator[Hypothesis]:
     """Recompute the node in onnxruntime's order, once with the second input stored and once not, and in F1's order."""
-    turned = tuple(place == 1 and not stored for place, stored in enumerate(s.stored))
+    turned = tuple(index == 1 and not stored for index, stored in enumerate(s.stored))
     tried: tuple[tuple[Arith, tuple[bool, ...], str], ...] = (
         ("ort", s.stored, "onnxruntime's"),
         ("ort", turned, "onnxruntime's"),
@@ -103,6 +103,7 @@ def _share_of_any_order(s: Suspect) -> float | None:
 
 
 def _terms(s: Suspect) -> int:
+    """The number of terms of each sum of the node."""
     a, b = s.args[0], s.args[1] if len(s.args) > 1 else None
     assert a is not None
     if s.is_op("GlobalAveragePool", "ReduceMean", "ReduceSum"):
@@ -128,7 +129,7 @@ def _sizes(s: Suspect) -> Array | None:
     if s.is_op("MatMulNBits"):
         return block_sizes(s)
     places = SUMS[s.node.op_type] or range(len(s.args))
-    return _compute_output(s, [np.abs(a) if a is not None and place in places else a for place, a in enumerate(s.args)])
+    return _compute_output(s, [np.abs(a) if a is not None and index in places else a for index, a in enumerate(s.args)])
 
 
 def block_sizes(s: Suspect) -> Array:
@@ -143,6 +144,7 @@ def block_sizes(s: Suspect) -> Array:
 
 
 def _compute_output(s: Suspect, args: Sequence[Array | None]) -> Array | None:
+    """The node's output for other inputs; alpha and beta are taken as positive."""
     factors = {k: abs(v) for k, v in s.node.attributes.items() if k in ("alpha", "beta") and isinstance(v, float)}
     outputs = compute_node(replace(s.node, attributes={**s.node.attributes, **factors}), args)
     return None if outputs is None else outputs[s.node.outputs.index(s.tensor)]

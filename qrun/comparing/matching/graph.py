@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from qrun.comparing.differences import integral
+from qrun.comparing.differences import is_integral
 from qrun.comparing.matching.operators import is_dequantize, is_quantize, unfold
 from qrun.comparing.matching.products import SUMS, NativeProducts
 from qrun.comparing.sides import Values
@@ -62,37 +62,39 @@ class Reals:
         self.producers: dict[str, int] = {}
         self._constants: dict[str, Array | None] = {}
         self.readers: dict[str, list[Read]] = {}
-        for place, node in enumerate(self.nodes):
-            self._take(place, node)
-        for place, output in enumerate(model.outputs):
+        for index, node in enumerate(self.nodes):
+            self._take(index, node)
+        for index, output in enumerate(model.outputs):
             source = self.sources.get(output.name)
             if source is not None:
-                self.readers.setdefault(source.value, []).append(Read(-1, place, source.path))
+                self.readers.setdefault(source.value, []).append(Read(-1, index, source.path))
 
-    def _take(self, place: int, node: Node) -> None:
-        self.producers.update((name, place) for name in node.outputs if name)
+    def _take(self, index: int, node: Node) -> None:
+        """Note what a node does to the real tensors: pass one on, quantize it, or compute a new one."""
+        self.producers.update((name, index) for name in node.outputs if name)
         if all(self.is_constant(name) for name in node.inputs) and not any(node.subgraphs):
             return
         source = self.sources.get(node.inputs[0]) if node.inputs else None
         if is_quantize(node) and source is not None and all(map(self.is_constant, node.inputs[1:])):
-            self._pass_source(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
+            self._pass_source(node.outputs[0], Source(source.value, (*source.path, index)), codes=True)
         elif _is_dynamic(node) and source is not None:
-            self._pass_source(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
+            self._pass_source(node.outputs[0], Source(source.value, (*source.path, index)), codes=True)
             self.sources.update((name, Source(name)) for name in node.outputs[1:])
         elif (is_dequantize(node) and source is not None and self._undoes(node, source)) or (
             _is_alias(node) and source is not None and len(list(filter(None, node.outputs))) == 1
         ):
             self._pass_source(node.outputs[0], source)
         else:
-            self.operators.append(place)
-            for at, read in self.inputs(place):
-                self.readers.setdefault(read.value, []).append(Read(place, at, read.path))
+            self.operators.append(index)
+            for at, read in self.inputs(index):
+                self.readers.setdefault(read.value, []).append(Read(index, at, read.path))
             for name in filter(None, node.outputs):
-                self.made[name] = place
+                self.made[name] = index
                 self.sources[name] = Source(name)
                 self.names[Source(name)] = name
 
     def _pass_source(self, name: str, source: Source, codes: bool = False) -> None:
+        """Let a tensor stand for the same real tensor as another; `codes`: as its codes."""
         self.sources[name] = source
         (self.codes if codes else self.names).setdefault(source, name)
 
@@ -112,6 +114,7 @@ class Reals:
         return all(self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True))
 
     def _same(self, a: str, b: str) -> bool:
+        """Whether two scales or zero points hold the same numbers."""
         if a == b:
             return True
         first, second = (self.constant(name) if name else np.zeros(()) for name in (a, b))
@@ -151,10 +154,10 @@ class Reals:
 
     def factors_of(self, name: str) -> tuple[str, ...]:
         """The model's constants whose product a constant of the unfolded nodes is; () for a constant of the model."""
-        place = self.producers.get(name)
-        if place is None or name in self.model.constants:
+        index = self.producers.get(name)
+        if index is None or name in self.model.constants:
             return ()
-        node = self.nodes[place]
+        node = self.nodes[index]
         if node.op_type != "Mul":
             return self.factors_of(node.inputs[0]) if node.inputs else ()
         inner = [self.factors_of(part) or (self.own_name(part),) for part in node.inputs]
@@ -162,19 +165,21 @@ class Reals:
 
     def own_name(self, name: str) -> str:
         """The name of the model's constant from which the unfolded nodes make the constant `name`."""
-        while name and name not in self.model.constants and (place := self.producers.get(name)) is not None:
-            if not self.nodes[place].inputs:
+        while name and name not in self.model.constants and (index := self.producers.get(name)) is not None:
+            if not self.nodes[index].inputs:
                 break
-            name = self.nodes[place].inputs[0]
+            name = self.nodes[index].inputs[0]
         return name
 
     def _is_coded(self, name: str) -> bool:
+        """Whether a constant is an 8-bit tensor."""
         value = self.model.constants.get(name)
-        return value is not None and value.size > 1 and value.dtype.itemsize == 1 and integral(value.dtype)
+        return value is not None and value.size > 1 and value.dtype.itemsize == 1 and is_integral(value.dtype)
 
     # Constants
 
     def is_constant(self, name: str) -> bool:
+        """Whether a tensor is constant, or computed from constants."""
         if not name or name in self.model.constants:
             return name not in self.sources
         return name in self.producers and name not in self.sources
@@ -186,19 +191,19 @@ class Reals:
         if name in self.model.constants:
             return self.model.constants[name]
         if name not in self._constants:
-            place = self.producers[name]
-            made = self.compute(place, [self.constant(i) for i in self.nodes[place].inputs])
-            self._constants.update(zip(self.nodes[place].outputs, made, strict=False))
+            index = self.producers[name]
+            made = self.compute(index, [self.constant(i) for i in self.nodes[index].inputs])
+            self._constants.update(zip(self.nodes[index].outputs, made, strict=False))
         return self._constants[name]
 
     def quantized_constant(self, name: str) -> int | None:
         """The place of the DequantizeLinear from which a constant is computed; None if there is none."""
-        place = self.producers.get(name)
-        while place is not None and name not in self.sources:
-            if is_dequantize(self.nodes[place]):
-                return place
-            name = self.nodes[place].inputs[0] if self.nodes[place].inputs else ""
-            place = self.producers.get(name)
+        index = self.producers.get(name)
+        while index is not None and name not in self.sources:
+            if is_dequantize(self.nodes[index]):
+                return index
+            name = self.nodes[index].inputs[0] if self.nodes[index].inputs else ""
+            index = self.producers.get(name)
         return None
 
     # Values
@@ -223,23 +228,23 @@ class Reals:
         """The name of the tensor that holds a value after its own quantizers (`rounds`)."""
         return self.names.get(Source(value, self.rounds.get(value, ())), value)
 
-    def inputs(self, place: int) -> Iterator[tuple[int, Source]]:
+    def inputs(self, index: int) -> Iterator[tuple[int, Source]]:
         """The inputs of an operator that are not constant: their positions and contents."""
-        for at, name in enumerate(self.nodes[place].inputs):
+        for at, name in enumerate(self.nodes[index].inputs):
             if name in self.sources:
                 yield at, self.sources[name]
 
-    def constant_inputs(self, place: int) -> list[str]:
+    def constant_inputs(self, index: int) -> list[str]:
         """The names of an operator's constant inputs."""
-        return [name for name in self.nodes[place].inputs if name and self.is_constant(name)]
+        return [name for name in self.nodes[index].inputs if name and self.is_constant(name)]
 
     # Computing
 
-    def compute(self, place: int, args: Sequence[Array | None], around: Values | None = None) -> tuple[Array, ...]:
+    def compute(self, index: int, args: Sequence[Array | None], around: Values | None = None) -> tuple[Array, ...]:
         """Compute the outputs of a node. around: outer values that its subgraphs read. Raises RunError."""
-        node = self.nodes[place]
+        node = self.nodes[index]
         if node.op_type in SUMS:
-            return self._products.run(place, node, args, [self.is_constant(name) for name in node.inputs], self.budget)
+            return self._products.run(index, node, args, [self.is_constant(name) for name in node.inputs], self.budget)
         try:
             bodies = bodies_of(self.model, node, around or {}, self.budget) if any(node.subgraphs) else {}
             return _call(node, args, self.budget, bodies)
@@ -255,31 +260,34 @@ class Reals:
 
     def pass_through(self, array: Array, path: Iterable[int]) -> Array:
         """Quantize and dequantize an array with each quantizer of `path` in turn."""
-        for place in path:
-            node = self.nodes[place]
+        for index in path:
+            node = self.nodes[index]
             if _is_dynamic(node):
-                codes, scale, zero = self.compute(place, [array])
+                codes, scale, zero = self.compute(index, [array])
             else:
                 scale, zero = (self.constant(name) for name in _pair(node.inputs[1:]))  # type: ignore[assignment]
-                (codes,) = self.compute(place, [array, *(scale, zero)[: len(node.inputs) - 1]])
+                (codes,) = self.compute(index, [array, *(scale, zero)[: len(node.inputs) - 1]])
             array = _dequantize(codes, scale, zero, node)
         return array
 
-    def dequantize(self, codes: Array, place: int) -> Array:
-        """Dequantize codes that the quantizer at `place` made."""
-        scale, zero = (self.constant(name) for name in _pair(self.nodes[place].inputs[1:]))
-        return _dequantize(codes, scale, zero, self.nodes[place])
+    def dequantize(self, codes: Array, index: int) -> Array:
+        """Dequantize codes that the quantizer at `index` made."""
+        scale, zero = (self.constant(name) for name in _pair(self.nodes[index].inputs[1:]))
+        return _dequantize(codes, scale, zero, self.nodes[index])
 
 
 def _pair(names: Sequence[str]) -> tuple[str, str]:
+    """The first two names; "" for missing ones."""
     return (*names, "", "")[0], (*names, "", "")[1]
 
 
 def _is_dynamic(node: Node) -> bool:
+    """Whether a node is a DynamicQuantizeLinear."""
     return node.op_type == "DynamicQuantizeLinear" and not node.domain
 
 
 def _is_alias(node: Node) -> bool:
+    """Whether a node only passes its input on."""
     if node.domain:
         return False
     if node.op_type == "Cast":
@@ -297,6 +305,7 @@ def _dequantize(codes: Array, scale: Array | None, zero: Array | None, quantizer
 def _call(
     node: Node, args: Sequence[Array | None], budget: Budget | None = None, bodies: Mapping[str, Body] | None = None
 ) -> tuple[Array, ...]:
+    """Run a node's reference kernel."""
     definition = find(node.domain, node.op_type, node.version)
     assert definition is not None, node.op
     wanted = tuple(bool(name) for name in node.outputs)
@@ -322,17 +331,17 @@ def region(reals: Reals, value: str, known: set[str]) -> Region:
     whole, pending = True, [value]
     while pending:
         at = pending.pop()
-        place = reals.made.get(at)
-        if place is None:
+        index = reals.made.get(at)
+        if index is None:
             whole = whole and at == value
             continue
-        if place in found:
+        if index in found:
             continue
-        found.add(place)
-        for _, source in reals.inputs(place):
+        found.add(index)
+        for _, source in reals.inputs(index):
             if source.value in known and source.value != value:
                 inputs[source.value] = None
             else:
                 pending.append(source.value)
-    inside = any(any(reals.nodes[place].subgraphs) for place in found)  # which may read anything
+    inside = any(any(reals.nodes[index].subgraphs) for index in found)  # which may read anything
     return Region(tuple(sorted(found)), tuple(inputs), whole and not inside)

@@ -39,10 +39,10 @@ def kind(node: Node) -> str:
     return f"{node.domain}::{name}" if node.domain else name
 
 
-def is_absorbed(reals: Reals, place: int) -> bool:
+def is_absorbed(reals: Reals, index: int) -> bool:
     """May another model have merged this operator into the one before: into its range, its weights or its bias?"""
-    node = reals.nodes[place]
-    return not node.domain and kind(node) in _ABSORBED and len(list(reals.inputs(place))) == 1
+    node = reals.nodes[index]
+    return not node.domain and kind(node) in _ABSORBED and len(list(reals.inputs(index))) == 1
 
 
 def likeness(a: Reals, first: int, b: Reals, second: int) -> float | None:
@@ -89,10 +89,10 @@ def agreement(a: Reals, first: int, b: Reals, second: int) -> float:
     return sum(equal) / len(equal) if equal else 1.0
 
 
-def _weights(reals: Reals, place: int) -> Array | None:
-    """The largest float constant of the operator at `place`: of products and convolutions with output channels first,
+def _weights(reals: Reals, index: int) -> Array | None:
+    """The largest float constant of the operator at `index`: of products and convolutions with output channels first,
     else [1, n]. None if it has at most one number."""
-    node = reals.nodes[place]
+    node = reals.nodes[index]
     constants = ((reals.constant(name), at) for at, name in enumerate(node.inputs))
     found = [(value, at) for value, at in constants if value is not None and value.dtype.kind == "f"]
     if not found:
@@ -148,10 +148,12 @@ class Left:
 
     @property
     def holder(self) -> str | None:
+        """The operator that the unmatched node is computed inside of; None if there is none."""
         return self.inside or None
 
     @property
     def why(self) -> str:
+        """Why the node has no counterpart."""
         other = "quantized" if self.side == "reference" else "reference"
         if self.inside:
             return f"computed inside {self.inside}"
@@ -189,6 +191,7 @@ class _Matcher:
         self.skipped: set[int] = set()
 
     def run(self) -> Matching:
+        """Match until nothing changes."""
         done = -1
         while done != len(self.starts) + len(self.pairs):
             done = len(self.starts) + len(self.pairs)
@@ -200,29 +203,32 @@ class _Matcher:
     # Pairing operators
 
     def _forward(self) -> None:
-        for place in self.b.operators:
-            if place in self.pairs or place in self.skipped:
+        """Match operators of the second model whose inputs are all matched."""
+        for index in self.b.operators:
+            if index in self.pairs or index in self.skipped:
                 continue
-            inputs = [source.value for _, source in self.b.inputs(place)]
+            inputs = [source.value for _, source in self.b.inputs(index)]
             if not inputs or any(value not in self.starts for value in inputs):
                 continue
-            found = self._best(place, inputs)
+            found = self._best(index, inputs)
             if found is not None:
-                self._pair(place, found[0], "weights" if found[1] >= ALIKE else "operator")
-            elif (other := self._replacement(place, inputs)) is not None:
-                self._pair(place, other, "operator")
-            elif is_absorbed(self.b, place):
-                self.skipped.add(place)
-                self._start(self.b.nodes[place].outputs[0], self.starts[inputs[0]], self.how[inputs[0]])
+                self._pair(index, found[0], "weights" if found[1] >= ALIKE else "operator")
+            elif (other := self._replacement(index, inputs)) is not None:
+                self._pair(index, other, "operator")
+            elif is_absorbed(self.b, index):
+                self.skipped.add(index)
+                self._start(self.b.nodes[index].outputs[0], self.starts[inputs[0]], self.how[inputs[0]])
 
-    def _pair(self, place: int, other: int, how: str) -> None:
-        self.pairs[place] = other
+    def _pair(self, index: int, other: int, how: str) -> None:
+        """Match operator `index` of the second model with `other` of the first, and their outputs."""
+        self.pairs[index] = other
         self.taken.add(other)
-        for mine, theirs in zip(self.b.nodes[place].outputs, self.a.nodes[other].outputs, strict=False):
+        for mine, theirs in zip(self.b.nodes[index].outputs, self.a.nodes[other].outputs, strict=False):
             if mine and theirs:
                 self._start(mine, theirs, how)
 
     def _start(self, value: str, other: str, how: str) -> None:
+        """Match a tensor of the second model with one of the first; `how`: by what."""
         if value not in self.starts:
             self.starts[value], self.how[value] = other, how
 
@@ -240,40 +246,40 @@ class _Matcher:
                         pending.append(output)
         return found
 
-    def _best(self, place: int, inputs: Sequence[str]) -> tuple[int, float] | None:
+    def _best(self, index: int, inputs: Sequence[str]) -> tuple[int, float] | None:
         """The operator of the first model that best matches this one, and the likeness of their constants; or None."""
         able = [self._may_be(value) for value in inputs]
-        swap = kind(self.b.nodes[place]) in COMMUTATIVE
+        swap = kind(self.b.nodes[index]) in COMMUTATIVE
         choices = [other for choice in (able if swap else able[:1]) for other in choice]
         reads = {read.operator: None for other in choices for read in self.a.readers.get(other, ())}
         ranked = []
         for other in reads:
-            if other < 0 or other in self.taken or kind(self.a.nodes[other]) != kind(self.b.nodes[place]):
+            if other < 0 or other in self.taken or kind(self.a.nodes[other]) != kind(self.b.nodes[index]):
                 continue
-            if not can_be(self.a, other, self.b, place):
+            if not can_be(self.a, other, self.b, index):
                 continue
             depth = self._depth(other, able, swap)
             if depth is None:
                 continue
-            alike = likeness(self.a, other, self.b, place)
-            if alike is not None and alike < ALIKE and is_absorbed(self.b, place):
+            alike = likeness(self.a, other, self.b, index)
+            if alike is not None and alike < ALIKE and is_absorbed(self.b, index):
                 continue
-            hint = self.a.nodes[other].outputs[0] in self.b.nodes[place].outputs[0]
+            hint = self.a.nodes[other].outputs[0] in self.b.nodes[index].outputs[0]
             likely = round(0.5 if alike is None else alike, 2)
-            ranked.append(((likely, -depth, agreement(self.a, other, self.b, place), hint), -other, alike or 0.0))
+            ranked.append(((likely, -depth, agreement(self.a, other, self.b, index), hint), -other, alike or 0.0))
         if not ranked:
             return None
         _, other, alike = max(ranked)
         return -other, alike
 
-    def _replacement(self, place: int, inputs: Sequence[str]) -> int | None:
+    def _replacement(self, index: int, inputs: Sequence[str]) -> int | None:
         """Another activation function in place of this one, if each is the only reader of the matched value."""
         reads = [self.b.readers[inputs[0]], self.a.readers.get(self.starts[inputs[0]], [])]
         if len(inputs) != 1 or any(len(found) != 1 for found in reads):
             return None
         other = reads[1][0].operator
         free = other >= 0 and other not in self.taken
-        return other if free and are_activations(self.a.nodes[other], self.b.nodes[place]) else None
+        return other if free and are_activations(self.a.nodes[other], self.b.nodes[index]) else None
 
     def _depth(self, other: int, able: Sequence[dict[str, int]], swap: bool) -> int | None:
         """The number of absorbed operators that these inputs imply if they are those of `other`; None if impossible."""
@@ -293,23 +299,25 @@ class _Matcher:
     def _anchor(self) -> bool:
         """Pair the first operator whose weights match exactly one free operator. Returns whether there was one."""
         free = [o for o in self.a.operators if o not in self.taken]
-        for place in self.b.operators:
-            if place in self.pairs or place in self.skipped or not self._is_weighty(place):
+        for index in self.b.operators:
+            if index in self.pairs or index in self.skipped or not self._is_weighty(index):
                 continue
-            node = self.b.nodes[place]
+            node = self.b.nodes[index]
             able = [o for o in free if kind(self.a.nodes[o]) == kind(node)]
-            alike = sorted(((likeness(self.a, o, self.b, place) or 0.0, o) for o in able), reverse=True)
+            alike = sorted(((likeness(self.a, o, self.b, index) or 0.0, o) for o in able), reverse=True)
             if alike and alike[0][0] >= ALIKE and (len(alike) < 2 or alike[1][0] < alike[0][0] - _CLEAR):
-                self._pair(place, alike[0][1], "weights")
-                self._pair_inputs(place, alike[0][1])
+                self._pair(index, alike[0][1], "weights")
+                self._pair_inputs(index, alike[0][1])
                 return True
         return False
 
-    def _is_weighty(self, place: int) -> bool:
-        return any((c := self.b.constant(n)) is not None and c.size >= _ENOUGH for n in self.b.constant_inputs(place))
+    def _is_weighty(self, index: int) -> bool:
+        """Whether an operator has a large constant."""
+        return any((c := self.b.constant(n)) is not None and c.size >= _ENOUGH for n in self.b.constant_inputs(index))
 
-    def _pair_inputs(self, place: int, other: int) -> None:
-        mine, theirs = ([s.value for _, s in r.inputs(p)] for r, p in ((self.b, place), (self.a, other)))
+    def _pair_inputs(self, index: int, other: int) -> None:
+        """Match the inputs of two matched operators."""
+        mine, theirs = ([s.value for _, s in r.inputs(p)] for r, p in ((self.b, index), (self.a, other)))
         if len(mine) == len(theirs):
             for value, counterpart in zip(mine, theirs, strict=True):
                 self._take_back(value, counterpart)
@@ -317,13 +325,13 @@ class _Matcher:
 
     def _take_back(self, value: str, counterpart: str) -> None:
         """Pair a skipped operator after all, if a reader shows that it corresponds to the maker of `counterpart`."""
-        place, other = self.b.made.get(value), self.a.made.get(counterpart)
-        if place not in self.skipped or other is None or other in self.taken or self.starts[value] == counterpart:
+        index, other = self.b.made.get(value), self.a.made.get(counterpart)
+        if index not in self.skipped or other is None or other in self.taken or self.starts[value] == counterpart:
             return
-        if kind(self.b.nodes[place]) == kind(self.a.nodes[other]):
-            self.skipped.remove(place)
+        if kind(self.b.nodes[index]) == kind(self.a.nodes[other]):
+            self.skipped.remove(index)
             del self.starts[value]
-            self._pair(place, other, "reader")
+            self._pair(index, other, "reader")
 
     def _backward(self) -> None:
         """Pair operators backwards, from the graph's outputs and from values matched by their readers, through the
@@ -334,14 +342,14 @@ class _Matcher:
         seen = set()
         while pending:
             value, other = pending.pop()
-            place, counterpart = self.b.made.get(value), self.a.made.get(other)
-            if place is None or counterpart is None or (value, other) in seen or place in self.pairs:
+            index, counterpart = self.b.made.get(value), self.a.made.get(other)
+            if index is None or counterpart is None or (value, other) in seen or index in self.pairs:
                 continue
             seen.add((value, other))
-            if kind(self.b.nodes[place]) == kind(self.a.nodes[counterpart]) and counterpart not in self.taken:
-                self._pair(place, counterpart, "reader")
-                self._pair_inputs(place, counterpart)
-                pending += [(s.value, self.starts[s.value]) for _, s in self.b.inputs(place) if s.value in self.starts]
+            if kind(self.b.nodes[index]) == kind(self.a.nodes[counterpart]) and counterpart not in self.taken:
+                self._pair(index, counterpart, "reader")
+                self._pair_inputs(index, counterpart)
+                pending += [(s.value, self.starts[s.value]) for _, s in self.b.inputs(index) if s.value in self.starts]
             elif is_absorbed(self.a, counterpart):
                 pending.append((value, next(s.value for _, s in self.a.inputs(counterpart))))
         for value, other in ends:
@@ -351,8 +359,8 @@ class _Matcher:
         """Pairs of output values with the same name, or, if the names differ, at the same position."""
         mine, theirs = self.b.model.outputs, self.a.model.outputs
         by_name = {v.name for v in mine} == {v.name for v in theirs}
-        for place, output in enumerate(mine):
-            name = output.name if by_name else theirs[place].name if place < len(theirs) else ""
+        for index, output in enumerate(mine):
+            name = output.name if by_name else theirs[index].name if index < len(theirs) else ""
             if name in self.a.sources and output.name in self.b.sources:
                 yield self.b.sources[output.name].value, self.a.sources[name].value
 
@@ -374,6 +382,7 @@ class _Matcher:
         return Matching(matches, left, self.pairs)
 
     def _choose(self, value: str, outputs: dict[str, str]) -> str:
+        """The tensor of the first model that fits a tensor best: the one that readers agree on."""
         able = self._may_be(value)
         votes: Counter[str] = Counter()
         if outputs.get(value) in able:
@@ -390,6 +399,7 @@ class _Matcher:
         return at
 
     def _is_free(self, operator: int) -> bool:
+        """Whether an operator may be absorbed by another."""
         return operator >= 0 and operator not in self.taken and is_absorbed(self.a, operator)
 
     def _unmatched(self, matches: Sequence[Match], side: str) -> Iterator[Left]:
@@ -399,17 +409,17 @@ class _Matcher:
         inside: dict[int, Match] = {}
         for value, found in known.items():
             places = region(reals, value, set(known)).operators
-            if sum(not is_absorbed(reals, place) for place in places) < 2:
-                inside |= {place: found for place in places if place not in inside}
-        for value, place in reals.made.items():
+            if sum(not is_absorbed(reals, index) for index in places) < 2:
+                inside |= {index: found for index in places if index not in inside}
+        for value, index in reals.made.items():
             if value in known or not reals.readers.get(value):
                 continue
-            yield Left(side, value, reals.nodes[place].index, _label(other, inside.get(place), side))
+            yield Left(side, value, reals.nodes[index].index, _label(other, inside.get(index), side))
 
 
 def _label(reals: Reals, holder: Match | None, side: str) -> str:
     """The label of the node of `reals` that makes the matched value; "" for no match."""
     if holder is None:
         return ""
-    place = reals.made.get(holder.value if side == "reference" else holder.other)
-    return "the graph input" if place is None else reals.nodes[place].label
+    index = reals.made.get(holder.value if side == "reference" else holder.other)
+    return "the graph input" if index is None else reals.nodes[index].label

@@ -25,6 +25,7 @@ class NodeWriter:
         self._names = set(model.constants) | {n for node in model.nodes for n in (*node.inputs, *node.outputs)}
 
     def name(self, base: str) -> str:
+        """A new tensor name."""
         name, number = base, 1
         while name in self._names:
             name, number = f"{base}~{number}", number + 1
@@ -72,6 +73,7 @@ class NodeWriter:
         return self.make(node, "Reshape", 14, (name, shape))
 
     def number(self, node: Node, value: Array) -> str:
+        """Write a Constant; returns its name."""
         return self.make(node, "Constant", 13, (), attributes={"value": value})
 
     def round(self, node: Node, real: str, scale: str, zero: str, output: str) -> bool:
@@ -83,10 +85,12 @@ class NodeWriter:
 
 
 def is_quantize(node: Node) -> bool:
+    """Whether a node is a QuantizeLinear."""
     return node.op_type == "QuantizeLinear" and node.domain in DOMAINS and len(node.inputs) > 1
 
 
 def is_dequantize(node: Node) -> bool:
+    """Whether a node is a DequantizeLinear."""
     return node.op_type == "DequantizeLinear" and node.domain in DOMAINS and len(node.inputs) > 1
 
 
@@ -145,6 +149,7 @@ def _write_move(writer: NodeWriter, node: Node) -> bool:
 
 
 def _inputs(node: Node, count: int) -> tuple[str, ...]:
+    """The first `count` inputs; "" for missing ones."""
     return (*node.inputs, *[""] * count)[:count]
 
 
@@ -154,7 +159,7 @@ def _write_quantized(writer: NodeWriter, node: Node) -> bool:
     if definition is None or definition.op_type == "Identity" or node.attributes.get("channels_last", 0):
         return False
     given = [q for _, q in found if q]
-    if any(q.form == "row" for q in given) and any(_wide(writer, q) for q in given):
+    if any(q.form == "row" for q in given) and any(_has_matrix_scale(writer, q) for q in given):
         return False
     real = [_dequantize(writer, node, q) if q else name for name, q in found]
     if b and b.integer:
@@ -171,16 +176,18 @@ def _write_quantized(writer: NodeWriter, node: Node) -> bool:
 
 
 def _parameters(q: Quantizer) -> tuple[str, str]:
+    """The names of scale and zero point."""
     return q.scale.tensor if q.scale else "", q.zero_point.tensor if q.zero_point else ""
 
 
 def _dequantize(writer: NodeWriter, node: Node, q: Quantizer) -> str:
+    """Write the real value of a quantized input; returns its name."""
     scale, zero = _parameters(q)
     axis = {} if q.form == "tensor" else {"axis": parameter_axis(node, q.form)}
     return writer.real(node, q.tensor.tensor, scale, zero, **axis)
 
 
-def _wide(writer: NodeWriter, q: Quantizer) -> bool:
+def _has_matrix_scale(writer: NodeWriter, q: Quantizer) -> bool:
     """Is the scale a constant of more than one axis?"""
     value = writer.model.constant(_parameters(q)[0])
     return value is not None and value.ndim > 1
@@ -281,6 +288,7 @@ def _match_rescaling(model: Model, node: Node, a: str) -> tuple[Node, str, str, 
 
 
 def _factors(model: Model, name: str) -> tuple[str, ...]:
+    """The factors of a product of scales, or the scale itself."""
     node = model.producers.get(name)
     return node.inputs if node is not None and node.op_type == "Mul" and not node.domain else (name,)
 

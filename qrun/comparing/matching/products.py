@@ -43,18 +43,19 @@ class NativeProducts:
         self._bound: dict[int, list[BoundNode]] = {}
 
     def run(
-        self, place: int, node: Node, args: Sequence[Array | None], fixed: Sequence[bool], budget: Budget
+        self, index: int, node: Node, args: Sequence[Array | None], fixed: Sequence[bool], budget: Budget
     ) -> tuple[Array, ...]:
         """Run a node and return its outputs. fixed: for each input, is it a constant? Raises RunError."""
         names = tuple(["" if array is None else f"{at}" for at, array in enumerate(args)])
         constants = {name: array for name, array, f in zip(names, args, fixed, strict=False) if f and array is not None}
-        bound = self._bind(place, node, names, constants)
+        bound = self._bind(index, node, names, constants)
         values = {name: array for name, array in zip(bound.step.node.inputs, args, strict=True) if array is not None}
         made, _ = compute_step(bound.step, bound.model, values, Run("exact", budget, False, bound.natives, Clock(), {}))
         return tuple(made)
 
-    def _bind(self, place: int, node: Node, names: tuple[str, ...], constants: Mapping[str, Array]) -> BoundNode:
-        kept = self._bound.setdefault(place, [])
+    def _bind(self, index: int, node: Node, names: tuple[str, ...], constants: Mapping[str, Array]) -> BoundNode:
+        """The node with its constants and native kernels; the last few are kept."""
+        kept = self._bound.setdefault(index, [])
         for at, found in enumerate(kept):
             stored = found.model.constants
             alike = found.step.node.inputs == names and stored.keys() == constants.keys()
@@ -70,6 +71,7 @@ class NativeProducts:
 
     @cached_property
     def _engine(self) -> Engine | None:
+        """The native engine; None if it cannot be used."""
         try:
             return make_engine("", True, usable_cpus())
         except QrunError:

@@ -12,7 +12,7 @@ from qrun.comparing.differences import ErrorSums, decibels
 from qrun.comparing.ranking.faults import Correction
 from qrun.comparing.ranking.groups import Mixed
 from qrun.comparing.ranking.local import Watch
-from qrun.comparing.ranking.rank import Cost, comparable, mean_ratio
+from qrun.comparing.ranking.rank import Cost, mean_ratio, numbers_or_zeros
 from qrun.comparing.sides import Values
 from qrun.declare import grouped
 from qrun.declare.frozen import changeable, frozen, keys
@@ -105,10 +105,12 @@ class OperatorCost:
 
     @property
     def full_domain(self) -> str:
+        """The domain, "ai.onnx" written out."""
         return self.domain or "ai.onnx"
 
     @property
     def name(self) -> str:
+        """The operator, with its domain unless that is ai.onnx."""
         return self.op if self.domain in ("", "ai.onnx") else f"{self.domain}::{self.op}"
 
 
@@ -175,6 +177,7 @@ class _Trials:
 
     @property
     def late(self) -> bool:
+        """Whether the time for trials has passed."""
         return monotonic() - self.begun > self.seconds
 
     def one(self, kept: Kept) -> list[ErrorSums]:
@@ -185,11 +188,12 @@ class _Trials:
         return self.sums[kept]
 
     def _add(self, kept: Kept, clean: Values) -> None:
+        """Run the model with the tensors `kept` in float, and add its errors."""
         wanted = self.mixed.parts([clean[name] for name in self.mixed.outputs])
         row = self.sums.setdefault(kept, [ErrorSums() for _ in wanted])
         active = [w.group for w in self.watches if w.group.target not in kept]
         for total, x, want in zip(row, self.mixed.parts(self.mixed.run(clean, active)), wanted, strict=True):
-            total.add(comparable(x), comparable(want))
+            total.add(numbers_or_zeros(x), numbers_or_zeros(want))
 
 
 def suggest(
@@ -242,6 +246,7 @@ def suggest(
 
 
 def _targets(costs: Sequence[Cost]) -> Kept:
+    """The tensors of costs."""
     return frozenset(cost.target for cost in costs)
 
 
@@ -295,6 +300,7 @@ def _by_operator(costs: Sequence[Cost]) -> dict[tuple[str, str], Kept]:
 
 
 def _operator_costs(operators: Mapping[tuple[str, str], Kept], trials: _Trials) -> tuple[OperatorCost, ...]:
+    """For each operator, the SQNR with all of its nodes in float; worst first."""
     rows = [
         OperatorCost(domain, op, len(kept), decibels(mean_ratio(trials.sums[kept])))
         for (domain, op), kept in operators.items()

@@ -48,9 +48,9 @@ class FoldedProduct:
         return np.ascontiguousarray(np.moveaxis(matrix.reshape(rows) / self.alpha, 0, self.axis), like.dtype)
 
 
-def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
+def product_of(reals: Reals, inner: Region, index: int) -> FoldedProduct | None:
     """The product of an operator of a region, with the operators after it; None if it is no product."""
-    node, weights = reals.nodes[place], reals.constant(reals.nodes[place].inputs[1]) if _has_two(reals, place) else None
+    node, weights = reals.nodes[index], reals.constant(reals.nodes[index].inputs[1]) if _has_two(reals, index) else None
     if weights is None or weights.ndim < 2 or weights.dtype.kind != "f":
         return None
     axis, behind = _channels(node, weights)
@@ -74,11 +74,12 @@ def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
         chain.append((place_, read))
         at = reals.nodes[place_].outputs[0]
     matrix = rows * factor.reshape(-1, *[1] * (rows.ndim - 1))
-    return FoldedProduct(place, node.inputs[1], axis, matrix, shift, tuple(biases), factor, alpha, behind, tuple(chain))
+    return FoldedProduct(index, node.inputs[1], axis, matrix, shift, tuple(biases), factor, alpha, behind, tuple(chain))
 
 
-def _has_two(reals: Reals, place: int) -> bool:
-    node = reals.nodes[place]
+def _has_two(reals: Reals, index: int) -> bool:
+    """Whether a node computes from a tensor and a second operand."""
+    node = reals.nodes[index]
     return not node.domain and len(node.inputs) > 1 and node.inputs[0] in reals.sources
 
 
@@ -112,8 +113,8 @@ def _next(
     reads = reals.readers.get(value, [])
     if len(reads) != 1 or reads[0].path or reads[0].operator not in inner.operators:
         return None
-    place, at = reads[0].operator, reads[0].place
-    node = reals.nodes[place]
+    index, at = reads[0].operator, reads[0].place
+    node = reals.nodes[index]
     if node.domain or sum(name in reals.sources for name in node.inputs) != 1:
         return None
     last = 0 if node.op_type == "BatchNormalization" else behind
@@ -122,7 +123,7 @@ def _next(
         return None
     step = _affine(node, at, found)  # type: ignore[arg-type]
     added = [name for i, name in enumerate(node.inputs) if i != at and node.op_type in ("Add", "Sub")]
-    return None if step is None else (place, at, step, added)
+    return None if step is None else (index, at, step, added)
 
 
 def _affine(node: Node, at: int, constants: list[Array]) -> tuple[Array, Array] | None:
@@ -168,49 +169,52 @@ class Constants:
     def __init__(self, a: Reals, b: Reals, group: RoundingGroup) -> None:
         self.b = b
         self.products: dict[int, tuple[FoldedProduct, FoldedProduct]] = {}
-        for place in group.region.operators:
-            other = group.pairs.get(place)
+        for index in group.region.operators:
+            other = group.pairs.get(index)
             if other is not None:
-                mine, theirs = product_of(b, group.region, place), product_of(a, group.there, other)
+                mine, theirs = product_of(b, group.region, index), product_of(a, group.there, other)
                 if mine and theirs and (mine.matrix.size, len(mine.bias)) == (theirs.matrix.size, len(theirs.bias)):
-                    self.products[place] = mine, theirs
+                    self.products[index] = mine, theirs
         folded = {at for mine, _ in self.products.values() for at, _ in mine.chain} | set(self.products)
         rest = [(p, group.pairs[p]) for p in group.region.operators if p in group.pairs and p not in folded]
         self.found = [*self._of_products(), *(c for p, q in rest for c in _others(a, b, p, q))]
 
     def _of_products(self) -> Iterator[UnlikeConstant]:
-        for place, (mine, theirs) in self.products.items():
+        """Weights and biases of products that differ between the models."""
+        for index, (mine, theirs) in self.products.items():
             wanted = theirs.matrix.reshape(mine.matrix.shape)
             if not _same(mine.matrix, wanted):
-                yield UnlikeConstant("weights", mine.weights, theirs.weights, mine.matrix, wanted, place, 1)
+                yield UnlikeConstant("weights", mine.weights, theirs.weights, mine.matrix, wanted, index, 1)
             if not _same(mine.bias, theirs.bias):
                 name, other = (p.biases[0] if len(p.biases) == 1 else "" for p in (mine, theirs))
-                yield UnlikeConstant("bias", name, other, mine.bias, theirs.bias, place, 2)
+                yield UnlikeConstant("bias", name, other, mine.bias, theirs.bias, index, 2)
 
     def instead(self, keep: Collection[UnlikeConstant] = ()) -> dict[int, Operation]:
         """Operations that replace the group's own and use the first model's constants, except for those in `keep`."""
         kept = {(c.place, c.at) for c in keep}
         made: dict[int, Operation] = {}
-        for place, (mine, theirs) in self.products.items():
-            matrix, bias = (mine if (place, at) in kept else theirs for at in (1, 2))
-            made[place] = partial(self._multiply, mine, matrix.matrix, bias.bias)
+        for index, (mine, theirs) in self.products.items():
+            matrix, bias = (mine if (index, at) in kept else theirs for at in (1, 2))
+            made[index] = partial(self._multiply, mine, matrix.matrix, bias.bias)
             made.update((at, partial(pass_through, read)) for at, read in mine.chain)
-        for place in {c.place for c in self.found if c.role == "constant"}:
-            values = {c.at: c.wanted for c in self.found if c.place == place and (place, c.at) not in kept}
-            made[place] = partial(self._with, place, values)
+        for index in {c.place for c in self.found if c.role == "constant"}:
+            values = {c.at: c.wanted for c in self.found if c.place == index and (index, c.at) not in kept}
+            made[index] = partial(self._with, index, values)
         return made
 
     def _multiply(
         self, product: FoldedProduct, matrix: Array, bias: Array, args: list[Array | None]
     ) -> tuple[Array, ...]:
+        """The product with another matrix and bias."""
         x, weights = args[:2]
         assert weights is not None
         node = self.b.nodes[product.place]
         (y,) = self.b.compute(product.place, [x, product.to_weights(matrix, weights), *[None] * (len(node.inputs) - 2)])
         return (np.asarray(y + bias.reshape(-1, *[1] * product.behind), y.dtype),)
 
-    def _with(self, place: int, values: dict[int, Array], args: list[Array | None]) -> tuple[Array, ...]:
-        return self.b.compute(place, [values.get(at, array) for at, array in enumerate(args)])
+    def _with(self, index: int, values: dict[int, Array], args: list[Array | None]) -> tuple[Array, ...]:
+        """The operator with some inputs replaced."""
+        return self.b.compute(index, [values.get(at, array) for at, array in enumerate(args)])
 
 
 def pass_through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
@@ -220,9 +224,9 @@ def pass_through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
     return (array,)
 
 
-def _others(a: Reals, b: Reals, place: int, other: int) -> Iterator[UnlikeConstant]:
+def _others(a: Reals, b: Reals, index: int, other: int) -> Iterator[UnlikeConstant]:
     """Yield the float constants of a pair of operators that have one size but different values."""
-    mine, theirs = b.nodes[place], a.nodes[other]
+    mine, theirs = b.nodes[index], a.nodes[other]
     found = [
         [(at, n) for at, n in enumerate(node.inputs) if n and n not in r.sources]
         for r, node in ((b, mine), (a, theirs))
@@ -235,10 +239,11 @@ def _others(a: Reals, b: Reals, place: int, other: int) -> Iterator[UnlikeConsta
             continue
         want = np.asarray(want, got.dtype).reshape(got.shape)
         if not _same(got, want):
-            yield UnlikeConstant("constant", name, wanted, got, want, place, at)
+            yield UnlikeConstant("constant", name, wanted, got, want, index, at)
 
 
 def _same(one: Array, other: Array) -> bool:
+    """Whether two constants are equal up to rounding."""
     with np.errstate(all="ignore"):
         size = float(np.abs(other).max(initial=0.0))
         return bool((np.abs(one.astype(np.float64) - other) <= _SAME * size).all())
@@ -265,6 +270,7 @@ class Stored:
 
     @property
     def axis(self) -> int:
+        """The axis of the scales."""
         codes = self.parameters()[0]
         axis = int(self.b.nodes[self.place].attributes.get("axis", 1))  # type: ignore[arg-type]
         return axis % max(codes.ndim, 1)
@@ -296,9 +302,9 @@ class Stored:
 
     def to_constant_form(self, array: Array) -> Array | None:
         """Convert an array in the shape of the codes to the form of `UnlikeConstant.mine`."""
-        for place in self.moved:
-            rest = [self.b.constant(name) for name in self.b.nodes[place].inputs[1:]]
-            array = self.b.apply(self.b.nodes[place], [array, *rest])[0]
+        for index in self.moved:
+            rest = [self.b.constant(name) for name in self.b.nodes[index].inputs[1:]]
+            array = self.b.apply(self.b.nodes[index], [array, *rest])[0]
         array = array.astype(np.float64)
         if self.product is None or self.role == "constant":
             return array
@@ -316,15 +322,15 @@ class Stored:
 
 def stored_codes(b: Reals, constant: UnlikeConstant, constants: Constants) -> Stored | None:
     """The stored codes of a constant; None if it is not stored as codes, or if something is folded into it."""
-    place = b.quantized_constant(constant.name) if constant.name else None
-    if place is None:
+    index = b.quantized_constant(constant.name) if constant.name else None
+    if index is None:
         return None
     moved, at = [], constant.name
-    while b.producers[at] != place:
+    while b.producers[at] != index:
         moved.append(b.producers[at])
         at = b.nodes[moved[-1]].inputs[0]
     product = constants.products.get(constant.place, (None, None))[0]
-    found = Stored(b, place, moved[::-1], product, constant.role)
+    found = Stored(b, index, moved[::-1], product, constant.role)
     own = found.real()
     fits = own is not None and own.size == constant.mine.size
     return found if fits and np.allclose(own.reshape(-1), constant.mine.reshape(-1), rtol=1e-4) else None  # type: ignore[union-attr]

@@ -81,6 +81,7 @@ class Verdict:
 
     @property
     def what(self) -> str:
+        """The constant's role, or its name."""
         return self.constant.role if self.constant.role != "constant" else self.constant.name
 
 
@@ -160,10 +161,12 @@ def _guesses(
 
 
 def _role(constant: UnlikeConstant) -> str:
+    """The constant's role in words."""
     return {"weights": "the weights", "bias": "the bias"}.get(constant.role, constant.name)
 
 
 def _correction_from(constant: UnlikeConstant, label: str) -> Correction:
+    """The correction that takes a constant from the other model."""
     return Correction(constant.name, constant.wanted, f"from {label}")
 
 
@@ -181,7 +184,7 @@ def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_G
         yield from _product_of_scales(b, constant, stored)
     for name, other_scale in b.scales.items():
         if name != names[1] and other_scale.shape == scale.shape and not np.array_equal(other_scale, scale):
-            text = f"{_scale_text(names[1], scale)} does not fit: {name} does{_value(other_scale)}"
+            text = f"{_scale_text(names[1], scale)} does not fit: {name} does{_number_text(other_scale)}"
             change = f"{_number(scale)} -> {_number(other_scale)}, the value of {name}"
             fault = Fault("exchanged-scales", text, (Correction(names[1], other_scale, change),))
             yield _Guess(fault, stored.real(scale=other_scale))
@@ -194,6 +197,7 @@ def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_G
 
 
 def _zero_point(constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
+    """Guess: the zero point is off by a number of steps."""
     codes, _, zero = stored.parameters()
     steps = stored.steps()
     if steps is None or steps.size != constant.mine.size or zero.size != 1 or not steps.all():
@@ -225,7 +229,7 @@ def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> It
     fits = fits.reshape(scale.shape)
     name = stored.names[1]
     product = " * ".join(b.own_name(n) for n in read)
-    text = f"{_scale_text(name, scale)} of the bias does not fit: {product} does{_value(fits)}"
+    text = f"{_scale_text(name, scale)} of the bias does not fit: {product} does{_number_text(fits)}"
     change = f"{_number(scale)} -> {_number(fits)}"
     yield _Guess(Fault("bias-scale", text, (Correction(name, fits, change),)), stored.real(scale=fits))
 
@@ -243,7 +247,7 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
         fault = scale_factor(stored.names[1], stored.parameters()[1], factor)
     else:
         who = "is" if constant.role != "weights" else "are"
-        text = f"{_role(constant)} {who} {_times(factor)} as large as in {label}"
+        text = f"{_role(constant)} {who} {_factor_text(factor)} as large as in {label}"
         name = constant.name
         made = (_correction_from(constant, label),) if name and stored is None and constant.role == "constant" else ()
         factors = stored.factors if stored is not None and constant.role == "bias" else ()
@@ -254,7 +258,7 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
 def scale_factor(name: str, scale: Array, factor: float) -> Fault:
     """The fault of a scale that is too large by this factor, with its correction."""
     right = np.asarray(scale / factor, scale.dtype)
-    text = f"{_scale_text(name, scale)} is {_too(factor)}: {_number(right)} fits"
+    text = f"{_scale_text(name, scale)} is {_ratio_text(factor)}: {_number(right)} fits"
     return Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
 
 
@@ -268,7 +272,7 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
     factors = np.where(np.isfinite(factors) & (factors != 0), factors, 1.0)
     fixed = rows / factors[:, None]
     if scale.size != len(rows) or rows.shape[1] < 2:
-        text = f"{_scale_text(name, scale)} does not fit: channels need others, {_from_to(factors)} times smaller"
+        text = f"{_scale_text(name, scale)} does not fit: channels need others, {_range_text(factors)} times smaller"
         return _Guess(Fault("scale-factors", text), fixed if rows.shape[1] > 1 else None)
     right = np.asarray(scale.reshape(-1) / factors, scale.dtype).reshape(scale.shape)
     moved = np.flatnonzero(np.abs(factors - 1) > 0.05)
@@ -278,7 +282,7 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
         kind, change = "exchanged-scales", "in the order of the channels"
     else:
         text = (
-            f"{_name_places(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {_from_to(factors[moved])} times too large"
+            f"{_name_places(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {_range_text(factors[moved])} times too large"
             if len(moved)
             else ""
         )
@@ -343,30 +347,36 @@ def _order_of_numbers(constant: UnlikeConstant) -> Iterator[_Guess]:
 
 
 def _name_places(places: Sequence[int] | Array, one: str, several: str) -> str:
-    numbers = [str(int(place)) for place in places]
+    """Some indices in words."""
+    numbers = [str(int(index)) for index in places]
     if len(numbers) <= 4:
         return f"{one if len(numbers) == 1 else several} {', '.join(numbers[:-1])}{' and ' if numbers[1:] else ''}{numbers[-1] if numbers else ''}"
     return f"{len(numbers)} {several}"
 
 
 def _are_exchanged(places: Sequence[int] | Array) -> str:
+    """ "are exchanged" for two, else "are in another order"."""
     return "are exchanged" if len(places) == 2 else "are in another order"
 
 
-def _times(factor: float) -> str:
+def _factor_text(factor: float) -> str:
+    """A factor in words."""
     return f"{factor:.3g} times"
 
 
-def _from_to(factors: Array) -> str:
+def _range_text(factors: Array) -> str:
+    """The range of factors in words."""
     least, most = f"{factors.min():.3g}", f"{factors.max():.3g}"
     return least if least == most else f"{least} to {most}"
 
 
-def _too(factor: float) -> str:
+def _ratio_text(factor: float) -> str:
+    """How much too large or small a factor is, in words."""
     return f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
 
 
 def _scale_text(name: str, scale: Array) -> str:
+    """A scale in words."""
     return f"{name} {_number(scale)}"
 
 
@@ -376,7 +386,8 @@ def _number(array: Array) -> str:
     return f"{flat[0]:.4g}" if flat.size == 1 else f"{flat.min():.3g}..{flat.max():.3g}"
 
 
-def _value(array: Array) -> str:
+def _number_text(array: Array) -> str:
+    """A number in words, after a comma."""
     return f", {_number(array)}"
 
 
@@ -401,14 +412,14 @@ class _Edits:
         for other in self.lost:
             node = self.a.nodes[other]
             for read in [at for at, _ in self.a.inputs(other)]:
-                text = f"{_an(node.op_type)} of {self.label} is missing here"
+                text = f"{_with_article(node.op_type)} of {self.label} is missing here"
                 yield Fault(MISSING, text), {other: partial(pass_through, read)}
-        for place, other in self.pairs.items():
-            yield from self._attributes(place, other)
+        for index, other in self.pairs.items():
+            yield from self._attributes(index, other)
             yield from self._exchanged_inputs(other, self.a.nodes[other])
         for other in self.lost:
-            for place in self.extra:
-                yield from self._replacements(place, other)
+            for index in self.extra:
+                yield from self._replacements(index, other)
         if len(self.lost) > 1:
             names = ", ".join(self.a.nodes[q].op_type for q in self.lost)
             gone: dict[int, Operation] = {
@@ -416,10 +427,11 @@ class _Edits:
             }
             yield Fault(MISSING, f"{names} of {self.label} are missing here"), gone
 
-    def _attributes(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
-        mine, theirs = self.b.nodes[place], self.a.nodes[other]
+    def _attributes(self, index: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+        """Edits that give an operator the attributes of its counterpart."""
+        mine, theirs = self.b.nodes[index], self.a.nodes[other]
         if mine.op_type != theirs.op_type:
-            yield from self._replacements(place, other)
+            yield from self._replacements(index, other)
             return
         names = [
             n
@@ -431,7 +443,7 @@ class _Edits:
             kept = {k: v for k, v in theirs.attributes.items() if k not in changed}
             node = replace(theirs, attributes=kept | {k: v for k, v in mine.attributes.items() if k in changed})
             said = "; ".join(
-                f"{k} of its {mine.op_type} {_is(mine, k)} here, {_attribute(theirs, k)} in {self.label}"
+                f"{k} of its {mine.op_type} {_attribute_clause(mine, k)} here, {_attribute(theirs, k)} in {self.label}"
                 for k in changed
             )
             yield Fault("other-attribute", said), {other: partial(self.a.apply, node)}
@@ -442,17 +454,18 @@ class _Edits:
                 yield Fault("other-attribute", said), {other: partial(_apply_with, self.a, theirs, at, got)}
 
     def _exchanged_inputs(self, other: int, node: Node) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+        """The edit that exchanges an operator's two inputs."""
         if len(node.inputs) == 2 and all(node.inputs):
             text = f"the inputs of its {node.op_type} are exchanged here"
             yield Fault("exchanged-inputs", text), {other: lambda args: self.a.apply(node, args[::-1])}
 
-    def _replacements(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
+    def _replacements(self, index: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """Yield an operator of the second model in place of one of the first."""
-        mine, theirs = self.b.nodes[place], self.a.nodes[other]
-        read = [[at for at, _ in side.inputs(p)] for side, p in ((self.b, place), (self.a, other))]
+        mine, theirs = self.b.nodes[index], self.a.nodes[other]
+        read = [[at for at, _ in side.inputs(p)] for side, p in ((self.b, index), (self.a, other))]
         if not read[0] or not read[1]:
             return
-        text = f"{_an(theirs.op_type)} of {self.label} is {_an(mine.op_type)} here"
+        text = f"{_with_article(theirs.op_type)} of {self.label} is {_with_article(mine.op_type)} here"
         if mine.op_type == theirs.op_type:
             text = f"the inputs of its {mine.op_type} are exchanged here"
         for order in (1, -1) if len(read[0]) == len(read[1]) == 2 else (1,):
@@ -460,6 +473,7 @@ class _Edits:
             yield Fault("other-operator" if mine.op_type != theirs.op_type else "exchanged-inputs", text), {other: made}
 
     def _as_mine(self, node: Node, into: list[int], read: list[int], args: list[Array | None]) -> tuple[Array, ...]:
+        """Run a node of the second model in place of one of the first."""
         given = [self.b.constant(name) for name in node.inputs]
         for at, from_ in zip(into, read, strict=False):
             given[at] = args[from_]
@@ -467,10 +481,10 @@ class _Edits:
 
     def of_second(self) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """Yield the removal of each operator that only the second model has."""
-        for place in self.extra:
-            for read in [at for at, _ in self.b.inputs(place)]:
-                text = f"{self.label} has no {self.b.nodes[place].op_type} here"
-                yield Fault("extra-operator", text), {place: partial(pass_through, read)}
+        for index in self.extra:
+            for read in [at for at, _ in self.b.inputs(index)]:
+                text = f"{self.label} has no {self.b.nodes[index].op_type} here"
+                yield Fault("extra-operator", text), {index: partial(pass_through, read)}
 
 
 def judge_structure(
@@ -515,23 +529,28 @@ def _try_change(compute: Callable[[], Array], like: Array) -> Array | None:
 
 
 def _apply_with(a: Reals, node: Node, at: int, array: Array, args: list[Array | None]) -> tuple[Array, ...]:
+    """Run a node with another array as one input."""
     return a.apply(node, [*args[:at], array, *args[at + 1 :]])
 
 
 def _equal(one: Any, other: Any) -> bool:
+    """Whether two attributes are equal."""
     return bool(np.array_equal(one, other)) if one is not None and other is not None else one is other
 
 
-def _is(node: Node, name: str) -> str:
+def _attribute_clause(node: Node, name: str) -> str:
+    """ "is" or "are" and an attribute's value."""
     return f"{'are' if name.endswith('s') and not name.endswith('axis') else 'is'} {_attribute(node, name)}"
 
 
 def _attribute(node: Node, name: str) -> str:
+    """An attribute in words."""
     value = node.attributes.get(name)
     if value is None:
         return "not given"
     return str(list(value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _an(op: str) -> str:
+def _with_article(op: str) -> str:
+    """An operator with its article."""
     return f"{'an' if op[:1] in 'AEIOU' else 'a'} {op}"

@@ -72,20 +72,20 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
     """The groups of `b` that quantize something, or that may compute something else than `a`, in order."""
     names = {m.value: m.other for m in matching.matches}
     theirs = {m.other for m in matching.matches}
-    opaque = {place for place in b.operators if b.nodes[place] in b.opaque}
+    opaque = {index for index in b.operators if b.nodes[index] in b.opaque}
     found = []
     for value, other in names.items():
         inner = region(b, value, set(names))
         rounds = b.rounds.get(value, ())
-        own, weights = dict(_own(b, inner)), _weights(b, inner)
+        own, weights = dict(_own_quantizers(b, inner)), _weights(b, inner)
         if not weights and not own and _repeats(b, inner, rounds):
             rounds = ()
         there = region(a, other, theirs)
         shown = inner.operators and inner.whole and there.whole and opaque.isdisjoint(inner.operators)
         if not (rounds or own or weights or shown):
             continue
-        floats = tuple(a.nodes[place] for place in there.operators)
-        inside = bool(_weights(a, there)) or any(_own(a, there))
+        floats = tuple(a.nodes[index] for index in there.operators)
+        inside = bool(_weights(a, there)) or any(_own_quantizers(a, there))
         found.append(
             RoundingGroup(
                 value,
@@ -112,30 +112,30 @@ def _pairs(a: Reals, b: Reals, inner: Region, there: Region, found: Mapping[int,
     """Pairs of operators in both regions: the matched ones, then the remaining ones by kind, in order."""
     pairs = {p: found[p] for p in inner.operators if found.get(p) in there.operators}
     free = [q for q in there.operators if q not in pairs.values()]
-    for place in inner.operators:
-        if place not in pairs:
-            other = next((q for q in free if kind(a.nodes[q]) == kind(b.nodes[place])), None)
+    for index in inner.operators:
+        if index not in pairs:
+            other = next((q for q in free if kind(a.nodes[q]) == kind(b.nodes[index])), None)
             if other is not None:
-                pairs[place] = other
+                pairs[index] = other
                 free.remove(other)
     return pairs
 
 
 def _weights(b: Reals, inner: Region) -> tuple[int, ...]:
     """The places of the DequantizeLinear nodes from which the group's constants come."""
-    fixed = (b.quantized_constant(name) for place in inner.operators for name in b.constant_inputs(place))
-    return tuple(dict.fromkeys(place for place in fixed if place is not None))
+    fixed = (b.quantized_constant(name) for index in inner.operators for name in b.constant_inputs(index))
+    return tuple(dict.fromkeys(index for index in fixed if index is not None))
 
 
-def _own(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
+def _own_quantizers(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
     """Yield the quantizers in front of inputs of the group's operators that do not belong to another group's result."""
-    for place in inner.operators:
-        for at, source in b.inputs(place):
+    for index in inner.operators:
+        for at, source in b.inputs(index):
             path = source.path
             if source.value in inner.inputs:
                 path = path[len(b.rounds.get(source.value, ())) :]
             if path:
-                yield (place, at), path
+                yield (index, at), path
 
 
 def _repeats(b: Reals, inner: Region, rounds: Path) -> bool:
@@ -185,25 +185,26 @@ def operate(
 
     paths: the quantizers in front of operators' inputs, by (operator, input). instead: as for `simulate`.
     """
-    for place in inner.operators:
+    for index in inner.operators:
         args: list[Array | None] = []
-        for at, name in enumerate(reals.nodes[place].inputs):
+        for at, name in enumerate(reals.nodes[index].inputs):
             source = reals.sources.get(name)
-            path = paths.get((place, at), ())
+            path = paths.get((index, at), ())
             args.append(reals.constant(name) if source is None else reals.pass_through(held[source.value], path))
-        made = instead[place](args) if place in instead else reals.compute(place, args)
-        held.update((n, array) for n, array in zip(reals.nodes[place].outputs, made, strict=False) if n)
+        made = instead[index](args) if index in instead else reals.compute(index, args)
+        held.update((n, array) for n, array in zip(reals.nodes[index].outputs, made, strict=False) if n)
     return held
 
 
 def limits(b: Reals, rounds: Path) -> Limits | None:
     """The narrowest range of some quantizers; None if there are none, or some has no known single scale."""
-    found = [known for place in rounds if (known := _range(b, place))]
+    found = [known for index in rounds if (known := _range(b, index))]
     return min(found, key=lambda r: r.high - r.low) if found and len(found) == len(rounds) else None
 
 
-def _range(b: Reals, place: int) -> Limits | None:
-    node = b.nodes[place]
+def _range(b: Reals, index: int) -> Limits | None:
+    """The range of a quantizer's output; None if its scale is not one constant."""
+    node = b.nodes[index]
     scale = b.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     zero = b.constant(node.inputs[2]) if len(node.inputs) > 2 else None
     dtype = zero.dtype if zero is not None else np.dtype(np.uint8)
@@ -230,9 +231,9 @@ class Mixed:
     def clean(self, feeds: Values) -> dict[str, Array]:
         """Run the first model as it is and return all its tensors."""
         values = dict(feeds)
-        for place in self.a.running:
-            node = self.a.nodes[place]
-            made = self._compute_node(place, values)
+        for index in self.a.running:
+            node = self.a.nodes[index]
+            made = self._compute_node(index, values)
             for name, array in zip(node.outputs, made, strict=False):
                 if name:
                     values[name] = array
@@ -259,8 +260,8 @@ class Mixed:
             if group.target not in self.a.producers:
                 now[group.target] = self.compute(group, clean, known)
         needed = self._needed_tensors(at)
-        for place in self.a.running:
-            node = self.a.nodes[place]
+        for index in self.a.running:
+            node = self.a.nodes[index]
             group_here = next((at[name] for name in node.outputs if name in at), None)
             if group_here is not None and needed.isdisjoint(node.outputs):
                 continue
@@ -268,7 +269,7 @@ class Mixed:
             if group_here is not None:
                 now[group_here.target] = self.compute(group_here, values, known)
             elif any(name in now for name in (*node.inputs, *node.captured)) and not needed.isdisjoint(node.outputs):
-                made = self._compute_node(place, values)
+                made = self._compute_node(index, values)
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
 
@@ -283,21 +284,22 @@ class Mixed:
     def _needed_tensors(self, at: Mapping[str, RoundingGroup]) -> set[str]:
         """The tensors that the outputs need if groups compute the targets in `at`."""
         needed = set(self.outputs)
-        for place in reversed(self.a.running):
-            node = self.a.nodes[place]
+        for index in reversed(self.a.running):
+            node = self.a.nodes[index]
             if needed.isdisjoint(node.outputs):
                 continue
             group = next((at[name] for name in node.outputs if name in at), None)
             needed.update((*node.inputs, *node.captured) if group is None else group.inputs.values())
         return needed
 
-    def _compute_node(self, place: int, values: Values) -> tuple[Array, ...]:
+    def _compute_node(self, index: int, values: Values) -> tuple[Array, ...]:
         """Compute a node of the first model from these values."""
-        node = self.a.nodes[place]
+        node = self.a.nodes[index]
         around = {name: array for name in node.captured if (array := self._value(name, values)) is not None}
-        return self.a.compute(place, [self._value(name, values) for name in node.inputs], around)
+        return self.a.compute(index, [self._value(name, values) for name in node.inputs], around)
 
     def _value(self, name: str, values: Values) -> Array | None:
+        """The array of a tensor: computed, or a constant."""
         if not name:
             return None
         return values[name] if name in self.a.sources else self.a.constant(name)

@@ -72,6 +72,7 @@ class ActivationQuantizer:
         return self.covers(self.known.step / factor, zero, low, high)
 
     def covers(self, scale: float, zero: float, low: float, high: float, kind: np.dtype[Any] | None = None) -> bool:
+        """Whether a scale and zero point cover the range low .. high without clipping."""
         least, most = integer_range(kind or self.zero.dtype)
         return (least - zero - 0.5) * scale <= low and high <= (most - zero + 0.5) * scale
 
@@ -140,6 +141,7 @@ def _fit_zero_point(
 
 
 def _number(name: str, like: Array, value: float, now: float, more: str = "") -> Correction:
+    """The correction of one number."""
     return Correction(name, np.full(like.shape, value, like.dtype), f"{now:.4g} -> {value:.4g}{more}")
 
 
@@ -255,18 +257,18 @@ class Watch:
         got = self.b.pass_through(made, group.rounds)
         self.sums.add(got, want)
         if group.rounds:
-            kept, out = self.b.pass_through(raw, group.rounds), beyond(raw, self.range)
+            kept, out = self.b.pass_through(raw, group.rounds), outside_range(raw, self.range)
             self.energy["clipped"] += _error_energy(kept[out], raw[out])
             self.energy["rounding"] += _error_energy(kept[~out], raw[~out])
         self.values.add(raw)
         self.energy["before"] += _error_energy(want, raw)
         self.moved += int(np.count_nonzero(difference_mask(got.reshape(want.shape), want)))
-        for (place, at), path in group.own.items():
-            source = self.b.sources[self.b.nodes[place].inputs[at]]
+        for (index, at), path in group.own.items():
+            source = self.b.sources[self.b.nodes[index].inputs[at]]
             if source.value in group.inputs:
                 array = clean[group.inputs[source.value]]
-                self.inputs[place, at].add(array)
-                self.noise[place, at] += _error_energy(self.b.pass_through(array, path), array)
+                self.inputs[index, at].add(array)
+                self.noise[index, at] += _error_energy(self.b.pass_through(array, path), array)
         return got
 
     def _operate(self, clean: Values, want: Array, raw: Array) -> Array:
@@ -304,16 +306,19 @@ class Watch:
             self.structure = judge_structure(self.a, self.b, self.group, constants, clean, self._clip, label)
 
     def _with(self, instead: Mapping[int, Operation], clean: Values, like: Array) -> Array:
+        """The group's result with some operators replaced."""
         return simulate(self.b, self.group, clean, own=False, instead=instead).reshape(like.shape)
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
+        """What is wrong with the group's constants."""
         constants = self.constants
         if constants is None:
             return ()
         return tuple(judge(self.b, constant, constants, self.a.model.label) for constant in constants.found)
 
     def _clip(self, array: Array) -> Array:
+        """Clip to the group's range."""
         return array if self.range is None else np.clip(array, self.range.low, self.range.high)
 
     def _inside(self, got: Array, want: Array) -> float:
@@ -321,6 +326,7 @@ class Watch:
         return _error_energy(self._clip(got), self._clip(want))
 
     def local(self) -> Local:
+        """The group's own error, and its parts by cause."""
         signal = self.sums.signal
         parts = {k: e / signal if signal else math.inf if e else 0.0 for k, e in self.energy.items()}
         return Local(self.sums.result(), **parts)
@@ -350,8 +356,8 @@ class Watch:
         1 if no weights of the group have one scale.
         """
         found = 1.0
-        for place in self.group.weights:
-            node = self.b.nodes[place]
+        for index in self.group.weights:
+            node = self.b.nodes[index]
             scale, codes = self.b.constant(node.inputs[1]), self.b.constant(node.outputs[0])
             if scale is None or codes is None or scale.size != 1 or codes.ndim < 2 or not codes.size:
                 continue
@@ -375,7 +381,7 @@ def _error_energy(got: Array, want: Array) -> float:
     return float(error[np.isfinite(error)].sum())
 
 
-def beyond(array: Array, range_: Limits | None) -> Array:
+def outside_range(array: Array, range_: Limits | None) -> Array:
     """A mask of the values outside the range by more than half a step; all false without a range."""
     if range_ is None:
         return np.zeros(array.shape, bool)
@@ -396,9 +402,10 @@ class _Values:
         self.least, self.most = math.inf, -math.inf
 
     def add(self, array: Array) -> None:
+        """Add the values of a tensor."""
         flat = np.asarray(array, np.float64).reshape(-1)
         self.count += flat.size
-        self.beyond += int(np.count_nonzero(beyond(flat, self.range)))
+        self.beyond += int(np.count_nonzero(outside_range(flat, self.range)))
         finite = flat[np.isfinite(flat)]
         if not finite.size:
             return
@@ -412,6 +419,7 @@ class _Values:
             self.kept, self.every = self.kept[::_THIRD], self.every * _THIRD
 
     def spread(self) -> Spread:
+        """How the values are distributed, compared with the range."""
         total = int(self.bins.sum()) + self.zeros
         if not total:
             return Spread(self.count, self.beyond, 0.0, 0.0, self.range, 0.0, 0.0, None, 1.0)
@@ -435,6 +443,6 @@ class _Values:
         return _edge(at), float(reach[at]) / total
 
 
-def _edge(place: int) -> float:
+def _edge(bin_number: int) -> float:
     """The largest magnitude in a bin."""
-    return float(2.0 ** ((min(place, _BINS - 1) - _BINS // 2) / _PER_OCTAVE))
+    return float(2.0 ** ((min(bin_number, _BINS - 1) - _BINS // 2) / _PER_OCTAVE))

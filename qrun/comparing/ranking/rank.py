@@ -73,6 +73,7 @@ class Effects:
                 pending.append((-self._measure(half, clean, made, count), half))
 
     def _measure(self, members: tuple[int, ...], clean: Values, made: Sequence[Array], total: int) -> float:
+        """The error at the outputs with only these groups quantized."""
         if self.progress is not None:
             self._tell(total)
         self._steps += 1
@@ -82,7 +83,7 @@ class Effects:
         got = self.mixed.parts(self.mixed.run(clean, groups, known)) if groups else outputs
         sums = self.parts.setdefault(members, [ErrorSums() for _ in outputs])
         for one, x, want in zip(sums, got, outputs, strict=True):
-            one.add(comparable(x), comparable(want))
+            one.add(numbers_or_zeros(x), numbers_or_zeros(want))
         return mean_ratio(sums)
 
     def _tell(self, total: int) -> None:
@@ -125,7 +126,7 @@ def outputs_to_average(sums: Sequence[ErrorSums]) -> Sequence[ErrorSums]:
     return [s for s in sums if not s.whole] or sums
 
 
-def comparable(array: Array) -> Array:
+def numbers_or_zeros(array: Array) -> Array:
     """The array if it is numeric, else zeros of its shape."""
     return array if array.dtype.kind in "fiub" else np.zeros(array.shape, np.int8)
 
@@ -172,10 +173,12 @@ class Cost:
 
     @property
     def sqnr(self) -> float:
+        """The SQNR at the outputs."""
         return decibels(self.ratio)
 
     @property
     def float_names(self) -> tuple[str, ...]:
+        """The nodes to keep in float."""
         return tuple(node.label for node in self.floats)
 
 
@@ -279,6 +282,7 @@ def _order(costs: Sequence[Cost]) -> list[Cost]:
 
 
 def _corrections(cost: Cost) -> list[Correction]:
+    """The corrections that a cost suggests."""
     found = [part for fault in cost.faults for part in fault.corrections]
     return [*found, *(cost.fit.corrections if cost.fit else ())]
 
@@ -323,6 +327,7 @@ def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None
 
 
 def _is_numeric(array: Array) -> bool:
+    """Whether an array holds numbers."""
     return array.dtype.kind not in "OUS" and not is_compound(array)
 
 
@@ -340,6 +345,7 @@ def _fit_zero_point(watch: Watch, spread: Spread) -> Fit | None:
 
 
 def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
+    """The largest part of a group's error: its cause, and a sentence."""
     names = ("clipped", "rounding", "weights", "bias", "structure", "input")
     parts = {name: getattr(local, name) for name in names}
     largest = max(parts, key=lambda part: parts[part])
@@ -347,11 +353,11 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
         steps = f", in steps of {before.step:.3g}" if (before := watch.group.before) is not None else ""
         return "first-rounds", f"only the first model rounds here{steps}"
     if _is_shared_rounding(watch, local, largest):
-        return "both-round", _both(watch)
+        return "both-round", _both_round_text(watch)
     if largest == "clipped" and spread.range is not None:
         return "clipped", _clipping_text(spread)
     if largest == "weights" and watch.group.inside:
-        return "operator", f"both models quantize what it reads; {_apart(local)} before the result is rounded"
+        return "operator", f"both models quantize what it reads; {_distance_text(local)} before the result is rounded"
     if largest == "structure" or (largest == "weights" and watch.constants is None):
         return "operator", _unlike(watch, local)
     if largest in ("weights", "bias"):
@@ -362,7 +368,8 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     return _rounding(spread)
 
 
-def _apart(local: Local) -> str:
+def _distance_text(local: Local) -> str:
+    """The distance of weights in dB."""
     return f"{decibels(local.weights):.1f} dB apart"
 
 
@@ -407,7 +414,7 @@ def _is_shared_rounding(watch: Watch, local: Local, largest: str) -> bool:
     return largest == "rounding" and local.rounding <= _OFF**2 * local.before
 
 
-def _both(watch: Watch) -> str:
+def _both_round_text(watch: Watch) -> str:
     """The text for values that both models round, each in its own way."""
     own, before, codes = watch.range, watch.group.before, f"{watch.moved} of {watch.sums.count} elements"
     if own is not None and before is not None and own != before:
@@ -416,6 +423,7 @@ def _both(watch: Watch) -> str:
 
 
 def _clipping_text(spread: Spread) -> str:
+    """The sentence about a range that clips."""
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
@@ -423,6 +431,7 @@ def _clipping_text(spread: Spread) -> str:
 
 
 def _rounding(spread: Spread) -> tuple[str, str]:
+    """The cause and the sentence about rounding errors."""
     known = spread.range
     if known is None:
         return "rounding", f"rounding; values up to {max(abs(spread.least), abs(spread.most)):.4g}"

@@ -73,13 +73,15 @@ class _Holding(Requantizer):
     """A requantizer that loads its constants once per panel instead of once per row, as far as registers hold them."""
 
     def hold(self, held: Value) -> None:
+        """Load the constants of all result columns into registers, where the form has few enough of them."""
         element, load = "double" if self.form == "f64" else "float", super()._constant
-        places = [(number, place) for number in range(_HELD.get(self.form, 0)) for place in range(self.vectors)]
-        self.loaded = {(number, place): load(held, number, place, element) for number, place in places}
+        places = [(number, vector) for number in range(_HELD.get(self.form, 0)) for vector in range(self.vectors)]
+        self.loaded = {(number, vector): load(held, number, vector, element) for number, vector in places}
 
-    def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
-        found = self.loaded.get((field, place))
-        return super()._constant(held, field, place, element) if found is None else found
+    def _constant(self, held: Value, field: int, vector: int, element: str = "float") -> Value:
+        """The constant of a field for one vector of columns: from a register if it is held, else from memory."""
+        found = self.loaded.get((field, vector))
+        return super()._constant(held, field, vector, element) if found is None else found
 
 
 @emitter("amx", "amx_copy")
@@ -108,6 +110,7 @@ class AmxEmitter(KernelEmitter):
         self.sums = [first, first + a.rows * self.width]
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         w = self.w
         self._configure()
         with w.tiles(self.a.tiles, [w.value("i64", -1)]) as tile:
@@ -135,16 +138,16 @@ class AmxEmitter(KernelEmitter):
         """Find the tile's image, chunk and panels. Copy the chunk unless this thread's previous tile had the same one.
         Returns the chunk's number, counted over all images. before: the number of the previous tile's chunk."""
         w, a = self.w, self.a
-        place, share = divmod(tile, a.shares)
-        image, chunk = divmod(place, a.chunks)
+        position, share = divmod(tile, a.shares)
+        image, chunk = divmod(position, a.chunks)
         self.first, self.end = chunk.part(a.chunk, a.blocks)
         self.first_panel, self.end_panel = share.part(a.share, a.panels)
         self.x = a.x + image * a.x_image
         self.y = a.y + image * a.y_image
         if self.copies:
-            with w.when(place.test("ne", before)):
+            with w.when(position.test("ne", before)):
                 self._copy(a.gather + chunk * (a.gathered * 4))
-        return place
+        return position
 
     def _copy(self, table: Value) -> None:
         """Copy the rows of a chunk, 64 bytes at a time. Reads no byte beyond a row's end."""
@@ -200,6 +203,7 @@ class AmxEmitter(KernelEmitter):
         return [base + offset.sext("i64") for offset in offsets]
 
     def _tile(self, what: str, tile: int, pointer: Value, stride: Value | int) -> None:
+        """Load, store or zero (`what`) a tile register; `stride` is the bytes between its rows in memory."""
         self.w.run(f"llvm.x86.tile{what}64", ("i8", f"{tile}"), pointer, ("i64", f"{stride}"))
 
     def _save(self, group: int, cell: int) -> None:
@@ -243,11 +247,11 @@ class AmxEmitter(KernelEmitter):
             first = tap.index * a.steps
             begun = tap.index.test("eq", 0).zext("i64")
             with w.loop(begun, a.steps, 1) as step:
-                place = first + step.index
+                position = first + step.index
                 for line in range(lines):
-                    w.prefetch(fetch + place * (STEP * lines) + STEP * line)
+                    w.prefetch(fetch + position * (STEP * lines) + STEP * line)
                 along = step.index * STEP
-                self._step(group, [row + along for row in rows], self.weights[group] + place * size)
+                self._step(group, [row + along for row in rows], self.weights[group] + position * size)
 
     def _results(self, targets: Value) -> None:
         """Requantize and store the block whose sums are complete."""
@@ -263,5 +267,5 @@ class AmxEmitter(KernelEmitter):
                 inside = self.y_panel + number.sext("i64") * self.a.y_row
                 places.append(number.test("slt", 0).select(self.nowhere, inside))
             for whole in w.either(self.epilogue.full):
-                for values, place in zip(done, places, strict=True):
-                    self.epilogue.store(values, place, whole)
+                for values, position in zip(done, places, strict=True):
+                    self.epilogue.store(values, position, whole)

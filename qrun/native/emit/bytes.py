@@ -238,10 +238,10 @@ def _three(rows: list[Value], count: int, each: int) -> list[Value]:
     for first in range(0, 3 * each, each):
         two, three = [], []
         places = [(lane, p) for lane in range(0, count, each) for p in range(first, first + each)]
-        for place, (lane, p) in enumerate(places):
+        for position, (lane, p) in enumerate(places):
             source = lane + p // 3
             two.append(source + p % 3 * count if p % 3 < 2 else -1)
-            three.append(place if p % 3 < 2 else count + source)
+            three.append(position if p % 3 < 2 else count + source)
         pieces.append(rows[0].shuffle(two, rows[1]).shuffle(three, rows[2]))
     return pieces
 

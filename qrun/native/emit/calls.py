@@ -28,7 +28,7 @@ class SlicesEmitter(KernelEmitter):
     names = SLICES
     own_memory = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         parts = self.spec.rows
         moves = self.a.moves + tile * (8 * parts) * self.a.width
         doubts = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]
@@ -40,7 +40,7 @@ class SlicesEmitter(KernelEmitter):
         """Run a part. Returns its DOUBT word, in which its kernel reports that a result is undecided."""
         w, a = self.w, self.a
         entry, struct = a.parts + ENTRY * number, self.scratch + STRUCT * number
-        kernel, source = (place.load("ptr", 8) for place in (entry, entry + 8))
+        kernel, source = (address.load("ptr", 8) for address in (entry, entry + 8))
         for start in _COPIED:
             (struct + start).store((source + start).load("<8 x i64>", 8), 8)
         for counter in (DOUBT, NEXT):
@@ -48,8 +48,8 @@ class SlicesEmitter(KernelEmitter):
         here = self.scratch.address()
         words = a.words + a.width * (16 * number)
         with w.loop(0, a.width, 1) as turn:
-            place, near = ((words + turn.index * 16 + byte).load("i64", 8) for byte in (0, 8))
+            address, near = ((words + turn.index * 16 + byte).load("i64", 8) for byte in (0, 8))
             moves_by = (moves + turn.index * 8).load("i64", 8) + (here & near)
-            (struct + place).store((struct + place).load("i64", 8) + moves_by, 8)
+            (struct + address).store((struct + address).load("i64", 8) + moves_by, 8)
         w.let("i64", f"call i64 {kernel}(ptr {struct}, ptr {struct + NEXT}, ptr {self.scratch + a.own_at})")
         return (struct + DOUBT).load("i64", 8)

@@ -72,6 +72,7 @@ class CodedProductEmitter(FmaProductEmitter):
         self.blocks = (a.depth + a.block - 1).lshr(self.block_bits)
 
     def _pack(self) -> None:
+        """Decode the weights of a block into the scratch memory as float32, if the form decodes them once."""
         target = self.scratch + self.a.right_at
 
         def store(k: Value, rows: Sequence[Weights], carried: list[Value]) -> None:
@@ -85,6 +86,7 @@ class CodedProductEmitter(FmaProductEmitter):
     def _chain_loop(
         self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
     ) -> list[Value]:
+        """Continue the chains of sums over a block of depth; decodes the weights on the way if needed."""
         if self.right_is == "decoded":
             return super()._chain_loop(lefts, rights, masks, sums)
 
@@ -127,9 +129,9 @@ class CodedProductEmitter(FmaProductEmitter):
         step, wide = group * self.line, self.panel_vectors
         return [codes[j // wide] + step + j % wide * self.lanes * self.word for j in range(self.spec.vectors)]
 
-    def _words(self, place: Value, shift: Value | int) -> Value:
+    def _words(self, column: Value, shift: Value | int) -> Value:
         """The words of a vector of columns as i32, shifted right by `shift` bits."""
-        words = place.load(f"<{self.lanes} x i{8 * self.word}>")
+        words = column.load(f"<{self.lanes} x i{8 * self.word}>")
         words = words if self.word == _WIDE else words.zext("i32")
         return words.lshr(shift) if shift else words
 
@@ -139,8 +141,8 @@ class CodedProductEmitter(FmaProductEmitter):
         """Decode one row of weights. code: its number in the words, which are first shifted right by `shift` bits."""
         more, bit = self.placed[code]
         mask, power = (2**self.bits - 1) << bit, (_BIAS + _FRACTION - bit) << _FRACTION
-        for place, (minus, apart, scale) in zip(places, parameters, strict=True):
-            words = self._words(place + more, shift)
+        for column, (minus, apart, scale) in zip(places, parameters, strict=True):
+            words = self._words(column + more, shift)
             if self.looks_up and not bit:
                 yield self._look_up_codes(words) * scale
                 continue
@@ -165,12 +167,13 @@ class CodedProductEmitter(FmaProductEmitter):
             made.append(self._parameter(start + run * (panel * self.panel_width) + vector * self.lanes))
         return made
 
-    def _parameter(self, place: Value) -> Parameters:
+    def _parameter(self, column: Value) -> Parameters:
+        """Zero points and scales of a vector of columns: what to subtract per bit offset, float zero, scale."""
         a, kind = self.a, self.kind
         zero, apart = self.w.value(kind, float(2 ** (self.bits - 1))), None
         if self.zeros == "bytes":
-            zero = (a.zeros + place).load(f"<{self.lanes} x i8>").zext("i32").sitofp("float")
+            zero = (a.zeros + column).load(f"<{self.lanes} x i8>").zext("i32").sitofp("float")
         elif self.zeros == "floats":
-            zero, apart = self.w.zero(kind), (a.zeros + place * 4).load(kind, 4)
+            zero, apart = self.w.zero(kind), (a.zeros + column * 4).load(kind, 4)
         minus = {at: zero + 2.0 ** (_FRACTION - at) for at in {at for _, at in self.placed}}
-        return minus, apart, (a.scales + place * 4).load(kind, 4)
+        return minus, apart, (a.scales + column * 4).load(kind, 4)

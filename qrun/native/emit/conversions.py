@@ -153,21 +153,22 @@ def whole(x: Value) -> Value:
     return size.test("olt", _WHOLE).select(rounded, x)
 
 
-def beside(x: Value, how: str, step: float) -> Value:
+def whole_beside(x: Value, how: str, step: float) -> Value:
     """The integer next to x in the direction of `step`: `whole(x)`, plus `step` where it compares `how` with x."""
     rounded = whole(x)
     return rounded.test(how, x).select((rounded + step).intrinsic("copysign", x), rounded)
 
 
 def floor(x: Value) -> Value:
-    return beside(x, "ogt", -1.0)
+    return whole_beside(x, "ogt", -1.0)
 
 
 def ceil(x: Value) -> Value:
-    return beside(x, "olt", 1.0)
+    return whole_beside(x, "olt", 1.0)
 
 
 def _of_size(way: Way) -> Way:
+    """Apply a function of non-negative numbers to abs(x) and give the result x's sign."""
     return lambda x: way(abs(x)).intrinsic("copysign", x)
 
 

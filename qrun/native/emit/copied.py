@@ -84,10 +84,11 @@ class CopiedEmitter(KernelEmitter):
         raise NotImplementedError
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         self.steps, self.matrix_bytes = self.copies(), self.panel_weights()
         return super().text()
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         rest, share = divmod(tile, a.shares)
         rest, group = divmod(rest, a.groups)
@@ -137,12 +138,15 @@ class WidenedEmitter(CopiedEmitter):
         self.last = (self.a.depth + -PIECE).intrinsic("smax", 0)
 
     def copies(self) -> list[tuple[Value, Operand]]:
+        """The copies that the kernel makes of its input: (memory, bytes of one row)."""
         return [(self.scratch, self.block)]
 
     def panel_weights(self) -> Value:
+        """The bytes of one panel of weights."""
         return self.row * (self.width // 4)
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
+        """Copy blocks `first` to `end` of rows of the image as int16, in the order in which products read them."""
         w, a, rows = self.w, self.a, self.spec.rows
         each = a.taps * (4 * rows)
         with w.loop(first, end, 1, [self.scratch]) as block:
@@ -158,23 +162,24 @@ class WidenedEmitter(CopiedEmitter):
     def _copy(self, source: Value, to: Value) -> None:
         """Copy the activations of one tap, widened to int16."""
         with self.w.loop(0, self.a.depth, PIECE) as k:
-            place = k.index.least(self.last)
-            wide = (source + place).load(f"<{PIECE} x i8>").extend("i16", self.spec.signed)
-            (to + place * 2).store(wide, 4)
+            position = k.index.least(self.last)
+            wide = (source + position).load(f"<{PIECE} x i8>").extend("i16", self.spec.signed)
+            (to + position * 2).store(wide, 4)
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
+        """The int32 sums of one strip of rows and one panel: multiplied as int16, added in pairs."""
         spec, half = self.spec, int16s(self.isa)
         rows = [copies[0] + self.row * i if i else copies[0] for i in range(spec.rows)]
         start = [(bias + self.vector * j).load(self.kind, 16) for j in range(spec.vectors)]
         with self.w.loop(0, self.row, 4, [matrix, *start * spec.rows]) as turn:
-            place, *acc = turn.carried
-            panel = [(place + self.vector * j).load(half, 16) for j in range(spec.vectors)]
+            position, *acc = turn.carried
+            panel = [(position + self.vector * j).load(half, 16) for j in range(spec.vectors)]
             made = []
             for i, row in enumerate(rows):
                 x = (row + turn.index).load("i32", 4).splat(self.isa.lanes).bitcast(half)
                 products = [pairs(x, weights) for weights in panel]
                 made += [acc[i * spec.vectors + j] + product for j, product in enumerate(products)]
-            turn.next(place + self.width, *made)
+            turn.next(position + self.width, *made)
         return turn.carried[1:]
 
 
@@ -224,12 +229,12 @@ class Clipping:
         offsets = a.offsets + block * (a.taps * (4 * rows))
         whole = a.depth & -VECTOR
         with w.loop(0, a.taps, 1, [offsets, w.zero(_EIGHTS)]) as tap:
-            place, found = tap.carried
+            position, found = tap.carried
             before = tap.index * a.depth
             along, bounds = copy + before, [a.each + before, a.first + before]
-            with w.loop(0, rows, 1, [place, along, found]) as row:
-                place, to, found = row.carried
-                source = row_at(x, place, a.padding)
+            with w.loop(0, rows, 1, [position, along, found]) as row:
+                position, to, found = row.carried
+                source = row_at(x, position, a.padding)
                 with w.loop(0, whole, VECTOR, [found]) as k:
                     codes = self._codes(_EIGHTS, source + k.index)
                     (to + k.index).store(codes, 8)
@@ -239,7 +244,7 @@ class Clipping:
                     (to + rest.index).store(eight, 8)
                     codes = w.zero(_EIGHTS).insert(eight, 0)
                     rest.next(self._count(codes, bounds, rest.index, rest.carried[0]))
-                row.next(place + 4, to + self.row, rest.carried[0])
+                row.next(position + 4, to + self.row, rest.carried[0])
             tap.next(row.carried[0], row.carried[2])
         return tap.carried[1].reduce_lanes("add")
 
@@ -248,7 +253,7 @@ class Clipping:
         codes = source.load(kind)
         return codes ^ _FLIP if self.flips else codes
 
-    def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
+    def _over(self, eights: Value, bounds: list[Value], position: Value) -> Value:
         """Which groups of eight have four activations whose products might not fit in int16: <4 x i1>.
 
         bounds: where `each` and `first` start. The four activations of a 16-bit lane are two neighbours of one quad
@@ -258,7 +263,7 @@ class Clipping:
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):
             most = most.intrinsic("umax", self._swap_neighbours(most, distance))
-        each, first = ((bound + place).load(BYTES) for bound in bounds)
+        each, first = ((bound + position).load(BYTES) for bound in bounds)
         pairs = neighbours(codes, each).bitcast(BYTES)
         other = self._swap_neighbours(pairs, 4)
         total = neighbours(most, first)
@@ -270,9 +275,9 @@ class Clipping:
         """The bytes, each swapped with its neighbour at this distance, a power of two."""
         return codes.shuffle(i ^ distance for i in range(VECTOR))
 
-    def _count(self, eights: Value, bounds: list[Value], place: Value, found: Value) -> Value:
+    def _count(self, eights: Value, bounds: list[Value], position: Value, found: Value) -> Value:
         """`found` plus the number of `eights` that do not fit. A true i1, sign-extended, is -1."""
-        return found - self._over(eights, bounds, place).sext("i64")
+        return found - self._over(eights, bounds, position).sext("i64")
 
     def _list(self, copy: Value, entry: Value) -> None:
         """Clip a block's copy, and list the upper bits that clipping removes."""
@@ -300,9 +305,9 @@ class Clipping:
     def _enter(self, upper: Value, over: Value, number: Value, entry: Value) -> None:
         """Write a list entry for each eight marked in `over`. number: of the vector's first eight in the block."""
         for lane in range(4):
-            row, place = divmod(number + lane, self.eights)
+            row, position = divmod(number + lane, self.eights)
             entry.store((row * self.width).trunc("i32"), 4)
-            distance = (place * (2 * self.width)).trunc("i32")
+            distance = (position * (2 * self.width)).trunc("i32")
             (entry + 4).store(distance, 4)
             eight = upper.extract(lane)
             (entry + 8).store(eight, 8)
@@ -341,26 +346,30 @@ class ClippedEmitter(CopiedEmitter):
         self.row = self.clipping.row
 
     def copies(self) -> list[tuple[Value, Operand]]:
+        """The copies that the kernel makes of its input: the clipped bytes, and the table of clipped places."""
         return [(self.clipping.copy, self.clipping.block), (self.clipping.table, BLOCK)]
 
     def panel_weights(self) -> Value:
+        """The bytes of one panel of weights."""
         return self.row * (self.width // 4)
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
+        """Copy blocks `first` to `end` of rows with large values clipped; the table lists the clipped places."""
         self.clipping.copy_blocks(x, first, end)
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
+        """The int32 sums of one strip and panel: products of clipped bytes, and the clipped rest added apart."""
         copy, table = copies
         count = (table + 8).load("i64", 8)
         listed = count.test("ne", 0)
         with self.w.when(listed):
-            self._apart(count, table.load("ptr", 8), bias, matrix, copy)
+            self._start_clipped_sums(count, table.load("ptr", 8), bias, matrix, copy)
         start = listed.select(self.scratch, bias)
         step = listed.select(self.w.value("i64", self.width), 0)
         rest = count.test("slt", 0).select(0, self.row)
         return self._products(start, step, rest, copy, matrix, exact=False)
 
-    def _apart(self, count: Value, entry: Value, bias: Value, matrix: Value, copy: Value) -> None:
+    def _start_clipped_sums(self, count: Value, entry: Value, bias: Value, matrix: Value, copy: Value) -> None:
         """Store the start values of a block's sums: the bias plus the listed products, or all of them if count < 0."""
         w, spec, scratch = self.w, self.spec, self.scratch
         for j in range(spec.vectors):
@@ -369,12 +378,12 @@ class ClippedEmitter(CopiedEmitter):
                 (scratch + (i * self.width + VECTOR * j)).store(start, 32)
         with w.loop(0, count, 1, [entry]) as turn:
             here = turn.carried[0]
-            target, place = (
+            target, address = (
                 base + (here + 4 * field).load("i32", 4).zext("i64") for field, base in enumerate((scratch, matrix))
             )
             pair = [self._four(here + (8 + 4 * u)) for u in range(2)]
             for j in range(spec.vectors):
-                total, one = self._eight(pair, self._pair_of_weights(place, j), 1 << LOW), target + VECTOR * j
+                total, one = self._eight(pair, self._pair_of_weights(address, j), 1 << LOW), target + VECTOR * j
                 one.store(one.load(self.kind, 32) + total, 32)
             turn.next(here + ENTRY)
         rest = count.test("slt", 0).select(self.row, 0)
@@ -390,26 +399,30 @@ class ClippedEmitter(CopiedEmitter):
             sums += [(line + VECTOR * j).load(self.kind, 32) for j in range(spec.vectors)]
         rows = [copy + self.row * i if i else copy for i in range(spec.rows)]
         with self.w.loop(0, size, 4 * spec.unroll, [matrix, *sums]) as turn:
-            place, *acc = turn.carried
+            address, *acc = turn.carried
             add = self._exact if exact else self._fast
             for u in range(0, spec.unroll, 2):
-                here = place + u * self.width
+                here = address + u * self.width
                 acc = add(acc, [row + turn.index + 4 * u for row in rows], here)
-            turn.next(place + spec.unroll * self.width, *acc)
+            turn.next(address + spec.unroll * self.width, *acc)
         return turn.carried[1:]
 
-    def _fast(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
-        panel, made = [self._pair_of_weights(place, j) for j in range(self.spec.vectors)], []
+    def _fast(self, acc: list[Value], rows: list[Value], address: Value) -> list[Value]:
+        """Eight products per int32 lane for all rows and vectors, added in int16 pairs that cannot overflow."""
+        panel, made = [self._pair_of_weights(address, j) for j in range(self.spec.vectors)], []
         for i, row in enumerate(rows):
             pair = [self._four(row + 4 * u) for u in range(2)]
             for j, matrix in enumerate(panel):
                 made.append(acc[i * self.spec.vectors + j] + self._eight(pair, matrix, 1))
         return made
 
-    def _exact(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+    def _exact(self, acc: list[Value], rows: list[Value], address: Value) -> list[Value]:
+        """Eight products per int32 lane for all rows and vectors, without int16 sums between."""
         isa, vectors, acc = self.isa, self.spec.vectors, list(acc)
         for u in range(2):
-            panel = [weights(isa, (place + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)]
+            panel = [
+                weights(isa, (address + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)
+            ]
             for i, row in enumerate(rows):
                 x = activations(isa, self._four(row + 4 * u))
                 for j in range(vectors):
@@ -420,9 +433,9 @@ class ClippedEmitter(CopiedEmitter):
         """The four activations at this address, in every lane."""
         return pointer.load("i32").splat(self.isa.lanes)
 
-    def _pair_of_weights(self, place: Value, j: int) -> list[Value]:
+    def _pair_of_weights(self, address: Value, j: int) -> list[Value]:
         """Vector j of the weights of two quads."""
-        return [(place + (u * self.width + VECTOR * j)).load(BYTES, 32) for u in range(2)]
+        return [(address + (u * self.width + VECTOR * j)).load(BYTES, 32) for u in range(2)]
 
     def _eight(self, pair: list[Value], matrix: list[Value], scale: int) -> Value:
         """The sums of the products of two quads, times `scale`."""

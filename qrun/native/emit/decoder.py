@@ -31,14 +31,14 @@ class RotaryEmitter(KernelEmitter):
     names = ROTARY
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
-            rest, place = divmod(row, a.places)
+            rest, position = divmod(row, a.places)
             batch, head = divmod(rest, a.heads)
             later = _count_kept(self, a.ends + batch * 4)
-            x = a.x + batch * a.batch_step + head * a.head_step + place * a.place_step
-            self._row(x, a.y + row * a.size * 4, (place + later) * a.half * 4)
+            x = a.x + batch * a.batch_step + head * a.head_step + position * a.place_step
+            self._row(x, a.y + row * a.size * 4, (position + later) * a.half * 4)
 
     def _row(self, x: Value, y: Value, angles: Value) -> None:
         """Make one row. angles: bytes from the start of `cos` and `sin` to the angles of the row's place."""
@@ -60,18 +60,19 @@ class RotaryEmitter(KernelEmitter):
             both = _vector(x + at * 8, 2 * count)
             real, imaginary = (both.shuffle(range(start, 2 * count, 2)) for start in (0, 1))
         else:
-            real, imaginary = (_vector(place, count) for place in (x + at * 4, x + at * 4 + far))
+            real, imaginary = (_vector(address, count) for address in (x + at * 4, x + at * 4 + far))
         made = cos * real - sin * imaginary, sin * real + cos * imaginary
         if self.spec.form == "pairs":
             order = chain.from_iterable((i, count + i) for i in range(count))
             (y + at * 8).store(made[0].shuffle(order, made[1]), 4)
             return
-        for value, place in zip(made, (y + at * 4, y + at * 4 + far), strict=True):
-            place.store(value, 4)
+        for value, address in zip(made, (y + at * 4, y + at * 4 + far), strict=True):
+            address.store(value, 4)
 
 
-def _vector(place: Value, count: int) -> Value:
-    return place.load(f"<{count} x float>", 4)
+def _vector(address: Value, count: int) -> Value:
+    """Load `count` float32 elements."""
+    return address.load(f"<{count} x float>", 4)
 
 
 PRESENT = names(
@@ -101,16 +102,16 @@ class PresentEmitter(KernelEmitter):
     names = PRESENT
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
-            head_of, place = divmod(row, a.room)
+            head_of, position = divmod(row, a.room)
             batch, head = divmod(head_of, a.heads)
             kept = _count_kept(self, a.ends + batch * 4)
-            old = a.past + (head_of * a.past_rows + place) * a.size * 4
-            new = a.new + batch * a.batch_step + head * a.head_step + (place - kept) * a.place_step
-            x, y = place.test("slt", kept).select(old, new), a.y + row * a.size * 4
-            filled = place.test("slt", kept + a.places)
+            old = a.past + (head_of * a.past_rows + position) * a.size * 4
+            new = a.new + batch * a.batch_step + head * a.head_step + (position - kept) * a.place_step
+            x, y = position.test("slt", kept).select(old, new), a.y + row * a.size * 4
+            filled = position.test("slt", kept + a.places)
             with w.when(filled):
                 for at, count in w.runs(0, a.size, (self.spec.rows, 1)):
                     (y + at * 4).store((x + at * 4).load(f"<{count} x float>", 4), 4)
@@ -125,12 +126,12 @@ class HiddenEmitter(KernelEmitter):
     names = HIDDEN
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
-            batch, place = divmod(row, a.places)
+            batch, position = divmod(row, a.places)
             kept = _count_kept(self, a.ends + batch * 4)
-            end = (kept + place + a.ahead + 1).least(kept + a.places)
+            end = (kept + position + a.ahead + 1).least(kept + a.places)
             first = end - a.window
             first = first.test("slt", 0).select(w.value("i64", 0), first)
             y = a.y + row * a.total * 4
@@ -139,10 +140,10 @@ class HiddenEmitter(KernelEmitter):
             _fill(self, y, end, a.total, -inf)
 
 
-def _count_kept(kernel: KernelEmitter, place: Value) -> Value:
-    """The number of rows kept, by the end stored at `place`. An invalid end gives 0 and leaves the run undecided."""
+def _count_kept(kernel: KernelEmitter, address: Value) -> Value:
+    """The number of rows kept, by the end stored at `address`. An invalid end gives 0 and leaves the run undecided."""
     w, a = kernel.w, kernel.a
-    kept = place.load("i32", 4).sext("i64") - a.least
+    kept = address.load("i32", 4).sext("i64") - a.least
     fits = kept.test("ule", a.span)
     with w.when(~fits):
         w.mark_undecided()
@@ -150,5 +151,6 @@ def _count_kept(kernel: KernelEmitter, place: Value) -> Value:
 
 
 def _fill(kernel: KernelEmitter, y: Value, first: Value, end: Value, number: float) -> None:
+    """Store one number in the elements `first` to `end` of y."""
     for at, count in kernel.w.runs(first, end, (kernel.spec.rows, 1)):
         (y + at * 4).store(kernel.w.value(f"<{count} x float>", number), 4)

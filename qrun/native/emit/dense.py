@@ -61,22 +61,22 @@ class DenseEmitter(KernelEmitter):
         self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Make one tile: a panel of channels, for a chunk of an image's blocks."""
         w, a, spec = self.w, self.a, self.spec
         chunk = tile // a.chunk_step % a.chunks
         panel = tile // a.panel_step % a.panels
         image = tile // a.chunks // a.panels
-        group, place = divmod(panel, a.group_panels)
+        group, position = divmod(panel, a.group_panels)
         first, end = chunk.part(a.chunk, a.blocks)
         channels = spec.vectors * self.isa.lanes
         x = a.x + image * a.x_image + group * a.x_group
-        matrix = a.weights + group * a.weights_group + place * self.panel_weights
-        bias = a.bias + group * a.bias_group + place * (4 * channels)
-        constants = a.constants + group * a.constants_group + place * self.epilogue.panel_bytes()
+        matrix = a.weights + group * a.weights_group + position * self.panel_weights
+        bias = a.bias + group * a.bias_group + position * (4 * channels)
+        constants = a.constants + group * a.constants_group + position * self.epilogue.panel_bytes()
         y = a.y + image * a.y_image + group * a.y_group
-        y = y + place * (channels * (4 if spec.out in WIDE else 1))
-        self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
+        y = y + position * (channels * (4 if spec.out in WIDE else 1))
+        self.epilogue.set_panel((position + 1).test("eq", a.group_panels))
         with w.loop(first, end, 1, once=True) as block:
             offsets = a.offsets + block.index * (a.taps * (4 * spec.rows))
             row = (block.index * spec.rows).least(a.last_row)
@@ -103,17 +103,17 @@ class DenseEmitter(KernelEmitter):
         """A block's sums. start: their start values. fetch: the address to prefetch from, if any."""
         w, a, spec = self.w, self.a, self.spec
         with w.loop(0, a.taps, 1, [offsets, matrix, *fetch, *start], once=True) as tap:
-            place, *held = tap.carried
-            rows = [row_at(x, place + 4 * i, a.padding) for i in range(spec.rows)]
+            position, *held = tap.carried
+            rows = [row_at(x, position + 4 * i, a.padding) for i in range(spec.rows)]
             with w.loop(0, a.depth, 1, held, once=True) as k:
                 matrix, *fetch = k.carried[: -len(start)]
                 for line in range(spec.prefetch):
                     w.prefetch(fetch[0] + 64 * line)
                 step = k.index * (4 * spec.unroll)
                 sums = self._products([row + step for row in rows], matrix, k.carried[-len(start) :])
-                fetch = [place + 64 * spec.prefetch for place in fetch]
+                fetch = [position + 64 * spec.prefetch for position in fetch]
                 k.next(matrix + spec.unroll * spec.vectors * self.bytes, *fetch, *sums)
-            tap.next(place + 4 * spec.rows, *k.carried)
+            tap.next(position + 4 * spec.rows, *k.carried)
         sums = tap.carried[-len(start) :]
         return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
@@ -126,8 +126,8 @@ class DenseEmitter(KernelEmitter):
             for i, row in enumerate(rows):
                 x = activations(isa, self._broadcast(row, u, held))
                 for j in vectors:
-                    place = i * spec.vectors + j
-                    sums[place] = dot(isa, sums[place], x, panel[j])
+                    position = i * spec.vectors + j
+                    sums[position] = dot(isa, sums[position], x, panel[j])
         return sums
 
     def _broadcast(self, row: Value, u: int, held: dict[Value, Value]) -> Value:

@@ -38,7 +38,7 @@ class DepthwiseEmitter(KernelEmitter):
         self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.epilogue.by_lanes = self.step > 1
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Make one tile: some of an image's blocks, each with all panels of channels."""
         w, a, spec = self.w, self.a, self.spec
         lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out in WIDE else 1
@@ -64,12 +64,12 @@ class DepthwiseEmitter(KernelEmitter):
         """The sums of a block and a panel over all taps. start: the start values of each pixel's sums."""
         spec, a = self.spec, self.a
         with self.w.loop(0, a.taps, self.step, [offsets, panel, *start * spec.rows], once=True) as tap:
-            here, place, *sums = tap.carried
-            weights = [(place + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
+            here, position, *sums = tap.carried
+            weights = [(position + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
             for unit in range(self.units):
                 rows = (row_at(x, here + 4 * (n * self.units + unit), a.padding) for n in range(self.step))
                 self._multiply(unit, rows, weights, sums)
-            tap.next(here + 4 * self.units * self.step, place + self.turn_weights, *sums)
+            tap.next(here + 4 * self.units * self.step, position + self.turn_weights, *sums)
         sums = tap.carried[2:]
         return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
@@ -79,8 +79,8 @@ class DepthwiseEmitter(KernelEmitter):
         n, row = self.isa.lanes, next(rows)
         for j, weight in enumerate(weights):
             x = (row + j * n).load(f"<{n} x i8>").extend("i32", self.spec.signed)
-            place = unit * self.spec.vectors + j
-            sums[place] = multiply_add(self.isa, sums[place], x, weight)
+            position = unit * self.spec.vectors + j
+            sums[position] = multiply_add(self.isa, sums[position], x, weight)
 
 
 @emitter("interleaved")
@@ -101,16 +101,17 @@ class InterleavedEmitter(DepthwiseEmitter):
         self.vectors = Bytes(self.w, isa)
 
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
+        """Multiply the taps of one unit of channels by their weights, and add the products to `sums`."""
         taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
         if self.spec.signed:
             taps = [*map(flip_sign_bit, taps)]
         for j, x in enumerate(self._quads(taps) if self.step == 4 else self.vectors.pairs(*taps)):
             for pixel in range(self.spec.unroll):
-                place, weight = 4 * (unit * self.spec.unroll + pixel) + j, weights[4 * pixel + j]
+                position, weight = 4 * (unit * self.spec.unroll + pixel) + j, weights[4 * pixel + j]
                 if self.step == 4:
-                    sums[place] = dot(self.isa, sums[place], (x,), (weight,))
+                    sums[position] = dot(self.isa, sums[position], (x,), (weight,))
                 else:
-                    sums[place] = multiply_add(self.isa, sums[place], x, weight)
+                    sums[position] = multiply_add(self.isa, sums[position], x, weight)
 
     def _quads(self, taps: list[Value]) -> Iterator[Value]:
         """Bytes of four taps, interleaved."""

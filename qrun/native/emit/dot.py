@@ -31,10 +31,12 @@ _WHOLE = (*_VNNI, "usdot", "sdot", "smull")
 
 
 def int32s(isa: Isa) -> str:
+    """LLVM's type of a vector of int32."""
     return f"<{isa.lanes} x i32>"
 
 
 def int16s(isa: Isa) -> str:
+    """LLVM's type of a vector of int16."""
     return f"<{2 * isa.lanes} x i16>"
 
 
@@ -65,6 +67,7 @@ def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4) -> Value:
 
 
 def _neon(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
+    """Add the products of groups of four bytes to `acc` on AArch64."""
     w, kind = acc.w, acc.kind
     a, b = (value.bitcast("<16 x i8>") for value in (x, weight))
     if isa.dot != "smull":

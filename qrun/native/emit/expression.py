@@ -124,6 +124,7 @@ class FunctionStep:
 
     @classmethod
     def read(cls, text: str) -> FunctionStep:
+        """Parse a step from a kernel's form: `function@narrow:value,value`."""
         name, _, values = text.partition(":")
         function, _, narrow = name.partition("@")
         return cls(function, tuple(map(int, values.split(","))), narrow)

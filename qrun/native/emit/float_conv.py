@@ -55,6 +55,7 @@ class ChannelsEmitter(FloatSumsEmitter):
         self.left, self.column = self.a.columns - start, start * 4
 
     def mask(self, vector: int) -> Value:
+        """The lanes of a vector of columns that exist."""
         return first_lanes(self.left - vector * self.lanes, self.lanes)
 
     def store(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> None:
@@ -78,7 +79,7 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
         stride, dilation, *self.cut = spec.operands.split("-")
         self.pixels = shared_pixels(spec.rows, spec.unroll, int(stride), int(dilation))
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, width = self.w, self.a, self.spec.vectors * self.lanes
         blocks, panels = parts(a.count, a.row_block), parts(a.panels, a.panel_block)
         batch, rest = divmod(tile, blocks * panels)
@@ -107,8 +108,8 @@ class FloatDepthwiseEmitter(ChannelsEmitter):
                 for j in vectors:
                     x = self.load(pixel + 4 * self.lanes * j, masks[j])
                     for result, element in uses:
-                        place = result * self.spec.vectors + j
-                        sums[place] = fma_once(x, b[element][j], sums[place])
+                        position = result * self.spec.vectors + j
+                        sums[position] = fma_once(x, b[element][j], sums[position])
             line.next(*sums, weights, places + 4 * len(self.pixels))
         return line.carried[:-2]
 
@@ -119,7 +120,7 @@ class FloatGroupedEmitter(ChannelsEmitter):
 
     names = GROUPED_NAMES
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
         batch, block = divmod(tile, parts(a.rows, a.row_block))
         self.take_batch(batch)
@@ -133,6 +134,7 @@ class FloatGroupedEmitter(ChannelsEmitter):
                 self.store(row, self._sums(row, mask), [mask])
 
     def _sums(self, row: Value, mask: Value | None) -> list[Value]:
+        """The sums of all rows over the taps of a window, each channel group apart."""
         w, a, each = self.w, self.a, self.spec.unroll
         carried = [*[w.zero(self.kind)] * self.spec.rows, self.starts[1] + self.column]
         for number in range(each):
@@ -141,8 +143,8 @@ class FloatGroupedEmitter(ChannelsEmitter):
                 *sums, weights = tap.carried
                 b = self.load(weights, mask)
                 for i in range(self.spec.rows):
-                    place = a.offsets + (row + i) * a.a_row + tap.index * 4
-                    x = self.load(row_at(self.starts[0], place, a.padding) + self.column, mask)
+                    position = a.offsets + (row + i) * a.a_row + tap.index * 4
+                    x = self.load(row_at(self.starts[0], position, a.padding) + self.column, mask)
                     sums[i] = fma_once(x.shuffle(spread), b, sums[i])
                 tap.next(*sums, weights + a.b_row)
             carried = tap.carried

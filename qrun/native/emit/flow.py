@@ -27,6 +27,7 @@ class Turn:
     end: list[Value] = field(default_factory=list)
 
     def next(self, *values: Value) -> None:
+        """End the turn of a loop with these values for the next turn."""
         self.end = list(values)
 
 
@@ -51,13 +52,16 @@ class Flow(Instructions):
         return [f"{name}{self.blocks}" for name in names]
 
     def label(self, name: str) -> None:
+        """Begin a basic block."""
         self.lines.append(f"{name}:")
         self.here = name
 
     def jump(self, label: str) -> None:
+        """Branch to a label."""
         self.do(f"br label %{label}")
 
     def branch(self, condition: Value, yes: str, no: str) -> None:
+        """Branch to one of two labels."""
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def phi(self, *cases: tuple[Value, str]) -> Value:
@@ -74,8 +78,8 @@ class Flow(Instructions):
 
     def back(self, head: int, following: Sequence[Value]) -> None:
         """Set the values that a head gets when this block jumps back to it."""
-        for place, value in enumerate(following, head):
-            self.lines[place] += f", [{value}, %{self.here}]"
+        for position, value in enumerate(following, head):
+            self.lines[position] += f", [{value}, %{self.here}]"
 
     def function(self, head: str) -> str:
         """The LLVM IR of a module with this one function."""
@@ -205,9 +209,11 @@ class Flow(Instructions):
         return self.let("i64", f"atomicrmw {what} ptr {pointer}, i64 {number} {order}")
 
     def atomic_load(self, pointer: Value, order: str) -> Value:
+        """Load an int64 atomically with LLVM's memory `order`."""
         return self.let("i64", f"load atomic i64, ptr {pointer} {order}, align 8")
 
     def atomic_store(self, number: Operand, pointer: Value, order: str) -> None:
+        """Store an int64 atomically with LLVM's memory `order`."""
         self.do(f"store atomic i64 {number}, ptr {pointer} {order}, align 8")
 
     def mark_undecided(self) -> None:

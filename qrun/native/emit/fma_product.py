@@ -74,10 +74,12 @@ class FloatSumsEmitter(KernelEmitter):
         self.starts, self.channels = [start + n for start, n in zip(operands, places, strict=True)], places[2]
 
     def load(self, source: Value, mask: Value | None) -> Value:
+        """Load a vector of float32; only the lanes of `mask` if given."""
         return source.load(self.kind, 4) if mask is None else source.masked_load(self.kind, mask, 4)
 
-    def number(self, place: int) -> Value:
-        return (self.a.numbers + place).load("float", 4).splat(self.lanes)
+    def number(self, index: int) -> Value:
+        """A number of the call's list of scalars (such as alpha or beta) in all lanes."""
+        return (self.a.numbers + index).load("float", 4).splat(self.lanes)
 
     def finish(
         self, value: Value, addend: Value | None, target: Value, mask: Value | None, tail: Sequence[Value] = ()
@@ -89,8 +91,8 @@ class FloatSumsEmitter(KernelEmitter):
         value = value.test("uno", value).select(value.like(math.nan), value)
         if self.w.narrowing:
             value = self.w.narrowing(value)
-        for step, place in zip(self.tail, tail, strict=True):
-            value = TAIL[step](value, self.load(place, mask))
+        for step, position in zip(self.tail, tail, strict=True):
+            value = TAIL[step](value, self.load(position, mask))
         if self.limits:
             value = clip(value, self.number(LOW), self.number(HIGH)) + self.number(ADDED)
         if mask is None:
@@ -131,7 +133,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         self.beside = spec.vectors // self.panel_vectors
         self.gathers = self.rows_are in ("taps", "gathered")
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         row_blocks, panel_blocks = parts(a.rows, a.row_block), parts(a.panels, a.panel_block)
         batch, rest = divmod(tile, row_blocks * panel_blocks)
@@ -178,11 +180,12 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _fetch_next(self, k: Value) -> None:
         """Prefetch a part of the next panels: each strip prefetches a share of them, and each element of k a part of
         that share."""
-        place = self.fetch + k * self.fetch_step
+        position = self.fetch + k * self.fetch_step
         for line in range(self.spec.prefetch):
-            self.w.prefetch(place + 64 * line)
+            self.w.prefetch(position + 64 * line)
 
     def _strip(self, row: Value, slot: Value) -> None:
+        """Compute a strip of rows: all of its sums if this block of depth is the last, partial ones in `slot` else."""
         w = self.w
         places = [slot + 4 * self.lanes * n for n in range(self.spec.rows * self.spec.vectors)]
         sums = self._add_earlier_sums(row, self._chains(row), places)
@@ -190,8 +193,8 @@ class FmaProductEmitter(FloatSumsEmitter):
             if last:
                 self._finish(row, sums)
             else:
-                for place, value in zip(places, sums, strict=True):
-                    place.store(value, 4)
+                for slot_address, value in zip(places, sums, strict=True):
+                    slot_address.store(value, 4)
 
     # The left rows.
 
@@ -205,6 +208,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return self.starts[0] + of_all * a.a_row + self.k * 4
 
     def _pixel(self, row: Value) -> Value:
+        """The address of the image's pixel that belongs to a row."""
         return self.starts[0] + (self.a.offsets + row * 4).load("i32", 4).sext("i64")
 
     def _left_step(self, k: Value, more: int) -> list[Value | int]:
@@ -221,7 +225,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         for count in (8, 1):
             with self.w.loop(done, self.size - (count - 1), count) as k:
                 places = [self.k + k.index + n for n in range(count)]
-                sources = [self._tap(start, place) if taps else start + self._step(place) for place in places]
+                sources = [self._tap(start, position) if taps else start + self._step(position) for position in places]
                 found = [source.load("float", 4) for source in sources]
                 for n, x in enumerate(found):
                     (self.scratch + row * PITCH + k.index * 4 + 4 * n).store(x, 4)
@@ -260,8 +264,8 @@ class FmaProductEmitter(FloatSumsEmitter):
             return
         step, wide = k * (4 * self.panel_width), self.panel_vectors
         for j in range(self.spec.vectors):
-            place = 4 * (more * self.panel_width + j % wide * self.lanes)
-            yield (starts[j // wide] + step + place).load(self.kind, 4)
+            position = 4 * (more * self.panel_width + j % wide * self.lanes)
+            yield (starts[j // wide] + step + position).load(self.kind, 4)
 
     def _masks(self) -> list[Value]:
         """For each vector, the mask of the columns that exist."""
@@ -280,6 +284,7 @@ class FmaProductEmitter(FloatSumsEmitter):
             self._pack_columns()
 
     def _pack_rows(self) -> None:
+        """Copy the right matrix's block of this panel into the scratch memory, column vectors side by side."""
         w, source = self.w, self.starts[1] + self.k * self.a.b_row + self.column * 4
         target = self.scratch + self.a.right_at
         for masks in self._whole_or_cut():
@@ -323,6 +328,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _chain_loop(
         self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
     ) -> list[Value]:
+        """Continue the chains of fused multiply-adds over the block's depth; returns the sums."""
         w, done = self.w, self.w.value("i64", 0)
         for count in (self.spec.unroll, 1) if self.spec.unroll > 1 else (1,):
             with w.loop(done, self.size - (count - 1), count, sums) as turn:
@@ -350,7 +356,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         w = self.w
 
         def held() -> list[Value]:
-            return [place.load(self.kind, 4) for place in places]
+            return [address.load(self.kind, 4) for address in places]
 
         if self.form in ("sum", "bias"):
             return w.instead(sums, ~self.opens, lambda: [y + s for y, s in zip(held(), sums, strict=True)])
@@ -370,6 +376,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [fma_once(alpha, s, y) for y, s in zip(ys, sums, strict=True)]
 
     def _begin(self, row: Value) -> list[Value]:
+        """The sums' first values: the addend's elements, times beta if the form is "scaled"."""
         masks = self._masks()
         made = [
             self.load(self._addend(row + i, j), mask) for i in range(self.spec.rows) for j, mask in enumerate(masks)
@@ -377,6 +384,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [value * self.number(BETA) for value in made] if self.form == "scaled" else made
 
     def _addend(self, row: Value, vector: int) -> Value:
+        """The address of the addend's vector of columns for a row."""
         start = self.starts[2] + (self.first + row) * self.a.addend_row + self.column * 4
         return start + 4 * self.lanes * vector
 
@@ -387,10 +395,10 @@ class FmaProductEmitter(FloatSumsEmitter):
                 target = self.starts[3] + (self.first + row + i) * self.a.y_row + self.column * 4
                 for j, mask in enumerate(masks):
                     addend = self._addend(row + i, j) if self.form == "bias" else None
-                    tail = [self._beside(step, row + i, j) for step in self.tail]
+                    tail = [self._tail_operand(step, row + i, j) for step in self.tail]
                     self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask, tail)
 
-    def _beside(self, step: str, row: Value, vector: int) -> Value:
+    def _tail_operand(self, step: str, row: Value, vector: int) -> Value:
         """The address of a tail step's operand."""
         if step == "residual":
             start = self.starts[4] + (self.first + row) * self.a.residual_row

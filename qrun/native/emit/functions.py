@@ -28,7 +28,7 @@ from qrun.native.emit.numbers import fma_once
 from qrun.native.emit.requantize import clip, rectify
 from qrun.native.emit.spec import OUTER
 from qrun.native.emit.strided import StridedEmitter
-from qrun.native.emit.values import MAGIC32, ZERO, Value, every
+from qrun.native.emit.values import MAGIC32, ZERO, Value, splat_constant
 
 exp, share, sigmoid, tanh, erf, gelu, gelu_by_tanh, swish = (
     partial(function, fma=fma_once)
@@ -58,10 +58,12 @@ class FunctionCall:
 
     @property
     def p(self) -> Value:
+        """The function's first constant."""
         return self.constants[0]
 
     @property
     def q(self) -> Value:
+        """The function's second constant."""
         return self.constants[1]
 
     def to_float(self, value: Value) -> Value:
@@ -124,10 +126,12 @@ Write = Callable[[FunctionCall, list[Value]], Value]
 
 
 def _conversion(kind: str) -> Write:
+    """The writer of a conversion of one operand to the call's type."""
     return lambda call, values: convert(values[0], call.kind, kind)
 
 
 def _of_single(function: Callable[[Value], Value]) -> Write:
+    """The writer of a function of one float32 operand; NaN results become one NaN."""
     return lambda k, v: one_nan(function(v[0]))
 
 
@@ -148,7 +152,7 @@ SINGLE: dict[str, Write] = {
     "remainder": lambda k, v: conversions.remainder(v[0], v[1], k.kind),
     "modulo": lambda k, v: conversions.modulo(v[0], v[1], k.kind),
     "square": lambda k, v: v[0] * v[0],
-    "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
+    "reciprocal": lambda k, v: splat_constant("float", "1.0", k.lanes) / v[0],
     "relu": lambda k, v: rectify(v[0]),
     "leaky_relu": lambda k, v: k.leaky(v[0]),
     "clip": lambda k, v: clip(v[0], k.p, k.q),
@@ -239,15 +243,17 @@ class StepsEmitter:
             self.kinds.append(kind_of_result(step.function, kind))
 
     def step(self, number: int) -> FunctionStep:
+        """The step with this number; numbers count the operands first."""
         return self._steps[number - self.read]
 
     def call(self, number: int) -> FunctionCall:
+        """The function call of the step with this number; numbers count the operands first."""
         return self.calls[number - self.read]
 
-    def load_operand(self, number: int, start: Value, place: Value) -> Value:
-        """Load a vector of an operand's elements, from element `place` on."""
+    def load_operand(self, number: int, start: Value, index: Value) -> Value:
+        """Load a vector of an operand's elements, from element `index` on."""
         element, size = KINDS[self.kinds[number]]
-        return self._to_function_form((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
+        return self._to_function_form((start + index * size).load(f"<{self.lanes} x {element}>", size), number)
 
     def same(self, number: int, start: Value) -> Value:
         """Load an operand's single element into all lanes."""
@@ -288,17 +294,19 @@ class ElementwiseEmitter(StridedEmitter):
         self.steps = StepsEmitter(spec.form, spec.operands, spec.rows, self.a.constants)
 
     def stride(self, name: str, axis: int) -> Value:
+        """The bytes between two elements of an operand along an outer axis."""
         word = self.operands.index(name) * OUTER + axis
         return (self.a.strides + 8 * word).load("i64", 8)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the function of the columns `first` to `end` of a row."""
         w, a, steps = self.w, self.a, self.steps
         kinds = list(enumerate(self.spec.operands))
         same = {number: steps.same(number, self.starts[f"x{number}"]) for number, kind in kinds if kind.isupper()}
         with w.loop(first, end.least(a.columns), self.spec.rows) as turn:
-            place = turn.index.least(a.last)
+            index = turn.index.least(a.last)
             values = [
-                same[number] if kind.isupper() else steps.load_operand(number, self.starts[f"x{number}"], place)
+                same[number] if kind.isupper() else steps.load_operand(number, self.starts[f"x{number}"], index)
                 for number, kind in kinds
             ]
             for number in range(steps.read, steps.last + 1):
@@ -309,4 +317,4 @@ class ElementwiseEmitter(StridedEmitter):
                 values.append(steps.emit_step(number, given))
             made = values[-1].zext("i8") if values[-1].element == "i1" else values[-1]
             size = {"float": 4, "double": 8}.get(made.element) or int(made.element[1:]) // 8
-            (self.starts["y"] + place * size).store(made, size)
+            (self.starts["y"] + index * size).store(made, size)

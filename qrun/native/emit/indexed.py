@@ -32,11 +32,13 @@ class IndexedEmitter(StridedEmitter):
     frozen = True
 
     def offset(self, name: str, axis: int, index: Value) -> Value:
+        """The byte offset of an operand for an index of an outer axis; x reads it from its table."""
         if name == "x":
             return (self.a[f"at_{axis}"] + index * 8).load("i64", 8)
         return super().offset(name, axis, index)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the runs `first` to `end` of a row."""
         w, a, spec = self.w, self.a, self.spec
         end = end.least(a.count)
         if spec.form == "repeats":
@@ -57,11 +59,11 @@ class IndexedEmitter(StridedEmitter):
         x, y = self.starts["x"] + self.a.at.load("i64", 8), self.starts["y"]
         last = self.a.count // times - lanes
         with self.w.loop(first // times, end // times, lanes) as turn:
-            place = turn.index.least(last)
-            vector = (x + place * size).load(f"<{lanes} x i{8 * size}>")
+            position = turn.index.least(last)
+            vector = (x + position * size).load(f"<{lanes} x i{8 * size}>")
             for number in range(times):
                 order = [(number * lanes + lane) // times for lane in range(lanes)]
-                (y + place * (size * times) + number * lanes * size).store(vector.shuffle(order))
+                (y + position * (size * times) + number * lanes * size).store(vector.shuffle(order))
 
 
 GATHERED = names(
@@ -89,12 +91,12 @@ class GatheredEmitter(KernelEmitter):
 
     names = GATHERED
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
-            outer, place = divmod(row, a.count)
-            x = a.x + outer * a.outer_step + place % a.lines * a.line_step
-            self._row(x + self._offset(a.indices + outer * a.index_outer + place * a.index_row), a.y + row * a.run)
+            outer, position = divmod(row, a.count)
+            x = a.x + outer * a.outer_step + position % a.lines * a.line_step
+            self._row(x + self._offset(a.indices + outer * a.index_outer + position * a.index_row), a.y + row * a.run)
 
     def _offset(self, indices: Value) -> Value:
         """The byte offset of the place that the `depth` indices at this address name."""
@@ -104,14 +106,15 @@ class GatheredEmitter(KernelEmitter):
             index = (indices + turn.index * size).load(element, size)
             index = index.sext("i64") if size < 8 else index
             length, step = ((a.sizes + turn.index * 16 + 8 * word).load("i64", 8) for word in (0, 1))
-            place = index.test("slt", 0).select(index + length, index)
-            inside = place.test("ult", length)
+            position = index.test("slt", 0).select(index + length, index)
+            inside = position.test("ult", length)
             with w.when(~inside):
                 w.mark_undecided()
-            turn.next(turn.carried[0] + inside.select(place, 0) * step)
+            turn.next(turn.carried[0] + inside.select(position, 0) * step)
         return turn.carried[0]
 
     def _row(self, x: Value, y: Value) -> None:
+        """Write the copy of one row from x to y."""
         if self.spec.form == "block":
             copy_block(self, x, y)
         else:
@@ -137,7 +140,7 @@ class ScatteredEmitter(GatheredEmitter):
 
     names = SCATTERED
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, KINDS[self.spec.operands[1]][1]
         with w.part(tile, a.chunk, a.before) as outer:
             y, indices = a.y + outer * a.outer_step, a.indices + outer * a.index_outer
@@ -152,10 +155,10 @@ class ScatteredEmitter(GatheredEmitter):
         kind = self.spec.operands[1]
         element, size = KINDS[kind]
         for at, n in self.w.runs(0, count, (self.spec.rows, 1)):
-            place = y + at * size
+            address = y + at * size
             new = (x + at * size).load(f"<{n} x {element}>", size)
             if form != "none":
-                old = place.load(new.kind, size)
+                old = address.load(new.kind, size)
                 sums = {"add": old.__add__, "mul": old.__mul__}
                 new = sums[form](new) if form in sums else old.intrinsic(("u" if kind in UNSIGNED else "s") + form, new)
-            place.store(new, size)
+            address.store(new, size)

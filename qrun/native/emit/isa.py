@@ -41,6 +41,7 @@ def host_features(architecture: str) -> frozenset[str]:
 
 
 def _of_llvm() -> frozenset[str]:
+    """The CPU's features as LLVM reports them."""
     import llvmlite.binding as llvm
 
     return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
@@ -59,6 +60,7 @@ def _of_cpuinfo() -> frozenset[str]:
 
 
 def _on_linux(feature: str) -> bool:
+    """Whether Linux reports a feature of an Arm CPU."""
     entry, bit = _LINUX[feature]
     vector = ctypes.CDLL(None).getauxval
     vector.argtypes, vector.restype = [ctypes.c_ulong], ctypes.c_ulong
@@ -66,6 +68,7 @@ def _on_linux(feature: str) -> bool:
 
 
 def _on_darwin(feature: str) -> bool:
+    """Whether macOS reports a feature of an Arm CPU."""
     value, size = ctypes.c_int(0), ctypes.c_size_t(4)
     name = f"hw.optional.arm.{_DARWIN[feature]}".encode()
     status = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
@@ -122,6 +125,7 @@ class Isa:
 
     @property
     def vectors(self) -> int:
+        """The largest number of result vectors per row that a product kernel may use."""
         return max(self.rows)
 
     @property

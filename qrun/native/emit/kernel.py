@@ -19,8 +19,8 @@ class Arguments:
 
     def __init__(self, struct: Value, names: Sequence[str]) -> None:
         self._loaded: dict[str, Value] = {}
-        for place, name in enumerate(names):
-            value = (struct + 8 * place).load("ptr" if name.endswith("*") else "i64", 8)
+        for position, name in enumerate(names):
+            value = (struct + 8 * position).load("ptr" if name.endswith("*") else "i64", 8)
             self._loaded[name.rstrip("*!")] = value.trunc("i32") if name.endswith("!") else value
 
     def __getattr__(self, name: str) -> Value:
@@ -52,14 +52,14 @@ class KernelEmitter:
         self.struct, self.scratch = self.w.value("ptr", "%args"), self.w.value("ptr", "%scratch")
         self.a = Arguments(self.struct, self.names)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Write the code that makes one tile. tile: its number."""
         raise NotImplementedError
 
     def text(self) -> str:
         """The LLVM IR of the kernel."""
         with self.w.tiles(self.a.tiles) as turn:
-            self.tile(turn.index)
+            self.write_tile(turn.index)
         return self.end_kernel()
 
     def end_kernel(self) -> str:
@@ -93,9 +93,9 @@ def emitters() -> Mapping[str, type[KernelEmitter]]:
     return _EMITTERS
 
 
-def row_at(x: Value, place: Value, padding: Value) -> Value:
-    """The address of a row: x plus the int32 offset in bytes that is stored at `place`; `padding` if that is < 0."""
-    offset = place.load("i32", 4)
+def row_at(x: Value, address: Value, padding: Value) -> Value:
+    """The address of a row: x plus the int32 offset in bytes that is stored at `address`; `padding` if that is < 0."""
+    offset = address.load("i32", 4)
     inside = x + offset.sext("i64")
     return offset.test("slt", 0).select(padding, inside)
 

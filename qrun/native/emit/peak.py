@@ -61,6 +61,7 @@ def peak_text(isa: Isa) -> str:
 
 
 def _products(instruction: Instruction, w: Flow, steps: Value) -> Value:
+    """Write a loop of dot-product instructions without memory access; returns a sum that uses all of them."""
     vector = f"<{instruction.lanes} x i32>"
     pair, kind = f"{{ {vector}, {vector} }}", instruction.kind
     assembly = instruction.text.replace("\n", "\\0A")
@@ -105,6 +106,7 @@ def _total(values: Sequence[Value]) -> Value:
 
 
 def _reads(isa: Isa, w: Flow, address: Value, size: Value, turns: Value) -> Value:
+    """Write a loop that reads `size` bytes `turns` times; returns a sum that uses all of them."""
     vector, width = f"<{isa.lanes} x i32>", isa.lanes * 4
     with w.loop(0, turns, 1, [w.zero(vector)] * LOADS, once=True) as turn:
         with w.loop(0, size, LOADS * width, turn.carried, once=True) as read:

@@ -92,11 +92,12 @@ class RowsEmitter(KernelEmitter):
         raise NotImplementedError
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         if masks(self.spec.vectors):
             self.on, self.whole = self.a.mask.bitcast("<64 x i1>"), self.a.mask.test("eq", -1)
         return super().text()
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         rest, part = divmod(tile, a.parts)
         image, chunk = divmod(rest, a.chunks)
@@ -107,10 +108,11 @@ class RowsEmitter(KernelEmitter):
             (self._vectors if self.spec.vectors else self._entries)(lines, *columns)
 
     def _vectors(self, lines: list[Value], column: Value, end: Value) -> None:
+        """Write the loop over the vectors of a row from `column` to `end`."""
         with self.w.loop(column, end, self.width) as at:
-            place = at.index.least(self.a.last)
-            *sources, target = [line + place for line in lines]
-            self._store(self.value([self._load(source) for source in sources], place, at.index), target)
+            position = at.index.least(self.a.last)
+            *sources, target = [line + position for line in lines]
+            self._store(self.value([self._load(source) for source in sources], position, at.index), target)
 
     def _entries(self, lines: list[Value], column: Value, end: Value) -> None:
         """Compute the bytes of these rows one by one."""
@@ -130,9 +132,11 @@ class RowsEmitter(KernelEmitter):
         return self.a.add.trunc("i16").splat(2 * self.bytes.lanes)
 
     def _load(self, pointer: Value) -> Value:
+        """Load a vector of elements; a mask leaves out those past the row's end."""
         return pointer.masked_load(self.kind, self.on) if masks(self.spec.vectors) else pointer.load(self.kind)
 
     def _store(self, value: Value, pointer: Value) -> None:
+        """Store a vector of elements; a mask leaves out those past the row's end."""
         if not masks(self.spec.vectors):
             pointer.store(value)
             return
@@ -162,6 +166,7 @@ class PointEmitter(RowsEmitter):
             self.constants = [(a.table + i * step).load(self.kind, 16) for i in range(count)]
 
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
+        """The results of a vector of codes, in the way that the form names."""
         (x,) = operands
         if self.spec.form in ("affine", "affines"):
             return self._affine(x, start)
@@ -170,11 +175,13 @@ class PointEmitter(RowsEmitter):
         return {"clamp": self._clamp, "shuffle": self._shuffle, "lookup": self._lookup}[self.spec.form](x)
 
     def _clamp(self, x: Value) -> Value:
+        """Limit the codes to the range of the constants."""
         low, high = self.constants
         sign = "s" if self.spec.signed else "u"
         return x.intrinsic(f"{sign}max", low).intrinsic(f"{sign}min", high)
 
     def _affine(self, x: Value, start: Value) -> Value:
+        """Compute a * code + b in float32 and round to bytes; a and b may differ by column."""
         values = self.bytes.numbers(flip_sign_bit(x) if self.spec.signed else x)
         lines = [(self.constants[0], self.constants[1])] * 4 if self.constants else self._lines(start)
         made = [value.fma(a, b) for value, (a, b) in zip(values, lines, strict=True)]
@@ -187,6 +194,7 @@ class PointEmitter(RowsEmitter):
         return list(zip(loaded[:4], loaded[4:], strict=True))
 
     def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
+        """The result of one code, from the table."""
         table = self.a.table
         if self.spec.form == "tables":
             table = table + column * ENTRIES + ENTRIES * offset
@@ -235,6 +243,7 @@ class PairEmitter(RowsEmitter):
                 self.known[name] = self.splat(name)
 
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
+        """The results of two vectors of codes, in the way that the form names."""
         u, v = operands
         if self.spec.signed and self.spec.form != "fma":
             u, v = flip_sign_bit(u), flip_sign_bit(v)
@@ -244,17 +253,20 @@ class PairEmitter(RowsEmitter):
         return self.bytes.round_to_bytes(made, self.add, self.spec.out)
 
     def _int(self, u: Value, v: Value) -> list[Value]:
+        """Results before rounding: weighted integer sum, then one fused multiply-add."""
         k = self.known
         sums = self.bytes.weighted_sum(u, v, k["weights"], k["offset"])
         return [total.sitofp("float").fma(k["m"], k["c"]) for total in sums]
 
     def _fma(self, u: Value, v: Value) -> list[Value]:
+        """Results before rounding: a * u + (b * v + c) with fused multiply-adds."""
         k = self.known
         left, right = (self.bytes.numbers(value, self.spec.signed) for value in (u, v))
         inner = [number.fma(k["b"], k["c"]) for number in right]
         return [number.fma(k["a"], rest) for number, rest in zip(left, inner, strict=True)]
 
     def _doubles(self, u: Value, v: Value) -> list[Value]:
+        """The results as int32, computed in float64."""
         left, right = self.bytes.doubles(u), self.bytes.doubles(v)
         halves = [[self._double(*both) for both in zip(a, b, strict=True)] for a, b in zip(left, right, strict=True)]
         return [self.bytes.low_words(*pair) for pair in halves]
@@ -266,6 +278,7 @@ class PairEmitter(RowsEmitter):
         return u.fma(k["a"], v.fma(k["b"], k["c"])) + k["snap"] + k["turn"]
 
     def _mul(self, u: Value, v: Value) -> list[Value]:
+        """Results before rounding: (u - zero) * (s * v + t) * m + c."""
         k = self.known
         left = [number - k["u_zero"] for number in self.bytes.numbers(u)]
         right = [number.fma(k["s"], k["t"]) for number in self.bytes.numbers(v)]
@@ -273,5 +286,6 @@ class PairEmitter(RowsEmitter):
         return [product * k["m"] + k["c"] for product in products]
 
     def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
-        row, place = (code.zext("i64") for code in operands)
-        return (self.a.table + (row << 8) + place).load("i8")
+        """The result of one pair of codes, from the table of 256 * 256."""
+        row, position = (code.zext("i64") for code in operands)
+        return (self.a.table + (row << 8) + position).load("i8")

@@ -8,7 +8,7 @@ import math
 from qrun.native.emit.bytes import Bytes, flip_sign_bit, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.spec import LIMITS
-from qrun.native.emit.values import MAGIC64, every
+from qrun.native.emit.values import MAGIC64, splat_constant
 
 POOL = names("""
     x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns
@@ -44,7 +44,7 @@ class PoolEmitter(KernelEmitter):
         self.vectors = max(spec.vectors, 1)
         self.kind = f"<{spec.rows} x i8>"
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         rest, strip = divmod(tile, a.strips)
         image, chunk = divmod(rest, a.chunks)
@@ -74,11 +74,12 @@ class PoolEmitter(KernelEmitter):
         return taps
 
     def _store(self, values: list[Value], y: Value) -> None:
+        """Store the results of one pixel; only the existing columns if there are few."""
         if not self.spec.vectors:
             store_first(self.w, values[0], self.a.columns, y)
             return
-        for place, value in enumerate(values):
-            (y + place * self.spec.rows).store(value)
+        for position, value in enumerate(values):
+            (y + position * self.spec.rows).store(value)
 
 
 @emitter("max_pool")
@@ -86,6 +87,7 @@ class MaxPoolEmitter(PoolEmitter):
     """The maximum of each window; of equal zeros the first one; NaN if an element is NaN."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
+        """The largest elements of a window, as vectors of channels."""
         w, spec = self.w, self.spec
         if spec.out == "f32":
             least = w.value(self.bytes.floats, -math.inf)
@@ -99,6 +101,7 @@ class MaxPoolEmitter(PoolEmitter):
         return [value.bitcast(self.kind) for value in turn.carried]
 
     def _larger(self, most: Value, x: Value) -> Value:
+        """The larger of two elements, lane by lane; NaN wins."""
         if self.spec.out != "f32":
             return most.intrinsic("smax" if self.spec.signed else "umax", x)
         x = x.bitcast(most.kind)
@@ -112,9 +115,11 @@ class SumPoolEmitter(PoolEmitter):
     names = SUM
 
     def _pixel(self, number: Value) -> None:
+        """Find the constants of an output pixel."""
         self.constant = self.a.constants + number * 8
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
+        """The rounded means of a window, as vectors of bytes: sums in int16 blocks, then int32."""
         w, a, spec = self.w, self.a, self.spec
         shift, nothing = a.shift.splat(self.lanes), w.zero(f"<{spec.rows // 2} x i16>")
         with w.loop(0, a.taps, BLOCK, [shift] * 4 * self.vectors) as block:
@@ -132,9 +137,11 @@ class SumPoolEmitter(PoolEmitter):
         return self._round_to_bytes(numbers, a.zero.trunc("i16").splat(spec.rows // 2))
 
     def _round_to_bytes(self, numbers: list[Value], add: Value) -> list[Value]:
+        """Round float32 numbers to bytes, four vectors at a time."""
         return [self.bytes.round_to_bytes(numbers[i : i + 4], add, self.spec.out) for i in range(0, len(numbers), 4)]
 
     def _codes(self, x: Value) -> Value:
+        """Codes as uint8: the sign bit of int8 codes is flipped."""
         return flip_sign_bit(x) if self.spec.signed else x
 
     def _wider(self, x: Value, element: str, half: int) -> Value:
@@ -142,11 +149,13 @@ class SumPoolEmitter(PoolEmitter):
         return self.bytes.unpack(x, self.w.zero(x.kind), half).bitcast(f"<{x.lanes // 2} x {element}>")
 
     def _single(self, sums: list[Value]) -> list[Value]:
+        """Scale int32 sums by two float32 factors, one after the other."""
         a, b = ((self.constant + at).load("float", 4).splat(self.lanes) for at in (0, 4))
         products = [number * a for number in [value.sitofp("float") for value in sums]]
         return [value * b for value in products]
 
     def _double(self, sums: list[Value]) -> list[Value]:
+        """Scale int32 sums in float64, by one factor or by a scale and a divisor, and round."""
         n, divides = self.lanes, self.spec.form == "q64"
         m = self.constant.load("double", 8).splat(n)
         scale = self.a.scale.bitcast("double").splat(n) if divides else m
@@ -175,6 +184,7 @@ class MeanPoolEmitter(SumPoolEmitter):
     names = MEAN
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
+        """The means of a window in onnxruntime's arithmetic: dequantized elements added in float32."""
         w, a, spec, n = self.w, self.a, self.spec, self.lanes
         x_zero = a.x_zero.splat(n)
         scale, divide, zero = (value.bitcast("float").splat(n) for value in (a.scale, a.divide, a.zero))
@@ -190,7 +200,7 @@ class MeanPoolEmitter(SumPoolEmitter):
         count = self.constant.load("float", 4).splat(n)
         means = [total / count / divide + zero for total in turn.carried]
         # `within` turns NaN into the lower end.
-        ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
+        ends = [splat_constant("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
         return self._round_to_bytes([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
 
 
@@ -205,9 +215,11 @@ class AveragePoolEmitter(PoolEmitter):
     names = AVERAGE
 
     def _pixel(self, number: Value) -> None:
+        """Find the divisor of an output pixel."""
         self.divisor = (self.a.constants + number * 8).load("double", 8).splat(self.lanes)
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
+        """The float32 means of a window, added in float64."""
         w, kind = self.w, f"<{self.lanes} x double>"
         with w.loop(0, self.a.taps, self.spec.unroll, [w.value(kind, -0.0)] * self.vectors) as turn:
             totals = turn.carried

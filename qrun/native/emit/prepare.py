@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
-from qrun.native.emit.values import every
+from qrun.native.emit.values import splat_constant
 
 PREPARE = names("zero* first* sums* places* starts* padding* constants* fill tiles low! high!") + SOURCES
 """The argument words, 8 bytes each. A tile is a panel of `vectors` vectors of channels, in the product's own order.
@@ -63,17 +63,17 @@ _CODES = 16
 class PrepareEmitter(KernelEmitter):
     names = PREPARE
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n, form = self.w, self.a, self.isa.lanes, self.spec.form
         code, width = a.zero.load("i8"), self.spec.vectors * n
         zero = code.extend("i32", self.spec.signed).splat(n)
         constants = a.constants + tile * (constant_bytes(form) * width)
         for vector in range(self.spec.vectors):
-            place = tile * (4 * width) + 4 * n * vector
-            first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
-            (a.starts + place).store(first - zero * sums, 4)
+            address = tile * (4 * width) + 4 * n * vector
+            first, sums = ((start + address).load(zero.kind, 4) for start in (a.first, a.sums))
+            (a.starts + address).store(first - zero * sums, 4)
             if constant_bytes(form):
-                channels = (a.places + place).load(zero.kind, 4)
+                channels = (a.places + address).load(zero.kind, 4)
                 for field, value in enumerate(self._fields(channels)):
                     (constants + (field * width + vector * n) * 4).store(value, 4)
         with w.when(tile.test("eq", 0)), w.loop(0, a.fill, _FILL) as piece:
@@ -81,7 +81,7 @@ class PrepareEmitter(KernelEmitter):
 
     def _fields(self, channels: Value) -> list[Value]:
         """The bits of the constants of a vector of channels: one vector for each field of the form."""
-        on = self.w.value(channels.type_of("i1"), every("i1", "true", self.isa.lanes))
+        on = self.w.value(channels.type_of("i1"), splat_constant("i1", "true", self.isa.lanes))
         found, sources = [], iter(zip(SOURCES, self.spec.operands, strict=False))
         for step in self.spec.form[len(TAIL) :]:
             if step in "ma":
@@ -111,7 +111,7 @@ class PackEmitter(KernelEmitter):
         self.factor, self.flip = factor.splat(lanes), a.flip.splat(lanes)
         self.ones = activations(isa, self.w.value("i32", _ONES).splat(lanes))
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         matrix, panel = divmod(tile, a.panels)
         b = a.b + matrix * a.matrix + panel * self.width
@@ -130,22 +130,22 @@ class PackEmitter(KernelEmitter):
             keep = (there.like(1) << there * 8) - 1
             totals = self._quad(rows, keep.splat(self.isa.lanes), here, totals)
             quad.next(here + 4 * self.width, *totals)
-        place = panel * (4 * self.width)
+        position = panel * (4 * self.width)
         to = a.starts + tile * (4 * self.width)
         for number, total in enumerate(quad.carried[1:]):
             step = 4 * number * self.isa.lanes
-            first = (a.first + place + step).load(self.kind, 4)
+            first = (a.first + position + step).load(self.kind, 4)
             (to + step).store(first - self.factor * total, 4)
 
     def _quad(self, rows: list[Value], keep: Value | None, to: Value, totals: list[Value]) -> list[Value]:
         """Pack a quad of all columns. Returns the sums of the weights, including this quad.
         keep: a mask of the bytes of a lane that exist; None for all."""
         n, made = self.isa.lanes, []
-        for place, total in enumerate(totals):
-            low, high = (x | y for x, y in self._pairs([row + place * n for row in rows]))
+        for position, total in enumerate(totals):
+            low, high = (x | y for x, y in self._pairs([row + position * n for row in rows]))
             packed = (low | high) ^ self.flip
             packed = packed if keep is None else packed & keep
-            (to + 4 * place * n).store(packed, 16)
+            (to + 4 * position * n).store(packed, 16)
             made.append(dot(self.isa, total, self.ones, weights(self.isa, packed)))
         return made
 
@@ -166,13 +166,13 @@ class RowTermsEmitter(KernelEmitter):
         a = self.a
         zeros = {"a": (a.a_value, a.a_zero, spec.signed), "b": (a.b_value, a.b_zero, spec.form == "s8")}
         known = {
-            name: place.load("i8").extend("i32", signed) if name in spec.operands else value
-            for name, (value, place, signed) in zeros.items()
+            name: address.load("i8").extend("i32", signed) if name in spec.operands else value
+            for name, (value, address, signed) in zeros.items()
         }
         self.nothing = a.depth.trunc("i32") * known["a"]
         self.factor = a.shift - known["b"]
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, signed = self.w, self.a, self.spec.signed
         whole = a.depth & -_CODES
         with w.part(tile, a.chunk, a.rows) as row:

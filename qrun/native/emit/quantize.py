@@ -68,12 +68,13 @@ class _Floats(KernelEmitter):
                 self.single[field] = (self.a.constants + 4 * field).load("float", 4).splat(self.lanes)
 
     def _constant(self, field: int, column: Value, piece: int) -> Value:
+        """A constant (0 scale, 1 zero point) of a vector of columns."""
         if not self.axis:
             return self.single[field]
         start = self.a.constants + self.a.fields * field
         return (start + column * 4 + 4 * piece * self.lanes).load(self.kind, 4)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         chunk, part = divmod(tile, a.parts)
         columns = part.part(a.part, a.columns)
@@ -83,6 +84,7 @@ class _Floats(KernelEmitter):
                 self._block(x, y, at.index.least(a.last))
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
+        """Write the conversion of a block of columns from x to y."""
         raise NotImplementedError
 
 
@@ -97,6 +99,7 @@ class QuantizeEmitter(_Floats):
         self.zero = self.a.zero.trunc("i16").splat(2 * self.lanes)
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
+        """Write the quantization of a block of columns from x to y."""
         codes = self._codes(x + column * 4, column)
         if self.spec.vectors:
             (y + column).store(codes)
@@ -136,17 +139,18 @@ class QuantizeImageEmitter(QuantizeEmitter):
 
     names = IMAGE
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, planes = self.w, self.a, self.spec.vectors
         image, chunk = divmod(tile, a.chunks)
         x, y = a.x + image * a.x_image, a.y + image * a.y_image
         with w.part(chunk, a.chunk, a.lines) as line:
             source, target = x + line * a.x_line, y + line * a.y_line
             with w.loop(0, a.columns, self.spec.rows) as at:
-                place = at.index.least(a.last)
-                self._pixels(source + place * 4, target + place * planes)
+                position = at.index.least(a.last)
+                self._pixels(source + position * 4, target + position * planes)
 
     def _pixels(self, x: Value, y: Value) -> None:
+        """Write the quantization of a block of pixels, from planes of float32 to interleaved codes."""
         spec, codes, column = self.spec, [], self.w.value("i64", 0)
         for plane in range(spec.vectors):
             x = x + self.a.x_plane if plane else x
@@ -173,6 +177,7 @@ class DequantizeEmitter(_Floats):
         self._zero = self.a.zero.splat(self.lanes)
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
+        """Write the dequantization of a block of columns from x to y."""
         n = self.lanes
         size = 4 if self.spec.out == "i32" else 1
         x, y = x + column * size, y + column * 4
@@ -212,7 +217,7 @@ class RangeEmitter(_Elements):
 
     names = RANGE
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.isa.lanes
         first, cut, end = self._bounds(tile)
         with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
@@ -238,6 +243,7 @@ class RangeEmitter(_Elements):
 
     @staticmethod
     def _combine_states(values: list[Value], state: list[Value]) -> list[Value]:
+        """Combine two ranges: minima, maxima and the counts of numbers that are not finite."""
         least, most, bad = values
         return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
 
@@ -255,7 +261,7 @@ class DynamicQuantizerEmitter(_Elements):
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         w, n, parameters = self.w, isa.lanes, self.a.parameters
-        scale, inverse = ((parameters + place).load("float", 4) for place in (0, 4))
+        scale, inverse = ((parameters + position).load("float", 4) for position in (0, 4))
         zero = (parameters + 8).load("i32", 4)
         self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, w.value("i64", 0))
         self.scale, self.inverse = scale.splat(n), inverse.splat(n)
@@ -266,7 +272,7 @@ class DynamicQuantizerEmitter(_Elements):
         self.magic = w.value("float", MAGIC32).splat(n)
         self.shift = (zero - MAGIC_BITS).splat(n)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.isa.lanes
         first, cut, end = self._bounds(tile)
         with w.loop(first, cut, _UNROLL * n) as block:
@@ -296,6 +302,7 @@ class DynamicQuantizerEmitter(_Elements):
         return (x / self.scale).within(self.low, self.high) + self.magic
 
     def _shift(self, raised: Value) -> Value:
+        """The codes as int32, from numbers to which the rounding constant was added."""
         return raised.bitcast("i32") + self.shift
 
 
@@ -309,7 +316,7 @@ class ParametersEmitter(KernelEmitter):
 
     names = PARAMETERS
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         y, form = self.a.y, self.spec.form
         scale, zero = parameters_of(*self._range())
         if form == "zero":
@@ -326,7 +333,7 @@ class ParametersEmitter(KernelEmitter):
         w = self.w
         with w.loop(0, self.a.ranges, 1, [w.value("float", "0.0")] * 3) as turn:
             at = self.a.found + turn.index * 16
-            low, high, bad = ((at + 4 * place).load("float", 4) for place in range(3))
+            low, high, bad = ((at + 4 * position).load("float", 4) for position in range(3))
             bottom, top, unknown = turn.carried
             less, more = low.test("olt", bottom), high.test("ogt", top)
             turn.next(less.select(low, bottom), more.select(high, top), unknown + bad)
@@ -378,7 +385,7 @@ class ScaleEmitter(KernelEmitter):
         super().__init__(spec, isa)
         self.store = Requantizer(self.w, isa, "i32", "i32", 1, self.w.value("i32", 0), self.a.mask)
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, lanes, form = self.w, self.a, self.isa.lanes, self.spec.form
         make = self._real if form == "real" else self._float
         steps = (4 * lanes, 4 * lanes, FACTOR_BYTES[form] * lanes)
@@ -392,13 +399,16 @@ class ScaleEmitter(KernelEmitter):
                 panel.next(*(pointer + step for pointer, step in zip(panel.carried, steps, strict=True)))
 
     def _factor(self, factors: Value, field: int) -> Value:
+        """A vector of factors: fields are factor, bias or reach, second part of the factor, float64 bias."""
         size, kind = (8, "double") if self.spec.form == "real" else (4, "float")
         return (factors + field * self.isa.lanes * size).load(f"<{self.isa.lanes} x {kind}>", size)
 
     def _float(self, acc: Value, factors: Value) -> Value:
+        """Scale int32 sums in float32: sum * factor + bias."""
         return (acc.sitofp("float") * self._factor(factors, 0) + self._factor(factors, 1)).bitcast("i32")
 
     def _real(self, acc: Value, factors: Value) -> Value:
+        """Scale int32 sums exactly: float64 where this decides the float32 result, else with one rounding."""
         number, factor, bias = acc.sitofp("double"), self._factor(factors, 0), self._factor(factors, 3)
         if "m" in self.spec.operands:
             total, reach = number * factor + bias, self._factor(factors, 1)
@@ -420,7 +430,7 @@ class FactorsEmitter(KernelEmitter):
 
     names = FACTORS
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, lanes = self.w, self.a, self.isa.lanes
         make, size = (self._real, 8) if self.spec.form == "real" else (self._float, 4)
         with w.loop(0, a.panels, 1) as panel:
@@ -445,6 +455,7 @@ class FactorsEmitter(KernelEmitter):
         return self.a.left.load("float", 4), slope
 
     def _float(self, right: Value, bias: Value) -> list[Value]:
+        """The float32 factors of a row's vectors: left scale times right scale, and the bias."""
         left, slope = self._load_left_factors()
         left = left if slope is None else slope * left
         return [right * left.splat(self.isa.lanes), bias]

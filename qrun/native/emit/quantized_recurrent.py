@@ -56,6 +56,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         self.blocks = tuple(rows for rows in sorted(self.shapes, reverse=True) if rows <= spec.rows)
 
     def step(self, direction: Value, number: Value, walk: Value) -> None:
+        """Write one step of the recurrence: quantize the state, multiply it, apply the gates."""
         w = self.w
         scale, zero = self._quantize_state(self.state_at(walk, 0, 0, w.value("i64", 0)))
         for row, rows in w.runs(self.first, self.first + self.count, self.blocks):
@@ -96,6 +97,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         (self.scratch + row + unit).store(codes.trunc("i8"), 1)
 
     def _mask(self, count: Value, first: Value) -> Value:
+        """The lanes of a vector of units that exist."""
         return first_lanes(count - first, self.isa.lanes)
 
     def _products(
@@ -110,10 +112,10 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         ]
         opening, closing = self.own_units[0] // lanes, (self.own_units[1] + (lanes - 1)) // lanes
         for first, count in w.runs(opening, closing, self.shapes[rows]):
-            place = matrix * a.vectors + first
-            made = self.sums(codes, a.weights + place * a.depth * (4 * lanes), rows, count)
+            position = matrix * a.vectors + first
+            made = self.sums(codes, a.weights + position * a.depth * (4 * lanes), rows, count)
             for number in range(count):
-                column = (place + number) * (4 * lanes)
+                column = (position + number) * (4 * lanes)
                 less = (a.column_sums + column).load(kind, 4) * zero.splat(lanes)
                 factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
                 totals = made[number * rows : (number + 1) * rows]
@@ -156,6 +158,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         return (start + (turn * self.four_bytes + 4 * part)).load("i32", 4).splat(self.isa.lanes)
 
     def four_weights(self, start: Value, turn: int) -> Value:
+        """Load a vector of groups of four weights."""
         return (start + turn * (4 * self.isa.lanes)).load(int32s(self.isa), 4)
 
     def _scale_sums(
@@ -184,10 +187,12 @@ class WideRecurrentEmitter(QuantizedRecurrentEmitter):
     four_bytes = 8
 
     def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
+        """Store the codes of the state as int16, in the order in which products read them."""
         order = [first + n for first in range(0, codes.lanes, 4) for n in (0, 2, 1, 3)]
         (self.scratch + row + unit * 2).store(codes.trunc("i16").shuffle(order), 1)
 
     def load_left(self, start: Value, turn: int) -> Bytes4:
+        """Load four codes of the state as two vectors of int16 pairs."""
         return tuple(self.four_codes(start, turn, part).bitcast(int16s(self.isa)) for part in range(2))
 
 
@@ -200,12 +205,14 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
     shapes: Mapping[int, tuple[int, ...]] = {1: (4, 2, 1)}
 
     def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
+        """Store the codes of the state as two halves of 4 bits, in the order in which products read them."""
         low, high = ((part & 15).trunc("i8") for part in (codes, codes.lshr(4)))
         fours = [range(first, first + 4) for first in range(0, codes.lanes, 4)]
         order = [n + half for four in fours for half in (0, codes.lanes) for n in four]
         (self.scratch + row + unit * 2).store(low.shuffle(order, high), 1)
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
+        """The int32 sums of products of state and weights: low and high halves apart, then joined."""
         with self.w.loop(0, self.a.depth, UNROLL, [self.w.zero(int32s(self.isa))] * (count * rows)) as k:
             lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
             made = [*self._multiply(lefts, rights, 0)]

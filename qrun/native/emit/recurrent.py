@@ -61,11 +61,11 @@ class Cells:
     def __init__(self, kind: str, functions: Sequence[str], bound: Value | None) -> None:
         self.kind, self.functions, self.bound = kind, functions, bound
 
-    def activate(self, place: int, x: Value) -> Value:
-        """The activation number `place` of x, which is clipped first."""
+    def activate(self, index: int, x: Value) -> Value:
+        """The activation number `index` of x, which is clipped first."""
         if self.bound is not None:
             x = clip(x, -self.bound, self.bound)
-        return FUNCTIONS[self.functions[place]](x)
+        return FUNCTIONS[self.functions[index]](x)
 
     def next_states(self, gates: Sequence[Sequence[Value]], states: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
         """Yield the states after a step. gates, for each vector of units: i, o, f, c of an LSTM; z, already activated,
@@ -73,7 +73,7 @@ class Cells:
 
         The inner functions of all vectors come first, so that independent functions stand side by side.
         """
-        inner = [self._inner(own, old) for own, old in zip(gates, states, strict=True)]
+        inner = [self._inner_value(own, old) for own, old in zip(gates, states, strict=True)]
         for own, old, x in zip(gates, states, inner, strict=True):
             if self.kind == "lstm":
                 yield [self.activate(0, own[1]) * self.activate(2, x), x]
@@ -83,7 +83,7 @@ class Cells:
                 z = own[0] if self.kind == "gru" else self.activate(0, own[0])
                 yield [(1.0 - z) * self.activate(1, x) + z * old[0]]
 
-    def _inner(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
+    def _inner_value(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
         """The new C of an LSTM; for other cells, the argument of the last activation."""
         if self.kind == "lstm":
             i, _, f, g = gates
@@ -120,11 +120,12 @@ class WalkEmitter(KernelEmitter):
         self.units, self.states = f"<{lanes} x float>", STATES[self.cell]
 
     def text(self) -> str:
+        """Write the kernel's LLVM IR."""
         with self.w.rounds(self.a.tiles, self.header(PARTS), PAUSE[self.isa.architecture]) as tile:
-            self.tile(tile)
+            self.write_tile(tile)
         return self.end_kernel()
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         number, part = divmod(tile, self.header(PARTS))
         blocks, ahead, steps = parts(a.columns, self.header(UNITS)), self.header(AHEAD), self.header(STEPS)
@@ -145,8 +146,9 @@ class WalkEmitter(KernelEmitter):
         """Write one step of the tile. number: the step's, counted over all directions; walk: the step's words."""
         raise NotImplementedError
 
-    def header(self, place: int) -> Value:
-        return (self.a.walk + place).load("i64", 8)
+    def header(self, byte: int) -> Value:
+        """An int64 of the walk's header."""
+        return (self.a.walk + byte).load("i64", 8)
 
     def begin(self, direction: Value, walk: Value, steps: Value) -> None:
         """Check the lengths, and copy the initial states to the place that the first step reads."""
@@ -158,8 +160,8 @@ class WalkEmitter(KernelEmitter):
             for state, initial in zip(range(self.states), (a.initial_h, a.initial_c), strict=False):
                 target = self.state_at(walk, OLD, state, row.index)
                 with self.own_vectors() as unit:
-                    place = unit * 4
-                    (target + place).store((initial + source + place).load(self.units, 4), 4)
+                    address = unit * 4
+                    (target + address).store((initial + source + address).load(self.units, 4), 4)
 
     @contextmanager
     def own_vectors(self) -> Iterator[Value]:
@@ -177,6 +179,7 @@ class WalkEmitter(KernelEmitter):
         return self.a.addend + (walk + INPUTS).load("i64", 8) + row * self.a.addend_row
 
     def cells(self) -> Cells:
+        """The writer of the cell's activations, with the clip bound if there is one."""
         bound = (self.a.walk + BOUND).load("float", 8).splat(self.at_once) if self.clip else None
         return Cells(self.cell, self.functions, bound)
 
@@ -212,6 +215,7 @@ class RecurrentEmitter(WalkEmitter):
         self.width = spec.vectors * self.at_once
 
     def step(self, direction: Value, number: Value, walk: Value) -> None:
+        """Write one step of the recurrence in float32: products with the state, then the gates."""
         w, a, gates = self.w, self.a, GATES[self.cell]
         panels = parts(a.columns, w.value("i64", self.width))
         each = a.columns * (4 * self.width)
@@ -233,7 +237,7 @@ class RecurrentEmitter(WalkEmitter):
         w, resets = self.w, self.cell == "gru" and len(gates) > 1
         rows = [self.first + row + i for i in range(high)]
         if self.cell == "gru" and not resets:
-            lefts = [self._own(1, row + i, w.value("i64", 0)) for i in range(high)]
+            lefts = [self._reset_address(1, row + i, w.value("i64", 0)) for i in range(high)]
         else:
             lefts = [self.state_at(walk, 0, 0, of_all) for of_all in rows]
         begun = [self._start_sums(direction, walk, of_all, unit, gate) for of_all in rows for gate in gates]
@@ -241,17 +245,17 @@ class RecurrentEmitter(WalkEmitter):
         cells, places = [], []
         for i, of_all in enumerate(rows):
             for v in range(self.spec.vectors):
-                place = unit + v * self.at_once
+                position = unit + v * self.at_once
                 own = [sums[(i * len(gates) + n) * self.spec.vectors + v] for n in range(len(gates))]
                 if resets:
-                    self._reset(walk, row + i, of_all, place, own)
+                    self._reset(walk, row + i, of_all, position, own)
                     continue
                 if self.cell == "gru":
-                    own = [self._own(0, row + i, place).load(self.units, 4), *own]
+                    own = [self._reset_address(0, row + i, position).load(self.units, 4), *own]
                 elif self.cell == "linear":
-                    own.append(self._inputs(walk, of_all, place, gates[-1]))
+                    own.append(self._inputs(walk, of_all, position, gates[-1]))
                 cells.append(own)
-                places.append((of_all, place))
+                places.append((of_all, position))
         if not resets:
             self.make(walk, places, cells)
 
@@ -264,8 +268,8 @@ class RecurrentEmitter(WalkEmitter):
         places = [unit + v * self.at_once for v in range(self.spec.vectors)]
         if self.cell == "linear" and gate == GATES[self.cell] - 1:
             bias = self.a.bias + direction * self.a.columns * 4
-            return [(bias + place * 4).load(self.units, 4) for place in places]
-        return [self._inputs(walk, row, place, gate) for place in places]
+            return [(bias + position * 4).load(self.units, 4) for position in places]
+        return [self._inputs(walk, row, position, gate) for position in places]
 
     def _sums(self, lefts: Sequence[Value], weights: Value, begun: Sequence[Value]) -> list[Value]:
         """The sums, [rows][gates][vectors]: the chains of all blocks, added to `begun`."""
@@ -286,12 +290,13 @@ class RecurrentEmitter(WalkEmitter):
             block.next(*(y + s for y, s in zip(block.carried, sums, strict=True)))
         return block.carried
 
-    def _own(self, which: int, row: Value, unit: Value) -> Value:
+    def _reset_address(self, which: int, row: Value, unit: Value) -> Value:
         """The address, in the thread's memory, of z (which: 0) or r * H (which: 1) of a GRU's row of the tile."""
         return self.scratch + ((row + self.a.row_block * which) * self.a.columns + unit) * 4
 
     def _reset(self, walk: Value, row: Value, of_all: Value, unit: Value, sums: Sequence[Value]) -> None:
+        """Store the update gate, and the state times the reset gate, of a GRU."""
         state = (self.state_at(walk, 0, 0, of_all) + unit * 4).load(self.units, 4)
         cell = self.cells()
-        self._own(0, row, unit).store(cell.activate(0, sums[0]), 4)
-        self._own(1, row, unit).store(cell.activate(0, sums[1]) * state, 4)
+        self._reset_address(0, row, unit).store(cell.activate(0, sums[0]), 4)
+        self._reset_address(1, row, unit).store(cell.activate(0, sums[1]) * state, 4)

@@ -44,6 +44,7 @@ class SumEmitter(RowwiseEmitter):
         return total
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store the sum of a row's terms."""
         total = self.sum(lambda at, on: self.term(self.load_double(x, at, on)))
         y.store(self.result(total.splat(1)).single(), 4)
 
@@ -53,6 +54,7 @@ class MeanEmitter(SumEmitter):
     """sum x / length."""
 
     def result(self, total: Value) -> Value:
+        """The sum divided by the row's length."""
         return total / self.a.length.uitofp("double").splat(1)
 
 
@@ -61,6 +63,7 @@ class SumAbsEmitter(SumEmitter):
     """sum |x|."""
 
     def term(self, x: Value) -> Value:
+        """abs(x)."""
         return abs(x)
 
 
@@ -69,6 +72,7 @@ class SumSquareEmitter(SumEmitter):
     """sum x * x. Squares of float32 numbers are exact in float64."""
 
     def term(self, x: Value) -> Value:
+        """x * x."""
         return x * x
 
 
@@ -79,6 +83,7 @@ class NormEmitter(SumEmitter):
     term = SumSquareEmitter.term
 
     def result(self, total: Value) -> Value:
+        """The square root of the sum."""
         return total.sqrt()
 
 
@@ -87,6 +92,7 @@ class LogSumEmitter(SumEmitter):
     """log(sum x)."""
 
     def result(self, total: Value) -> Value:
+        """The logarithm of the sum."""
         made: Value = log(total)
         return made
 
@@ -99,6 +105,7 @@ class GreatestEmitter(RowwiseEmitter):
     better, worst = "maximum", -math.inf
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store the extreme element of a row."""
         # The later operand first: the other way round took 23 microseconds, not 20, for 384 rows of 384 on AVX-512.
         y.store(self.extreme(x, self.worst, lambda best, more: more.intrinsic(self.better, best)), 4)
 
@@ -118,12 +125,14 @@ class LogSumExpEmitter(SoftmaxF32Emitter):
     exponential = staticmethod(exp)
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store log(sum(exp(x))) of a row; the greatest element is subtracted first."""
         greatest = self.greatest(x)
         top = abs(greatest).test("olt", math.inf).select(greatest, 0.0)
         made = log(self.total(x, top).splat(1)) + top.double().splat(1)
         y.store(made.single(), 4)
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
+        """Write several rows, one after the other."""
         RowwiseEmitter.make_rows(self, xs, ys)
 
 
@@ -147,7 +156,7 @@ class FoldedEmitter(KernelEmitter):
         self.element, self.size = KINDS[spec.operands]
         self.unsigned, self.wide = spec.operands in UNSIGNED, "i64" if spec.form == "mean" else self.element
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             x = a.x + row * a.length * self.size
@@ -163,10 +172,10 @@ class FoldedEmitter(KernelEmitter):
                 made = made.trunc(self.element)
             (a.y + row * self.size).store(made, self.size)
 
-    def _term(self, x: Value, place: Value, lanes: int) -> Value:
-        """The contribution of `lanes` elements from this place on; of a single element if lanes is 0."""
+    def _term(self, x: Value, position: Value, lanes: int) -> Value:
+        """The contribution of `lanes` elements from this position on; of a single element if lanes is 0."""
         kind = f"<{lanes} x {self.element}>" if lanes else self.element
-        value = (x + place * self.size).load(kind, self.size)
+        value = (x + position * self.size).load(kind, self.size)
         if self.spec.operands == "t":
             return value.test("ne", 0).zext(self.element)
         if self.spec.form == "mean":
@@ -178,6 +187,7 @@ class FoldedEmitter(KernelEmitter):
         return value
 
     def _combine(self, a: Value, b: Value) -> Value:
+        """Combine two elements: sum, product, maximum or minimum."""
         if self.spec.form in ("greatest", "least"):
             return a.intrinsic(("u" if self.unsigned else "s") + ("max" if self.spec.form == "greatest" else "min"), b)
         return a * b if self.spec.form == "product" else a + b
@@ -219,29 +229,31 @@ class RunningEmitter(KernelEmitter):
         self.what, _, self.before = spec.form.partition("_")
         self.wide = "double" if spec.operands == "f" else self.element
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         kind = f"<{self.spec.rows} x {self.wide}>"
         with w.part(tile, a.chunk, a.units) as unit:
             outer, block = divmod(unit, a.blocks)
-            place = outer * a.outer + (block * self.spec.rows).least(a.last) * self.size + a.first
-            y = a.y + place
+            position = outer * a.outer + (block * self.spec.rows).least(a.last) * self.size + a.first
+            y = a.y + position
             if self.before:
                 self._store(w.value(kind, int(self.what == "product")), y)
                 y = y + a.step
             # The start value is neutral: adding it to -0 gives -0.
             start = w.value(kind, 1 if self.what == "product" else -0.0 if self.wide == "double" else 0)
-            with w.loop(0, a.steps, 1, [a.x + place, y, start]) as turn:
+            with w.loop(0, a.steps, 1, [a.x + position, y, start]) as turn:
                 x, y, total = turn.carried
                 total = self._combine(total, x.load(f"<{self.spec.rows} x {self.element}>", self.size))
                 self._store(total, y)
                 turn.next(x + a.step, y + a.step, total)
 
     def _combine(self, total: Value, x: Value) -> Value:
+        """Add an element to the running total, or multiply the total by it."""
         x = x.double() if x.element == "float" else x
         return total * x if self.what == "product" else total + x
 
     def _store(self, made: Value, y: Value) -> None:
+        """Store a running total in the output's type."""
         y.store(made.single() if self.element == "float" else made, self.size)
 
 
@@ -265,6 +277,7 @@ class ArgEmitter(StridedEmitter):
         self.size = {"i64": 8, "i8": 1}.get(self.element, 4)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the rows or columns `first` to `end`."""
         w, a = self.w, self.a
         end, x, y = end.least(a.count), self.starts["x"], self.starts["y"]
         if self.how == "rows":
@@ -281,15 +294,15 @@ class ArgEmitter(StridedEmitter):
         whole = length & -n
         places = w.value(f"<{n} x i32>", constants("i32", range(n)))
         with w.loop(0, whole, n, [w.value(f"<{n} x {self.whole}>", _LEAST[self.whole]), places, places]) as turn:
-            most, place, here = turn.carried
+            most, position, here = turn.carried
             more = self._key((x + turn.index * self.size).load(f"<{n} x {self.element}>", self.size))
-            turn.next(*self._better(more, here, most, place), here + n)
-        most, place = turn.carried[:2]
+            turn.next(*self._better(more, here, most, position), here + n)
+        most, position = turn.carried[:2]
         while n > 1:
             n //= 2
-            pairs = [(v.shuffle(range(n)), v.shuffle(range(n, 2 * n))) for v in (most, place)]
-            most, place = self._greater_key(pairs[0], pairs[1])
-        with w.loop(whole, length, 1, [most, place]) as rest:
+            pairs = [(v.shuffle(range(n)), v.shuffle(range(n, 2 * n))) for v in (most, position)]
+            most, position = self._greater_key(pairs[0], pairs[1])
+        with w.loop(whole, length, 1, [most, position]) as rest:
             more = self._key((x + rest.index * self.size).load(f"<1 x {self.element}>", self.size))
             here = w.value("<1 x i32>", "poison").insert(rest.index.trunc("i32"), 0)
             rest.next(*self._better(more, here, *rest.carried))
@@ -301,15 +314,15 @@ class ArgEmitter(StridedEmitter):
         places = w.zero(f"<{n} x i32>")
         least = w.value(f"<{n} x {self.whole}>", _LEAST[self.whole])
         with w.loop(0, self.a.length, 1, [x, least, places, places]) as turn:
-            source, most, place, here = turn.carried
+            source, most, position, here = turn.carried
             more = self._key(source.load(f"<{n} x {self.element}>", self.size))
-            turn.next(source + self.a.along, *self._better(more, here, most, place), here + 1)
+            turn.next(source + self.a.along, *self._better(more, here, most, position), here + 1)
         y.store(turn.carried[2].sext("i64"), 8)
 
-    def _better(self, key: Value, place: Value, most: Value, at: Value) -> tuple[Value, Value]:
+    def _better(self, key: Value, index: Value, most: Value, at: Value) -> tuple[Value, Value]:
         """The greater key and its place, of the greatest so far (`most`, `at`) and a later one."""
         later = key.test("sge" if self.last else "sgt", most)
-        return later.select(key, most), later.select(place, at)
+        return later.select(key, most), later.select(index, at)
 
     def _greater_key(self, keys: tuple[Value, Value], places: tuple[Value, Value]) -> tuple[Value, Value]:
         """The greater of two keys and its place, whichever comes first in the row."""
@@ -318,6 +331,7 @@ class ArgEmitter(StridedEmitter):
         return other.select(keys[1], keys[0]), other.select(places[1], places[0])
 
     def _key(self, x: Value) -> Value:
+        """An int32 per element that orders like the elements; NaN comes first."""
         if self.element == "i8":
             x = x.extend("i32", self.spec.operands == "b")
         key = key_of(x, self.what)
@@ -363,19 +377,20 @@ class TopEmitter(KernelEmitter):
     own_memory = True
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
             self._row(a.x + row * (a.length * 4), a.y + row * (a.count * 8))
 
     def _row(self, x: Value, y: Value) -> None:
+        """Write the k greatest or least elements' indices of a row, by a heap of the best so far."""
         w, a, n = self.w, self.a, self.spec.rows
         with w.loop(0, a.count, 1) as turn:
             (self.scratch + turn.index * 8).store(self._entry(x, turn.index), 8)
         half = a.count.lshr(1)
         with w.loop(0, half, 1) as turn:
-            place = half - 1 - turn.index
-            self._sink((self.scratch + place * 8).load("i64", 8), place, a.count)
+            slot = half - 1 - turn.index
+            self._sink((self.scratch + slot * 8).load("i64", 8), slot, a.count)
         block = a.count + ((a.length - a.count) & -n)
         with w.loop(a.count, block, n) as turn:
             keys = key_of((x + turn.index * 4).load(f"<{n} x {self._element}>", 4), self.spec.form)
@@ -392,9 +407,11 @@ class TopEmitter(KernelEmitter):
 
     @property
     def _element(self) -> str:
+        """LLVM's type of the elements."""
         return "float" if self.spec.operands == "f" else "i32"
 
     def _entry(self, x: Value, index: Value) -> Value:
+        """The heap entry of an element, int64: its key, then its index reversed, so the first of equals wins."""
         key = key_of((x + index * 4).load(f"<1 x {self._element}>", 4), self.spec.form).extract(0)
         return (key.sext("i64") << 32) | (_REST - index)
 
@@ -404,13 +421,14 @@ class TopEmitter(KernelEmitter):
         with self.w.when(entry.test("sgt", self.scratch.load("i64", 8))):
             self._sink(entry, self.w.value("i64", 0), self.a.count)
 
-    def _take(self, y: Value, place: Value) -> None:
-        (y + place * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
+    def _take(self, y: Value, position: Value) -> None:
+        """Store the index of the heap's root in the output."""
+        (y + position * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
 
-    def _sink(self, entry: Value, place: Value, size: Value) -> None:
-        """Sink an entry into the heap of this size, from the free place `place` downwards."""
+    def _sink(self, entry: Value, free_slot: Value, size: Value) -> None:
+        """Sink an entry into the heap of this size, from the free place `free_slot` downwards."""
         w, last = self.w, size - 1
-        with w.loop(0, self.a.levels, 1, [place]) as level:
+        with w.loop(0, self.a.levels, 1, [free_slot]) as level:
             here = level.carried[0]
             left = here + here + 1
             places = [left.least(last), (left + 1).least(last)]
@@ -429,13 +447,13 @@ class AlongEmitter(KernelEmitter):
 
     names = ALONG
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, self.spec.unroll
         with w.part(tile, a.chunk, a.rows) as row:
             x, first = a.x + row * (a.length * size), row * a.count
             with w.loop(0, a.count, 1) as turn:
-                place = (a.at + (first + turn.index) * 8).load("i64", 8)
-                (a.y + (first + turn.index) * size).store((x + place * size).load(f"i{8 * size}", size), size)
+                position = (a.at + (first + turn.index) * 8).load("i64", 8)
+                (a.y + (first + turn.index) * size).store((x + position * size).load(f"i{8 * size}", size), size)
 
 
 ONE_HOT = names("x* y* rows chunk tiles inner depth least on off")
@@ -461,7 +479,7 @@ class OneHotEmitter(KernelEmitter):
         kind = f"i{8 * spec.unroll}"
         self.on, self.off = (value if kind == "i64" else value.trunc(kind) for value in (self.a.on, self.a.off))
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
         total = a.depth * a.inner
         with w.part(tile, a.chunk, a.rows) as row:
@@ -470,10 +488,11 @@ class OneHotEmitter(KernelEmitter):
                 (y + at * spec.unroll).store(self.off.splat(n), spec.unroll)
             with w.loop(0, a.inner, 1) as turn:
                 index = self._index((row * a.inner + turn.index) * self.size)
-                place = index + index.test("slt", 0).select(a.depth, 0)
+                position = index + index.test("slt", 0).select(a.depth, 0)
                 with w.when(index.test("sge", a.least) & index.test("slt", a.depth)):
-                    (y + (place * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)
+                    (y + (position * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)
 
     def _index(self, offset: Value) -> Value:
+        """Load an index as int64."""
         value = (self.a.x + offset).load(self.element, self.size)
         return value if self.element == "i64" else value.extend("i64", self.spec.operands != "u")

@@ -14,7 +14,7 @@ from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, emitter
 from qrun.native.emit.spec import BOUND_VECTORS, LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
-from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, every
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, splat_constant
 
 
 class Requantizer:
@@ -44,6 +44,7 @@ class Requantizer:
         self.full = bits.test("eq", -1)
 
     def panel_bytes(self) -> int:
+        """The bytes of the constants of one panel of columns."""
         return constant_bytes(self.form) * self.vectors * self.isa.lanes
 
     def row(self, acc: list[Value], held: Value) -> list[Value]:
@@ -52,63 +53,69 @@ class Requantizer:
             return acc
         if self.form.startswith(TAIL):
             held = held.hide()
-            return [self._tail(value.sitofp("float"), place, held) for place, value in enumerate(acc)]
+            return [self._tail(value.sitofp("float"), vector, held) for vector, value in enumerate(acc)]
         step = {"y32": self._y32, "x32": self._x32, "f64": self._f64, "ort": self._ort, "table": self._table}[self.form]
         held = held.hide() if self.form in ("y32", "x32", "ort") else held
-        return [step(value, place, held) for place, value in enumerate(acc)]
+        return [step(value, vector, held) for vector, value in enumerate(acc)]
 
-    def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
+    def _constant(self, held: Value, field: int, vector: int, element: str = "float") -> Value:
+        """A constant of one vector of columns."""
         n, size = self.isa.lanes, 8 if element == "double" else 4
-        return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
+        return (held + (field * self.vectors + vector) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
 
-    def _tail(self, value: Value, place: int, held: Value) -> Value:
+    def _tail(self, value: Value, vector: int, held: Value) -> Value:
         """Apply the steps of a form that begins with TAIL to a value."""
         field = 0
         for step in self.form[len(TAIL) :]:
             if step == "m":
-                value = value * self._constant(held, field, place)
+                value = value * self._constant(held, field, vector)
             elif step == "a":
-                value = value + self._constant(held, field, place)
+                value = value + self._constant(held, field, vector)
             elif step == "r":
                 value = rectify(value)
             else:
-                value = clip(value, *(self._constant(held, field + end, place) for end in (0, 1)))
+                value = clip(value, *(self._constant(held, field + end, vector) for end in (0, 1)))
             field += constant_bytes(TAIL + step) // 4
         return value
 
     def _from_magic(self, value: Value) -> Value:
+        """The codes as int32, from numbers to which the rounding constant was added."""
         return value.bitcast("i32") + self.shift
 
-    def _y32(self, acc: Value, place: int, held: Value) -> Value:
-        a, b, offset = (self._constant(held, number, place) for number in range(3))
+    def _y32(self, acc: Value, vector: int, held: Value) -> Value:
+        """Form y32: the int32 sum read as a float32's bits, two fused multiply-adds."""
+        a, b, offset = (self._constant(held, number, vector) for number in range(3))
         return self._from_magic(acc.bitcast("float").fma(a, offset).fma(b, self.magic))
 
-    def _x32(self, acc: Value, place: int, held: Value) -> Value:
-        a, b = (self._constant(held, number, place) for number in range(2))
+    def _x32(self, acc: Value, vector: int, held: Value) -> Value:
+        """Form x32: the sum converted to float32, a product and a fused multiply-add."""
+        a, b = (self._constant(held, number, vector) for number in range(2))
         return self._from_magic((acc.sitofp("float") * a).fma(b, self.magic))
 
-    def _f64(self, acc: Value, place: int, held: Value) -> Value:
-        multiplier = self._constant(held, 0, place, "double")
+    def _f64(self, acc: Value, vector: int, held: Value) -> Value:
+        """Form f64: the sum times a multiplier in float64."""
+        multiplier = self._constant(held, 0, vector, "double")
         raised = acc.sitofp("double") * multiplier + self.magic
         return raised.bitcast("i64").trunc("i32") + self.shift
 
-    def _ort(self, acc: Value, place: int, held: Value) -> Value:
-        value = acc.sitofp("float") * self._constant(held, 0, place)
+    def _ort(self, acc: Value, vector: int, held: Value) -> Value:
+        """onnxruntime's form: float32 multiplier, limited before rounding."""
+        value = acc.sitofp("float") * self._constant(held, 0, vector)
         for compare, bound in zip(("ogt", "olt"), LIMITS[self.out], strict=True):
             limit = (bound - self.zero_point).sitofp("float")
             value = value.where(compare, limit.splat(self.isa.lanes))
         return self._from_magic(value + self.magic)
 
-    def _table(self, acc: Value, place: int, held: Value) -> Value:
+    def _table(self, acc: Value, vector: int, held: Value) -> Value:
         """The number of a channel's sorted thresholds that the sum reaches: a binary search of eight steps per lane."""
         w, n = self.w, self.isa.lanes
         lanes = self.vectors * n
-        tables = held + place * n * TABLE * 4
+        tables = held + vector * n * TABLE * 4
         flip, cap = (
-            (held + (lanes * TABLE * 4 + (number * lanes + place * n) * 4)).load(acc.kind, 4) for number in (0, 1)
+            (held + (lanes * TABLE * 4 + (number * lanes + vector * n) * 4)).load(acc.kind, 4) for number in (0, 1)
         )
         value = acc ^ flip
-        on, found = w.value(f"<{n} x i1>", every("i1", "true", n)), w.zero(acc.kind)
+        on, found = w.value(f"<{n} x i1>", splat_constant("i1", "true", n)), w.zero(acc.kind)
         for bit in range(7, -1, -1):
             probe = found + constants("i32", (lane * TABLE + (1 << bit) - 1 for lane in range(n)))
             reached = value.test("sge", tables.gather("i32", probe, on, 4))
@@ -149,6 +156,7 @@ class Requantizer:
         return [low.shuffle(places[first : first + n], high) for first in range(0, 4 * n, n)]
 
     def _narrow(self, value: Value) -> Value:
+        """Codes as int8 or uint8, saturated (a table's are within range)."""
         if self.form != "table":
             low, high = LIMITS[self.out]
             value = value.intrinsic("smax", low).least(high)
@@ -197,9 +205,9 @@ class Requantizer:
                 pointer.store(row[0])
                 return
             row = [row[0].shuffle(range(i, i + n)) for i in range(0, 16, n)]
-        for place, value in enumerate(row):
-            target = pointer + place * n * (4 if self.out in WIDE else 1)
-            if whole or place < self.vectors - 1 or self.by_lanes:
+        for vector, value in enumerate(row):
+            target = pointer + vector * n * (4 if self.out in WIDE else 1)
+            if whole or vector < self.vectors - 1 or self.by_lanes:
                 target.store(value)
             else:
                 target.masked_store(value, self.lanes_on)
@@ -241,18 +249,18 @@ class BoundsEmitter(KernelEmitter):
             self.w.value("double", value).splat(self.lanes) for value in (MAGIC64, "1.0", math.inf)
         )
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         first = tile * (8 * BOUND_VECTORS * self.lanes)
         places = [8 * self.lanes * v for v in range(BOUND_VECTORS)]
-        inverses = [(a.inverse + first + place).load(self.kind, 8) for place in places]
+        inverses = [(a.inverse + first + address).load(self.kind, 8) for address in places]
         with w.loop(0, a.split, 1, [w.zero(self.kind)] * BOUND_VECTORS + [self.infinity] * BOUND_VECTORS) as turn:
             turn.next(*self._step(turn.index, inverses, turn.carried, True))
         with w.loop(a.split, a.steps, 1, turn.carried) as rest:
             rest.next(*self._step(rest.index, inverses, rest.carried, False))
         for start, values in ((a.low, rest.carried[:BOUND_VECTORS]), (a.high, rest.carried[BOUND_VECTORS:])):
-            for place, value in zip(places, values, strict=True):
-                (start + first + place).store(value, 8)
+            for address, value in zip(places, values, strict=True):
+                (start + first + address).store(value, 8)
 
     def _step(self, index: Value, inverses: list[Value], state: list[Value], negative: bool) -> list[Value]:
         """The bounds after one more step. negative: whether the step's `halves` are negative."""

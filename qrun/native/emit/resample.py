@@ -44,15 +44,17 @@ class ResampleEmitter(StridedEmitter):
         self.row = self.w.value("i64", 0)
 
     def offset(self, name: str, axis: int, index: Value) -> Value:
+        """The byte offset of an operand for an index of an outer axis; axis 2 picks the output row."""
         if axis < 2:
             return super().offset(name, axis, index)
         self.row = index
         return self.w.value("i64", 0) if name == "x" else super().offset(name, axis, index)
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the columns `first` to `end` of an output row: the lines' weighted sums, then the columns'."""
         w, a = self.w, self.a
         end = end.least(a.columns)
-        steps = [(a.lines * place + self.row) * 8 for place in range(self.spec.vectors)]
+        steps = [(a.lines * position + self.row) * 8 for position in range(self.spec.vectors)]
         lines = [self.starts["x"] + (a.line_at + step).load("i64", 8) for step in steps]
         weights = [(a.line_weights + step).load("double", 8) for step in steps]
         with w.loop(0, a.length, 1) as turn:
@@ -70,9 +72,10 @@ class ResampleEmitter(StridedEmitter):
             self._columns(first, end)
 
     def _columns(self, first: Value, end: Value) -> None:
+        """Write the weighted sums of columns, with all channels side by side."""
         w, a = self.w, self.a
         with w.loop(0, a.count, 1) as turn:
-            steps = [(a.count * place + turn.index) * 8 for place in range(self.spec.unroll)]
+            steps = [(a.count * position + turn.index) * 8 for position in range(self.spec.unroll)]
             sources = [self.scratch + (a.at + step).load("i64", 8) for step in steps]
             weights = [(a.weights + step).load("double", 8) for step in steps]
             y = self.starts["y"] + turn.index * a.y_row + first * self.made
@@ -84,11 +87,12 @@ class ResampleEmitter(StridedEmitter):
                 self._store(_sum(terms), y + at * self.made)
 
     def _neighbours(self) -> None:
+        """Write the weighted sums of columns, gathered element by element."""
         w, a = self.w, self.a
         for at, n in w.runs(0, a.count, (self.spec.rows, 1)):
             terms = []
-            for place in range(self.spec.unroll):
-                step = (a.count * place + at) * 8
+            for position in range(self.spec.unroll):
+                step = (a.count * position + at) * 8
                 sums = self._gather((a.at + step).load(f"<{n} x i64>", 8))
                 terms.append(sums * (a.weights + step).load(f"<{n} x double>", 8))
             self._store(_sum(terms), self.starts["y"] + at * self.made)
@@ -104,12 +108,14 @@ class ResampleEmitter(StridedEmitter):
         return w.call(kind, f"llvm.masked.gather.v{n}f64.v{n}p0", where, ("i32", "8"), on, (kind, "poison"))
 
     def _load(self, n: int, x: Value) -> Value:
+        """Load `n` elements as float64."""
         value = x.load(f"<{n} x {self.element}>", self.size)
         if self.element == "i8":
             return value.extend("i32", self.spec.operands == "b").sitofp("double")
         return value.double() if self.element == "float" else value
 
     def _store(self, value: Value, y: Value) -> None:
+        """Store float64 values in the output's type: rounded or truncated, and saturated, for integers."""
         out = self.spec.out
         if out == "f64":
             y.store(value, 8)

@@ -72,14 +72,14 @@ class RowwiseEmitter(KernelEmitter):
             else []
         )
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         most = self.spec.vectors
         for row, count in w.runs(*tile.part(a.chunk, a.rows), (most, 1) if most > 1 else (1,)):
             numbers = [row + number for number in range(count)]
             xs = [
-                self._source(number, place) if self.steps else a.x + number * a.length * 4
-                for place, number in enumerate(numbers)
+                self._source(number, position) if self.steps else a.x + number * a.length * 4
+                for position, number in enumerate(numbers)
             ]
             self.make_rows(xs, [a.y + number * self.made * 4 for number in numbers])
 
@@ -92,10 +92,10 @@ class RowwiseEmitter(KernelEmitter):
         """Write the code for the row at x; its result goes to y."""
         raise NotImplementedError
 
-    def _source(self, row: Value, place: int) -> Value:
-        """Compute a row from its operands. Returns its address. place: its number among rows processed together."""
+    def _source(self, row: Value, slot: int) -> Value:
+        """Compute a row from its operands. Returns its address. slot: its index among rows processed together."""
         w, a, lanes = self.w, self.a, self.isa.lanes
-        made, (rest, i2) = self.scratch + a.length * (4 * place), divmod(row, a.n2)
+        made, (rest, i2) = self.scratch + a.length * (4 * slot), divmod(row, a.n2)
         starts = [a[name] for name in self.operands]
         for axis, index in enumerate((*divmod(rest, a.n1), i2)):
             for number, start in enumerate(starts):
@@ -119,16 +119,17 @@ class RowwiseEmitter(KernelEmitter):
 
     def single(self, start: Value, index: Value, on: Value | None, lanes: int = PARTS) -> Value:
         """Load numbers of a float32 row, from this index on; 0 in the lanes that are off."""
-        place, kind = start + index * 4, f"<{lanes} x float>"
-        return place.load(kind, 4) if on is None else place.masked_load(kind, on, 4)
+        address, kind = start + index * 4, f"<{lanes} x float>"
+        return address.load(kind, 4) if on is None else address.masked_load(kind, on, 4)
 
     def load_double(self, start: Value, index: Value, on: Value | None) -> Value:
+        """Load a vector of elements as float64."""
         return self.single(start, index, on).double()
 
     def wide(self, start: Value, index: Value, on: Value | None) -> Value:
         """Load numbers of a float64 row."""
-        place, kind = start + index * 8, f"<{PARTS} x double>"
-        return place.load(kind, 8) if on is None else place.masked_load(kind, on, 8)
+        address, kind = start + index * 8, f"<{PARTS} x double>"
+        return address.load(kind, 8) if on is None else address.masked_load(kind, on, 8)
 
     def sum(self, term: Term) -> Value:
         """The sum of all terms in the order of F1."""
@@ -157,11 +158,12 @@ class RowwiseEmitter(KernelEmitter):
             self.store(made.single() if narrows else made, y, index, on)
 
     def store(self, made: Value, start: Value, index: Value, on: Value | None) -> None:
-        place = start + index * 4
+        """Store a vector of float32; only the lanes of `on` if given."""
+        address = start + index * 4
         if on is None:
-            place.store(made, 4)
+            address.store(made, 4)
         else:
-            place.masked_store(made, on)
+            address.masked_store(made, on)
 
     def vectors(self, part: Part | None = None) -> Iterator[tuple[Value, Value | None]]:
         """Write the body for each PARTS elements of a row, or of a part. Yields the first index and the mask."""
@@ -179,7 +181,7 @@ def inverse_deviation(rows: RowwiseEmitter, x: Value, mean: Value | None = None)
         value = rows.load_double(x, index, on) if mean is None else rows.load_double(x, index, on) - mean
         return value * value
 
-    length, epsilon = ((rows.a.numbers + place).load("double", 8) for place in (LENGTH, EPSILON))
+    length, epsilon = ((rows.a.numbers + position).load("double", 8) for position in (LENGTH, EPSILON))
     return "1.0" / (rows.sum(squared) / length + epsilon).sqrt()
 
 
@@ -198,9 +200,12 @@ class LayerNormEmitter(RowwiseEmitter):
             self._scale(*row)
 
     def _total(self, x: Value) -> Value:
+        """The sum of a row in float64."""
         return self.sum(lambda index, on: self.load_double(x, index, on))
 
     def _scale(self, x: Value, mean: Value, inverse: Value, y: Value) -> None:
+        """Store (x - mean) * inverse * scale + bias of a row, with a scale for each element."""
+
         def result(index: Value, on: Value | None) -> Value:
             scale, bias = (self.wide(start, index, on) for start in (self.a.scale, self.a.bias))
             return (self.load_double(x, index, on) - mean) * inverse * scale + bias
@@ -223,11 +228,12 @@ class ChannelNormEmitter(LayerNormEmitter):
     own = CHANNELS
 
     def _scale(self, x: Value, mean: Value, inverse: Value, y: Value) -> None:
+        """Store (x - mean) * inverse * scale + bias of a row, with a scale for each channel."""
         w, a = self.w, self.a
         first = (y.address() - a.y.address()) // (a.length * 4) % a.groups * a.channels
         with w.loop(0, a.channels, 1) as channel:
-            place, begin = (first + channel.index) * 8, channel.index * a.piece
-            scale, bias = ((values + place).load("double", 8).splat(PARTS) for values in (a.scale, a.bias))
+            position, begin = (first + channel.index) * 8, channel.index * a.piece
+            scale, bias = ((values + position).load("double", 8).splat(PARTS) for values in (a.scale, a.bias))
 
             def result(index: Value, on: Value | None) -> Value:
                 return (self.load_double(x, index, on) - mean) * inverse * scale + bias
@@ -264,6 +270,7 @@ class InverseRmsEmitter(RowwiseEmitter):
     reduces = True
 
     def make_row(self, x: Value, y: Value) -> None:
+        """Store one over the root mean square of a row."""
         y.store(inverse_deviation(self, x).splat(1).single(), 4)
 
 
@@ -280,7 +287,7 @@ class LrnEmitter(KernelEmitter):
         self.factor, self.bias = (start.load("double", 8).splat(self.n) for start in (self.a.factor, self.a.bias))
         self.squares = self.scratch + self.a.before * 8
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, squares = self.w, self.a, self.squares
         for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
             with w.loop(0, count, 1) as at:
@@ -296,6 +303,7 @@ class LrnEmitter(KernelEmitter):
                 self._divide(x, y, at.index.least(a.last))
 
     def _numbers(self, x: Value, channel: Value) -> Value:
+        """Load a vector of pixels of a channel as float64."""
         return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
 
     def _divide(self, x: Value, y: Value, channel: Value) -> None:
@@ -325,7 +333,7 @@ class BatchNormEmitter(KernelEmitter):
 
     names = BATCH_NORM
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.spec.rows
         with w.part(tile, a.chunk, a.rows) as row, w.loop(0, a.channels, n) as at:
             channel = at.index.least(a.last)

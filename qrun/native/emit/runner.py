@@ -77,13 +77,13 @@ def _direct(w: Flow, told: Value) -> Value:
 
     It first sets each word of an argument struct that is an address in an array: the address of the array's elements,
     plus an offset in bytes. told: the words from spec.STATE_AT on."""
-    words = [(told + 8 * place).load(kind, 8) for place, kind in enumerate(_TOLD)]
+    words = [(told + 8 * address).load(kind, 8) for address, kind in enumerate(_TOLD)]
     state, first, end, scratch, inside, places, count, doubtful, doubts = words
     with w.loop(0, count, 1) as turn:
-        place = places + turn.index * spec.PLACE
-        array, word = ((place + n).load("ptr", 8) for n in (0, 8))
+        address = places + turn.index * spec.PLACE
+        array, word = ((address + n).load("ptr", 8) for n in (0, 8))
         memory = (array.load("ptr", 8) + inside).load("i64", 8)
-        word.store(memory + (place + 16).load("i64", 8), 8)
+        word.store(memory + (address + 16).load("i64", 8), 8)
     w.let("i64", f"call i64 @lead(ptr {state}, i64 {first}, i64 {end}, ptr {scratch})")
     plan = (state + spec.PLAN).load("ptr", 8)
     return w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})").zext("i64")
@@ -112,7 +112,7 @@ def _wait(pause: Pause, w: Flow, give_way: Value, turn: Value) -> Value:
 
 def _rest(futex: int, w: Flow, state: Value, counter: Value, seen: Value, turn: Value) -> Value:
     """Do one turn of a wait for a counter to change from `seen`; sleep if there were many. Returns the turns so far."""
-    system, give_way = ((state + place).load("ptr", 8) for place in (spec.SYSCALL, spec.YIELD))
+    system, give_way = ((state + address).load("ptr", 8) for address in (spec.SYSCALL, spec.YIELD))
 
     def asleep() -> list[Value]:
         w.atomic("add", state + spec.SLEEPERS, 1, "seq_cst")
@@ -171,8 +171,8 @@ def _segment(
     with w.loop(first, end, 1, once=True) as turn:
         entry, stamp = plan + turn.index * spec.ENTRY, times + turn.index * 16
         came = w.call("i64", clock)
-        for place in (stamp, stamp + 8):
-            place.store(came, 8)
+        for address in (stamp, stamp + 8):
+            address.store(came, 8)
         alone = (entry + 40).load("i64", 8) & heeded
         with w.when((alone & spec.SKIP).test("eq", 0)):
             _call(clock, w, entry, stamp + 8, scratch, state)
@@ -188,7 +188,7 @@ def _segment(
 
 def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, state: Value) -> None:
     """Make the tiles that are left of a call. worked: the address of the time when this thread ended its work on it."""
-    kernel, args = (place.load("ptr", 8) for place in (entry, entry + 8))
+    kernel, args = (address.load("ptr", 8) for address in (entry, entry + 8))
     did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
     with w.when(did.test("ne", 0)):
         worked.store(w.call("i64", clock), 8)
@@ -196,15 +196,16 @@ def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, stat
 
 
 def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
-    plan, times = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES))
+    """Write the leading thread's part: open a generation of calls, run it, wait for the helpers."""
+    plan, times = ((state + address).load("ptr", 8) for address in (spec.PLAN, spec.TIMES))
     zero, generation = w.value("i64", 0), (state + spec.GENERATION).load("i64", 8) + 1
     (state + spec.GENERATION).store(generation, 8)
     with w.loop(first, end, 1, once=True) as turn:
         args = (plan + turn.index * spec.ENTRY + 8).load("ptr", 8)
         for counter in (spec.NEXT, spec.DONE):
             (args + counter).store(zero, 8)
-    for place, number in ((spec.RANGE, first), (spec.RANGE + 8, end)):
-        (state + place).store(number, 8)
+    for address, number in ((spec.RANGE, first), (spec.RANGE + 8, end)):
+        (state + address).store(number, 8)
     w.atomic_store(generation, state + spec.OPEN, "seq_cst")
     segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 0, ptr {state}"
     w.do(f"call void @segment({segment})")
@@ -214,6 +215,7 @@ def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Va
 
 
 def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, scratch: Value) -> Value:
+    """Write a helper thread's loop: wait for a generation, run tiles of its calls, leave when patience ends."""
     zero, one, give_way = w.value("i64", 0), w.value("i64", 1), (state + spec.YIELD).load("ptr", 8)
     head, (turn, last) = w.head("look", [zero, zero])
     generation = w.atomic_load(state + spec.OPEN, "seq_cst")
@@ -226,7 +228,7 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
     w.atomic("add", state + spec.INSIDE, one, "seq_cst")
 
     def work() -> list[Value]:
-        first, end = ((state + place).load("i64", 8) for place in (spec.RANGE, spec.RANGE + 8))
+        first, end = ((state + address).load("i64", 8) for address in (spec.RANGE, spec.RANGE + 8))
         segment = (
             f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 {spec.SKIP | spec.PASS}, ptr {state}"
         )

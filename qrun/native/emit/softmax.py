@@ -54,13 +54,14 @@ class SoftmaxEmitter(KernelEmitter):
         self.feature = VBMI if self.planes else ""
         self.table = self.w.let("ptr", "alloca [256 x i8], align 64") if spec.form != "each" else None
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         a = self.a
         with self.w.part(tile, a.chunk, a.rows) as row:
             start = row * a.length
             self._row(a.x + start, a.y + start)
 
     def _row(self, x: Value, y: Value) -> None:
+        """Write the softmax of a row of codes."""
         w, a = self.w, self.a
         most, least = self._ends(x)
         same = most.test("eq", least)
@@ -90,6 +91,7 @@ class SoftmaxEmitter(KernelEmitter):
             self._look_up(x, y, table, shift)
 
     def _code(self, pointer: Value, index: Operand) -> Value:
+        """Load one code as int64."""
         return (pointer + index).load("i8").extend("i64", self.spec.signed)
 
     def _ends(self, x: Value) -> tuple[Value, Value]:
@@ -134,9 +136,9 @@ class SoftmaxEmitter(KernelEmitter):
         ]
         moved, lanes = shift.trunc("i8").splat(n), w.value(f"<{n} x i8>", constants("i8", range(n)))
         with w.loop(0, a.length, n, [w.zero("<8 x i64>")] * 4) as turn:
-            place = turn.index.least(a.last)
-            index = (x + place).load(lanes.kind) + moved
-            fresh = lanes.test("uge", (turn.index - place).trunc("i8").splat(n))
+            position = turn.index.least(a.last)
+            index = (x + position).load(lanes.kind) + moved
+            fresh = lanes.test("uge", (turn.index - position).trunc("i8").splat(n))
             found = (fresh.select(look_up_bytes(table, index), ZERO) for table in tables)
             turn.next(*(total + byte_sums(plane) for total, plane in zip(turn.carried, found, strict=True)))
         parts = [total.reduce_lanes("add") << 8 * plane for plane, total in enumerate(turn.carried)]
@@ -184,8 +186,8 @@ class SoftmaxEmitter(KernelEmitter):
             pieces = [(table + i).load(f"<{n} x i8>", 16) for i in range(0, 256, 64)]
             moved = shift.trunc("i8").splat(n)
             with w.loop(0, a.length, n) as turn:
-                place = turn.index.least(a.last)
-                (y + place).store(look_up_bytes(pieces, (x + place).load(moved.kind) + moved))
+                address = turn.index.least(a.last)
+                (y + address).store(look_up_bytes(pieces, (x + address).load(moved.kind) + moved))
             return
         table = table + shift
 
@@ -254,6 +256,7 @@ class LogSoftmaxEmitter(SoftmaxF32Emitter):
     """x - greatest - log(sum exp(x - greatest)) in float32; the sum and its logarithm are float64."""
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
+        """Store x - max - log(sum(exp(x - max))) of several rows."""
         greatest = [self.greatest(x) for x in xs]
         totals = [self.total(*row) for row in zip(xs, greatest, strict=True)]
         for x, top, total, y in zip(xs, greatest, totals, ys, strict=True):

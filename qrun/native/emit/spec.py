@@ -49,6 +49,7 @@ class KernelSpec:
         return "+".join(step.partition(":")[0] for step in self.form.split())
 
     def key(self) -> str:
+        """The kernel's name: equal specs have equal keys, in the cache too."""
         sign = "s" if self.signed else "u"
         block, more = f"{self.rows}x{self.vectors}x{self.unroll}", f"-{self.operands}" if self.operands else ""
         return f"{self.kind}-{self.isa}-{block}-{sign}-{self.form}-{self.out}-p{self.prefetch}{more}"
@@ -166,7 +167,7 @@ def lane_order(pieces: int) -> list[int]:
     return [int(i) for i in np.arange(PIECE * pieces).reshape(pieces, 4, 4).transpose(1, 0, 2).reshape(-1)]
 
 
-def widest(isa: Isa) -> int:
+def vector_pieces(isa: Isa) -> int:
     """The number of 16-byte pieces in a vector of the instruction set."""
     return 4 * isa.lanes // PIECE
 

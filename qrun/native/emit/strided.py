@@ -32,7 +32,7 @@ class StridedEmitter(KernelEmitter):
         super().__init__(spec, isa)
         self.starts: dict[str, Value] = {}
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         """Make one tile: for each of its units, set `starts` to the unit's outer index, and make its chunk."""
         w, a = self.w, self.a
         start, end = tile.part(a.share, a.units)
@@ -115,6 +115,7 @@ class RunsEmitter(StridedEmitter):
     frozen = True
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the rows `first` to `end`, each one run of bytes."""
         w, a, spec = self.w, self.a, self.spec
         last = a.bytes - spec.vectors * spec.unroll
         with w.loop(first, end.least(a.rows), 1) as row:
@@ -130,6 +131,7 @@ class ElementsEmitter(StridedEmitter):
     names = ELEMENTS
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the rows `first` to `end`, element by element."""
         w, a, kind = self.w, self.a, f"i{8 * self.spec.unroll}"
         with w.loop(first, end.least(a.rows), 1) as row:
             x = self.starts["x"] + row.index * a.x_row
@@ -149,6 +151,7 @@ class BlocksEmitter(StridedEmitter):
     names = BLOCKS
 
     def _chunk(self, first: Value, end: Value) -> None:
+        """Write the copy of the blocks `first` to `end` of a transposed matrix."""
         w, a = self.w, self.a
         last_a = a.a - a.a_block
         last_b = a.b - a.b_block
@@ -157,10 +160,11 @@ class BlocksEmitter(StridedEmitter):
             b = outer.index.least(last_b)
             x, y = self.starts["x"] + b * a.b_x, self.starts["y"] + b * a.b_y
             with w.loop(first, end, a.a_block) as inner:
-                place = inner.index.least(last_a)
-                self._block(x + place * a.a_x, y + place * a.a_y)
+                position = inner.index.least(last_a)
+                self._block(x + position * a.a_x, y + position * a.a_y)
 
     def _block(self, x: Value, y: Value) -> None:
+        """Write the transposed copy of one block from x to y."""
         spec, rows = self.spec, []
         for row in range(spec.rows):
             x = x + self.a.x_step if row else x
@@ -201,7 +205,7 @@ class TriangleEmitter(KernelEmitter):
     names = TRIANGLE
     frozen = True
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, self.spec.unroll
         upper = self.spec.form == "upper"
         with w.part(tile, a.chunk, a.rows) as row:

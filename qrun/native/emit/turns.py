@@ -12,7 +12,7 @@ least 2 ms with a clock of 1 GHz or less."""
 
 
 @emitter("turns")
-class TurnsEmitter(KernelEmitter):
+class LoopEmitter(KernelEmitter):
     """Writes the loop. Its operands are the values that turns read from outside, and where their results go. Each run
     has the other words in memory of its own, at `held` (spec.TURNS):
 
@@ -37,9 +37,9 @@ class TurnsEmitter(KernelEmitter):
     own_memory = True
     names = ("none", *(f"operand{n}*" for n in range(DOUBT // 8 - 3)), "held*", "tiles")
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, held, nothing = self.w, self.a["held"], self.w.value("i64", 0)
-        self.at = {name: held + 8 * place for place, name in enumerate(TURNS)}
+        self.at = {name: held + 8 * position for position, name in enumerate(TURNS)}
         h = self.h = {name: at.load("ptr" if name[-1] == "*" else "i64", 8) for name, at in self.at.items()}
         self.base = h["base*"].test("ne", "null").select(h["base*"], self.struct)
         self._move("first", nothing)
@@ -78,6 +78,7 @@ class TurnsEmitter(KernelEmitter):
             w.mark_undecided()
 
     def _ticks(self) -> Value:
+        """Read the CPU's clock."""
         return self.w.call("i64", CLOCK[self.isa.architecture])
 
     def _pointer(self, byte: Value, ahead: Value) -> Value:

@@ -42,7 +42,7 @@ def real(value: float) -> str:
     return f"0x{struct.pack('>d', value).hex().upper()}"
 
 
-def every(kind: str, value: int | str, lanes: int) -> str:
+def splat_constant(kind: str, value: int | str, lanes: int) -> str:
     """A constant vector with the same value in every lane."""
     return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
 
@@ -89,6 +89,7 @@ class Value:
 
     @property
     def real(self) -> bool:
+        """Whether the elements are floating-point numbers."""
         return parts(self.kind)[1] in REAL
 
     def type_of(self, element: str) -> str:
@@ -105,6 +106,7 @@ class Value:
         return self.w.let(self.kind, f"{name} {self.kind} {self.name}, {self.like(other).name}")
 
     def _arithmetic(self, name: str, other: Operand) -> Value:
+        """An operation that has one instruction for floats and one for integers."""
         return self.op(f"f{name}" if self.real else name, other)
 
     def __add__(self, other: Operand) -> Value:
@@ -231,9 +233,11 @@ class Value:
         return self.w.let(one.kind, f"shufflevector {one.kind} {one}, {one.kind} poison, <{lanes} x i32> {ZERO}")
 
     def extract(self, lane: int) -> Value:
+        """The element of a lane."""
         return self.w.let(self.element, f"extractelement {self.kind} {self}, i32 {lane}")
 
     def insert(self, value: Value, lane: int) -> Value:
+        """This vector with another element in a lane."""
         return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
 
     def shuffle(self, order: Iterable[int], other: Value | str = "poison") -> Value:
@@ -293,6 +297,7 @@ class Instructions:
         self.count = 0
 
     def do(self, line: str) -> None:
+        """Append an instruction without a result."""
         self.lines.append(f"  {line}")
 
     def let(self, kind: str, expression: str) -> Value:
@@ -308,7 +313,7 @@ class Instructions:
             return Value(self, kind, what)
         lanes, element = parts(kind)
         text = real(what) if element in REAL else str(what)
-        return Value(self, kind, every(element, text, lanes) if lanes else text)
+        return Value(self, kind, splat_constant(element, text, lanes) if lanes else text)
 
     def zero(self, kind: str) -> Value:
         """A vector of zeros."""
@@ -323,6 +328,7 @@ class Instructions:
         self.do(self._call("void", function, operands))
 
     def _call(self, result: str, function: str, operands: Sequence[Value | Typed]) -> str:
+        """Declare a function and return the text of a call of it."""
         typed = [(o.kind, o.name) if isinstance(o, Value) else o for o in operands]
         self.declared.add(f"declare {result} @{function}({', '.join(t for t, _ in typed)})")
         return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"

@@ -25,7 +25,7 @@ chunk         pixels of a tile
 class WidenEmitter(KernelEmitter):
     names = NAMES
 
-    def tile(self, tile: Value) -> None:
+    def write_tile(self, tile: Value) -> None:
         w, a, lanes = self.w, self.a, self.isa.lanes // 2
         zeros = [w.zero(f"<{lanes} x double>")] * 4
         with w.part(tile, a.chunk, a.rows) as row:
@@ -48,15 +48,15 @@ def widen_numbers(
     def step(turn: Turn, mask: Value | None) -> None:
         sums = []
         for n, square in enumerate(turn.carried):
-            place = turn.index + n * lanes
-            single = source + place * 4
+            position = turn.index + n * lanes
+            single = source + position * 4
             if ahead is not None and mask is None and n % (64 // (4 * lanes)) == 0:
                 w.prefetch(single + ahead, near=True)
             x = (single.load(kind, 4) if mask is None else single.masked_load(kind, mask, 4)).double()
             if mask is None:
-                (target + place * 8).store(x, 8)
+                (target + position * 8).store(x, 8)
             else:
-                (target + place * 8).masked_store(x, mask)
+                (target + position * 8).masked_store(x, mask)
             sums.append(x.fma(x, square))
         turn.next(*sums)
 

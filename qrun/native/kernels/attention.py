@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.spec import STRUCT
-from qrun.native.kernels.fma_product import FloatMatmul, even, product_call
+from qrun.native.kernels.fma_product import FloatMatmul, part_size, product_call
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import align_up
@@ -30,23 +30,23 @@ class Attention(Operation):
     """softmax(a @ b) @ c, shapes as numpy.matmul. The softmax may first apply elementwise functions to the scores a @ b
     and to other operands.
 
-    scores, softmax, values: the three operations. place: the number of the softmax's operand that is the scores.
+    scores, softmax, values: the three operations. scores_index: the index of the softmax's operand that is the scores.
     operands: a, b, the softmax's other operands, c, and the result. Intermediate results stay in the threads' memory.
     """
 
     def __init__(
-        self, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int
+        self, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, index: int
     ) -> None:
-        self.engine, self.scores, self.softmax, self.values, self.place = engine, scores, softmax, values, place
-        others = [operand for number, operand in enumerate(softmax.operands[:-1]) if number != place]
+        self.engine, self.scores, self.softmax, self.values, self.scores_index = engine, scores, softmax, values, index
+        others = [operand for number, operand in enumerate(softmax.operands[:-1]) if number != index]
         self.operands: tuple[Operand, ...] = (*scores.operands[:2], *others, *values.operands[1:])
         rows = scores.stack.left.rows
-        self.rows = min(rows, even(rows, max(_BLOCK // (4 * softmax.length), _LEAST), _ROWS))
+        self.rows = min(rows, part_size(rows, max(_BLOCK // (4 * softmax.length), _LEAST), _ROWS))
         self.blocks = -(-rows // self.rows)
 
     @classmethod
     def of(
-        cls, engine: Engine, scores: Operation, softmax: Operation, values: Operation, place: int
+        cls, engine: Engine, scores: Operation, softmax: Operation, values: Operation, index: int
     ) -> Attention | None:
         """The attention in place of three operations; None if they are not a product, its softmax and a product of
         that, row by row, or have too little work."""
@@ -63,16 +63,16 @@ class Attention(Operation):
         whole = (len(left.starts), left.left.rows, left.columns)
         if shape[-2:] != whole[1:] or whole != (len(right.starts), right.left.rows, right.k):
             return None
-        if softmax.length != left.columns or not softmax.keeps(place, shape):
+        if softmax.length != left.columns or not softmax.keeps(index, shape):
             return None
         if not (
             _lies_plain(left.starts[:, 3], left.y_row, whole) and _lies_plain(right.starts[:, 0], right.left.row, whole)
         ):
             return None
-        made = cls(engine, scores, softmax, values, place)
+        made = cls(engine, scores, softmax, values, index)
         return made if len(left.starts) * made.blocks >= engine.threads else None
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine = copy(self.engine)
         engine.threads = 1
         left, right, others = self.scores.stack, self.values.stack, len(self.operands) - 4
@@ -83,14 +83,14 @@ class Attention(Operation):
         own = align_up(second + 4 * self.rows * left.columns)
         parts = (
             self._product(engine, self.scores, {"a*": 0, "b*": 1}),
-            self.softmax.block(engine, self.rows, self.place),
+            self.softmax.block(engine, self.rows, self.scores_index),
             self._product(engine, self.values, {"b*": others + 2, "y*": others + 3}),
         )
         sources = self.softmax.sources
-        read = {name: self._operand_offsets(n, head, row) for n, name in enumerate(sources) if n != self.place}
+        read = {name: self._operand_offsets(n, head, row) for n, name in enumerate(sources) if n != self.scores_index}
         moves = (
             {"a*": left.starts[head, 0] + row * left.left.row, "b*": left.starts[head, 1], "y*": first},
-            {**read, sources[self.place]: first, "y*": second},
+            {**read, sources[self.scores_index]: first, "y*": second},
             {"a*": second, "b*": right.starts[head, 1], "y*": right.starts[head, 3] + row * right.y_row},
         )
         return (_slice_call(engine, parts, moves, own, [size(o.shape) * o.dtype.itemsize for o in self.operands]),)
@@ -106,7 +106,7 @@ class Attention(Operation):
         shape = self.scores.result.shape
         places = (*np.unravel_index(head, shape[:-2]), row) if len(shape) > 2 else (row,)
         steps = self.softmax.row_steps(number)
-        return np.asarray(sum(place * step for place, step in zip(places, steps, strict=True)), np.int64)
+        return np.asarray(sum(index * step for index, step in zip(places, steps, strict=True)), np.int64)
 
 
 def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
@@ -126,9 +126,9 @@ def _slice_call(
     words[:, :, 0] = STRUCT - 8
     added = np.zeros((slices, len(parts), width), np.int64)
     for number, (part, changes) in enumerate(zip(parts, moves, strict=True)):
-        for place, (name, move) in enumerate(changes.items()):
-            words[number, place] = 8 * part.kernel.word(name), -(not np.ndim(move))
-            added[:, number, place] = move
+        for index, (name, move) in enumerate(changes.items()):
+            words[number, index] = 8 * part.kernel.word(name), -(not np.ndim(move))
+            added[:, number, index] = move
     spec = KernelSpec("slices", engine.isa.name, len(parts), 1, 1, "parts", "f32", False)
     filled = {"parts*": 0, "width": width, "own_at": own, "tiles": slices}
     return engine.kernels.call(

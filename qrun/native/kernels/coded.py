@@ -69,6 +69,7 @@ class CodedPanels(RightPanels):
         }
 
     def layout_name(self, direct: bool) -> str:
+        """The form of the weights in memory: "codes" to decode on the way, "decoded" to decode once per block."""
         return "codes" if direct else "decoded"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
@@ -86,6 +87,7 @@ class CodedPanels(RightPanels):
 
 
 def _panels(engine: Engine, values: Reloadable, width: int, block: int, beyond: int) -> Array:
+    """Pack weights into panels of `width` columns; `block` is the depth of one pass."""
     return pack_panels(engine, values.array, width, block, beyond)
 
 
@@ -112,7 +114,7 @@ class CodedMatmul(FloatProduct):
         left = LeftRows(size(a[:-1]), depth, 4 * depth)
         self.stack = FloatStack(np.zeros((1, 4), np.int64), left, columns, 0, 0, 4 * columns)
 
-    def _plan(self, strides: object) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: object) -> tuple[KernelCall, ...]:
         if not self.stack.left.rows:
             return ()
         return (product_call(self, self.stack, ("a*", "y*"), self.whole, weights=self.weights),)

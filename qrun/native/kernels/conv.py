@@ -126,11 +126,12 @@ class Conv(Operation):
         own = taps if taps.size else taps[:, :1]
         return self._memo.once(("folded", signed), lambda: fold(own, zero, addend, self.x_zero, signed))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         layout = self._layout(strides)
         return tuple(piece.place(layout) for piece in self.pieces)
 
     def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
+        """The zero points [M] and int64 biases [M] of the output channels. Raises Declined if they do not fit."""
         n = len(taps)
         zero = np.zeros(1, taps.dtype) if w_zero_point is None else w_zero_point.reshape(-1)
         addend = np.zeros(n, np.int64) if bias is None else bias.astype(np.int64)
@@ -165,6 +166,7 @@ class Conv(Operation):
         return any(piece.section.spec.kind.startswith("amx") for piece in self.pieces)
 
     def _layout(self, strides: Sequence[int]) -> Layout:
+        """Where the rows of the image start, and the offsets of a window's taps, in bytes."""
         stored, channels = self.operands[0].memory_shape("channels"), self.image[3]
         pixel, row = strides[0] or channels, strides[1] or self.result.row_bytes("channels")
         sizes = self.image[0], channels > 0, size(stored[1:-1]) * pixel, row, pixel
@@ -192,7 +194,7 @@ class ChannelsLast(Operation):
         self.engine, self.conv = conv.engine, conv
         self.operands = tuple(replace(o, shape=(o.shape[0], *o.shape[2:], o.shape[1])) for o in conv.operands)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self.conv.sections(strides)
 
 
@@ -217,7 +219,7 @@ class Gemm(ChannelsLast):
         """Weights [K, N] as [N, K, 1]. Small ones are copied into C order."""
         return (np.ascontiguousarray(w.T) if w.nbytes < LARGE else w.T)[:, :, None]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self._conv.sections(strides)
 
     @property
@@ -318,6 +320,7 @@ class SumsPlan:
         return memo.once(id(self), lambda: self._with_sizes_of(other, memo))
 
     def _with_sizes_of(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
+        """This plan for the shapes of another; None if their kernels differ."""
         if not isinstance(self.product, Gemm) or (self.zero, self.tail, other.tail) != (other.zero, Tail(), Tail()):
             return None
         product = self.product.with_sizes_of(other.product, memo)
@@ -339,23 +342,24 @@ class SumsPlan:
     def prepare(self, number: int) -> KernelCall:
         """The kernel call that fills the buffer for part `number`. It reads the zero point and the sources of the tail,
         and does not depend on the rows of activations."""
-        part, place = self.parts[number], self.places[number]
+        part, placing = self.parts[number], self.places[number]
         key = (
             "prepare",
             number,
             self.form,
             self.tail,
             self.zero,
-            place,
+            placing,
             self.padding,
             self.fill,
             _lanes(part.section).tobytes(),
             part.section.spec.vectors,
             address(self._array_of_word(part, "bias*")),
         )
-        return self._memo.once(key, lambda: self._prepare(part, place, number))
+        return self._memo.once(key, lambda: self._prepare(part, placing, number))
 
-    def _prepare(self, part: Any, place: _Place, number: int) -> KernelCall:
+    def _prepare(self, part: Any, placing: _Place, number: int) -> KernelCall:
+        """The call that computes the columns' sums before the products of one part."""
         tail = self.tail
         section, kernels, isa = part.section, self.conv.engine.kernels, self.conv.engine.isa
         pick, vectors = _lanes(section), section.spec.vectors
@@ -371,8 +375,8 @@ class SumsPlan:
             "prepare", isa.name, 1, vectors, 1, self.form, "f32", self.zero.dtype == np.int8, operands=kinds
         )
         words = {
-            "starts*": place.starts,
-            "constants*": place.constants,
+            "starts*": placing.starts,
+            "constants*": placing.constants,
             "padding*": self.padding,
             "fill": 0 if number else self.fill,
             "tiles": pick.size // (vectors * isa.lanes),
@@ -388,12 +392,13 @@ class SumsPlan:
     def calls(self, x: int, y: int) -> tuple[KernelCall, ...]:
         """The product's kernel calls on activations, the prepared buffer, and results. x, y: bytes between rows."""
         return tuple(
-            self._call(section, place)
-            for section, place in zip(self.product.sections((x, y)), self.places, strict=False)
+            self._call(section, placing)
+            for section, placing in zip(self.product.sections((x, y)), self.places, strict=False)
         )
 
-    def _call(self, section: KernelCall, place: _Place) -> KernelCall:
-        own = {"bias*": place.starts, "constants*": place.constants, "padding*": self.padding}
+    def _call(self, section: KernelCall, placing: _Place) -> KernelCall:
+        """The call of one part's products, with the sums and constants that were prepared."""
+        own = {"bias*": placing.starts, "constants*": placing.constants, "padding*": self.padding}
         words, spec = dict(own), section.spec
         pointers = [(word, 2 * operand) for word, operand in section.pointers]
         pointers += [(section.kernel.word(name), 1) for name in own]
@@ -408,6 +413,7 @@ class SumsPlan:
 
 
 def _lanes(section: KernelCall) -> Array:
+    """The output channel of each lane; negative for none."""
     assert section.pick is not None
     return section.pick
 
@@ -423,7 +429,7 @@ class Prepare(Operation):
         plan = self.plan.with_sizes_of(other.plan, memo) if isinstance(other, Prepare) else None
         return None if plan is None else self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self.plan.prepare(number) for number in range(len(self.plan.parts)))
 
 
@@ -441,7 +447,7 @@ class DynamicSums(Operation):
         plan = self.plan.with_sizes_of(other.plan, memo) if isinstance(other, DynamicSums) else None
         return None if plan is None else DynamicSums(plan, other.result.shape)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, _, y = strides
         return self.plan.calls(x, y)
 

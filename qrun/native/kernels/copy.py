@@ -50,13 +50,16 @@ class Loop:
 
     @property
     def x(self) -> int:
+        """The source's bytes from one index to the next."""
         return self.steps[0]
 
     @property
     def y(self) -> int:
+        """The result's bytes from one index to the next."""
         return self.steps[-1]
 
     def continues(self, inner: Loop) -> bool:
+        """Whether this loop and the `inner` one walk over memory as one longer loop would."""
         return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
 
 
@@ -151,6 +154,7 @@ def _copies(
 
 
 def _choose_call(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
+    """Choose between copies of runs, of transposed blocks and of single elements."""
     last = axes[-1] if axes else Loop(1, (itemsize, itemsize))
     if last.x == last.y == itemsize:
         run = last.count * itemsize
@@ -160,6 +164,7 @@ def _choose_call(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
 
 
 def _runs(engine: Engine, axes: list[Loop], run: int) -> _Call:
+    """The copy of runs of bytes that are contiguous on both sides."""
     vector = _power(min(run, 4 * engine.isa.lanes))
     block = _UNROLL * vector
     unroll = _UNROLL if run >= block and -(-run // block) * block * 4 <= -(-run // vector) * vector * 5 else 1
@@ -169,6 +174,7 @@ def _runs(engine: Engine, axes: list[Loop], run: int) -> _Call:
 
 
 def _elements(axes: list[Loop], itemsize: int) -> _Call:
+    """The copy of single elements."""
     outer, rows = _rows(axes[:-1])
     words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y}
     words |= {"columns": axes[-1].count, "x_column": axes[-1].x, "y_column": axes[-1].y}
@@ -229,6 +235,7 @@ def _dense(outer: tuple[Loop, ...], i: Loop, j: Loop, columns: int, itemsize: in
 def _section(
     engine: Engine, call: _Call, axes: list[Loop], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> KernelCall:
+    """The call of a copy: words, extents, and how it is cut into tiles."""
     chunk = call.count
     if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
         work = TILE_BYTES if engine.threads > 1 else _UNIT
@@ -299,10 +306,12 @@ class Copy(Operation):
 
     @property
     def order(self) -> Order:  # type: ignore[override]
+        """The order of the result's elements in memory."""
         return self.orders[1]
 
     @property
     def source_order(self) -> Order:
+        """The order of the source's elements in memory."""
         return self.orders[0]
 
     def with_layout(self, order: Order) -> Copy:
@@ -310,6 +319,7 @@ class Copy(Operation):
         return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Copy | None:
+        """The same copy of elements of another type; None if its order of elements forbids this."""
         if self.orders not in (("plain", "plain"), ("any", "any")):
             return None
         x, y = (Operand(operand.shape, dtype) for operand in self.operands)
@@ -345,11 +355,11 @@ class Copy(Operation):
         x, y = self._operand_strides((0, 0))
         return tuple(x.steps[m.x_axis] if read else y.steps[m.y_axis] for m in axes)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         starts = [
-            place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))
-            for place, first in zip((x, y), self._first, strict=True)
+            index.start + sum(f * s for f, s in zip(first, index.steps, strict=False))
+            for index, first in zip((x, y), self._first, strict=True)
         ]
         itemsize = self.result.dtype.itemsize
         sections = list(copies(self.engine, self.axes(strides), (starts[0], starts[1]), itemsize))
@@ -367,7 +377,7 @@ def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Ord
     """
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)} in another order")
-    return Copy(engine, (x, y), (x_order, y_order), _whole(x.shape), view=view)
+    return Copy(engine, (x, y), (x_order, y_order), _identity_moves(x.shape), view=view)
 
 
 def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: np.dtype[Any]) -> Copy:
@@ -388,7 +398,7 @@ def transpose_copy(
     """
     x, perm = _operand(shape, dtype), [int(axis) for axis in perm]
     operands = (x, _operand([x.shape[axis] for axis in perm], dtype))
-    moves = [Move(x.shape[axis], axis, 1, place, 1) for place, axis in enumerate(perm)]
+    moves = [Move(x.shape[axis], axis, 1, index, 1) for index, axis in enumerate(perm)]
     axes = list(range(len(perm)))
     if order == "plain" and len(perm) > 2:
         if perm == [0, *axes[2:], 1]:
@@ -404,7 +414,7 @@ def shuffle_copy(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], gro
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{list(shape)} has no {groups} groups of channels")
     each = x.shape[1] // groups
-    moves = [move for move in _whole(x.shape) if move.x_axis != 1]
+    moves = [move for move in _identity_moves(x.shape) if move.x_axis != 1]
     moves += [Move(groups, 1, each, 1, 1), Move(each, 1, 1, 1, groups)]
     return Copy(engine, (x, x), ("channels", "channels"), moves)
 
@@ -466,10 +476,12 @@ def pad_copy(
 
 
 def _operand(shape: Sequence[int], dtype: np.dtype[Any]) -> Operand:
+    """The operand of a shape and a type."""
     return Operand(tuple(int(n) for n in shape), np.dtype(dtype))
 
 
-def _whole(shape: Sequence[int]) -> list[Move]:
+def _identity_moves(shape: Sequence[int]) -> list[Move]:
+    """The moves of a copy that keeps all axes."""
     return [Move(n, axis, 1, axis, 1) for axis, n in enumerate(shape)]
 
 
@@ -484,7 +496,7 @@ class Triangle(Operation):
             raise ValueError(f"{x.dtype.name}{list(x.shape)} has no matrices of bytes")
         self.engine, self.diagonal, self.upper, self.operands = engine, diagonal, upper, (x, x)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, item, isa = self.result, self.result.dtype.itemsize, self.engine.isa
         *_, lines, columns = x.shape
         words = row_tiles(size(x.shape[:-1]), columns * item, self.engine.threads)

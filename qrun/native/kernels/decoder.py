@@ -36,11 +36,13 @@ class Heads:
 
     @classmethod
     def plain(cls, shape: tuple[int, int, int, int]) -> Heads:
+        """Heads that lie contiguously as [batch, heads, places, length]."""
         _, count, places, length = shape
         return cls(shape, shape, 0, (4 * count * places * length, 4 * places * length, 4 * length))
 
     @property
     def operand(self) -> Operand:
+        """The operand in the shape in which the heads lie in memory."""
         return Operand(self.lying, _FLOAT)
 
     @property
@@ -112,7 +114,7 @@ class Rotary(_Ragged):
                 f"no angles in {list(angles)} for {places} places from {position} on, of {length} elements"
             )
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, count, places, length = self.heads.shape
         first = 4 * self.position * self.half
         words = self.heads.words | {"x*": self.heads.start, "cos*": first, "sin*": first, "half": self.half}
@@ -138,7 +140,7 @@ class RaggedPresent(_Ragged):
         made = Operand((batch, count, room, length), _FLOAT)
         self.operands = (Operand(tuple(past), _FLOAT), new.operand, Operand(tuple(ends), _INT), made)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, count, _, length = self.new.shape
         words = self.new.words | {"new*": self.new.start, "room": self.room, "past_rows": self.past_rows}
         return self._calls(("past*", "new*", "ends*", "y*"), batch * count * self.room, length, words)
@@ -168,7 +170,7 @@ class RaggedMask(_Ragged):
         self.ahead, self.window = 0 if causal else places, window or total
         self.operands = (Operand(tuple(ends), _INT), Operand(tuple(shape), _FLOAT))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, places, total = self.sizes
         words = {"places": places, "total": total, "window": self.window, "ahead": self.ahead}
         return self._calls(("ends*", "y*"), batch * places, total, words)
@@ -189,7 +191,7 @@ class Present(Operation):
         before = [Operand(tuple(past), _FLOAT)] if past else []
         self.operands = (*before, new.operand, Operand((batch, count, room, length), _FLOAT))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, count, places, length = self.new.shape
         row, whole = 4 * length, 4 * length * self.room
         one, last, after = Loop(length, (4, 4)), len(self.operands) - 1, self.kept + places
@@ -202,7 +204,7 @@ class Present(Operation):
             parts.append((0, copies(self.engine, old, (0, 0), 4)))
         empty = [Loop(batch * count, (0, whole)), Loop((self.room - after) * length, (0, 4))]
         parts.append((0, fills(self.engine, empty, after * row, np.zeros((), _FLOAT))))
-        return tuple(section.among((place, last), last + 1) for place, sections in parts for section in sections)
+        return tuple(section.among((index, last), last + 1) for index, sections in parts for section in sections)
 
 
 class Constant(Operation):
@@ -212,5 +214,5 @@ class Constant(Operation):
         self.engine, self.array = engine, aligned_copy(array)
         self.operands = (Operand(array.shape, array.dtype),)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(section.among((0, 0), 1) for section in stores(self.engine, self.array))

@@ -105,7 +105,7 @@ class Expression(Operation):
             raise Declined("operands that broadcast along too many axes")
         return loops
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         loops = self._loops(self.order, strides)
         *outer, row = loops
         sources = "".join(kind if step else kind.upper() for kind, step in zip(self.kinds, row.steps[:-1], strict=True))

@@ -22,7 +22,7 @@ from qrun.native.kernels.fma_product import (
     FloatStack,
     FloatTerms,
     LeftRows,
-    even,
+    part_size,
     product_call,
     stack_starts,
 )
@@ -63,6 +63,7 @@ class _Image:
         return self.places.pads if isinstance(self.places, Window) else (0, 0, 0, 0)
 
     def operand(self, shape: Sequence[int]) -> Operand:
+        """The float32 operand of a shape, with the border of zeros that the windows read."""
         return Operand(tuple(shape), _FLOAT, self.border, 0, any(self.border))
 
     def rows(self, images: int, stride: int, columns: int) -> LeftRows:
@@ -87,6 +88,7 @@ class _Image:
         return LeftRows(len(offsets), len(steps), row, tables[0], tables[1], collides)
 
     def _window(self, window: Window, pixel: int) -> tuple[Ints, Ints]:
+        """Byte offsets of the windows' starts, and of the taps within a window."""
         _, left, _, right = window.pads
         line = (window.image[1] + left + right) * pixel
         (down, across), (height, width) = window.strides, window.out
@@ -147,6 +149,7 @@ class FloatConv(FloatProduct):
         self.line = (1, 1, 1) if reads else (int(w.shape[-1]), steps[0], steps[1])
 
     def then(self, function: str, operand: Operand) -> FloatConv | None:
+        """This convolution followed by an elementwise function; None if it cannot take the operand."""
         shape, tail = self.result.shape, self.terms.tail
         whole = function == "add" and operand.shape == shape
         step = "residual" if whole else {"mul": "factor", "add": "term"}.get(function, "")
@@ -158,7 +161,7 @@ class FloatConv(FloatProduct):
         operands = (*self.operands[:-1], operand, self.result)
         return self.again(terms=replace(self.terms, tail=(*tail, step)), operands=operands)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, outputs = self.operands[0], self.result.shape[1]
         pixel, row, beside = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs, 4 * outputs
         places, pixels = self.image.places, size(x.memory_shape("channels")[:-1])
@@ -166,9 +169,9 @@ class FloatConv(FloatProduct):
         images = 1 if places.plain and not self.own_channels else self.shape[0]
         extents = [(pixels - 1) * pixel + 4 * x.shape[1], *[4 * outputs] * len(self.terms.tail)]
         if "residual" in self.terms.tail:
-            place = 1 + self.terms.tail.index("residual")
-            beside = strides[place] or beside
-            extents[place] += (results - 1) * beside
+            index = 1 + self.terms.tail.index("residual")
+            beside = strides[index] or beside
+            extents[index] += (results - 1) * beside
         extents.append((results - 1) * row + 4 * outputs)
         rows = [row, beside] if "residual" in self.terms.tail else [row]
         by_image = pixels // images * pixel, 0, 0, *(results // images * step for step in rows)
@@ -182,6 +185,7 @@ class FloatConv(FloatProduct):
         return (product_call(self, stack, names, extents, weights=self.weights),)
 
     def _by_channels(self, starts: Ints, pixel: int, row: int, extents: Sequence[int]) -> KernelCall:
+        """The call of a grouped or depthwise convolution."""
         places, outputs, (k, _) = self.image.places, self.result.shape[1], self.arrays["b*"].shape
         stack = FloatStack(starts, LeftRows(size(places.out), k, 0), outputs, 4 * outputs, 0, row)
         if self.depth == 1:
@@ -232,7 +236,7 @@ class FloatConvOfRun(FloatProduct):
         last = view(self.engine, turned.result.shape, self.operands[1].shape, _FLOAT)
         return view(self.engine, w_shape, apart, _FLOAT), turned, last
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, outputs = self.operands[0], self.result.shape[1]
         pixel, row = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs
         left = self.image.rows(1, strides[0], self.each)
@@ -292,14 +296,14 @@ def depthwise_call(
 def _tile(threads: int, stack: FloatStack, count: int, rows: int, panels: int, panel: int) -> tuple[int, int]:
     """The number of windows and of panels in a tile. count: windows in all, each of `rows` results; panels: panels in
     all, each of `panel` channels."""
-    high = even(count, max(1, _PIXELS // rows), 1)
+    high = part_size(count, max(1, _PIXELS // rows), 1)
     if threads == 1:
         return high, panels
     most = max(1, _WORK // (panel * rows * stack.k))
     while high > most and count // high * len(stack.starts) < 2 * threads:
         high = -(-high // 2)
     tiles = len(stack.starts) * -(-count // high)
-    return high, even(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * threads)), 1)
+    return high, part_size(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * threads)), 1)
 
 
 def _vectors(isa: Isa, columns: int, kernel: int) -> int:
@@ -331,7 +335,7 @@ def grouped_call(
     if engine.threads > 1:
         work = max(stack.macs // (_TILES_PER_THREAD * engine.threads), _WORK)
         high = max(rows, work // (stack.columns * stack.k))
-    high = even(left.rows, high, rows)
+    high = part_size(left.rows, high, rows)
     spec = KernelSpec("float_grouped", engine.isa.name, rows, 1, depth, terms.form, terms.out, False)
     words = {
         "a_row": 4 * offsets.shape[1],

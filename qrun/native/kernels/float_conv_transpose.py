@@ -48,7 +48,7 @@ class _Axis:
         """The phase of result `first`: the number of its results, which are `stride` apart; and its taps, each with the
         place of the input that it meets for the first result."""
         meets = ((tap, first + self.begin - tap * self.dilation) for tap in range(self.taps))
-        found = [(tap, place // self.stride) for tap, place in meets if place % self.stride == 0]
+        found = [(tap, index // self.stride) for tap, index in meets if index % self.stride == 0]
         return -(-(self.out - first) // self.stride), found
 
     @property
@@ -57,8 +57,8 @@ class _Axis:
         low, high = 0, self.size - 1
         for first in range(min(self.stride, self.out)):
             count, taps = self.phase(first)
-            for _, place in taps:
-                low, high = min(low, place), max(high, place + count - 1)
+            for _, index in taps:
+                low, high = min(low, index), max(high, index + count - 1)
         return -low, high - (self.size - 1)
 
 
@@ -117,21 +117,21 @@ class FloatConvTranspose(FloatProduct):
         self.bias = None if bias is None else np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         firsts = itertools.product(*(range(min(axis.stride, axis.out)) for axis in self.axes))
         return tuple(self._phase(first) for first in firsts)
 
     def _phase(self, first: Sequence[int]) -> KernelCall:
         """The call for one phase: the results at place `first`, and at every stride from there on."""
-        counts, met = zip(*(axis.phase(place) for axis, place in zip(self.axes, first, strict=True)), strict=True)
+        counts, met = zip(*(axis.phase(index) for axis, index in zip(self.axes, first, strict=True)), strict=True)
         x, y = self.operands
         read = _steps([axis.size + sum(axis.border) for axis in self.axes], 4 * x.shape[1])
         made = _steps([axis.out for axis in self.axes], 4 * y.shape[1])
         begins = [axis.border[0] for axis in self.axes]
         places = itertools.product(
-            *([place + begin for _, place in taps] for taps, begin in zip(met, begins, strict=True))
+            *([index + begin for _, index in taps] for taps, begin in zip(met, begins, strict=True))
         )
-        rows = self._rows(counts[-1], read[-1], [int(np.dot(place, read)) for place in places])
+        rows = self._rows(counts[-1], read[-1], [int(np.dot(index, read)) for index in places])
         weights = self._matrices([[tap for tap, _ in taps] for taps in met])
         reach = 0 if rows.steps is None or rows.offsets is None else int(rows.steps.max() + rows.offsets.max())
         if reach + np.dot(counts[:-1], read[:-1]) > _LIMIT:

@@ -58,6 +58,7 @@ class LeftRows:
 
     @property
     def kind(self) -> str:
+        """How the rows lie: "rows", "pixels" or "taps" of an image, or "gathered" ones."""
         if self.offsets is None:
             return "rows"
         return "taps" if self.offsets.ndim > 1 else "gathered" if self.gathered else "pixels"
@@ -85,10 +86,12 @@ class FloatStack:
 
     @property
     def k(self) -> int:
+        """The depth: the products per result."""
         return self.left.depth
 
     @property
     def macs(self) -> int:
+        """The multiply-adds of all products."""
         return len(self.starts) * self.left.rows * self.columns * self.k
 
 
@@ -115,6 +118,7 @@ class RightPanels:
         return "panels"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
+        """The (rows, vectors) of a strip of results that the kernel computes at once."""
         return strip_of(isa, rows, columns, vectors)
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
@@ -129,6 +133,7 @@ class FloatPanels(RightPanels):
         self.matrices, self.memo = Reloadable(matrices), memo
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
+        """The weights packed into panels of `width` columns, under their name in the call."""
         make = lambda: pack_panels(engine, self.matrices.array, width, BLOCK, 0)  # noqa: E731
         return {"b*": self.memo.once(("panels", width), make)}
 
@@ -158,11 +163,12 @@ class FloatTerms:
 
     @property
     def limited(self) -> bool:
+        """Whether the results are clipped."""
         return str(self.limits) != str(_UNLIMITED)
 
     @property
     def numbers(self) -> Array:
-        """The array `numbers` of emit/fma_product.py."""
+        """The scalars of the call, float32 [5]: alpha, beta, then low, high and the zero of the limits."""
         return np.array([self.alpha, self.beta, *self.limits], _FLOAT)
 
 
@@ -177,6 +183,7 @@ class FloatProduct(Operation):
     arrays: Mapping[str, Array] = {}
 
     def with_limits(self, low: float, high: float, zero: float) -> Self:
+        """This product with its results clipped to low .. high."""
         return self.again(terms=replace(self.terms, limits=(low, high, zero)))
 
     def with_narrow_results(self, dtype: np.dtype[Any]) -> Self:
@@ -248,14 +255,14 @@ class Cut:
 
         blocks = (_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,)
         cuts = []
-        for tall in sorted({even(rows, most, high) for most in blocks}, reverse=True):
+        for tall in sorted({part_size(rows, most, high) for most in blocks}, reverse=True):
             most = max(1, _SUMS // (4 * tall * width)) if k > BLOCK else panels
             for parts in (1, 2, 4, 8, panels) if threads > 1 else (1,):
-                cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
+                cuts.append(cls(tall, part_size(panels, min(most, -(-panels // parts)), 1)))
         return min(cuts, key=cost)
 
 
-def even(count: int, most: int, step: int) -> int:
+def part_size(count: int, most: int, step: int) -> int:
     """The size of parts of `count`: about `most` or less, and a multiple of `step`, so that all parts are alike."""
     parts = -(-count // max(most, step))
     return -(-count // (parts * step)) * step
@@ -376,24 +383,24 @@ class FloatMatmul(FloatProduct):
         self.terms = FloatTerms(kind, alpha, beta)
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
-    def move_operand(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
+    def move_operand(self, index: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
         """See `Operation.move_operand`. None if elements of a row are not contiguous, or if the products are merged
         into one with more rows."""
-        name = _STARTS.get(self.names[place])
+        name = _STARTS.get(self.names[index])
         if name is None or len(self.stack.starts) != size(self.lead) or size(self.lead) < 2 or len(steps) < 2:
             return None
         row, column = steps[:-3:-1] if self.turned and name == 1 else steps[-2:]
         if column != _FLOAT.itemsize and (name != 1 or row != _FLOAT.itemsize):
             return None
-        shape, starts = self.operands[place].shape[:-2], self.stack.starts.copy()
-        if place == -1 and len(shape) != len(self.lead):
+        shape, starts = self.operands[index].shape[:-2], self.stack.starts.copy()
+        if index == -1 and len(shape) != len(self.lead):
             return None
         begin = np.zeros(shape, np.int64)
         for axis, step in enumerate(steps[:-2]):
             begin += step * np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
         starts[:, name] = np.broadcast_to(begin, self.lead).reshape(-1)
         operands = list(self.operands)
-        operands[place] = operand
+        operands[index] = operand
         changes: dict[str, Any] = {"y_row": row}
         if name == 0:
             changes = {"left": replace(self.stack.left, row=row)}
@@ -402,17 +409,18 @@ class FloatMatmul(FloatProduct):
         return self.again(operands=tuple(operands), stack=replace(self.stack, starts=starts, **changes))
 
     def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
+        """The products of a MatMul as one stack; a right matrix without batch axes makes it one product."""
         m, k, n = left[-2], left[-1], right[-1]
         if size(right[:-2]) == 1 and size(left[:-2]) == size(lead):
             m, lead, left, right = m * size(lead), (), left[-2:], right[-2:]
         starts = np.zeros((size(lead), 4), np.int64)
-        for place, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
+        for index, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
             numbers = np.arange(size(shape[:-2])).reshape(shape[:-2])
-            starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
+            starts[:, index] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n, 4 * k if self.turned else 0)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if self.right is None:
             return (product_call(self, self.stack, self.names, self.whole),)
         matrix = self.stack.k * 4 * self.stack.columns
@@ -421,6 +429,7 @@ class FloatMatmul(FloatProduct):
 
     @property
     def _weights(self) -> FloatPanels:
+        """The right matrix in panels; kept with the node."""
         assert self.right is not None
         held, shape = self.right, (-1, self.stack.k, self.stack.columns)
         return self._memo.once("weights", lambda: FloatPanels(held.array.reshape(shape), self._memo))

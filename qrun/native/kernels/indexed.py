@@ -72,9 +72,9 @@ class Indexed(Operation):
         self.engine, self.places, self.order = engine, tuple(places), lies
         if x.dtype.itemsize not in SIZES or x.dtype.hasobject:
             raise Declined(f"elements of {x.dtype.itemsize} bytes")
-        for place, n in zip(self.places, x.shape, strict=True):
-            if place is not None and place.size and not 0 <= int(place.min()) <= int(place.max()) < n:
-                raise ValueError(f"places from {place.min()} to {place.max()} of {n}")
+        for index, n in zip(self.places, x.shape, strict=True):
+            if index is not None and index.size and not 0 <= int(index.min()) <= int(index.max()) < n:
+                raise ValueError(f"places from {index.min()} to {index.max()} of {n}")
         shape = tuple(n if p is None else len(p) for n, p in zip(x.shape, self.places, strict=True))
         self.operands = (x, Operand(shape, x.dtype))
 
@@ -82,6 +82,7 @@ class Indexed(Operation):
         return self.again(order=order)
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Indexed:
+        """The same copy of elements of another type."""
         return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.order)
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
@@ -103,7 +104,7 @@ class Indexed(Operation):
                 found.append(loop)
         return found
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         itemsize = self.result.dtype.itemsize
         axes, run, start = self._axes(strides), itemsize, 0
         if axes and axes[-1].step == axes[-1].y == itemsize:
@@ -182,6 +183,7 @@ class NamedRows:
 
     @property
     def step(self) -> int:
+        """The elements from one index to the next along the indexed axis."""
         return self.lines * self.run
 
 
@@ -218,10 +220,11 @@ class Gathered(Operation):
         self.operands = Operand(data, dtype), Operand(indices, index_type), Operand(y_shape, dtype)
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Gathered:
+        """The same copy of elements of another type."""
         x, indices, y = self.operands
         return self.again(operands=(replace(x, dtype=dtype), indices, replace(y, dtype=dtype)))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         places, engine, (x, indices, y) = self.places, self.engine, self.operands
         item = x.dtype.itemsize
         run, rows = places.run * item, size(y.shape) // places.run
@@ -261,7 +264,7 @@ class Scattered(Operation):
         self.engine, self.places, self.how, self.kinds = engine, places, how, KIND_OF[indices.dtype.name] + kind
         self.operands = (*operands, x)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         places, engine, item = self.places, self.engine, self.result.dtype.itemsize
         whole = size(self.result.shape) // places.before
         tiles = row_tiles(places.before, whole * item, engine.threads)

@@ -73,6 +73,7 @@ class Window:
 
     @cached_property
     def out(self) -> tuple[int, int]:
+        """The height and width of the output."""
         return self.spare[0] // self.strides[0] + 1, self.spare[1] // self.strides[1] + 1
 
     def side_by_side(self, width: int) -> bool:
@@ -128,8 +129,8 @@ class Taps:
         places = []
         for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
             result, tap = np.arange(o, dtype=np.int64)[:, None], np.arange(k, dtype=np.int64) * d
-            place, rest = np.divmod(result + b - tap, s) if transposed else (result * s - b + tap, 0)
-            places.append(np.where((rest == 0) & (place >= 0) & (place < n), place, -1))
+            index, rest = np.divmod(result + b - tap, s) if transposed else (result * s - b + tap, 0)
+            places.append(np.where((rest == 0) & (index >= 0) & (index < n), index, -1))
         return cls(tuple(image), tuple(places))
 
     def __post_init__(self) -> None:
@@ -150,10 +151,12 @@ class Taps:
 
     @property
     def out(self) -> tuple[int, ...]:
+        """The output's size along each axis."""
         return tuple(len(places) for places in self.places)
 
     @property
     def pixels(self) -> int:
+        """The number of output pixels."""
         return size(self.out)
 
     @property
@@ -245,6 +248,7 @@ class Layout:
 
     @property
     def rows(self) -> int:
+        """The number of output pixels."""
         return len(self.offsets)
 
     def x_bytes(self, read: int) -> int:

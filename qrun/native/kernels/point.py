@@ -57,12 +57,12 @@ class Point(Operation):
         axis = axis if table.ndim > 1 else None
         if axis is not None and not -len(shape) <= axis < len(shape):
             raise ValueError(f"axis {axis} of {len(shape)}")
-        place = None if axis is None else axis % len(shape)
-        if place not in (None, 1, len(shape) - 1):
-            raise Declined(f"tables differ along axis {place}")
-        if table.shape != ((256,) if place is None else (shape[place], 256)):
+        dim = None if axis is None else axis % len(shape)
+        if dim not in (None, 1, len(shape) - 1):
+            raise Declined(f"tables differ along axis {dim}")
+        if table.shape != ((256,) if dim is None else (shape[dim], 256)):
             raise ValueError(f"tables {list(table.shape)} for {list(shape)}")
-        self.order: Order = "any" if place is None else "channels" if place < len(shape) - 1 else "rows"
+        self.order: Order = "any" if dim is None else "channels" if dim < len(shape) - 1 else "rows"
         self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
         self.function = (memo or Memo()).once(
             ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type), likely)
@@ -74,7 +74,7 @@ class Point(Operation):
             made._sizes = None  # its calls have other columns, so they must be planned anew
         return made
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         columns = result.columns(self.order)
         grid = RowGrid.of(result.shape, columns, strides, flat=self.order == "any")
@@ -96,11 +96,12 @@ class Function:
 
     @classmethod
     def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any], likely: Expected | None = None) -> Function:
+        """The fastest kernel that computes a table of 256 codes (or one table per column)."""
         scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": aligned_copy(table.view(np.uint8))})
         if table.ndim == 2:
             lines = Lines.of(table, x_type, isa.fma, likely)
             return cls(isa, scalar, scalar, lines)
-        return cls(isa, _clamp(table, x_type) or _whole(isa, table, x_type) or scalar, scalar)
+        return cls(isa, _clamp(table, x_type) or _table_kernel(isa, table, x_type) or scalar, scalar)
 
     @property
     def runs(self) -> Sequence[tuple[int, int, bool]]:
@@ -138,16 +139,17 @@ class Lines:
 
     @classmethod
     def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool, likely: Expected | None = None) -> Lines:
+        """The straight lines that reproduce tables of codes after rounding, where there are such."""
         signed = x_type == np.int8
         info = np.iinfo(tables.dtype)
         distinct: dict[bytes, int] = {}
-        place = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
+        which = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
         different = np.frombuffer(b"".join(distinct), tables.dtype).reshape(-1, 256)
         values = different[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
         if likely is not None:
-            likely = likely.rows(np.unique(place, return_index=True)[1])
+            likely = likely.rows(np.unique(which, return_index=True)[1])
         good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma, likely)
-        return cls(good[place], a[place], b[place], add, CODES[tables.dtype], bool(signed))
+        return cls(good[which], a[which], b[which], add, CODES[tables.dtype], bool(signed))
 
     @memoize
     def runs(self) -> list[tuple[int, int, bool]]:
@@ -186,10 +188,12 @@ def table_forms(isa: Isa) -> tuple[str, ...]:
 
 @cache
 def _host() -> frozenset[str]:
+    """The host CPU's features."""
     return host_features(host_architecture())
 
 
-def _whole(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
+def _table_kernel(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
+    """The kernel for one table of all codes: line, shuffle, permute or lookup; None if there is none."""
     codes = table.view(np.uint8)
     for form in table_forms(isa):
         if form == "affine":
@@ -221,6 +225,7 @@ def _from(scalar: Kernel, column: int) -> Kernel:
 
 
 def _kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
+    """A kernel of one operand."""
     return Kernel("point", form, out, signed, ("x", "y"), words, arrays)
 
 
@@ -265,6 +270,7 @@ class PairLookup(Operation):
         self.own_words = (*self.kernel.words, *self.scalar.arrays)
 
     def _fit(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
+        """The kernel that computes a table of pairs by arithmetic; None if no form reproduces it."""
         if near is None:
             return None
         signed = self.operands[0].dtype == np.int8
@@ -284,7 +290,7 @@ class PairLookup(Operation):
             made.overlay = other.overlay
         return made
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         columns = result.columns(self.order)
         grid = (
@@ -333,6 +339,7 @@ class Overlay:
         raise Declined(f"operands {list(a)} and {list(b)} broadcast in a way that native kernels do not")
 
     def grid(self, columns: int, strides: Sequence[int]) -> RowGrid:
+        """The rows of the result, and the bytes between rows and images of each operand."""
         steps = [stride or columns for stride in strides]
         rows = tuple(step if full else 0 for step, full in zip(steps, self.row_full, strict=True))
         images = tuple(
@@ -367,4 +374,5 @@ def _same_channels(shape: tuple[int, ...], rank: int) -> bool:
 
 
 def _pair_kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
+    """A kernel of two operands."""
     return Kernel("pair", form, out, signed, ("x0", "x1", "y"), words, arrays)

@@ -46,21 +46,22 @@ class Pool(Operation):
         self.columns, self.out = self.channels * self.result.dtype.itemsize, OUT_OF[self.result.dtype]
 
     @abstractmethod
-    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+    def _form_and_words(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         """The kernel's form, and the words and arrays of this kind of pool. taps: of a window, with those added for
         unrolling."""
 
     @property
     def signed(self) -> bool:
+        """Whether the elements are int8."""
         return bool(self.result.dtype == np.int8)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x_row, y_row = (s or self.columns for s in strides)
         unroll, offsets = _unroll(self.taps.offsets(x_row), self.kind)
         width, vectors = self._panel()
         panel = width * max(vectors, 1)
         panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
-        form, own, arrays = self._special(offsets.shape[1])
+        form, own, arrays = self._form_and_words(offsets.shape[1])
         table = aligned_copy(offsets, np.int32)
         pixels = self.taps.pixels
         x_image, y_image = size(self.taps.image) * x_row, pixels * y_row
@@ -129,9 +130,11 @@ class MaxPool(Pool):
 
     @property
     def padding(self) -> float:  # type: ignore[override]
+        """The value of padding, below all elements."""
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
 
-    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+    def _form_and_words(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         return "max", {}, {}
 
 
@@ -157,7 +160,8 @@ class SumPool(Pool):
         if taps.count >= 1 << 22:
             raise Declined("windows of more than four million elements")
 
-    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+    def _form_and_words(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         form, constants, zero = self.means.form, self.means.constants, self.means.zero
         shift = -taps * (self.x_zero + 128 * self.signed)
         arrays = {"constants*": constants}
@@ -202,7 +206,8 @@ class MeanPool(Pool):
         self.divisors = aligned((taps.pixels, 2), np.float32, 0)
         self.divisors[:, 0] = divisors
 
-    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+    def _form_and_words(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         x_scale, y_scale, zero = (int(np.float32(v).view(np.int32)) for v in (*self.scales, np.float32(self.y_zero)))
         words = {"x_zero!": self.x_zero + 128 * self.signed, "scale!": x_scale, "divide!": y_scale, "zero!": zero}
         return "ort", words, {"constants*": self.divisors}
@@ -235,5 +240,6 @@ class AveragePool(Pool):
     def with_narrow_results(self, dtype: np.dtype[Any]) -> AveragePool:
         return self.again(out=NARROW[dtype.name])
 
-    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+    def _form_and_words(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """The kernel's form, and the words and arrays that only this pool needs."""
         return "mean", {}, {"constants*": self.constants}

@@ -104,6 +104,7 @@ class Product:
 
     @property
     def signed(self) -> bool:
+        """Whether the activations are int8."""
         return bool(self.x_zero.dtype == np.int8)
 
     @property
@@ -278,6 +279,7 @@ def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> I
 
 
 def _dense(engine: Engine, weights: Reloadable, pick: Ints, depth: int) -> Array:
+    """Pack weights for kernels that multiply all taps."""
     return pack(engine, weights.array, pick, depth)
 
 
@@ -357,8 +359,8 @@ def _interleave(product: Product, count: int) -> RelocatableCall:
 
     def turns() -> Array:
         weights = np.zeros((len(places), len(taps), *pick.shape), np.int8 if step == 4 else np.int16)
-        for pixel, place in enumerate(places):
-            weights[pixel, place] = centred[pick, :, 0].transpose(2, 0, 1)
+        for pixel, index in enumerate(places):
+            weights[pixel, index] = centred[pick, :, 0].transpose(2, 0, 1)
         made = weights.reshape(len(places), -1, step, *pick.shape).transpose(3, 1, 0, 4, 2)
         return aligned_copy(np.ascontiguousarray(made).view(np.int32))
 
@@ -378,6 +380,7 @@ def _pick(start: int, end: int, width: int) -> Ints:
 def _part(
     product: Product, spec: KernelSpec, pick: Ints, weights: Array, taps: Sequence[int], later: Sequence[int] = ()
 ) -> RelocatableCall:
+    """The call of one group of channels that share their nonzero taps."""
     start, last = int(pick[0, 0]), int(pick[-1, 0])
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
     macs, reads = _LONGER * len(taps) * spec.rows * pick.size, (taps, last - start + pick.shape[1], 0)

@@ -43,6 +43,7 @@ class _Grid:
 
     @classmethod
     def of(cls, rows: int, columns: int, steps: tuple[int, int], row_bytes: int, threads: int) -> _Grid:
+        """Rows and columns cut into tiles, small enough for all threads to have work."""
         if threads == 1:
             return cls(rows, columns, steps, rows, columns)
         wanted = max(-(-rows * row_bytes // (threads * 8)), TILE_BYTES)
@@ -52,6 +53,7 @@ class _Grid:
         return cls(rows, columns, steps, 1, -(-wanted // (256 * each)) * 256)
 
     def words(self, width: int) -> dict[str, int]:
+        """The grid as words of a call; `width` is the columns of one vector."""
         chunks, parts = -(-self.rows // self.chunk), -(-self.columns // self.part)
         return {
             "x_row": self.steps[0],
@@ -98,6 +100,7 @@ class _Elementwise(Operation):
         return self.with_operands_of(other) if isinstance(other, _Elementwise) and other.axis == self.axis else None
 
     def _grid(self, strides: Sequence[int]) -> _Grid:
+        """The rows and columns that a call walks over."""
         x, y = self.operands
         if self.order == "any" and not any(strides):
             columns = size(x.shape)
@@ -161,7 +164,7 @@ class Quantize(_Elementwise):
             self.constants = aligned((4, max(columns, PIECE)), np.float32, 1)
             self.constants[:, :columns] = [*fields, zero]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         grid = self._grid(strides)
         block = _block(grid.columns, 4 * self.engine.isa.lanes)
         zero = int(self.zero_point) if self.axis is None else 0
@@ -188,9 +191,10 @@ class QuantizeImage(Operation):
 
     @property
     def source_order(self) -> Order:
+        """The source's order: planes of channels."""
         return "plain"
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self.operands
         engine, planes = self.plain.engine, y.shape[1]
         images, width = y.shape[0], y.shape[-1]
@@ -243,7 +247,7 @@ class Dequantize(_Elementwise):
         self.zero = int(zero_point) if axis is None else 0
         self.constants = np.asarray([scale, zero_point], np.float32)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         grid, lanes = self._grid(strides), self.engine.isa.lanes
         width = next(n for n in (4 * lanes, lanes, 4, 1) if n <= grid.columns)
         form = "mul" if self.axis is None else "mul-axis"
@@ -285,7 +289,7 @@ class _Step(Operation):
     def __init__(self, engine: Engine, operands: Sequence[Operand], spec: KernelSpec, words: Mapping[str, int]) -> None:
         self.engine, self.operands, self.spec, self.words = engine, tuple(operands), spec, dict(words)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return (self.engine.kernels.call(self.spec, self.places, self.words, self.whole, decides=self.decides),)
 
 
@@ -369,6 +373,7 @@ class Scaling:
         return made
 
     def _sources(self) -> tuple[tuple[str, Array | Operand | None], ...]:
+        """The names of the factors and bias, with a constant or an operand each."""
         return ("left*", self.left), ("right*", self.right), ("bias*", self.bias)
 
     @property
@@ -388,7 +393,7 @@ class Factors(Operation):
         operands = [operand for _, operand in scaling.run_operands()]
         self.operands = (*operands, Operand((nbytes,), np.dtype(np.uint8)))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         scaling, arrays = self.scaling, self.scaling.constants()
         spec = KernelSpec(
             "factors", self.engine.isa.name, 1, 1, 1, scaling.form, "f32", False, operands=scaling.operands
@@ -407,7 +412,7 @@ class Scaled(Operation):
         self.factors = factors
         self.operands = (Operand(tuple(sums), _INT32), factors.result, Operand(tuple(y_shape), _FLOAT))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, columns, panels = self.factors.engine, self.factors.scaling.columns, self.factors.panels
         count, lanes = size(self.operands[0].shape), engine.isa.lanes
         scaling = self.factors.scaling

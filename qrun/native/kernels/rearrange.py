@@ -72,6 +72,7 @@ class Concat(Operation):
         )
 
     def with_element_type(self, dtype: np.dtype[Any]) -> Concat:
+        """The same concatenation of elements of another type."""
         *parts, _ = self.operands
         shapes, types = [part.shape for part in parts], [dtype] * len(parts)
         return Concat(self.engine, shapes, self.axis, [None] * len(parts), x_types=types, y_type=dtype)
@@ -91,26 +92,26 @@ class Concat(Operation):
         made._lie(order)
         return made
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if self.order == "any" and any(strides):
             return self.with_layout("channels").sections(strides)
-        return tuple(section for place in range(len(self.columns)) for section in self._part(place, strides))
+        return tuple(section for index in range(len(self.columns)) for section in self._part(index, strides))
 
-    def _part(self, place: int, strides: Sequence[int]) -> Iterator[KernelCall]:
+    def _part(self, index: int, strides: Sequence[int]) -> Iterator[KernelCall]:
         """The calls for one input."""
-        columns, start, operands = self.columns[place], self.parts[place], len(self.operands)
-        x, y = strides[place] or columns, strides[-1] or sum(self.columns)
+        columns, start, operands = self.columns[index], self.parts[index], len(self.operands)
+        x, y = strides[index] or columns, strides[-1] or sum(self.columns)
         if not self.rows * columns:
             return
-        function = self.functions[place]
+        function = self.functions[index]
         if function is not None:
             grid = RowGrid.of((self.rows, columns), columns, (x, y), (0, start))
-            yield from function.sections(self.engine, grid, (place, operands - 1), operands, start, columns)
+            yield from function.sections(self.engine, grid, (index, operands - 1), operands, start, columns)
             return
         n = self.itemsize
         axes = [Loop(self.rows, (x, y)), Loop(columns // n, (n, n))]
         for section in copies(self.engine, axes, (0, start), n):
-            yield replace(section.among((place, operands - 1), operands), first=start // n, channels=columns // n)
+            yield replace(section.among((index, operands - 1), operands), first=start // n, channels=columns // n)
 
 
 def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_type: np.dtype[Any]) -> None:

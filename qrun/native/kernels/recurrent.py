@@ -49,15 +49,18 @@ class Walk:
 
     @property
     def directions(self) -> int:
+        """The number of directions."""
         return len(self.backward)
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
+        """The shape of the last states."""
         first = self.directions, self.batch
         return (*(first[::-1] if self.batch_first else first), self.units)
 
     @property
     def y_shape(self) -> tuple[int, int, int, int]:
+        """The shape of Y: [steps,directions,batch,units], or batch first."""
         if self.batch_first:
             return self.batch, self.steps, self.directions, self.units
         return self.steps, self.directions, self.batch, self.units
@@ -106,7 +109,7 @@ class Walked(Operation):
     @property
     def pointers(self) -> dict[str, int]:
         """By word, the number of the operand it points to, for the words that all recurrent kernels have."""
-        return {**{name: place for place, name in enumerate(self.names)}, "y*": len(self.names)}
+        return {**{name: index for index, name in enumerate(self.names)}, "y*": len(self.names)}
 
     @property
     def at_once(self) -> int:
@@ -155,6 +158,7 @@ class Walked(Operation):
 
     @property
     def y_size(self) -> int:
+        """The number of elements of Y."""
         return size(self.walk.y_shape)
 
     @property
@@ -286,7 +290,7 @@ class Recurrent(Walked):
 
         return tall, min(range(1, most + 1), key=cost)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine, share = self.walk, self.engine, self.share
         rows, vectors = self._strip
         width = vectors * self.at_once
@@ -363,6 +367,7 @@ class QuantizedRecurrent(Walked):
         return -(-self.walk.units // self.engine.isa.lanes) * self.engine.isa.lanes
 
     def _pack(self, coded: CodedState) -> dict[str, Array]:
+        """The recurrent weights in groups of four per lane, their column sums and scales."""
         lanes, units, wide = self.engine.isa.lanes, self.walk.units, self.sum_units
         matrices = self.walk.directions * self.gates
         whole = coded.codes.astype(np.int32) - np.broadcast_to(coded.zeros.astype(np.int32)[:, None], coded.codes.shape)
@@ -378,7 +383,7 @@ class QuantizedRecurrent(Walked):
             "scales*": aligned_copy(np.pad(scales, [(0, 0), (0, wide - units)]).astype(np.float32)),
         }
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine = self.walk, self.engine
         _, vectors, depth, _, _ = self.held["weights*"].shape
         rows = min(self.share.rows, MOST_ROWS)

@@ -70,7 +70,7 @@ class IntegerReduction(Operation):
         self.engine, self.kind, self.length, self.element = engine, kind, length, KIND_OF[dtype.name]
         self.operands = Operand(tuple(shape), dtype), Operand(tuple(y_shape), dtype)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, rows, item = self.engine, size(self.result.shape), KINDS[self.element][1]
         lanes = 4 * engine.isa.lanes // item
         words = row_tiles(rows, self.length * item, engine.threads)
@@ -98,7 +98,7 @@ class Accumulated(Operation):
     def with_narrow_results(self, dtype: np.dtype[Any]) -> Accumulated:
         return self.again(out=NARROW[dtype.name])
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, engine = self.result, self.engine
         length, after, item = x.shape[self.axis], size(x.shape[self.axis + 1 :]), x.dtype.itemsize
         lanes = 4 * engine.isa.lanes // item
@@ -131,13 +131,13 @@ class Arg(Operation):
         if x.dtype.name not in ARG_KINDS or x.shape[axis] >= 1 << 31:
             raise Declined(f"no native places of {x.dtype.name}")
         self.engine, self.axis, self.what, self.order = engine, axis, what, lies
-        shape = tuple(1 if place == axis else n for place, n in enumerate(x.shape))
+        shape = tuple(1 if index == axis else n for index, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, np.dtype(np.int64)))
 
     def with_layout(self, order: Order) -> Arg:
         return self.again(order=order)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         source = self.operands[0]
         length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
@@ -186,7 +186,7 @@ class TopPlaces(Operation):
         self.engine, self.count, self.what = engine, count, what
         self.operands = (x, Operand((*x.shape[:-1], count), _PLACES))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x = self.operands[0]
         words = _words(self.engine, x.shape, self.count, 16 * x.shape[-1])
         words["levels"] = self.count.bit_length()
@@ -206,7 +206,7 @@ class Along(Operation):
         self.engine = engine
         self.operands = (x, places, Operand(places.shape, x.dtype))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, count = self.operands[0], self.result.shape[-1]
         words = _words(self.engine, x.shape, count, 16 * count)
         spec = KernelSpec("along", self.engine.isa.name, 0, 0, x.dtype.itemsize, "copy", "bytes", False)
@@ -235,7 +235,7 @@ class OneHot(Operation):
         self.engine, self.axis, self.depth, self.values, self.least = engine, axis, depth, values, least
         self.operands = (x, Operand((*x.shape[:axis], depth, *x.shape[axis:]), values.dtype))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, bytes_each = self.operands[0], self.values.dtype.itemsize
         rows, inner = size(x.shape[: self.axis]), size(x.shape[self.axis :])
         off, on = (int(bits) for bits in self.values.view(f"i{bytes_each}"))

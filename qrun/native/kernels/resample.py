@@ -91,18 +91,18 @@ class Resample(Operation):
     def with_narrow_results(self, dtype: np.dtype[Any]) -> Resample:
         return self.again(out=NARROW[dtype.name]) if self.out == "f32" else self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._operand_strides(strides)
         shape = self.result.shape
         stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])
         axes = sorted(self.taps)
-        place = [stored.index(axis) for axis in axes]
+        index = [stored.index(axis) for axis in axes]
         last = len(stored) - 1
         first, second = (
-            (axes[0], axes[-1]) if len(axes) == 2 else (None, axes[0]) if place[0] == last else (axes[0], None)
+            (axes[0], axes[-1]) if len(axes) == 2 else (None, axes[0]) if index[0] == last else (axes[0], None)
         )
-        outer = merge(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: place[0]])
-        columns = size([shape[axis] for axis in stored[place[-1] + 1 :]])
+        outer = merge(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: index[0]])
+        columns = size([shape[axis] for axis in stored[index[-1] + 1 :]])
         return (self._call(first, second, outer, columns, (x, y)),)
 
     def _call(
@@ -152,6 +152,7 @@ class Resample(Operation):
         return self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays, scratch=8 * span)
 
     def _spec(self, lanes: int, line_taps: int, taps: int, form: str) -> KernelSpec:
+        """The kernel's spec; `line_taps` and `taps` are the lines and columns that one result reads."""
         kind, form = KIND_OF[self.operands[0].dtype.name], form + ("+cut" if self.cut else "")
         return KernelSpec(
             "resample", self.engine.isa.name, lanes, line_taps, taps, form, self.out, False, operands=kind

@@ -13,7 +13,7 @@ from qrun.declare.memo import Memo, memoize
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.engine import Engine, Ints
 from qrun.native.machine.memory import aligned_copy
-from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
+from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, prove_forms
 from qrun.native.proof.search import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
@@ -43,18 +43,23 @@ class Results:
         if target is None or target.arith == "ort":
             return cls(target, None)
         low, high = bounds()
-        return cls(target, proven(target, *int32_bounds(low, high), engine.kernels, engine.isa) if len(low) else None)
+        return cls(
+            target, prove_forms(target, *int32_bounds(low, high), engine.kernels, engine.isa) if len(low) else None
+        )
 
     @property
     def out(self) -> str:
+        """The results' type in a kernel's spec: the codes' type, or i32 for sums."""
         return self.target.out if self.target else "i32"
 
     @property
     def size(self) -> int:
+        """The bytes of one result."""
         return 1 if self.target else 4
 
     @property
     def zero_point(self) -> int:
+        """The results' zero point."""
         return self.target.zero_point if self.target else 0
 
     @memoize
@@ -116,6 +121,7 @@ class Results:
         return aligned_copy(values)
 
     def _constants(self, form: str, lane: Ints, absent: Any) -> np.ndarray[Any, Any]:
+        """The constants of a form for each lane; zeros where a lane has no channel."""
         if self.target is None:
             return np.zeros(0, np.float32)
         if self.proven is None:
@@ -152,13 +158,14 @@ def requantization(
     if target.arith != "ort" and target.w_scale.size == 1:
         end = 1 << max(-low, high).bit_length()
         memo = memo or Memo()
-        wider = memo.once(("requantization", end), lambda: _alike(engine, target, 1, -end, end).proven)
+        wider = memo.once(("requantization", end), lambda: _uniform_results(engine, target, 1, -end, end).proven)
         if wider is not None and wider.y32.all():
             whole = -(-channels // _TOGETHER) * _TOGETHER
             lanes = np.zeros(whole, np.int64)
             return memo.once(("requantization", end, whole), lambda: Results(target, wider.part(lanes), whole))
-    return _alike(engine, target, channels, low, high)
+    return _uniform_results(engine, target, channels, low, high)
 
 
-def _alike(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
+def _uniform_results(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
+    """Results whose sums have the same range in all channels."""
     return Results.of(target, lambda: (np.full(channels, low), np.full(channels, high)), engine)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import PIECE, masks, widest
+from qrun.native.emit.spec import PIECE, masks, vector_pieces
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
 
 SINGLE = ("table", "tables")
@@ -47,6 +47,7 @@ class RowGrid:
 
     @property
     def bytes(self) -> int:
+        """The bytes of the result."""
         return self.images * self.rows * self.columns
 
     def part(self, first: int, columns: int) -> RowGrid:
@@ -62,7 +63,7 @@ class RowGrid:
 
     def pieces(self, isa: Isa) -> int:
         """The pieces of 16 bytes that kernels can handle at once; 0 if rows are shorter than the smallest vector."""
-        sizes = (widest(isa), 1)
+        sizes = (vector_pieces(isa), 1)
         return next((pieces for pieces in sizes if masks(pieces) or self.columns >= PIECE * pieces), 0)
 
 
@@ -106,8 +107,8 @@ class Kernel:
         for name, start, image, row in zip(self.operands, grid.starts, grid.image_steps, grid.row_steps, strict=True):
             words |= {f"{name}*": start, f"{name}_image": image, f"{name}_row": row}
         extents = [0] * count
-        for place, extent in zip(places, grid.extents(), strict=True):
-            extents[place] = extent
+        for index, extent in zip(places, grid.extents(), strict=True):
+            extents[index] = extent
         operands = dict(zip((f"{name}*" for name in self.operands), places, strict=True))
         first, channels = shown
         return engine.kernels.call(spec, operands, words, extents, self.arrays, first=first, channels=channels)

@@ -55,12 +55,14 @@ class FloatRows(Operation):
         self.arrays = self._arrays()
 
     def _arrays(self) -> Mapping[str, Array]:
+        """The constant arrays of the call."""
         return {}
 
     def with_narrow_results(self, dtype: np.dtype[Any]) -> FloatRows:
         return self.again(out=NARROW[dtype.name])
 
     def fuse_source(self, source: Operation) -> Operation | None:
+        """This operation with an elementwise source computed on the way; None if that is not possible."""
         if not isinstance(source, Expression) or not source.decides or source.kind != "f":
             return None
         made = self.again(source=source, operands=(*source.operands[:-1], self.result))
@@ -80,7 +82,7 @@ class FloatRows(Operation):
         padding = Loop(1, (0,) * len(source.operands))
         return (*[padding] * (OUTER - len(outer)), *outer), inner[0]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         y = self.result
         rows = size(y.shape) // (1 if self.reduces else self.length) if self.length else 0
         if not rows:
@@ -92,16 +94,16 @@ class FloatRows(Operation):
         """The words that point to the operands that are read."""
         return tuple(f"{name}*" for name in (operand_names(len(self.operands) - 1)[:-1] if self.source else ("x",)))
 
-    def keeps(self, place: int, shape: tuple[int, ...]) -> bool:
-        """Whether operand number `place` has the shape of x, and rows of x are computed from it row by row."""
+    def keeps(self, index: int, shape: tuple[int, ...]) -> bool:
+        """Whether operand number `index` has the shape of x, and rows of x are computed from it row by row."""
         if self.source is None:
             return self.operands[0].shape == shape
-        return self.operands[place].shape == self.source.result.shape == shape and self._loops() is not None
+        return self.operands[index].shape == self.source.result.shape == shape and self._loops() is not None
 
-    def row_steps(self, place: int) -> tuple[int, ...]:
-        """Bytes from one row of operand number `place` to the next, along each axis of x but the last."""
+    def row_steps(self, index: int) -> tuple[int, ...]:
+        """Bytes from one row of operand number `index` to the next, along each axis of x but the last."""
         loops = self.source.axes() if self.source else ()
-        return tuple(loop.steps[place] for loop in loops[:-1])
+        return tuple(loop.steps[index] for loop in loops[:-1])
 
     def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
         """The call for `rows` rows along the last axis but one, with pointers to the first of them. near: the number of
@@ -167,6 +169,7 @@ class _Means(FloatRows):
     """float32 [length], by word."""
 
     def _arrays(self) -> Mapping[str, Array]:
+        """The constant arrays of the call: epsilon, the row's length, and float64 weights."""
         wide = {name: aligned_copy(values.astype(np.float64)) for name, values in self.weights.items()}
         return {"numbers*": np.array([self.epsilon, self.length]), **wide}
 
@@ -250,7 +253,7 @@ class _Pixels(Operation):
     def with_narrow_results(self, dtype: np.dtype[Any]) -> _Pixels:
         return self.again(out=NARROW[dtype.name])
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         channels, engine = self.result.shape[1], self.engine
         rows = size(self.result.shape) // channels
         block = self.block if channels >= self.block else 1

@@ -71,7 +71,7 @@ class Softmax(Operation):
         quotient += tie > 0 or (tie == 0 and quotient % 2)
         return min(max(quotient + self.zero_point, int(info.min)), int(info.max))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         operand, length = self.result, self.length
         rows = size(operand.shape) // length
         isa, signed = self.engine.isa, operand.dtype == np.int8

@@ -145,6 +145,7 @@ class Stack:
 
     @property
     def result(self) -> Operand:
+        """The result's operand."""
         return Operand(self.y_shape, DTYPE_OF[self.results.out])
 
 
@@ -185,7 +186,7 @@ class Pack(Operation):
         self._made[(0,) * len(self.operands)] = tuple([call.with_changes(factor, {}) for call in other.tight])
         return self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self._call(panels) for panels in self.stack.panels)
 
     def _first(self, panels: PanelRun) -> Array:
@@ -200,6 +201,7 @@ class Pack(Operation):
         return held
 
     def _call(self, panels: PanelRun) -> KernelCall:
+        """The call that packs the right matrices of one run of panels."""
         stack, isa = self.stack, self.stack.engine.isa
         named, value, given = _zero(self.zero, "zero")
         signed = stack.a.dtype == np.int8
@@ -245,7 +247,7 @@ class RowTerms(Operation):
         self._made[(0,) * len(self.operands)] = tuple([call.with_changes(values, {}) for call in other.tight])
         return self
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         stack = self.stack
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
         signed, b_type = bool(stack.a.dtype == np.int8), CODES[stack.b.dtype]
@@ -285,7 +287,7 @@ class StackProduct(Operation):
             made.append(call.with_changes(words, arrays, keep=(*call.keep[:-1], constants), why=why))
         return tuple(made)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(call for panels in self.stack.panels for call in self._calls(panels))
 
     def _calls(self, panels: PanelRun) -> Iterator[KernelCall]:
@@ -365,6 +367,7 @@ class StackProduct(Operation):
         return words
 
     def _extents(self, meeting: Meeting, panels: PanelRun, channels: int) -> tuple[int, ...]:
+        """The bytes that one call reads or writes of each operand."""
         stack = self.stack
         last = meeting.left + (meeting.count - 1) * max(meeting.left_step, 0)
         # Rows are read in whole quads, so that the last row is read beyond its end.

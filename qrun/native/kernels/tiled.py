@@ -61,6 +61,7 @@ class TileGrid:
 
     @property
     def last(self) -> int:
+        """The pixels from the first to the last of a tile."""
         return (self.height - 1) * self.down + (self.width - 1) * self.across
 
     def numbers(self, places: Ints) -> Ints:
@@ -74,8 +75,8 @@ class TileGrid:
 
         Rows of a tile that lie between two lines are discarded.
         """
-        rows, starts = TILE, self._cover(TILE)
-        while rows > 1 and len(shorter := self._cover(rows - 1)) == len(starts):
+        rows, starts = TILE, self._cover_starts(TILE)
+        while rows > 1 and len(shorter := self._cover_starts(rows - 1)) == len(starts):
             rows, starts = rows - 1, shorter
         while True:
             over = np.maximum(starts + (rows - 1) * self.across - self.last, 0)
@@ -83,20 +84,20 @@ class TileGrid:
             if moved.min() >= 0:
                 return rows, moved
             rows -= 1
-            starts = self._cover(rows)
+            starts = self._cover_starts(rows)
 
-    def _cover(self, rows: int) -> Ints:
+    def _cover_starts(self, rows: int) -> Ints:
         """The places of tiles' first rows: each tile begins at the first row that earlier tiles do not cover."""
         period, off = divmod(self.down, self.across)
         if off or period >= self.width + rows:
             lines = np.arange(self.height, dtype=np.int64) * self.down
             return (lines[:, None] + np.arange(0, self.width, rows) * self.across).reshape(-1)
-        starts, place, end = [], 0, (self.height - 1) * period + self.width
-        while place < end:
-            starts.append(place)
-            place += rows
-            if place % period >= self.width:
-                place += period - place % period
+        starts, position, end = [], 0, (self.height - 1) * period + self.width
+        while position < end:
+            starts.append(position)
+            position += rows
+            if position % period >= self.width:
+                position += period - position % period
         return np.array(starts, np.int64) * self.across
 
 
@@ -119,6 +120,7 @@ class Tiling:
 
     @property
     def steps(self) -> int:
+        """The number of AMX steps over the depth."""
         return -(-self.depth // STEP)
 
     def cost(self) -> int:
@@ -213,11 +215,11 @@ def _copy_tiling(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
 @lru_cache(1024)
 def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, int]:
     """The cheapest mode of tiling, and its k-steps."""
-    place = plan_tiling(window, pixel, depth, "in place", stored)
-    best: tuple[Mode, int] | None = ("in place", place.cost()) if place else None
+    in_place = plan_tiling(window, pixel, depth, "in place", stored)
+    best: tuple[Mode, int] | None = ("in place", in_place.cost()) if in_place else None
     rows = window.out[0] * window.out[1]
-    if place and (stored or len(place.grid.tiles()[1]) == -(-rows // TILE)):
-        return "in place", place.cost()
+    if in_place and (stored or len(in_place.grid.tiles()[1]) == -(-rows // TILE)):
+        return "in place", in_place.cost()
     merges = window.dilations[1] == 1 and window.kernel[1] > 1
     modes: tuple[Mode, ...] = ("pixels", "lines") if merges else ("pixels",)
     for mode in modes:

@@ -59,6 +59,7 @@ def blob_of(body: bytes) -> bytes | None:
 
 
 def _blob(body: bytes) -> bytes:
+    """The code of an ELF object file as one relocated block. Raises _Foreign for what it does not know."""
     if body[:7] != _ELF or struct.unpack_from("<H", body, 18)[0] != _X86_64:
         raise _Foreign
     sections = _sections(body)
@@ -83,6 +84,7 @@ def _blob(body: bytes) -> bytes:
 
 
 def _sections(body: bytes) -> list[_Section]:
+    """The section headers of an ELF object file."""
     start, count, names = *struct.unpack_from("<Q", body, 40), *struct.unpack_from("<HH", body, 60)
     rows = [struct.unpack_from("<IIQQQQIIQQ", body, start + 64 * i) for i in range(count)]
     text = body[rows[names][4] :]
@@ -93,6 +95,7 @@ def _sections(body: bytes) -> list[_Section]:
 
 
 def _name(table: bytes, start: int) -> bytes:
+    """The string of a string table that starts at a byte."""
     return table[start : table.index(b"\0", start)]
 
 
@@ -107,12 +110,13 @@ def _symbols(body: bytes, sections: list[_Section]) -> Iterator[tuple[bytes, int
 def _relocate(
     code: bytearray, body: bytes, table: _Section, places: dict[int, int], symbols: list[tuple[bytes, int, int, int]]
 ) -> None:
+    """Apply a table of relocations to the code."""
     for offset, info, addend in struct.iter_unpack("<QQq", body[table.offset :][: table.size]):
         _, _, section, value = symbols[info >> 32]
         if info & 0xFFFFFFFF not in _RELATIVE or section not in places:
             raise _Foreign
-        place = places[table.info] + offset
-        struct.pack_into("<i", code, place, places[section] + value + addend - place)
+        target = places[table.info] + offset
+        struct.pack_into("<i", code, target, places[section] + value + addend - target)
 
 
 class Blob:
@@ -123,6 +127,7 @@ class Blob:
         self._memory, self._start, self._offsets = memory, start, offsets
 
     def get_function_address(self, name: str) -> int:
+        """The address of a function, as llvmlite's engine returns it."""
         return self._start + self._offsets[name]
 
 
@@ -131,13 +136,13 @@ def load_blobs(bodies: Sequence[bytes]) -> list[Blob]:
     parts = [_split_code(body) for body in bodies]
     places = list(accumulate((-(-len(code) // _ALIGN) * _ALIGN for _, code in parts), initial=0))
     memory = mmap.mmap(-1, places[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
-    for (_, code), place in zip(parts, places, strict=False):
-        memory[place : place + len(code)] = code
+    for (_, code), start_of_code in zip(parts, places, strict=False):
+        memory[start_of_code : start_of_code + len(code)] = code
     pin = ctypes.c_char.from_buffer(memory)
     start = ctypes.addressof(pin)
     _protect(start, places[-1])
     pairs = zip(bodies, parts, places, strict=False)
-    return [Blob(body, (memory, pin), start + place, offsets) for body, (offsets, _), place in pairs]
+    return [Blob(body, (memory, pin), start + start_of_code, offsets) for body, (offsets, _), start_of_code in pairs]
 
 
 def _split_code(body: bytes) -> tuple[dict[str, int], bytes]:
@@ -152,12 +157,14 @@ def _split_code(body: bytes) -> tuple[dict[str, int], bytes]:
 
 
 def _protect(start: int, size: int) -> None:
+    """Make memory executable and read-only. Raises OSError."""
     if _change_protection()(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "memory cannot be made executable")
 
 
 @cache
 def _change_protection() -> Any:
+    """The C library's mprotect."""
     change: Any = ctypes.CDLL(None, use_errno=True).mprotect
     change.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return change

@@ -138,6 +138,7 @@ class ObjectCache:
             self._save(key, _head(key, (_checksums(parts),)), parts, suffix)
 
     def _save(self, key: str, head: bytes, parts: Sequence[Bytes], suffix: str) -> None:
+        """Write an entry through a temporary file, and sometimes trim the directory to its limit."""
         if self.refused or self.directory is None:
             return
         name, size = _file_name(key), sum(map(len, parts))
@@ -182,10 +183,12 @@ class ObjectCache:
 
 
 def _file_name(key: str) -> str:
+    """The name of an entry's file, without its suffix."""
     return digest(key.encode())[:40]
 
 
 def _head(key: str, parts: Sequence[Bytes]) -> bytes:
+    """The first bytes of an entry's file: a mark, and a digest of the key and the content."""
     return _MAGIC + digest(key.encode(), *parts).encode()
 
 
@@ -206,6 +209,7 @@ def _checksums(parts: Sequence[Bytes]) -> bytes:
 
 
 def _refusal(directory: Path) -> str:
+    """Why a directory is not used as a cache; "" if it is."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = os.lstat(directory)

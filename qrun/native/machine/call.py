@@ -43,6 +43,7 @@ class CompiledKernel:
 
     @cached_property
     def _function(self) -> Any:
+        """The kernel as a ctypes function."""
         return _KERNEL(self.address)
 
     def __call__(self, *arguments: int | None) -> int:
@@ -70,8 +71,8 @@ class CompiledKernel:
     @cached_property
     def _places(self) -> Mapping[str, int]:
         """The numbers of words by name, with and without the mark of those that are read as int32."""
-        marked = {name.rstrip("!"): place for place, name in enumerate(self.names)}
-        return marked | {name: place for place, name in enumerate(self.names)}
+        marked = {name.rstrip("!"): index for index, name in enumerate(self.names)}
+        return marked | {name: index for index, name in enumerate(self.names)}
 
     def word(self, name: str) -> int:
         """The number of a word."""
@@ -135,8 +136,8 @@ class KernelCall:
     def among(self, places: Sequence[int], count: int) -> KernelCall:
         """The call for an operation of `count` operands; places: the indices of its own operands among these."""
         extents = [0] * count
-        for place, extent in zip(places, self.extents, strict=True):
-            extents[place] = max(extents[place], extent)
+        for index, extent in zip(places, self.extents, strict=True):
+            extents[index] = max(extents[index], extent)
         pointers = tuple((word, places[operand]) for word, operand in self.pointers)
         return replace(self, pointers=pointers, extents=tuple(extents))
 

@@ -109,8 +109,8 @@ class Kernels:
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
                 return
-            self._llvm = self._llvm or self._builder.later(codegen.begin)
-        self._builder.later(lambda: [*map(self.get, specs), self._load_runner(isa)])
+            self._llvm = self._llvm or self._builder.run_later(codegen.begin)
+        self._builder.run_later(lambda: [*map(self.get, specs), self._load_runner(isa)])
 
     def end(self) -> None:
         """End the thread that compiles ahead."""
@@ -164,6 +164,7 @@ class Kernels:
             return self._runner
 
     def _load_runner(self, isa: Isa) -> Awaited[Any]:
+        """Load or compile the code that runs programs; done once."""
         with self._lock:
             if self._walks is None:
                 self._walks, _ = self._load("runner", isa, lambda: (_runner_text(isa), ()))
@@ -181,7 +182,7 @@ class Kernels:
         self.compiled += 1
         self._llvm = self._llvm or Awaited(make=codegen.begin)
         self._llvm.get()
-        return self._builder.later(lambda: self._build(key, isa, text, names), len(text), not _alone(name)), names
+        return self._builder.run_later(lambda: self._build(key, isa, text, names), len(text), not _alone(name)), names
 
     def _build(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
         """Compile this IR, save the code in the cache, and load it."""
@@ -207,6 +208,7 @@ class Kernels:
         return found
 
     def _key(self, name: str, isa: Isa) -> str:
+        """The cache key of compiled code."""
         return f"{_fingerprint()} {isa.cpu} {isa.features} {name}"
 
 
@@ -218,20 +220,24 @@ def _alone(name: str) -> bool:
 
 
 def _blob(body: bytes) -> blob.Blob | None:
+    """Compiled code loaded from a cache entry; None if there is none, or it cannot be loaded."""
     with contextlib.suppress(OSError):
         return blob.load_blobs([body])[0] if body else None
     return None
 
 
 def _suffix() -> str:
+    """The suffix of files with compiled code."""
     return ".blob" if blob.USABLE else ".o"
 
 
 def _entry(names: Sequence[str], body: bytes) -> bytes:
+    """A cache entry: the words of the call, then the code."""
     return " ".join(names).encode() + b"\n" + body
 
 
 def _split(entry: bytes) -> tuple[tuple[str, ...], bytes]:
+    """The words of the call, and the code, of a cache entry."""
     head, _, body = entry.partition(b"\n")
     return tuple(head.decode().split()), body
 
@@ -251,6 +257,7 @@ def kernel_text(spec: KernelSpec) -> str:
 
 
 def _runner_text(isa: Isa) -> str:
+    """The LLVM IR of the code that runs programs."""
     from qrun.native.emit.runner import runner_text
 
     return runner_text(isa.architecture)
@@ -269,5 +276,6 @@ def _fingerprint() -> str:
 
 
 def _content(path: str) -> bytes:
+    """The bytes of a file."""
     with open(path, "rb", buffering=0) as file:
         return file.read()

@@ -34,6 +34,7 @@ class Engine:
 
     @property
     def runner(self) -> Runner:
+        """The code that runs programs."""
         return self.kernels.runner(self.isa)
 
     @classmethod
@@ -65,7 +66,7 @@ class Engine:
         memory, result = self.room(operation)
         sections = operation.tight
         if sections:
-            buffers = [stage(array, operation, sections, place) for place, array in enumerate(arrays)]
+            buffers = [stage(array, operation, sections, index) for index, array in enumerate(arrays)]
             self.execute(sections, [*buffers, memory])
         return result
 
@@ -100,10 +101,10 @@ class Engine:
                 raise Undecided
 
 
-def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:
-    """The operand number `place` as kernels read it: the array's own memory if possible, else a copy."""
-    operand, order = operation.operands[place], operation.source_order
-    needed = max([s.extents[place] for s in sections], default=0)
+def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], index: int) -> Array:
+    """The operand number `index` as kernels read it: the array's own memory if possible, else a copy."""
+    operand, order = operation.operands[index], operation.source_order
+    needed = max([s.extents[index] for s in sections], default=0)
     inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
     if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:
         return inner

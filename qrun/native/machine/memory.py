@@ -68,9 +68,9 @@ def elements_at() -> int:
     after the header of every object. -1 where that is not so."""
     if sys.implementation.name != "cpython":
         return -1
-    place = object.__basicsize__
+    offset = object.__basicsize__
     seen = [np.zeros(1), np.arange(24.0).reshape(2, 3, 4)[1:, ::2], np.frombuffer(b"01234567", np.uint8, 5, 2)]
-    return place if all(c_ssize_t.from_address(id(a) + place).value == address(a) for a in seen) else -1
+    return offset if all(c_ssize_t.from_address(id(a) + offset).value == address(a) for a in seen) else -1
 
 
 def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:
@@ -141,6 +141,7 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
 
 
 def _in_time(needs: Sequence[Need]) -> tuple[list[int], int]:
+    """Offsets, and total bytes, by placing the buffers in the order of their first use."""
     offsets = [0] * len(needs)
     ends: list[tuple[int, int, int]] = []
     gaps = _Gaps()
@@ -185,8 +186,10 @@ class _Gaps:
         self._add(start if before is None else before, end if after is None else after)
 
     def _add(self, start: int, end: int) -> None:
+        """Add a gap."""
         insort(self._sizes, (end - start, start))
         self._ends[start], self._starts[end] = end, start
 
     def _remove(self, start: int) -> None:
+        """Remove a gap."""
         del self._starts[self._ends.pop(start)]

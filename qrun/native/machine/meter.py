@@ -32,6 +32,7 @@ class Meter:
 
     @classmethod
     def of(cls, lead: Any, ticks: Any, empty: int) -> Meter:
+        """A meter of the CPU's clock, compared with Python's clock now."""
         before = perf_counter_ns()
         first = int(ticks())
         return cls(lead, empty, (before + perf_counter_ns()) // 2, first)
@@ -56,5 +57,6 @@ class Meter:
         return min(self._once(state, times) for _ in range(_TIMES)) / _STEPS
 
     def _once(self, state: Array, times: Array) -> int:
+        """Run an empty program once; returns its time in ticks."""
         self.lead(address(state), 0, _STEPS, 0)
         return int(times[-1, 0] - times[0, 0])

@@ -37,6 +37,7 @@ class Operand:
     tight: bool = False
 
     def same_border(self, other: Operand) -> bool:
+        """Whether both have the same border with the same fill."""
         return self.border == other.border and (self.fill == other.fill or not any(self.border))
 
     def columns(self, order: Order) -> int:
@@ -51,6 +52,7 @@ class Operand:
         return size(self.shape) * self.dtype.itemsize
 
     def row_bytes(self, order: Order) -> int:
+        """The bytes of one row in an order."""
         return self.columns(order) * self.dtype.itemsize
 
     def memory_shape(self, order: Order) -> tuple[int, ...]:
@@ -82,6 +84,7 @@ class OperandStrides:
 
     @classmethod
     def of(cls, operand: Operand, order: Order, stride: int) -> OperandStrides:
+        """The first element's offset and each axis's stride, in bytes, of an operand in memory."""
         stored = operand.memory_shape(order)
         steps = [operand.dtype.itemsize]
         for axis in range(len(stored) - 1, 0, -1):
@@ -130,11 +133,12 @@ class Operation(ABC):
     """For a copy made by `with_operands_of`: the copied operation, and the one whose operands the copy has."""
 
     @abstractmethod
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps; the result has elements."""
 
     @cached_property
     def _made(self) -> dict[tuple[int, ...], tuple[KernelCall, ...]]:
+        """The calls that were planned, by strides."""
         return {}
 
     def sections(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -147,12 +151,12 @@ class Operation(ABC):
         key = tuple(strides)
         if len(key) != len(self.operands):
             raise ValueError(f"{len(key)} strides for {len(self.operands)} operands")
-        for place, stride in enumerate(key):
-            if stride and not self._may_lie(place, stride):
-                raise ValueError(f"rows of {list(self.operands[place].shape)} cannot lie {stride} bytes apart")
+        for index, stride in enumerate(key):
+            if stride and not self._may_lie(index, stride):
+                raise ValueError(f"rows of {list(self.operands[index].shape)} cannot lie {stride} bytes apart")
         found = self._made.get(key)
         if found is None:
-            plan = self._resized_calls if self._sizes else self._plan
+            plan = self._resized_calls if self._sizes else self._plan_calls
             found = self._made[key] = plan(key) if size(self.result.shape) else ()
         return found
 
@@ -164,7 +168,7 @@ class Operation(ABC):
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
         if calls and self.serve(own, calls):
             return tuple([call.with_constants(mine, self.own_words) for mine, call in zip(own, calls, strict=True)])
-        made = self._plan(strides)
+        made = self._plan_calls(strides)
         if not any(strides):
             must_reach(made, self.result.nbytes)
         return made
@@ -173,9 +177,10 @@ class Operation(ABC):
         """Whether constants of `own` can replace those of `calls`, of other sizes: if specifications are equal."""
         return [call.spec for call in own] == [call.spec for call in calls]
 
-    def _may_lie(self, place: int, stride: int) -> bool:
-        operand, order = self.operands[place], self._orders[place]
-        last = place == len(self.operands) - 1
+    def _may_lie(self, index: int, stride: int) -> bool:
+        """Whether an operand may lie in memory with this stride, as a part of a larger tensor."""
+        operand, order = self.operands[index], self._orders[index]
+        last = index == len(self.operands) - 1
         if order == "plain" or any(operand.border) or operand.tight or (last and not self.gaps):
             return False
         return stride >= operand.row_bytes(order)
@@ -196,6 +201,7 @@ class Operation(ABC):
 
     @property
     def result_order(self) -> Order:
+        """The order of the result's elements in memory."""
         return self.order
 
     def with_layout(self, order: Order) -> Operation:
@@ -234,14 +240,15 @@ class Operation(ABC):
         planned anew. memo: shared by the operations of one kernel."""
         return None
 
-    def move_operand(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
-        """The same operation with one operand (place -1: the result) where a transpose would read or write it:
+    def move_operand(self, index: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
+        """The same operation with one operand (index -1: the result) where a transpose would read or write it:
         `operand` describes the memory there, `steps` are the bytes from one element to the next along each axis. None
         if it cannot."""
         return None
 
     @property
     def result(self) -> Operand:
+        """The result's operand."""
         return self.operands[-1]
 
     @cached_property
@@ -285,6 +292,7 @@ def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
 
 
 def size(shape: Sequence[int]) -> int:
+    """The number of elements of a shape."""
     return int(prod(shape))
 
 

@@ -75,6 +75,7 @@ class Helpers:
         self._end.atexit = False
 
     def submit(self, call: Callable[..., object], *arguments: Any) -> HelperCall:
+        """Run a function in a helper thread; starts one if all are busy."""
         task = HelperCall(call, arguments)
         if (here := _processor()) != self._apart:
             self._keep_apart(here)
@@ -90,6 +91,7 @@ class Helpers:
         self._end()
 
     def _start(self) -> None:
+        """Start another thread, unless there are enough."""
         with self._lock:
             if len(self._threads) < self._count:
                 thread = threading.Thread(target=_work, args=(self._tasks, self._idle), name="qrun", daemon=True)
@@ -113,6 +115,7 @@ _queues: WeakKeyDictionary[threading.Thread, SimpleQueue[HelperCall | None]] = W
 
 
 def _work(tasks: SimpleQueue[HelperCall | None], idle: deque[None]) -> None:
+    """A helper thread: run the tasks of a queue until a None comes."""
     while (task := tasks.get()) is not None:
         task.run()
         del task
@@ -123,6 +126,7 @@ def _work(tasks: SimpleQueue[HelperCall | None], idle: deque[None]) -> None:
 
 @atexit.register
 def _wait() -> None:
+    """End all helper threads when Python ends."""
     threads = list(_queues.items())
     for _, tasks in threads:
         tasks.put(None)
@@ -137,6 +141,7 @@ def _processor() -> int | None:
 
 @cache
 def _getcpu_function() -> Callable[[], int] | None:
+    """The C library's function for the current CPU; None if threads cannot be pinned to CPUs."""
     return getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
 
 
@@ -218,7 +223,7 @@ class Builder:
         self._foreseeing = 0
         self._ended = False
 
-    def later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
+    def run_later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
         """The awaited result of `make`. likely: if False, the thread does not make it ahead inside `speculate`."""
         found: Awaited[T] = Awaited(make=make, size=size)
         with self._lock:
@@ -290,6 +295,7 @@ class _Switching:
         self._building, self._usual = 0, 0.0
 
     def begin(self) -> None:
+        """Make Python switch threads more often while something is built."""
         with self._lock:
             if not self._building:
                 self._usual = sys.getswitchinterval()
@@ -297,6 +303,7 @@ class _Switching:
             self._building += 1
 
     def end(self) -> None:
+        """Switch threads as before when nothing is built any more."""
         with self._lock:
             self._building -= 1
             if not self._building:

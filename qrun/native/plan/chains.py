@@ -67,6 +67,7 @@ class _Chains:
                 self.readers.setdefault(key, set()).add(number)
 
     def expression(self, number: int) -> Expression | None:
+        """The item's elementwise expression; None if it is something else."""
         item = self.items[number]
         made = item.operation if isinstance(item, Task) else None
         return made if isinstance(made, Expression) and size(made.result.shape) else None
@@ -128,6 +129,7 @@ class _Chain:
         return whole.row[order] >= min(whole.engine.isa.lanes, row)
 
     def task(self) -> Task:
+        """The chain as one task."""
         task, _ = self.parts[-1]
         if len(self.parts) == 1:
             return task
@@ -206,11 +208,13 @@ def drop_conversions(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]
 
 
 def _widens(task: Task) -> bool:
+    """Whether a task converts elements of a narrow type to float32."""
     made = task.operation
     return isinstance(made, Elementwise) and made.function == "cast" and made.operands[0].dtype.name in NARROW
 
 
 def _narrows(task: Task) -> bool:
+    """Whether a task converts float32 to a narrow type."""
     return isinstance(task.operation, Elementwise) and task.operation.function in _PACKS
 
 
@@ -236,6 +240,7 @@ def _widen_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
 
 
 def _other(item: PythonStep, other: dict[Key, Key]) -> PythonStep:
+    """A Python step that reads other keys."""
     return PythonStep(tuple(other.get(key, key) for key in item.inputs), item.outputs, item.loose)
 
 

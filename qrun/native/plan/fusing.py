@@ -32,15 +32,15 @@ def _fuse_shuffles(engine: Engine, items: Sequence[Item], wanted: Sequence[Key])
     made, links = list(items), Links(items, wanted)
     for end in range(len(items)):
         places, copies = _trio(items, links.makers, end)
-        if len(copies) < 3 or any(links.uses[key] != 1 for place in places[:2] for key in items[place].outputs):
+        if len(copies) < 3 or any(links.uses[key] != 1 for index in places[:2] for key in items[index].outputs):
             continue
         x = copies[0].operands[0]
         groups = shuffle_groups(*copies)
         if groups:
             handed = arrange(engine, x, "channels", x, "channels", view=True)
             shuffle = shuffle_copy(engine, x.shape, x.dtype, groups)
-            for place, operation in zip(places, (handed, shuffle, handed), strict=True):
-                made[place] = replace(items[place].tasks[0], operation=operation)
+            for index, operation in zip(places, (handed, shuffle, handed), strict=True):
+                made[index] = replace(items[index].tasks[0], operation=operation)
     return made
 
 
@@ -57,14 +57,14 @@ def fuse_attention(engine: Engine, items: list[Item], wanted: Sequence[Key], mem
         softmax = items[middle] if middle >= 0 else IDLE
         if not isinstance(item, Task) or not isinstance(softmax, Task) or not softmax.operation.attends:
             continue
-        for place, first in enumerate(map(maker, softmax.inputs)):
+        for index, first in enumerate(map(maker, softmax.inputs)):
             scores = items[first] if first >= 0 else IDLE
             if not isinstance(scores, Task):
                 continue
             three = scores.operation, softmax.operation, item.operation
-            operation = memo.once((*three, place), partial(Attention.of, engine, *three, place))
+            operation = memo.once((*three, index), partial(Attention.of, engine, *three, index))
             if operation is not None:
-                others = [key for n, key in enumerate(softmax.inputs) if n != place]
+                others = [key for n, key in enumerate(softmax.inputs) if n != index]
                 made[number] = replace(item, operation=operation, inputs=(*scores.inputs, *others, *item.inputs[1:]))
                 made[first] = made[middle] = IDLE
                 break
@@ -96,11 +96,11 @@ def fuse_scales(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
         operation = item.operation if isinstance(item, Task) and len(item.inputs) == 2 else None
         if not isinstance(operation, Elementwise) or operation.constants or operation.steps[0].narrow:
             continue
-        for place, key in enumerate(item.inputs):
-            maker, other = makers.get(key, -1), item.inputs[1 - place]
-            alone = links.uses[key] == 1 and operation.operands[place].shape == operation.result.shape
+        for index, key in enumerate(item.inputs):
+            maker, other = makers.get(key, -1), item.inputs[1 - index]
+            alone = links.uses[key] == 1 and operation.operands[index].shape == operation.result.shape
             tasks = made[maker].tasks if maker >= 0 and alone and makers.get(other, -1) < maker else ()
-            joined = tasks[-1].operation.then(operation.function, operation.operands[1 - place]) if tasks else None
+            joined = tasks[-1].operation.then(operation.function, operation.operands[1 - index]) if tasks else None
             if joined is not None:
                 last = Task(joined, (*tasks[-1].inputs, other), item.outputs[0])
                 made[maker], made[number] = item_of([*tasks[:-1], last]), IDLE
@@ -123,33 +123,33 @@ def fuse_transposes(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | N
     for number, item in enumerate(items):
         if not isinstance(item, Task):
             continue
-        for place, key in enumerate(item.inputs):
-            _take(made, number, place, links.maker(key), memo)
+        for index, key in enumerate(item.inputs):
+            _take(made, number, index, links.maker(key), memo)
         _take(made, number, -1, links.reader(item.output), memo)
     return made
 
 
-def _take(made: list[Item], number: int, place: int, other: int, memo: Memo) -> None:
-    """Let the task `number` also do the work of the copy `other`, on its operand `place` or its result (-1)."""
+def _take(made: list[Item], number: int, index: int, other: int, memo: Memo) -> None:
+    """Let the task `number` also do the work of the copy `other`, on its operand `index` or its result (-1)."""
     task, item = made[number], made[other] if other >= 0 else None
     if not isinstance(task, Task) or not isinstance(item, Task) or not isinstance(item.operation, Copy):
         return
     copy = item.operation
-    operation = memo.once((task.operation, copy, place), lambda: _fuse_copy(task, copy, place))
+    operation = memo.once((task.operation, copy, index), lambda: _fuse_copy(task, copy, index))
     if operation is None:
         return
-    if place < 0:
+    if index < 0:
         made[number] = replace(task, operation=operation, output=item.output)
     else:
-        inputs = (*task.inputs[:place], *item.inputs, *task.inputs[place + 1 :])
+        inputs = (*task.inputs[:index], *item.inputs, *task.inputs[index + 1 :])
         made[number] = replace(task, operation=operation, inputs=inputs)
     made[other] = IDLE
 
 
-def _fuse_copy(task: Task, copy: Copy, place: int) -> Operation | None:
-    """The task's operation that also does the copy's work, on its operand `place` or its result (-1); or None."""
-    steps = copy.view_strides(read=place >= 0)
-    return task.operation.move_operand(place, copy.operands[-1 if place < 0 else 0], steps) if steps else None
+def _fuse_copy(task: Task, copy: Copy, index: int) -> Operation | None:
+    """The task's operation that also does the copy's work, on its operand `index` or its result (-1); or None."""
+    steps = copy.view_strides(read=index >= 0)
+    return task.operation.move_operand(index, copy.operands[-1 if index < 0 else 0], steps) if steps else None
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
@@ -244,16 +244,17 @@ class _TailBuilder:
         return taken
 
     def _step(self, operation: Elementwise, inputs: Sequence[Key]) -> bool:
+        """Add a function to the end of a product; False if it cannot be one."""
         step = _STEPS.get(operation.function, "")
         if not step or (step == "c" and step in self.steps):
             return False
         if step in "ma":
-            place = next(place for place, key in enumerate(inputs) if key != self.output)
-            operand = operation.operands[place]
+            index = next(index for index, key in enumerate(inputs) if key != self.output)
+            operand = operation.operands[index]
             if operand.dtype != _FLOAT or len(self.sources) == len(SOURCES) or not self._by_channel(operand):
                 return False
             self.operands.append(operand)
-            self.sources.append(inputs[place])
+            self.sources.append(inputs[index])
         elif step == "c":
             self.limits = operation.limits
         self.steps += step
@@ -263,7 +264,7 @@ class _TailBuilder:
         """Whether an operand has one element, or one for each channel of the sums."""
         shape, whole = operand.shape, self.sums.result.shape
         axis = 1 if self.sums.order == "channels" else len(whole) - 1
-        wide = [place + len(whole) - len(shape) for place, n in enumerate(shape) if n != 1]
+        wide = [index + len(whole) - len(shape) for index, n in enumerate(shape) if n != 1]
         return not wide or wide == [axis]
 
     def chain(self) -> Chain:

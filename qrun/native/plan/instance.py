@@ -135,6 +135,7 @@ class Instance:
     def run(
         self, arrays: Mapping[Any, Array], call_python: PythonCall, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
+        """Run the program once with these arrays."""
         listing, now = self.listing, looks.now if looks else perf_counter_ns
         values, copies = self.results(budget), dict[Key, Array]()
         stamps, timed = list[Stamp](), timed or self.measuring
@@ -203,6 +204,7 @@ class Instance:
             )
 
     def _in_time(self, segment: Segment, budget: Budget) -> None:
+        """Raise Late if the run's time has passed."""
         if budget.deadline is not None and budget.deadline.passed:
             raise Late(segment.item if segment.item >= 0 else int(self.listing.counts[segment.first, 3]))
 
@@ -234,6 +236,7 @@ class Instance:
         return view.of(np.ascontiguousarray(self.value(view.key, values)))
 
     def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
+        """A contiguous copy of a result, or the result if Python made it so."""
         value = values.get(key)
         if value is not None and value.flags.c_contiguous:
             return value
@@ -242,6 +245,7 @@ class Instance:
         return value.copy()
 
     def _lead(self, segment: Segment) -> None:
+        """Run the native calls of a segment. Raises Undecided if a result needs the slower, exact way."""
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(self.start, segment.first, segment.end, own)
         if self.doubtful.size and self.doubt():
@@ -265,6 +269,7 @@ class Instance:
 
 
 def _follow(instance: Instance) -> None:
+    """Help other threads with a program's tiles, until none is left."""
     engine = instance.listing.engine
     own = scratch(instance.listing.scratch)
     with instance.lock:

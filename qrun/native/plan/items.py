@@ -77,14 +77,17 @@ class Links:
 
     @cached_property
     def uses(self) -> Counter[Key]:
+        """How often each key is read, by items and as a result."""
         return Counter([*self._wanted, *(key for item in self._items for key in item.inputs)])
 
     @cached_property
     def makers(self) -> dict[Key, int]:
+        """The number of the item that makes each key."""
         return {key: number for number, item in enumerate(self._items) for key in item.outputs}
 
     @cached_property
     def readers(self) -> dict[Key, int]:
+        """The number of the last item that reads each key."""
         return {key: number for number, item in enumerate(self._items) for key in item.inputs}
 
     def maker(self, key: Key) -> int:

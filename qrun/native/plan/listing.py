@@ -107,6 +107,7 @@ class Listing:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Listing:
+        """A schedule as arrays of words, ready to be copied and run."""
         calls = schedule.calls
         structs = np.zeros((len(schedule.rows), STRUCT // 8), np.int64)
         counts = np.zeros((len(calls), 4), np.int64)
@@ -121,7 +122,7 @@ class Listing:
             counts,
             schedule.parts,
             _pointers(schedule),
-            [(_whole(border), border.operand.fill) for border in schedule.placement.borders],
+            [(_bordered_view(border), border.operand.fill) for border in schedule.placement.borders],
             {k: _view_of(f[0]) for k, f in schedule.placement.forms.items() if f[0].shown and k not in schedule.given},
             schedule.given,
             {key: room for key, room in schedule.room.items() if key is not None},
@@ -160,6 +161,7 @@ class Sight:
 
 
 def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
+    """For each root of memory, the words that point into it: (call, word, offset)."""
     found: dict[Key | None, list[tuple[int, int, int]]] = {}
     for number, call in enumerate(schedule.rows):
         for word, operand in call.section.pointers:
@@ -169,13 +171,14 @@ def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
     return {key: np.array(rows, np.int64) for key, rows in found.items()}
 
 
-def _whole(storage: Storage) -> View:
+def _bordered_view(storage: Storage) -> View:
     """All of a storage, with its border."""
     dtype, shape = storage.operand.dtype, (storage.nbytes // storage.operand.dtype.itemsize,)
     return View(storage.root.key, storage.place, dtype, shape, (dtype.itemsize,))
 
 
 def _view_of(storage: Storage) -> View:
+    """The view of an operand in its root's memory."""
     lies = OperandStrides.of(storage.operand, storage.order, storage.stride)
     return View(storage.root.key, storage.place + lies.start, storage.operand.dtype, storage.operand.shape, lies.steps)
 
@@ -244,6 +247,7 @@ class _Finder:
             yield word
 
     def _number(self, array: Array) -> int:
+        """The number of an array; equal arrays are listed once."""
         if id(array) not in self._numbers:
             self._numbers[id(array)] = len(self.arrays)
             self.arrays.append(array)

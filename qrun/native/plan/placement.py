@@ -48,6 +48,7 @@ class Storage:
 
     @property
     def root(self) -> Storage:
+        """The storage whose memory this one is a part of, or itself."""
         return self.home or self
 
     @property
@@ -57,10 +58,12 @@ class Storage:
 
     @property
     def row_bytes(self) -> int:
+        """The bytes of one row."""
         return self.operand.row_bytes("channels" if self.order == "channels" else "rows")
 
     @property
     def nbytes(self) -> int:
+        """The bytes in memory, with the border."""
         operand = self.operand
         return (
             size(operand.memory_shape(self.order)) * operand.dtype.itemsize if any(operand.border) else operand.nbytes
@@ -72,6 +75,7 @@ class Storage:
         return self.root.key is None or self.root.beyond is not None
 
     def become_part(self, parent: Storage, start: int, gaps: bool) -> None:
+        """Lie inside `parent` from byte `start`; `gaps`: with gaps between the rows."""
         while parent.parent is not None and not parent.gaps:
             parent, start = parent.parent, start + parent.start
         self.parent, self.start, self.gaps = parent, start, gaps
@@ -91,6 +95,7 @@ class Storage:
             storage.stride = outer.stride or (outer.row_bytes if storage.gaps else 0)
 
     def lifetime(self) -> tuple[int, int]:
+        """The numbers of the first and last task that use this storage or its parts."""
         first, last, inside = self.first, self.last, list(self.children)
         while inside:
             part = inside.pop()
@@ -147,16 +152,17 @@ class Placement:
         storage.last, storage.shown = number, True
 
     def _task(self, task: Task, number: int) -> None:
+        """Place the operands and the result of a task."""
         source, result = self._orders(task)
         operation = task.operation
         if operation.source_order == "any":
             operation = self._memo.once((operation, source), lambda: task.operation.with_layout(source))
         inputs = []
-        for place, key in enumerate(task.inputs):
-            operand = operation.operands[place]
+        for index, key in enumerate(task.inputs):
+            operand = operation.operands[index]
             storage = self._form(key, operand, _memory(source, operand.shape), number)
             storage.last = number
-            storage.readers.append((operation, place))
+            storage.readers.append((operation, index))
             inputs.append(storage)
         output = Storage(operation.result, _memory(result, operation.result.shape), first=number, last=number)
         self.forms[task.output] = [output]
@@ -227,11 +233,12 @@ class Placement:
         for placed in self.placed:
             concat = placed.operation
             whole = placed.storages[-1]
-            for place, storage in enumerate(placed.storages[: len(concat.copied)]):
-                if concat.copied[place] and self._can_join(storage, concat.order):
-                    storage.become_part(whole, concat.parts[place], True)
+            for index, storage in enumerate(placed.storages[: len(concat.copied)]):
+                if concat.copied[index] and self._can_join(storage, concat.order):
+                    storage.become_part(whole, concat.parts[index], True)
 
     def _can_join(self, storage: Storage, order: Order) -> bool:
+        """Whether a storage may become a part of a larger one with gaps between its rows."""
         producer = self._producers.get(storage)
         if producer is None or not producer.gaps or any(storage.operand.border):
             return False
@@ -241,11 +248,12 @@ class Placement:
         fits = ("channels", "rows", "any") if flat else ("channels", "any") if order == "channels" else ("rows",)
         if order == "channels" and storage.order != "channels" and not flat:
             return False
-        if any(reader.operands[place].tight for reader, place in storage.readers):
+        if any(reader.operands[index].tight for reader, index in storage.readers):
             return False
         return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
 
     def _allocate(self, end: int, wanted: Sequence[Key]) -> None:
+        """Give all storages an offset in the arena, or outside if they are results."""
         for forms in self.forms.values():
             for storage in forms:
                 storage.settle()
@@ -275,6 +283,7 @@ class Placement:
 
 
 def _memory(order: Order, shape: Sequence[int]) -> Order:
+    """The order in memory: only images have channels last."""
     return "channels" if order == "channels" and len(shape) > 2 else "plain"
 
 

@@ -50,6 +50,7 @@ class Program:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Program:
+        """The program of a schedule."""
         return cls(Listing.of(schedule), schedule)
 
     def run(
@@ -152,8 +153,8 @@ class Direct:
         self, instance: Instance, arrays: Mapping[Any, Array], call_python: PythonCall | None
     ) -> dict[Any, Array] | None:
         """The same as `run`, in this memory."""
-        told = instance.direct if type(instance.direct) is _Told else self._build_words(instance)
-        words, at = told.words, _ARRAYS
+        direct_words = instance.direct if type(instance.direct) is _DirectWords else self._build_words(instance)
+        words, at = direct_words.words, _ARRAYS
         for key in self.read:
             array = arrays[key]
             if not array.flags.c_contiguous:
@@ -168,31 +169,31 @@ class Direct:
         if self._scratch:
             words[SCRATCH_AT // 8] = scratch(self._scratch)
         if self.alone:
-            if not self._run_calls(instance, told, 0):
+            if not self._run_calls(instance, direct_words, 0):
                 return None
             return self._with_copies(instance, made, arrays) if self.copied else made
         assert call_python is not None
-        return self._in_turn(instance, told, {**arrays, **made}, call_python)
+        return self._in_turn(instance, direct_words, {**arrays, **made}, call_python)
 
-    def _run_calls(self, instance: Instance, told: _Told, first: int) -> bool:
+    def _run_calls(self, instance: Instance, direct_words: _DirectWords, first: int) -> bool:
         """Run the calls from the first one on; whether all results were decided."""
         if first in instance.helped:
             instance.call_helpers()
-        if not self._call(told.start):
+        if not self._call(direct_words.start):
             return True
         instance.doubt()
         return False
 
     def _in_turn(
-        self, instance: Instance, told: _Told, values: dict[Any, Array], call_python: PythonCall
+        self, instance: Instance, direct_words: _DirectWords, values: dict[Any, Array], call_python: PythonCall
     ) -> dict[Any, Array] | None:
         """Run segment after segment. values: all existing arrays, which it keeps alive until the end."""
-        words, steps = told.words, self.listing.steps
-        for segment, count in told.segments:
+        words, steps = direct_words.words, self.listing.steps
+        for segment, count in direct_words.segments:
             if segment.item < 0:
                 words[FIRST_AT // 8], words[END_AT // 8] = segment.first, segment.end
                 words[COUNT_AT // 8] = count
-                if not self._run_calls(instance, told, segment.first):
+                if not self._run_calls(instance, direct_words, segment.first):
                     return None
                 continue
             step = steps[segment.item]
@@ -201,7 +202,7 @@ class Direct:
                 if array.base is not None and np.may_share_memory(array, instance.memory):
                     array = array.copy()
                 values[key] = array
-                if (at := told.places.get(key)) is not None:
+                if (at := direct_words.places.get(key)) is not None:
                     if not self._fits(key, array):
                         return None
                     words[at] = id(array)
@@ -218,12 +219,13 @@ class Direct:
         fits = array.shape == form.shape and array.dtype == form.dtype and array.flags.c_contiguous
         return bool(fits and array.nbytes >= self.listing.room.get(key, 0))
 
-    def _build_words(self, instance: Instance) -> _Told:
-        found = instance.direct = _Told(instance, [*self.read, *(key for key, *_ in self.made)], self.later)
+    def _build_words(self, instance: Instance) -> _DirectWords:
+        """The words by which an instance is run without Python between."""
+        found = instance.direct = _DirectWords(instance, [*self.read, *(key for key, *_ in self.made)], self.later)
         return found
 
 
-class _Told:
+class _DirectWords:
     """The words that the function `direct` reads (emit/spec.py), for this memory. Each run sets those from _ARRAYS on.
 
     there: keys of the arrays that exist when a run begins; later: keys of those that Python steps make, in order.
@@ -233,8 +235,8 @@ class _Told:
     def __init__(self, instance: Instance, there: Sequence[Key], later: Sequence[Key]) -> None:
         listing, structs = instance.listing, address(instance.structs)
         keys = [*there, *(key for key in later if key in listing.pointers)]
-        told = np.zeros(_ARRAYS + len(keys), np.int64)
-        self.start, self.words = address(told), told.data
+        direct_words = np.zeros(_ARRAYS + len(keys), np.int64)
+        self.start, self.words = address(direct_words), direct_words.data
         first, rows, counts = self.start + 8 * _ARRAYS, list[tuple[int, int, int]](), dict[Key, int]()
         for at, key in enumerate(keys):
             pointers = listing.pointers.get(key, _NONE).tolist()
@@ -247,7 +249,10 @@ class _Told:
             made = listing.steps[segment.item].outputs if segment.item >= 0 else ()
             count = max([count, *(counts[key] for key in made if key in counts)])
         self._rows = np.array(rows, np.int64).reshape(-1, PLACE // 8)
-        told[STATE_AT // 8], told[END_AT // 8] = instance.start, listing.segments[0].end
-        told[MEMORY_AT // 8] = elements_at()
-        told[PLACES_AT // 8], told[COUNT_AT // 8] = address(self._rows), len(rows)
-        told[DOUBTFUL_AT // 8], told[DOUBTS_AT // 8] = address(instance.doubtful), len(instance.doubtful)
+        direct_words[STATE_AT // 8], direct_words[END_AT // 8] = instance.start, listing.segments[0].end
+        direct_words[MEMORY_AT // 8] = elements_at()
+        direct_words[PLACES_AT // 8], direct_words[COUNT_AT // 8] = address(self._rows), len(rows)
+        direct_words[DOUBTFUL_AT // 8], direct_words[DOUBTS_AT // 8] = (
+            address(instance.doubtful),
+            len(instance.doubtful),
+        )

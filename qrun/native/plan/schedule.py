@@ -36,12 +36,13 @@ class Span:
 
     @classmethod
     def of(cls, storage: Storage) -> Span:
+        """The bytes of a storage."""
         root, row = storage.root, storage.row_bytes
         rows = storage.operand.nbytes // max(row, 1)
-        place, stride = storage.place + (root.beyond or 0), storage.stride
+        first, stride = storage.place + (root.beyond or 0), storage.stride
         column = storage.ahead % stride if stride else 0
-        end = place + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
-        return cls(root, place, end, stride, (column, column + row))
+        end = first + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
+        return cls(root, first, end, stride, (column, column + row))
 
     @property
     def grid(self) -> tuple[Storage, int] | None:
@@ -63,16 +64,18 @@ class Ranges:
         for start in self._starts[max(at, 0) : at + 1]:
             if self._ranges[start][0] > first:
                 found.append(start)
-        for place in range(at + 1, len(self._starts)):
-            if self._starts[place] >= end:
+        for index in range(at + 1, len(self._starts)):
+            if self._starts[index] >= end:
                 break
-            found.append(self._starts[place])
+            found.append(self._starts[index])
         return found
 
     def tag(self, start: int) -> object:
+        """The tag of the range that begins at `start`."""
         return self._ranges[start][1]
 
     def add(self, first: int, end: int, tag: object = None) -> None:
+        """Add a range; ranges with the same tag join."""
         if first >= end:
             return
         for start in self.overlapping_starts(first - 1, end + 1):
@@ -94,12 +97,14 @@ class Touched:
         self._columns: dict[object, Ranges] = {}
 
     def meets(self, span: Span) -> bool:
+        """Whether a span shares bytes with one that was added."""
         found = self._bytes.overlapping_starts(span.first, span.end)
         if not found or span.grid is None or any(self._bytes.tag(start) != span.grid for start in found):
             return bool(found)
         return bool(self._columns[span.grid].overlapping_starts(*span.columns))
 
     def add(self, span: Span) -> None:
+        """Add a span."""
         self._bytes.add(span.first, span.end, span.grid)
         if span.grid is not None:
             self._columns.setdefault(span.grid, Ranges()).add(*span.columns)
@@ -155,6 +160,7 @@ class Schedule:
         return found
 
     def _calls(self) -> tuple[PlannedCall, ...]:
+        """The native calls of all tasks."""
         calls = []
         for placed in self.placement.placed:
             whole = placed.storages[-1]
@@ -189,7 +195,7 @@ class Schedule:
                 inputs = [self._span(s) for s in placed.storages[:-1] if s.is_written]
                 output = self._span(placed.storages[-1])
                 clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
-                if number and (clash or self._apart(number)):
+                if number and (clash or self._after_python_step(number)):
                     marks[number - 1] = True
                     first, reads, writes = number, Touched(), Touched()
                 for span in inputs:
@@ -200,12 +206,13 @@ class Schedule:
             marks[-1] = True
         return marks, since
 
-    def _apart(self, number: int) -> bool:
+    def _after_python_step(self, number: int) -> bool:
         """Whether a Python step runs between this call and the one before."""
         start, end = self.calls[number - 1].placed.item, self.calls[number].placed.item
         return any(isinstance(item, PythonStep) and item.outputs for item in self.items[start + 1 : end])
 
     def _segments(self) -> tuple[Segment, ...]:
+        """The runs of native calls between Python steps."""
         plain: list[Segment] = []
         number = 0
         foreign = [n for n, item in enumerate(self.items) if isinstance(item, PythonStep) and item.outputs]

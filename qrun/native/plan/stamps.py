@@ -143,6 +143,7 @@ class Alone:
 
     @property
     def known(self) -> bool:
+        """Whether there were enough runs to know the time."""
         return self.runs >= _RUNS
 
     def measure(self, stamps: Sequence[Stamp]) -> None:

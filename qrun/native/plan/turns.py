@@ -35,12 +35,12 @@ _OPERANDS = 27
 _NONE = np.empty((0, 3), np.int64)
 Move = tuple[int, int, int, int, int, int, int]
 """The words of a copy: spec.MOVE."""
-Watch = Callable[["HeldTurns", float], None]
+Watch = Callable[["LoopMemory", float], None]
 Place = tuple[int, int]
 """The byte of a struct where an address is, 0 for none, and the offset that is added to this address."""
 
 
-class Turns:
+class LoopBody:
     """A program as the body of a loop, and the role of each of its values, by key. Raises Declined where a turn needs
     Python, and where carried values are large or change their shape or type between turns.
 
@@ -82,7 +82,7 @@ class Turns:
             self.place(key)
         self.element = sum(form.nbytes for form in self.results[len(carried) :])
         self.nbytes = listing.nbytes + self.room + sum(nbytes for _, nbytes in listing.returned.values())
-        self._free: deque[HeldTurns] = deque()
+        self._free: deque[LoopMemory] = deque()
 
     def form(self, key: Key) -> Operand:
         """Shape and type of a value that a turn reads or computes."""
@@ -139,10 +139,10 @@ class Turns:
         blocks = [b[:count] if 2 * count > most else b[:count].copy() for b in results[carried:]]
         return count, goes, [*results[:carried], *blocks]
 
-    def _hold_alone(self, like: Instance) -> HeldTurns:
+    def _hold_alone(self, like: Instance) -> LoopMemory:
         operands = {key: n for n, key in enumerate(self.read)}
         places = [(8 * (1 + len(operands) + n), 0) for n in range(len(self.results))]
-        held = HeldTurns(InnerTurns(self, operands, places, {}))
+        held = LoopMemory(LoopCall(self, operands, places, {}))
         if like.listing is self.listing:
             calls = len(self.listing.counts)
             held.instance.plan[:calls, 5] = like.plan[:calls, 5]
@@ -151,35 +151,35 @@ class Turns:
 
 
 @frozen
-class InnerTurns:
+class LoopCall:
     """Turns as one call. operands: the number of the operand that holds each key's value; places: where each result
     goes, None for an unused one; words: the words of the memory (emit/turns.py) that do not follow from the turns."""
 
-    turns: Turns
+    turns: LoopBody
     operands: Mapping[Key, int]
     places: Sequence[Place | None]
     words: Mapping[str, int]
 
-    def hold(self) -> HeldTurns:
-        return HeldTurns(self)
+    def hold(self) -> LoopMemory:
+        return LoopMemory(self)
 
 
-class HeldTurns:
+class LoopMemory:
     """The memory that turns use in one run: an instance of the program, and the words that the kernel reads. table: the
     addresses of operands and results, in place of a struct, for turns that stand alone."""
 
-    def __init__(self, inner: InnerTurns) -> None:
+    def __init__(self, inner: LoopCall) -> None:
         turns = self.turns = inner.turns
         listing, engine = turns.listing, turns.listing.engine
         self.instance = instance = Instance(listing)
         self._returned = instance.results(Budget())
-        self._memory, place = aligned(turns.room + 64, np.uint8, 0), 64
+        self._memory, offset = aligned(turns.room + 64, np.uint8, 0), 64
         self.starts: dict[Key, int] = {"": address(self._memory)}
         for key, nbytes in turns.sizes.items():
-            self.starts[key] = address(self._memory) + place
+            self.starts[key] = address(self._memory) + offset
             instance.move(key, self.starts[key])
-            place += nbytes
-        self._inner, self._passing = inner, address(self._memory) + place
+            offset += nbytes
+        self._inner, self._passing = inner, address(self._memory) + offset
         if turns.true != "":
             self._memory[self.starts[turns.true] - address(self._memory)] = 1
         self.spans = np.zeros(max(len(listing.counts), 1), np.int64)
@@ -202,12 +202,15 @@ class HeldTurns:
         self.table = np.zeros(1 + len(inner.operands) + len(turns.results), np.int64)
 
     def word_at(self, name: str) -> int:
+        """The address of a word."""
         return address(self.words) + 8 * TURNS.index(name)
 
     def word(self, name: str) -> int:
+        """A word's value."""
         return int(self.words[TURNS.index(name)])
 
     def _rows(self, rows: Sequence[Move]) -> Array:
+        """Moves as rows of int64."""
         return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
     def _source(self, key: Key) -> Place:
@@ -243,10 +246,10 @@ class HeldTurns:
                 continue
             for call, word, start in turns.listing.pointers.get(key, _NONE).tolist():
                 made["first"].append((8 * (1 + n), start, 0, structs + STRUCT * call + 8 * word, 0, 0, 0))
-        for key, place in zip(turns.stacked, self._inner.places[len(turns.carried) :], strict=True):
-            if place is not None:
-                move(made["after"], self._source(key), place, key, along=1)
-        for (key, read), place in zip(turns.carried, self._inner.places, strict=False):
+        for key, destination in zip(turns.stacked, self._inner.places[len(turns.carried) :], strict=True):
+            if destination is not None:
+                move(made["after"], self._source(key), destination, key, along=1)
+        for (key, read), destination in zip(turns.carried, self._inner.places, strict=False):
             own = 0, self.starts[read]
             if read in turns.passed:
                 move(made["after"], self._source(key), (0, passing), read)
@@ -254,8 +257,8 @@ class HeldTurns:
                 passing += turns.sizes[read]
             elif self._source(key) != own:
                 move(direct, self._source(key), own, read)
-            if place is not None:
-                move(made["last"], own, place, read)
+            if destination is not None:
+                move(made["last"], own, destination, read)
         made["after"] += [*direct, *late]
         if not self._inner.words:
             made["before"] += [(0, h.word_at("total"), 0, h.word_at("kept"), 8, 0, 0) for h in self.within]
@@ -272,6 +275,7 @@ class HeldTurns:
 
 
 def _spec(engine: Engine) -> KernelSpec:
+    """The spec of the kernel that runs the turns."""
     return KernelSpec("turns", engine.isa.name, 0, 0, 0, "", "bytes", False)
 
 
@@ -283,18 +287,18 @@ class Part(Operation):
     def __init__(self, block: Operand, operand: Operand, start: int) -> None:
         self.operands, self.start = (block, operand), start
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         raise AssertionError("a view")
 
 
-class TurnsOperation(Operation):
+class LoopOperation(Operation):
     """Computes a node with graphs: its only result, or a block of bytes with all results one after another; `outputs`
     are the parts of this block. branches: one for each graph; the places of their results are indices into `made`."""
 
     gaps = False
 
     def __init__(
-        self, engine: Engine, branches: Sequence[InnerTurns], operands: Sequence[Operand], made: Sequence[Operand]
+        self, engine: Engine, branches: Sequence[LoopCall], operands: Sequence[Operand], made: Sequence[Operand]
     ) -> None:
         if len(operands) >= _OPERANDS or not made:
             raise Declined("many operands, or no result")
@@ -308,9 +312,10 @@ class TurnsOperation(Operation):
 
     @property
     def outputs(self) -> list[Part]:
+        """The outputs, as parts of one block of memory."""
         return [Part(self.result, form, start) for form, start in zip(self.made, self.starts, strict=True)]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+    def _plan_calls(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, names = self.engine, [f"operand{n}*" for n in range(len(self.operands))]
         made = []
         for branch in self.branches:

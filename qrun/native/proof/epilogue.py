@@ -88,6 +88,7 @@ class Proven:
     why: np.ndarray[Any, np.dtype[np.int8]]
 
     def part(self, channels: slice | Ints) -> Proven:
+        """The proofs of some channels."""
         return Proven(*(getattr(self, field.name)[channels] for field in fields(self)))
 
 
@@ -151,6 +152,7 @@ def prove(
 
 
 def _unproven(m: Floats) -> Proven:
+    """Proofs of no form, for multipliers that are not searched."""
     n, plain = len(m), is_plain(m)
     y32, x32, f64 = (np.zeros(n, np.bool_) for _ in range(3))
     why = np.where(plain, 0, _PLAIN).astype(np.int8)
@@ -235,7 +237,7 @@ def bounds_spec(isa: Isa) -> KernelSpec:
     return KernelSpec("bounds", isa.name, BOUND_VECTORS * max(isa.lanes // 2, 2), BOUND_VECTORS, 1, "i32", "i32", False)
 
 
-def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:
+def prove_forms(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:
     """The same as `prove`, with the kernels' cache: uses constants from an earlier search, and keeps those of a new
     one."""
     if len(low) < _FEW or (target.w_scale == target.w_scale[0]).all():
@@ -252,6 +254,7 @@ def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) ->
 
 
 def _decode_guess(body: bytes | None, channels: int) -> Guess | None:
+    """A guess from a cache entry; None if it does not fit the channels."""
     if body is None or len(body) != 8 * channels:
         return None
     values = np.frombuffer(body, np.float32)
@@ -267,5 +270,6 @@ def _key(target: Target, low: Ints, high: Ints, fma: bool) -> str:
 
 @cache
 def _sources() -> str:
+    """A digest of the sources on which proofs depend."""
     native = Path(__file__).parent.parent
     return digest(*(native.joinpath(*name.split("/")).read_bytes() for name in _SOURCES))

@@ -173,14 +173,17 @@ def _products(near: CodeProduct) -> Iterator[Candidate]:
 
 
 def _int_values(left: Floats, right: Floats, scale: float, c: float, fma: bool, rows: slice) -> Floats:
+    """Results of the form "int" before rounding, for some rows of the table."""
     return mul_add((left[rows, None] + right) * scale, c, fma)
 
 
 def _chain_values(left: Floats, right: Floats, fma: bool, rows: slice) -> Floats:
+    """Results of the form "fma" before rounding, for some rows of the table."""
     return mul_add(np.broadcast_to(left[rows], (len(left[rows]), len(right))), right, fma)
 
 
 def _double_values(left: Floats, right: Floats, snap: float, rows: slice) -> Floats:
+    """Results of the form "f64", rounded, for some rows of the table."""
     total = left[rows, None] + right
     total += snap
     total += _INTEGERS - snap
@@ -188,6 +191,7 @@ def _double_values(left: Floats, right: Floats, snap: float, rows: slice) -> Flo
 
 
 def _product_values(left: Floats, right: Floats, factor: float, c: float, rows: slice) -> Floats:
+    """Results of the form "mul" before rounding, for some rows of the table."""
     return _single(_single(left[rows] * right * factor) + c)
 
 
@@ -205,12 +209,14 @@ def agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Boo
 
 
 def mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
+    """product + addend in float32: rounded once if `fma`, else twice."""
     if np.ndim(addend) == 0 and addend == 0:
         return _single(product)
     return fused_add(product, addend) if fma else _single(_single(product) + addend)
 
 
 def _single(values: Any) -> Floats:
+    """Rounded to float32, as float64."""
     return np.asarray(values).astype(np.float32).astype(np.float64)
 
 
@@ -227,6 +233,7 @@ def move_by_ulps(value: Any, ulps: int) -> Singles:
 
 
 def _bits(value: float) -> int:
+    """The bits of a float32 as an int."""
     return int(np.float32(value).view(np.int32))
 
 
@@ -238,6 +245,7 @@ class Expected:
     offsets: Floats
 
     def rows(self, chosen: Ints) -> Expected:
+        """The expected lines of some tables."""
         return Expected(self.slopes[chosen], self.offsets[chosen])
 
 
@@ -304,6 +312,7 @@ def _candidates(
 
 
 def _slope_products(slopes: Singles) -> Floats:
+    """Each slope times each of the 256 codes, in float64."""
     return np.asarray(slopes.astype(np.float64)[:, None] * CODES)
 
 

@@ -49,10 +49,12 @@ class Folded:
 
     @property
     def centred(self) -> Centred:
+        """The weights with their zero points subtracted."""
         return self.weights.array
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The weights' shape."""
         return self.weights.shape
 
     @memoize
@@ -219,10 +221,10 @@ def _largest_sums(values: Int8s) -> tuple[Words, Words, Words, Words]:
     pairs = values.view(np.uint16)
     low, high = pairs & 0xFF, pairs >> 8
     larger, sums = np.maximum(low, high), low + high
-    return larger.max(axis=0), sums.max(axis=0), _both(larger), _both(sums)
+    return larger.max(axis=0), sums.max(axis=0), _largest_pair_sums(larger), _largest_pair_sums(sums)
 
 
-def _both(pairs: Words) -> Words:
+def _largest_pair_sums(pairs: Words) -> Words:
     """The largest sums of a lane's two pairs. One word has the first pairs of two lanes, the next word the second
     pairs."""
     words = pairs.view(np.uint32)

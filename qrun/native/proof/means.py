@@ -131,21 +131,25 @@ class _Class:
             return next(((a, b) for a, b in self._pairs() if self._agrees(sums * a * b)), None)
 
     def f64(self) -> np.float64 | None:
+        """The float64 multiplier, if it gives all codes exactly; else None."""
         with np.errstate(all="ignore"):
             m = np.float64(self.multiplier)
             return m if self._agrees(self.sums * m) else None
 
     def q64(self) -> np.float64 | None:
+        """The divisor, if scale and division in float64 give all codes exactly; else None."""
         with np.errstate(all="ignore"):
             return self.den if self._agrees(self.sums * self.scale / self.den) else None
 
     def _agrees(self, value: Array) -> bool:
+        """Whether values round to the exact codes of all sums."""
         inside: Bools = np.abs(value) < _INSIDE
         return bool(inside.all()) and bool(
             (np.clip(np.rint(value).astype(np.int64) + self.zero, *self.limits) == self.codes).all()
         )
 
     def _pairs(self) -> Iterator[tuple[np.float32, np.float32]]:
+        """Pairs of float32 factors whose product is near the multiplier, most promising first."""
         m, one = np.float32(self.multiplier), np.float32(1)
         if not np.isfinite(self.multiplier) or abs(m) < np.finfo(np.float32).tiny:
             return

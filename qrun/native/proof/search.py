@@ -74,6 +74,7 @@ class Steps:
     plain: Bools
 
     def part(self, channels: slice) -> Steps:
+        """The steps of some channels."""
         names = ("steps", "mirrored", "multiplier", "plain")
         return Steps(*(getattr(self, name)[channels] for name in names))
 
@@ -234,6 +235,7 @@ class Search:
         return np.stack([np.where(reach, low, 0).max(axis=1), np.where(reach, high, np.inf).min(axis=1)])
 
     def steps(self, rows: Ints) -> Floats:
+        """The sums at which the code changes, for some channels."""
         x, w, y = self.scales
         return plain_steps(x, w[rows], y, self._want)
 
@@ -243,7 +245,7 @@ class Search:
         # where a times a reachable step, or one below it, is exact, and only the product by b is rounded
         whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
         exact = whole & (a * self.far[rows] < SINGLE) & self.fma
-        sure = exact & self._between(rows, a.astype(np.float64) * b.astype(np.float64))
+        sure = exact & self._steps_agree(rows, a.astype(np.float64) * b.astype(np.float64))
         left = np.flatnonzero(good & ~sure)
         good[left] = self.near[rows[left]] | ~exact[left]
         left = left[good[left]]
@@ -271,6 +273,7 @@ class Search:
         return _in_parts(self._has_ties, rows)
 
     def _has_ties(self, rows: Ints) -> Bools:
+        """Whether a sum is halfway between two codes, for each channel."""
         steps, near = self.steps(rows), np.zeros((len(rows), STEPS), np.bool_)
         for below in (0, 1):
             product = (steps - below) * self.m[rows, None]
@@ -306,14 +309,14 @@ class Search:
         if len(rows):
             quotients = (self.m[rows, None] / factors).astype(np.float32)
             products = quotients.astype(np.float64) * factors
-            likely = self._between(rows[:, None], products) & (factors * self.far[rows, None] < SINGLE)
+            likely = self._steps_agree(rows[:, None], products) & (factors * self.far[rows, None] < SINGLE)
             yield from _picks(found, rows, factors, quotients, likely)
 
     def _trials(self, found: Singles, rows: Ints) -> Iterator[tuple[Ints, Singles, Singles]]:
         """Pairs (trial, m / trial) that agree at the accumulators where candidates fail most often."""
         if not len(rows):
             return
-        points, reached, want = self._tightest(rows)
+        points, reached, want = self._tightest_sums(rows)
         size = max(1, _BATCH // len(rows))
         for start in range(0, len(_TRIALS), size):
             left = np.flatnonzero(found[rows] == 0)
@@ -326,18 +329,21 @@ class Search:
             likely = ((results >= want[left, None]) == reached[left, None]).all(axis=2)
             yield from _picks(found, rows[left], factors, quotients, likely)
 
-    def _between(self, rows: Ints, product: Floats) -> Bools:
+    def _steps_agree(self, rows: Ints, product: Floats) -> Bools:
         """Whether multiplying by `product`, a real number, steps where the exact function does."""
         return _inside(self._bounds[:, rows], 1 / product)
 
     def _reach(self, rows: Ints) -> Bools:
+        """Which steps the sums of each channel can reach."""
         columns = np.arange(STEPS)
         return np.asarray((columns >= self.begin[rows, None]) & (columns < self.end[rows, None]))
 
     def _ends(self, rows: Ints) -> Floats:
+        """The least and the greatest sum of each channel."""
         return np.stack([self.low[rows], self.high[rows]], axis=1).astype(np.float64)
 
     def _product(self, p: Floats, b: Floats) -> Floats:
+        """The rounded p * b, in one float32 operation or fused."""
         return np.asarray(np.rint(p * b if self.fma else _single(p * b)))
 
     def _ends_agree(self, rows: Ints, a: Singles, b: Singles, ends: Floats) -> Bools:
@@ -348,21 +354,24 @@ class Search:
         return np.asarray(inside & self._at_ends(rows, self._product(edge, second)))
 
     def _at_ends(self, rows: Ints, results: Floats) -> Bools:
+        """Whether the results at the least and greatest sums are the exact codes."""
         bottom = self.want[0] - 1
         exact = np.stack([self.begin[rows], self.end[rows]], axis=1) + bottom
         return np.asarray((np.minimum(np.maximum(results, bottom), bottom + STEPS) == exact).all(axis=1))
 
     def _agrees(self, rows: Ints, a: Singles, b: Singles) -> Bools:
+        """Whether multipliers a, then b, in float32 give the exact codes at every step."""
         first, second = a.astype(np.float64)[:, None], b.astype(np.float64)[:, None]
         steps = self.steps(rows)
         at, below = (self._product(_single((steps - i) * first), second) for i in (0, 1))
         return self._at_steps(rows, at, below)
 
     def _agrees_in_float64(self, rows: Ints) -> Bools:
+        """Whether the float64 multiplier gives the exact codes at every step."""
         m, steps = self.m[rows, None], self.steps(rows)
         return self._at_steps(rows, np.rint(steps * m), np.rint((steps - 1) * m))
 
-    def _tightest(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
+    def _tightest_sums(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
         """For each of `rows`: the accumulators [n, _TIGHTEST] where candidates fail most often; whether each is a step,
         or else one below a step; and the rounded product at that step."""
         steps, reach = self.steps(rows), self._reach(rows)
@@ -400,6 +409,7 @@ def numpy_bounds(inverse: Floats, halves: Floats, weights: Floats) -> Floats:
 
 
 def _inside(bounds: Floats, inverse: Floats) -> Bools:
+    """Whether an inverse lies within bounds, with a margin for rounding."""
     margin = inverse * 2.0**-48 + 2.0**-47
     return np.asarray((bounds[0] < inverse - margin) & (inverse + margin < bounds[1]))
 
@@ -425,4 +435,5 @@ def _in_parts(check: Callable[..., Bools], *arrays: np.ndarray[Any, Any]) -> Boo
 
 
 def _single(values: Any) -> Floats:
+    """Rounded to float32, as float64."""
     return np.asarray(values).astype(np.float32).astype(np.float64)

@@ -55,6 +55,7 @@ def view_kernel(site: LoweringContext) -> NativeKernel:
 
 
 def slice_kernel(site: LoweringContext, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
+    """The native kernel of a slice; `cuts` makes one Python slice per axis."""
     from qrun.native.kernels.copy import slice_copy
 
     def operation(x: Array, y: Array) -> Operation:
@@ -92,4 +93,5 @@ def try_orders(of: Callable[[Order], Tried]) -> Tried:
 
 
 def order_of(x: Array) -> Order:
+    """ "any" order of memory for tensors with few axes, else "plain"."""
     return "any" if x.ndim <= AXES else "plain"

@@ -24,7 +24,7 @@ from qrun.ops.lowering.kernel import (
     NativeKernel,
     OfShapes,
     Stage,
-    declined,
+    decline_error,
     elementwise_of,
     kernel_of,
     require_type,
@@ -55,7 +55,7 @@ def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Se
     _call_reference(site, np.empty(0, x.dtype))
     site.require_constants()
     if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
-        raise declined(f"no native kernel for {type_name(x.dtype)}")
+        raise decline_error(f"no native kernel for {type_name(x.dtype)}")
     return kernel_of(site, elementwise_of(site, name, x, constants=constants()), (0,), ALWAYS)
 
 
@@ -92,7 +92,7 @@ def standardize_kernel(site: LoweringContext, axis: int, weights: Sequence[Array
     x = _rows(site)
     inner = x.shape[axis:]
     if any(size != 1 for w in weights for size in w.shape[: -len(inner)]):
-        raise declined("its scale differs from row to row")
+        raise decline_error("its scale differs from row to row")
     rows = [w.reshape(w.shape[-len(inner) :]) for w in weights]
     scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
     operation = LayerNorm(site.engine, x.shape, scale, bias[0] if bias else None, epsilon)
@@ -110,13 +110,13 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
     inner, wanted = x.shape[axis:], inverse_type is not None and site.ctx.wants(1)
     site.require_constants()
     if scale.dtype != FLOAT:
-        raise declined("a scale that is not float32")
+        raise decline_error("a scale that is not float32")
     if any(size != 1 for size in scale.shape[: -len(inner)]):
-        raise declined("its scale differs from row to row")
+        raise decline_error("its scale differs from row to row")
     if not epsilon >= 0:
-        raise declined("epsilon is negative")
+        raise decline_error("epsilon is negative")
     if wanted and (inverse_type != FLOAT or site.narrow):
-        raise declined("its inverse root is asked for, in another type")
+        raise decline_error("its inverse root is asked for, in another type")
 
     weight = np.ascontiguousarray(np.broadcast_to(scale.reshape(scale.shape[-len(inner) :]), inner)).reshape(-1)
     norm = RmsNorm(site.engine, x.shape, weight, epsilon)
@@ -144,11 +144,11 @@ def reduction_kernel(site: LoweringContext, kind: str, axes: Sequence[int], y_sh
     if not whole:
         x = _rows(site)
         if kind not in FLOAT_KINDS:
-            raise declined("no native products of so many float32")
+            raise decline_error("no native products of so many float32")
     if not x.size:
-        raise declined("no elements")
+        raise decline_error("no elements")
     if not axes:
-        raise declined("over no axes")
+        raise decline_error("over no axes")
     length = math.prod(x.shape[axis] for axis in axes)
     if length == 1 and kind in _OF_ONE:
         return _of_single_elements(site, kind, x, y_shape)
@@ -182,10 +182,11 @@ def _of_single_elements(site: LoweringContext, kind: str, x: Array, y_shape: Seq
 
 
 def _rows(site: LoweringContext) -> Array:
+    """The first input, float32 and with elements. Raises Declined."""
     x = site.inputs[0]
     require_type(x.dtype == FLOAT, x.dtype)
     if not x.size:
-        raise declined("no elements")
+        raise decline_error("no elements")
     return np.asarray(x)
 
 

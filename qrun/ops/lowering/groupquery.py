@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.ops._body import node
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, Shape
-from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, decline_error, staged_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
@@ -53,6 +53,7 @@ class GroupQuery:
 
     @property
     def kept(self) -> int:
+        """The places of the cache that a run keeps."""
         return self.total - self.places
 
     @property
@@ -90,13 +91,13 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
     not fit; the reference kernel then reports the error.
     """
     if 0 in (form.batch, form.places, form.size):
-        raise declined("no elements")
+        raise decline_error("no elements")
     if not 0 <= form.kept <= (form.past[2] if form.past else 0):
-        raise declined("its cache has not so many places")
+        raise decline_error("its cache has not so many places")
     if form.ragged and form.bias:
-        raise declined("attention_bias is given for sequences that may have different places")
+        raise decline_error("attention_bias is given for sequences that may have different places")
     if form.angles and form.total > form.angles[0]:
-        raise declined("there are places without angles")
+        raise decline_error("there are places without angles")
     stages = [*_cache_stages(site, form), *_attention_stages(site, form), *_outputs(site, form)]
     return staged_kernel(site, stages, [stage.operation for stage in stages if not stage.operation.view], ALWAYS)
 
@@ -182,7 +183,7 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
     matrix = (form.size, form.total) if turned else (form.total, form.size)
     places = (0, 1, -1, -2) if turned else (0, 1, -2, -1)
     counts = (*lead, form.total, form.size)
-    moves = [Move(n, axis, 1, place, 1) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
+    moves = [Move(n, axis, 1, target, 1) for axis, (n, target) in enumerate(zip(counts, places, strict=True))]
     operands = Operand((*lead, form.room, form.size), FLOAT), Operand((*lead, *ones, *matrix), FLOAT)
     return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
 
@@ -227,6 +228,7 @@ def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
 
 
 def _reference(op_type: str) -> Callable[[Array], Array]:
+    """The reference kernel of an operator with one input."""
     return lambda x: np.asarray(node(op_type, [x], Context()))
 
 
@@ -242,9 +244,11 @@ def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
         merged = view(site.engine, shape, y, FLOAT)
     else:
         places = ((0, 1), (2, form.each * form.size), (2, form.size), (1, 1), (2, 1))
-        moves = [Move(n, axis, 1, *place) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
+        moves = [Move(n, axis, 1, *target) for axis, (n, target) in enumerate(zip(counts, places, strict=True))]
         merged = Copy(site.engine, (Operand(shape, FLOAT), Operand(y, FLOAT)), ("plain", "plain"), moves)
     cache = (form.batch, form.groups, form.room, form.size)
     whole = view(site.engine, cache, cache, FLOAT)
-    presents = [Stage(whole, (name,), place) for place, name in ((1, "keys"), (2, "values")) if site.ctx.wants(place)]
+    presents = [
+        Stage(whole, (name,), target) for target, name in ((1, "keys"), (2, "values")) if site.ctx.wants(target)
+    ]
     return [Stage(merged, ("mixed",), 0), *presents]

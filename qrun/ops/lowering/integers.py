@@ -21,7 +21,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     kernel_of,
     require_shape,
     require_type,
@@ -55,7 +55,7 @@ def plan_conv(
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     if group > _GROUPS and not (channels == group and w.shape[1] == 1):
-        raise declined(f"more than {_GROUPS} groups")
+        raise decline_error(f"more than {_GROUPS} groups")
     site.afford(planning_bytes(w.shape, group, int(np.prod(win.out, dtype=np.int64)), site.engine.isa.lanes))
     x_zero = np.zeros((), x.dtype) if zeros[0] is None else zeros[0]
     conv = Conv(
@@ -98,9 +98,9 @@ def gemm_kernel(
     from qrun.native.kernels.conv import Gemm
 
     if b.ndim != 2:
-        raise declined("the constant operand is not a matrix")
+        raise decline_error("the constant operand is not a matrix")
     if zeros[0] is not None and zeros[0].ndim:
-        raise declined("the zero point of the first operand is per row")
+        raise decline_error("the zero point of the first operand is per row")
     rows, columns = int(np.prod(a.shape[:-1], dtype=np.int64)), b.shape[1]
     site.afford(rows * 36 + b.size * 16 + columns * 8192)
     site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
@@ -120,15 +120,16 @@ def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale
 
     out = CODES.get(y_zero.dtype)
     if out is None:
-        raise declined(f"no native {type_name(y_zero.dtype)} results")
+        raise decline_error(f"no native {type_name(y_zero.dtype)} results")
     if site.ctx.arith == "onnx-ref":
-        raise declined("no native kernels for onnx-ref arithmetic")
+        raise decline_error("no native kernels for onnx-ref arithmetic")
     if x_scale.ndim:
-        raise declined("the scale of the first operand is per row")
+        raise decline_error("the scale of the first operand is per row")
     return Target(_number(x_scale), w_scale.reshape(-1), _number(y_scale), out, int(y_zero), site.ctx.arith)
 
 
 def _number(scale: Array) -> np.float32:
+    """A float32 scale as a number. Raises Declined for other types."""
     require_type(scale.dtype == np.float32, scale.dtype, "{} scales")
     return np.float32(scale)
 
@@ -143,6 +144,7 @@ def completeness(may_wrap: bool, target: Target | None) -> Complete:
 
 
 def _is_finite(target: Target) -> bool:
+    """Whether all multipliers of a target are finite."""
     dtype = np.float32 if target.arith == "ort" else np.float64
     with np.errstate(all="ignore"):
         m = np.asarray(target.x_scale, dtype) * target.w_scale.astype(dtype) / np.asarray(target.y_scale, dtype)
@@ -161,11 +163,12 @@ class Given:
     operand: Operand
 
     @classmethod
-    def input(cls, site: LoweringContext, place: int) -> Given:
+    def input(cls, site: LoweringContext, index: int) -> Given:
+        """The operand of a node's input."""
         from qrun.native.machine.operation import Operand
 
-        array = site.inputs[place]
-        return cls(place, Operand(array.shape, array.dtype))
+        array = site.inputs[index]
+        return cls(index, Operand(array.shape, array.dtype))
 
 
 class DynamicProduct:
@@ -186,7 +189,7 @@ class DynamicProduct:
         addend: Array | None = None,
     ) -> None:
         if a.dtype not in EIGHT or b.dtype not in EIGHT:
-            raise declined(f"no native {type_name(a.dtype if b.dtype in EIGHT else b.dtype)} products")
+            raise decline_error(f"no native {type_name(a.dtype if b.dtype in EIGHT else b.dtype)} products")
         self.site, self.a, self.b, self.places, self.turned, self.addend = site, a, b, places, turned, addend
         left, self.right = a[None, :] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
         lead = broadcast_shapes(left.shape[:-2], self.right.shape[:-2])
@@ -195,7 +198,7 @@ class DynamicProduct:
         nothing = np.broadcast_to(np.int32(0), (*lead, left.shape[-2], self.n))
         self.shape = matmul_shape(nothing, a, b).shape
         if not self.k * self.n * self.rows:
-            raise declined("an empty product")
+            raise decline_error("an empty product")
 
     @property
     def weighted(self) -> bool:
@@ -204,6 +207,7 @@ class DynamicProduct:
         return self.site.fixed[right] and self.site.fixed[zero] and self.right.ndim == 2
 
     def _weights_zero(self) -> Array | None:
+        """The weights' zero point as a vector; None if there is none."""
         zero = self.site.inputs[self.places[3]]
         return None if zero is None else zero.reshape(-1)
 
@@ -222,13 +226,13 @@ class DynamicProduct:
             return low, high
         return low + int(self.addend.min()), high + int(self.addend.max())
 
-    def _span(self, codes: Array, place: int | Given) -> tuple[int, int]:
+    def _span(self, codes: Array, source: int | Given) -> tuple[int, int]:
         """The least and the greatest difference of a code and its zero point."""
         info = np.iinfo(codes.dtype)
         low = high = np.array(0)
-        if isinstance(place, Given) or not self.site.fixed[place]:
+        if isinstance(source, Given) or not self.site.fixed[source]:
             low, high = np.array(info.min), np.array(info.max)
-        elif (zero := self.site.inputs[place]) is not None:
+        elif (zero := self.site.inputs[source]) is not None:
             low, high = zero.min(), zero.max()
         return int(info.min) - int(high), int(info.max) - int(low)
 
@@ -263,18 +267,18 @@ class DynamicProduct:
         )
         return [*before, *made], shown
 
-    def _zero(self, place: int | Given) -> int | Given:
+    def _zero(self, source: int | Given) -> int | Given:
         """A zero point of one value: a number, or a value of the run. Raises Declined for several values."""
-        if isinstance(place, Given):
-            return place
-        zero = self.site.inputs[place]
+        if isinstance(source, Given):
+            return source
+        zero = self.site.inputs[source]
         if zero is None:
             return 0
-        if self.site.fixed[place] and (zero == zero.reshape(-1)[0]).all():
+        if self.site.fixed[source] and (zero == zero.reshape(-1)[0]).all():
             return int(zero.reshape(-1)[0])
         if zero.size != 1:
-            raise declined(f"{self.site.names[place]} has several values")
-        return Given.input(self.site, place)
+            raise decline_error(f"{self.site.names[source]} has several values")
+        return Given.input(self.site, source)
 
     def _with_weights(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
         """As `stages`, for constant weights, which are packed once."""
@@ -310,7 +314,7 @@ class DynamicProduct:
         from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
         from qrun.native.machine.operation import Operand
 
-        site, zeros = self.site, [self._zero(place) for place in self.places[2:]]
+        site, zeros = self.site, [self._zero(index) for index in self.places[2:]]
         site.afford(self.rows * 8 + self.n * matrices * 8192)
         results, low, high, wraps = Results(None, None), *self.bounds(), self.wraps
         if target is not None:
@@ -337,6 +341,7 @@ class DynamicProduct:
 
 
 def _may_wrap(low: int, high: int) -> bool:
+    """Whether sums between these bounds may leave int32."""
     return low < -LIMIT or high >= LIMIT
 
 
@@ -392,13 +397,13 @@ def scaled_stages(
     return [*stages, Stage(factors, given, "factors"), Stage(scaled, ("sums", "factors"))], (shown, scaled)
 
 
-def _parameter(product: DynamicProduct, place: int) -> Array | Given:
-    """The float32 parameter at this place, of one element or one per column."""
+def _parameter(product: DynamicProduct, index: int) -> Array | Given:
+    """The float32 parameter that is input number `index`: one element, or one per column. Raises Declined."""
     site = product.site
-    array = site.inputs[place]
+    array = site.inputs[index]
     if array.size not in (1, product.n):
-        raise declined(f"{site.names[place]} differs from matrix to matrix")
-    return array if site.fixed[place] else Given.input(site, place)
+        raise decline_error(f"{site.names[index]} differs from matrix to matrix")
+    return array if site.fixed[index] else Given.input(site, index)
 
 
 def quantize_stages(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
@@ -407,7 +412,7 @@ def quantize_stages(engine: Engine, x: Array, outputs: tuple[int | str, int | st
     from qrun.native.kernels.quantize import Parameters, Quantized, Range
 
     if not x.size:
-        raise declined("an empty tensor")
+        raise decline_error("an empty tensor")
     codes, scale, zero = outputs
     ranges = Range(engine, x.shape)
     told = {"scale": scale, "zero": zero, "parameters": "parameters"}
@@ -425,10 +430,10 @@ def plain_scales(site: LoweringContext, *places: int) -> Callable[[Inputs], bool
 
     def plain(inputs: Inputs) -> bool:
         probe = Context()
-        for place in places:
-            scale = inputs[place] if place < len(inputs) else None
+        for index in places:
+            scale = inputs[index] if index < len(inputs) else None
             if scale is not None:
-                note_scale(probe, scale, names[place])
+                note_scale(probe, scale, names[index])
         return not probe.observations
 
     return plain

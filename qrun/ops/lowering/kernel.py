@@ -82,7 +82,7 @@ class NativeKernel:
             return inputs
         places = {value for stage in self.stages for value in stage.inputs}
         every = not isinstance(self.run, StagesRun)
-        return [hold(part) if every or place in places else part for place, part in enumerate(inputs)]
+        return [hold(part) if every or index in places else part for index, part in enumerate(inputs)]
 
     @property
     def sections(self) -> tuple[NativeSection, ...]:
@@ -120,20 +120,20 @@ class LoweringContext:
 
     def require_constants(self) -> None:
         """Raise Declined unless all inputs but the first are constant."""
-        for place in range(1, len(self.fixed)):
-            self.require_constant(place)
+        for index in range(1, len(self.fixed)):
+            self.require_constant(index)
 
-    def require_constant(self, place: int) -> None:
-        """Raise Declined unless input number `place` is constant."""
-        if not self.fixed[place]:
-            raise declined(f"{self.names[place]} is not constant")
+    def require_constant(self, index: int) -> None:
+        """Raise Declined unless input number `index` is constant."""
+        if not self.fixed[index]:
+            raise decline_error(f"{self.names[index]} is not constant")
 
     def afford(self, nbytes: int) -> None:
         """Raise Declined if the run must not take this much memory."""
         try:
             self.ctx.claim((nbytes,), 1, "native kernel")
         except MemoryLimitError:
-            raise declined("its tables need more memory than is allowed") from None
+            raise decline_error("its tables need more memory than is allowed") from None
 
 
 class _Lowering:
@@ -192,8 +192,9 @@ class StagesRun:
         return self._outputs({stage.output: self.engine.room(stage.operation)[1] for stage in shown})
 
     def _outputs(self, made: Mapping[int | str, Array]) -> Any:
+        """The node's outputs: one array or a tuple; outputs not asked for are placeholders."""
         count = 1 + max(stage.output for stage in self.stages if isinstance(stage.output, int))
-        return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
+        return made[0] if count == 1 else tuple(made.get(index, _NOT_MADE) for index in range(count))
 
 
 def with_sizes_of(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
@@ -216,6 +217,7 @@ def with_sizes_of(own: NativeKernel, other: NativeKernel) -> NativeKernel | None
 
 
 def _must_reach(operation: Operation) -> None:
+    """Raise if the operation's calls do not write their whole result."""
     from qrun.native.machine.operation import must_reach, size
 
     must_reach(operation.tight, size(operation.result.shape) * operation.result.dtype.itemsize)
@@ -259,7 +261,8 @@ def elementwise_of(site: LoweringContext, name: str, *arrays: Array, constants: 
     return Elementwise(site.engine, name, [operand(x) for x in arrays], constants)
 
 
-def declined(reason: str) -> Exception:
+def decline_error(reason: str) -> Exception:
+    """The exception that says why there is no native kernel."""
     return Declined(reason)
 
 
@@ -267,7 +270,7 @@ def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") 
     """Raise Declined unless `fits`. what: completes the reason "no native ...", as in ``pools of {}``, where {} stands
     for the type."""
     if not fits:
-        raise declined(f"no native {what.format(type_name(dtype))}")
+        raise decline_error(f"no native {what.format(type_name(dtype))}")
 
 
 def require_copied(dtype: np.dtype[Any]) -> None:
@@ -280,7 +283,7 @@ def require_copied(dtype: np.dtype[Any]) -> None:
 def require_shape(made: Sequence[int], expected: Sequence[int]) -> None:
     """Raise Declined if the engine's result has another shape than the reference kernel's."""
     if tuple(made) != tuple(expected):
-        raise declined("its output shape is an unusual one")
+        raise decline_error("its output shape is an unusual one")
 
 
 def quiet(site: LoweringContext) -> Context:
@@ -293,7 +296,7 @@ def transposed_kernel(
 ) -> NativeKernel:
     """The one-stage kernel on these operands, some of which are transposed first. turns: their permutations."""
     return kernel_after(
-        site, kernel, operands, {place: transpose_stage(site, place, perm) for place, perm in turns.items()}
+        site, kernel, operands, {index: transpose_stage(site, index, perm) for index, perm in turns.items()}
     )
 
 
@@ -301,8 +304,8 @@ def kernel_after(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], before: Mapping[int, Stage]
 ) -> NativeKernel:
     """The one-stage kernel on these operands, some of which come from stages. before: these stages, by place."""
-    names: dict[int, int | str] = {place: stage.output for place, stage in before.items()}
-    last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
+    names: dict[int, int | str] = {index: stage.output for index, stage in before.items()}
+    last = replace(kernel.stages[0], inputs=tuple(names.get(index, index) for index in operands))
     return staged_kernel(site, [*before.values(), last], [last.operation], kernel.complete)
 
 
@@ -317,9 +320,9 @@ def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[in
     return staged_kernel(site, stages, [stage.operation], kernel.complete)
 
 
-def transpose_stage(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
+def transpose_stage(site: LoweringContext, index: int, perm: Sequence[int] = (1, 0)) -> Stage:
     """The stage that transposes the input of this number, which is a matrix unless `perm` is given."""
     from qrun.native.kernels.copy import transpose_copy
 
-    x = site.inputs[place]
-    return Stage(transpose_copy(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")
+    x = site.inputs[index]
+    return Stage(transpose_copy(site.engine, x.shape, x.dtype, perm), (index,), f"turned {index}")

@@ -22,7 +22,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     kernel_of,
     quiet,
     require_copied,
@@ -48,10 +48,10 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
     site.require_constants()
     require_copied(x.dtype)
     if len(parts) > _PARTS:
-        raise declined(f"more than {_PARTS} parts")
+        raise decline_error(f"more than {_PARTS} parts")
     stages, first = [], 0
-    for place, part in enumerate(parts):
-        if site.ctx.wants(place):
+    for index, part in enumerate(parts):
+        if site.ctx.wants(index):
             starts = [first if a == axis and part.shape[axis] else 0 for a in range(x.ndim)]
 
             def cut(order: Order, starts: Sequence[int] = starts, part: Array = part) -> Copy:
@@ -59,7 +59,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
 
             whole = part.shape == x.shape
             made = view(site.engine, x.shape, x.shape, x.dtype) if whole else _possible(cut)
-            stages.append(Stage(made, (0,), place))
+            stages.append(Stage(made, (0,), index))
         first += part.shape[axis]
     return by_reference(site, stages)
 
@@ -103,11 +103,11 @@ def take_kernel(site: LoweringContext) -> NativeKernel:
 
     site.require_constants()
     if site.fixed[0]:
-        raise declined("all it reads is known before the run")
+        raise decline_error("all it reads is known before the run")
 
     def operation(x: Array, y: Array) -> Operation:
         if x.size + y.size > _NUMBERED:
-            raise declined("its elements are too many to be numbered")
+            raise decline_error("its elements are too many to be numbered")
         site.afford(4 * (x.size + y.size) * 8)
         numbers = np.arange(x.size).reshape(x.shape)
         places = np.asarray(site.reference((numbers, *site.inputs[1:]), replace(quiet(site), claims=None)))
@@ -122,10 +122,10 @@ def named_elements(site: LoweringContext) -> NamedRows:
     fewer indices than elements along another axis."""
 
     data, indices = site.inputs[:2]
-    place = axis_in(site.attributes["axis"], data.ndim)
-    before, (length, *after) = data.shape[:place], data.shape[place:]
-    if indices.shape != (*before, *indices.shape[place : place + 1], *after):
-        raise declined("its indices are not as many as data along the other axes")
+    dim = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:dim], data.shape[dim:]
+    if indices.shape != (*before, *indices.shape[dim : dim + 1], *after):
+        raise decline_error("its indices are not as many as data along the other axes")
     return NamedRows((length,), math.prod(before), True, math.prod(after), 1)
 
 
@@ -135,7 +135,7 @@ def gather_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[in
 
     data, indices = site.inputs[:2]
     if site.fixed[0] and site.fixed[1]:
-        raise declined("all it reads is known before the run")
+        raise decline_error("all it reads is known before the run")
     shapes = data.shape, indices.shape
     operation = Gathered(site.engine, data.dtype, indices.dtype, shapes, places, tuple(y_shape))
     return kernel_of(site, operation, (0, 1), ALWAYS)

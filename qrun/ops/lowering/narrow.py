@@ -26,7 +26,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     staged_kernel,
 )
 
@@ -54,7 +54,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
     rounds = FLOAT not in results
     ctx = replace(site.ctx, claims=[], observations=[])
     try:
-        kernel = lowering(_wide(site, ctx, dtype, rounds))
+        kernel = lowering(_float32_site(site, ctx, dtype, rounds))
     except QrunError:
         return lowering(site)
     operations = [stage.operation.with_narrow_results(dtype) if rounds else stage.operation for stage in kernel.stages]
@@ -65,7 +65,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
     if site.ctx.claims is not None:
         site.ctx.claims.extend(ctx.claims or ())
     shown = [stage.operation for stage in made] if kernel.shown else []
-    return staged_kernel(site, _between(site, dtype, made, rounds), shown, kernel.complete)
+    return staged_kernel(site, _with_conversions(site, dtype, made, rounds), shown, kernel.complete)
 
 
 def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
@@ -76,23 +76,23 @@ def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKerne
     x = site.inputs[0]
     exact = (FLOAT, *NARROW, *map(np.dtype, (np.int16, np.uint16, np.int8, np.uint8, np.bool_)))
     if x.dtype not in exact and not (dtype == np.float16 and x.dtype in (np.int32, np.int64)):
-        raise declined(f"{type_name(x.dtype)} to {type_name(dtype)}")
+        raise decline_error(f"{type_name(x.dtype)} to {type_name(dtype)}")
     wide = Elementwise(site.engine, "cast", [Operand(x.shape, x.dtype)])
     packed = Elementwise(site.engine, f"to_{_SHORT[dtype.name]}", [wide.result])
     stages = [Stage(wide.with_narrow_results(dtype), (0,), "rounded"), Stage(packed, ("rounded",))]
     return staged_kernel(site, stages, [packed], ALWAYS)
 
 
-def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: bool) -> LoweringContext:
+def _float32_site(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: bool) -> LoweringContext:
     """The node as a float32 node: constants have the same numbers, and inputs of the run are zeros.
     rounds: its results are rounded to the type."""
 
-    def wide(place: int, x: Any) -> Any:
+    def wide(index: int, x: Any) -> Any:
         if x is None or x.dtype != dtype:
             return x
-        if not site.fixed[place]:
+        if not site.fixed[index]:
             return np.broadcast_to(np.zeros((), FLOAT), x.shape)
-        return site.memo.once(("wide", place), lambda: x.astype(FLOAT))
+        return site.memo.once(("wide", index), lambda: x.astype(FLOAT))
 
     def short(x: Any) -> Any:
         return x.astype(dtype) if x is not None and x.dtype == FLOAT else x
@@ -101,11 +101,13 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: boo
         made = site.reference([short(x) for x in inputs], ctx)
         return made.astype(FLOAT) if isinstance(made, np.ndarray) and made.dtype == dtype else made
 
-    inputs = tuple(wide(place, x) for place, x in enumerate(site.inputs))
+    inputs = tuple(wide(index, x) for index, x in enumerate(site.inputs))
     return replace(site, inputs=inputs, ctx=ctx, reference=reference, narrow=dtype if rounds else None)
 
 
-def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage], rounds: bool) -> list[Stage]:
+def _with_conversions(
+    site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage], rounds: bool
+) -> list[Stage]:
     """The stages, preceded by stages that convert their inputs to float32, and followed, if `rounds`, by stages that
     convert their outputs back."""
     from qrun.native.kernels.elementwise import Elementwise
@@ -114,14 +116,14 @@ def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage
     def turned(name: str, operand: Operand) -> Operation:
         return Elementwise(site.engine, name, [operand])
 
-    read = {place for stage in stages for place in stage.inputs if isinstance(place, int)}
+    read = {index for stage in stages for index in stage.inputs if isinstance(index, int)}
     names: dict[int | str, int | str] = {
-        place: f"wide {place}" for place in sorted(read) if getattr(site.inputs[place], "dtype", None) == dtype
+        index: f"wide {index}" for index in sorted(read) if getattr(site.inputs[index], "dtype", None) == dtype
     }
     before = [
-        Stage(turned("cast", Operand(site.inputs[place].shape, dtype)), (place,), name)
-        for place, name in names.items()
-        if isinstance(place, int)
+        Stage(turned("cast", Operand(site.inputs[index].shape, dtype)), (index,), name)
+        for index, name in names.items()
+        if isinstance(index, int)
     ]
     made, after = [], []
     for stage in stages:
@@ -131,7 +133,7 @@ def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage
                 Stage(turned(f"to_{_SHORT[dtype.name]}", Operand(result.shape, FLOAT)), (f"made {output}",), output)
             )
             output = f"made {output}"
-        made.append(replace(stage, inputs=tuple(names.get(place, place) for place in stage.inputs), output=output))
+        made.append(replace(stage, inputs=tuple(names.get(index, index) for index in stage.inputs), output=output))
     return [*before, *made, *after]
 
 

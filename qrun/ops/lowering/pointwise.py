@@ -25,7 +25,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     elementwise_of,
     kernel_of,
     staged_kernel,
@@ -47,17 +47,17 @@ def table_kernel(
     table: Array,
     axis: int | None = None,
     complete: Complete = ALWAYS,
-    place: int = 0,
+    index: int = 0,
     likely: Expected | None = None,
 ) -> NativeKernel:
-    """The kernel of y = table[x], or with a table for each index of `axis`. x is the node's input number `place`.
+    """The kernel of y = table[x], or with a table for each index of `axis`. x is the node's input number `index`.
 
     likely: an estimate of each table as a line (native/proof/fits.py), which is tried first.
     """
     from qrun.native.kernels.point import Point
 
     point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, memo=site.memo, likely=likely)
-    return kernel_of(site, point, (place,), complete)
+    return kernel_of(site, point, (index,), complete)
 
 
 def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel:
@@ -65,7 +65,7 @@ def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel
     that is the result's zero point."""
     x = site.inputs[0]
     if x is None or x.dtype not in EIGHT:
-        raise declined(f"no native kernel for {type_name(x.dtype) if x is not None else 'nothing'}")
+        raise decline_error(f"no native kernel for {type_name(x.dtype) if x is not None else 'nothing'}")
 
     def results() -> tuple[Array, Context]:
         seen = Context(site.ctx.arith, site.ctx.version)
@@ -110,10 +110,10 @@ def binary_kernel(
     a, b = site.inputs[0], site.inputs[3]
     shape = common_shape(op_type, A=a, B=b)
     swap = scalar_side(a.shape, b.shape) == "a"
-    for place in _PARAMETERS:
-        if not site.fixed[place]:
+    for index in _PARAMETERS:
+        if not site.fixed[index]:
             _pairs(site, swap)
-            raise declined(f"{site.names[place]} is not constant")
+            raise decline_error(f"{site.names[index]} is not constant")
     site = replace(site, memo=site.memo.once(("swap", swap), Memo))
     table, seen = site.memo.once("pairs", lambda: _pairs(site, swap))
     site.ctx.claim(shape, 1)
@@ -179,16 +179,16 @@ def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Comp
     from qrun.native.kernels.point import PairLookup, row_shapes
 
     operands = (3, 0) if swap else (0, 3)
-    x, y = (site.inputs[place] for place in operands)
+    x, y = (site.inputs[index] for index in operands)
     about = _estimate(site, near, operands)
     entries = np.ascontiguousarray(table.T if swap else table)
     shapes = row_shapes(x.shape, y.shape)
     pair = PairLookup(site.engine, shapes, entries, x_type=x.dtype, near=about, memo=site.memo)
     stages, read = [], []
-    for place, own, shape in zip(operands, (x.shape, y.shape), shapes, strict=True):
+    for index, own, shape in zip(operands, (x.shape, y.shape), shapes, strict=True):
         if own != shape:
-            stages.append(Stage(broadcast_copy(site.engine, own, x.dtype, shape), (place,), f"repeated {place}"))
-        read.append(place if own == shape else f"repeated {place}")
+            stages.append(Stage(broadcast_copy(site.engine, own, x.dtype, shape), (index,), f"repeated {index}"))
+        read.append(index if own == shape else f"repeated {index}")
     if not stages:
         return kernel_of(site, pair, operands, complete)
     return staged_kernel(site, [*stages, Stage(pair, tuple(read))], (pair,), complete)
@@ -213,9 +213,9 @@ def concat_kernel(
     """The kernel that concatenates the inputs of these numbers, each through its table. complete: each part's check."""
     from qrun.native.kernels.rearrange import Concat
 
-    tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
+    tensors = [x for x in (site.inputs[index] for index in places) if x is not None]
     if len(tensors) > JOINED:
-        raise declined(f"more than {JOINED} inputs")
+        raise decline_error(f"more than {JOINED} inputs")
     types = [x.dtype for x in tensors]
     y_type = types[0] if tables[0] is None else tables[0].dtype
     operation = Concat(site.engine, [x.shape for x in tensors], axis, tables, x_types=types, y_type=y_type)
@@ -237,12 +237,12 @@ def quantize_kernel(
 
     if x.dtype != FLOAT or scale.dtype != FLOAT or target not in (*EIGHT, *_SIXTEEN):
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
-        raise declined(f"no native division of {names} to {type_name(target)}")
+        raise decline_error(f"no native division of {names} to {type_name(target)}")
     site.require_constants()
     scale, zero, axis = _parameters(scale, zero, target, form)
     if target in _SIXTEEN:
         if site.narrow:
-            raise declined(f"no native division in {type_name(site.narrow)}")
+            raise decline_error(f"no native division in {type_name(site.narrow)}")
         info, start = np.iinfo(target), int(_single(zero))
         constants = float(_single(scale)), info.min - start, info.max - start, start
         return kernel_of(
@@ -260,7 +260,7 @@ def dequantize_kernel(
 
     if x.dtype not in (*EIGHT, *_SIXTEEN, np.dtype(np.int32)) or scale.dtype != FLOAT or target != FLOAT:
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
-        raise declined(f"no native product of {names} to {type_name(target)}")
+        raise decline_error(f"no native product of {names} to {type_name(target)}")
     site.require_constants()
     scale, zero, axis = _parameters(scale, zero, x.dtype, form)
     if x.dtype in _SIXTEEN:
@@ -273,7 +273,7 @@ def dequantize_kernel(
 def _parameters(scale: Array, zero: Array | None, dtype: np.dtype[Any], form: Grain) -> tuple[Array, Array, int | None]:
     """Scale and zero point of rank 0, or [n] along the axis."""
     if form.kind == "blocked":
-        raise declined("the scales are blocked")
+        raise decline_error("the scales are blocked")
     shape, axis = ((), None) if form.kind == "per-tensor" else ((-1,), form.axis)
     zero = np.zeros(scale.shape, dtype) if zero is None else zero
     return scale.reshape(shape), zero.reshape(shape), axis
@@ -290,5 +290,5 @@ def _complete(scale: Array, zero: Array) -> Complete:
 def _single(value: Array) -> Array:
     """The scalar parameter of 16-bit codes. Raises Declined for parameters per axis."""
     if value.ndim:
-        raise declined("16-bit codes with a scale per axis")
+        raise decline_error("16-bit codes with a scale per axis")
     return value

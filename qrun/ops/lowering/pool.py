@@ -19,7 +19,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     kernel_of,
     require_type,
     staged_kernel,
@@ -53,7 +53,7 @@ def largest_kernel(
 
     require_type(x.dtype in (*EIGHT, np.dtype(np.float32)), x.dtype, "pools of {}")
     if site.ctx.wants(1):
-        raise declined("Indices are asked for")
+        raise decline_error("Indices are asked for")
     pool = MaxPool(site.engine, x.shape, x.dtype, taps_of(site, size, win), order)
     return kernel_of(site, pool, (0,), ALWAYS)
 
@@ -79,7 +79,7 @@ def mean_kernel(
     complete = FewEnds.of(x.dtype, int(zeros[1])) if plain else NEVER  # where a mean may be NaN
     if rounding is None:
         if not np.isfinite(scales[0]):
-            raise declined("x_scale is not finite")
+            raise decline_error("x_scale is not finite")
         both = np.float32(scales[0]), np.float32(scales[1])
         means = MeanPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), divisors, both, int(zeros[1]), order)
         return kernel_of(site, means, (0,), complete)
@@ -115,10 +115,10 @@ def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> N
 
     x, engine = site.inputs[0], site.engine
     require_type(x.dtype.name in TOP_KINDS, x.dtype)
-    perm = [*(place for place in range(x.ndim) if place != axis), axis]
+    perm = [*(index for index in range(x.ndim) if index != axis), axis]
     turned = axis != x.ndim - 1
-    back = [perm.index(place) for place in range(x.ndim)]
-    operand = Operand(tuple(x.shape[place] for place in perm), x.dtype)
+    back = [perm.index(index) for index in range(x.ndim)]
+    operand = Operand(tuple(x.shape[index] for index in perm), x.dtype)
     stages = [transpose_stage(site, 0, perm)] if turned else []
     source: int | str = "turned 0" if turned else 0
     top = TopPlaces(engine, operand, count, "max" if largest else "min")

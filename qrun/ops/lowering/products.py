@@ -17,7 +17,7 @@ from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
-    declined,
+    decline_error,
     kernel_after,
     kernel_of,
     require_shape,
@@ -30,7 +30,7 @@ from qrun.ops.lowering.kernel import (
 def require_order(order: SumOrder, k: int) -> None:
     """Raise Declined if the order of a sum of k products gives other bits than the kernels' order."""
     if not order.is_default(k):
-        raise declined(f"no native kernel adds in {order.text}")
+        raise decline_error(f"no native kernel adds in {order.text}")
 
 
 def matmul_kernel(
@@ -49,7 +49,7 @@ def matmul_kernel(
 
     require_type(a.dtype == FLOAT, a.dtype, "{} products")
     if not (np.isfinite(alpha) and np.isfinite(beta)):
-        raise declined("a factor is not finite")
+        raise decline_error("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant, before = [0], None, None, dict[int, Stage]()
     if site.fixed[1]:
@@ -123,7 +123,7 @@ def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, 
     from qrun.native.kernels.float_conv import FloatConvOfRun
 
     if not x.size or not w.size:
-        raise declined("X or W has no elements")
+        raise decline_error("X or W has no elements")
     operation = FloatConvOfRun(
         site.engine,
         x.shape,
@@ -152,7 +152,7 @@ def float_conv_transpose_kernel(
     require_type(x.dtype == FLOAT, x.dtype, "{} convolutions")
     site.require_constants()
     if not np.isfinite(w).all():
-        raise declined("a weight is not finite")
+        raise decline_error("a weight is not finite")
     site.afford(16 * max(y_shape[2:], default=1) * math.prod(w.shape[2:]) + 2 * w.nbytes)
     operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, bias=bias, **geometry)
     if operation.before is None:

@@ -13,7 +13,7 @@ from qrun.ir import Array
 from qrun.ops._complete import Settled
 from qrun.ops._recurrent import Gates, Sequences, biases
 from qrun.ops.lowering.integers import DynamicProduct, Given, quantize_stages, scaled_stages
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, decline_error, require_type, staged_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.recurrent import CellForm, Walk, Walked
@@ -30,7 +30,7 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
     x, w, b = site.inputs[0], site.inputs[1], site.inputs[3]
     require_type(x.dtype == np.float32, x.dtype, "{} recurrences")
     if not x.size or not sequences.hidden:
-        raise declined("an empty tensor")
+        raise decline_error("an empty tensor")
     form = _form(kind, gates)
     directions, columns = w.shape[:2]
     wb, rb = zip(*(biases(b, number, columns, w.dtype) for number in range(directions)), strict=True)
@@ -46,14 +46,15 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
 
 
 def _form(kind: str, gates: Gates) -> CellForm:
+    """The cell's form. Raises Declined for activations that have no native cell."""
     from qrun.native.emit.recurrent import FUNCTIONS
     from qrun.native.kernels.recurrent import CellForm
 
     unknown = next((name for names in gates.names for name in names if name not in FUNCTIONS), None)
     if unknown is not None:
-        raise declined(f"no native cells with {unknown}")
+        raise decline_error(f"no native cells with {unknown}")
     if len(set(gates.names)) > 1:
-        raise declined("directions with activations of their own")
+        raise decline_error("directions with activations of their own")
     return CellForm(kind, gates.names[0], gates.clip)
 
 
@@ -79,6 +80,7 @@ def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
 def _walk_kernel(
     site: LoweringContext, sequences: Sequences, form: CellForm, inputs: Stage, added: Array | None
 ) -> NativeKernel:
+    """The native kernel of a recurrence whose inputs' products are the stage `inputs`."""
     from qrun.native.kernels.recurrent import Recurrent
 
     given = _optional_inputs(site, form.kind)
@@ -95,6 +97,7 @@ def _walk_kernel(
 
 
 def _walk(sequences: Sequences) -> Walk:
+    """The recurrence's steps, batch, units and directions."""
     from qrun.native.kernels.recurrent import Walk
 
     steps, batch = sequences.x.shape[:2]
@@ -104,7 +107,7 @@ def _walk(sequences: Sequences) -> Walk:
 def _optional_inputs(site: LoweringContext, kind: str) -> list[int]:
     """The input numbers of the initial states and the lengths that the node has."""
     places = (5, 6, LENGTHS) if kind == "lstm" else (5, LENGTHS)
-    return [place for place in places if site.inputs[place] is not None]
+    return [index for index in places if site.inputs[index] is not None]
 
 
 def _build_kernel(
@@ -123,19 +126,19 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
     from qrun.native.kernels.quantize import RESULTS
     from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
 
-    for place in (1, 2, 3, 8, 9, 10, 11):
-        site.require_constant(place)
+    for index in (1, 2, 3, 8, 9, 10, 11):
+        site.require_constant(index)
     x, w, r, b = site.inputs[:4]
     if not x.size or not sequences.hidden:
-        raise declined("an empty tensor")
+        raise decline_error("an empty tensor")
     form = _form("lstm", gates)
     own = _product_site(site, w, b)
     codes = np.broadcast_to(np.uint8(0), x.shape)
     product = DynamicProduct(own, codes, own.inputs[1], ("codes", 1, Given("zero", RESULTS["zero"]), 3))
     stages, _ = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
     stages[-1] = replace(stages[-1], output="inputs")
-    given = [place for place in _optional_inputs(site, "lstm") if place != LENGTHS]
-    scales, zeros = (_by_column(site.inputs[place], w.shape) for place in (10, 11))
+    given = [index for index in _optional_inputs(site, "lstm") if index != LENGTHS]
+    scales, zeros = (_by_column(site.inputs[index], w.shape) for index in (10, 11))
     operation = QuantizedRecurrent(
         site.engine,
         _walk(sequences),
@@ -154,7 +157,7 @@ def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringC
 
     def joined() -> tuple[Array, ...]:
         right = np.ascontiguousarray(w.transpose(1, 0, 2).reshape(w.shape[1], -1))
-        scale, zero = (_by_column(site.inputs[place], w.shape).reshape(-1) for place in (8, 9))
+        scale, zero = (_by_column(site.inputs[index], w.shape).reshape(-1) for index in (8, 9))
         return right, np.ascontiguousarray(scale), np.ascontiguousarray(zero)
 
     columns = w.shape[2]
@@ -175,4 +178,4 @@ def plain_lstm(peepholes: Array | None, input_forget: int) -> None:
     """Raise Declined for peepholes and input_forget."""
     for given, what in ((peepholes is not None, "peepholes"), (input_forget, "input_forget")):
         if given:
-            raise declined(f"no native cells with {what}")
+            raise decline_error(f"no native cells with {what}")

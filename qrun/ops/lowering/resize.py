@@ -16,7 +16,7 @@ from qrun.native.machine.operation import Operand
 from qrun.ops._complete import ALWAYS
 from qrun.ops._resample import ResampledAxis, ResizeAttributes, axis_table, in_order, resampled_shape
 from qrun.ops.lowering.copies import INDICES, indexed_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, decline_error, require_type, staged_kernel
 from qrun.ops.lowering.narrow import NARROW, narrow_kernel
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def resize_kernel(
     if 0 in shape:
         return indexed_kernel(site, {a.axis: np.zeros(a.out, np.int64) for a in found if a.out != a.length})
     if options.coordinate_transformation_mode == "tf_crop_and_resize":
-        raise declined("tf_crop_and_resize")
+        raise decline_error("tf_crop_and_resize")
     if sum(axis.out for axis in found) > INDICES:
-        raise declined(f"axes of more than {INDICES} elements")
+        raise decline_error(f"axes of more than {INDICES} elements")
     if options.mode != "nearest" and options.antialias:
-        raise declined("antialias")
+        raise decline_error("antialias")
     tables = {a.axis: table for a in found if (table := axis_table(a, options, site.ctx)) is not None}
     if options.mode == "nearest" or not tables:
         return indexed_kernel(site, {axis: index for axis, (index, _) in tables.items()})
@@ -58,7 +58,7 @@ def _sum_kernel(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.nd
     taps = {}
     for axis, (index, weights) in tables.items():
         if weights is None or not in_order(weights):
-            raise declined("its sums are in no one order")
+            raise decline_error("its sums are in no one order")
         taps[axis] = WeighedTaps.of(index, weights)
     axes = list(taps)
     last = 2 if len(axes) > 1 and axes[-2] + 1 == axes[-1] else 1

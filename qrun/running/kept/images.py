@@ -100,6 +100,7 @@ class Images:
             self._store.save(self._key("planned"), b"", _MARK)
 
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
+        """The cache key of a program for inputs of these shapes and types."""
         told = [(name, shape, dtype.type.__name__) for name, shape, dtype in forms(feeds)]
         return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, told)
 
@@ -115,6 +116,7 @@ class Images:
         return made
 
     def _load(self, key: str) -> tuple[Any, Sequence[Array]] | None:
+        """Load a cache entry: its index and arrays; None if there is none."""
         body = self._store.map_entry(key, versions.SUFFIX)
         return None if body is None else unpack(body)
 
@@ -129,6 +131,7 @@ class Images:
         return True
 
     def _key(self, *parts: object) -> str:
+        """A cache key that names the version, the model and the settings."""
         assert self._model.content is not None
         return f"{versions.version()} {self._model.content.digest} {self._arith} {self._fuse} {parts!r}"
 
@@ -214,6 +217,7 @@ class KeptPrograms:
             self._images.keep(made, serves, feeds, first, held)
 
     def _put(self, key: tuple[Any, ...], program: KeptProgram | None) -> None:
+        """Keep a program, and drop the oldest ones beyond the limit."""
         self._found.pop(key, None)
         self._found[key] = program
         sizes = {key: found.compiled.program.listing.nbytes if found else 0 for key, found in self._found.items()}
@@ -222,6 +226,7 @@ class KeptPrograms:
 
 
 def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
+    """The key of a program for inputs of these shapes and types."""
     return keep, observe, forms(feeds)
 
 
@@ -241,10 +246,12 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
 
 
 def _refusals(made: Optimized) -> tuple[tuple[int, str, str], ...]:
+    """The refusals as tuples, to be stored."""
     return tuple((refusal.index, refusal.name, refusal.reason) for refusal in made.refused)
 
 
 def _unpack_optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
+    """An optimized model from a cache entry."""
     changed, groups, refusals = index
     refused = tuple(Refusal(*refusal) for refusal in refusals)
     if changed is None:

@@ -32,9 +32,9 @@ def pack_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ..
 
     def array(value: Array) -> int | str | tuple[Any, ...]:
         packing = packing_of(value)
-        place = packing and _place(packing.source, names, starts, model)
-        if packing and place:
-            return packing.kind, place, packing.arguments
+        index = packing and _place(packing.source, names, starts, model)
+        if packing and index:
+            return packing.kind, index, packing.arguments
         return names.get(id(part_of(value))) or bundle.array(value)
 
     specs = {spec: number for number, spec in enumerate(dict.fromkeys(made.specs))}
@@ -77,8 +77,8 @@ def unpack_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: 
         if isinstance(found, tuple):
             from qrun.native.kernels.packing import PACKINGS
 
-            kind, place, arguments = found
-            return PACKINGS[kind](engine, _array_at(place, model), *arguments)
+            kind, index, arguments = found
+            return PACKINGS[kind](engine, _array_at(index, model), *arguments)
         return model.constants[found] if isinstance(found, str) else arrays[found]
 
     items, wanted, doubtful, arena, scratch, helpers, joined = rest
@@ -129,20 +129,24 @@ def _place(
     return (name, start - found, *form)
 
 
-def _array_at(place: tuple[Any, ...], model: Model) -> Array:
-    name, start, shape, strides, dtype = place
+def _array_at(stored: tuple[Any, ...], model: Model) -> Array:
+    """A view into a constant of the model, from its stored place."""
+    name, start, shape, strides, dtype = stored
     return view_of(borrow(parts(model.constants)[name]), start, shape, strides, type_of(dtype))
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:
+    """A kernel's spec as a tuple of plain values."""
     fields = spec.kind, spec.isa, spec.rows, spec.vectors, spec.unroll, spec.form, spec.out, spec.signed, spec.prefetch
     return tuple(f if isinstance(f, (str, bool)) else int(f) for f in (*fields, spec.operands))
 
 
 def _view(view: View) -> tuple[Any, ...]:
+    """A view as a tuple of plain values."""
     return view.key, int(view.start), type_named(view.dtype), view.shape, view.strides
 
 
 def _unpack_view(fields: tuple[Any, ...]) -> View:
+    """A view from its tuple."""
     key, start, dtype, shape, strides = fields
     return View(key, start, type_of(dtype), shape, strides)

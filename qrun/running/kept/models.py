@@ -63,6 +63,7 @@ def load_kept(
 
 
 def _parse(model: str | Path | bytes | onnx.ModelProto, source: str, lifted: Lifted | None = None) -> Model:
+    """Load a model from its file or protobuf."""
     from qrun.ir.load import load
 
     return load(model, source=source, lifted=lifted)
@@ -88,6 +89,7 @@ def _pack_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
 
 
 def _unpack_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: Path, source: str) -> Model:
+    """A model from a cache entry."""
     (name, opsets, ir_version, producer, was_sorted), nodes, kinds, types, constants = index
     payloads = tuple(lifted.payloads.values())
 
@@ -115,6 +117,7 @@ def _unpack_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: Pat
 
 
 def _bytes(payload: memoryview) -> Array:
+    """A payload as an array of bytes."""
     return np.frombuffer(payload, np.uint8)
 
 

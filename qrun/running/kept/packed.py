@@ -53,10 +53,10 @@ class Bundle:
 
     def parts(self, index: Any) -> list[Bytes]:
         """The bytes to store, in pieces."""
-        place, places = 0, []
+        position, places = 0, []
         for array in self._arrays:
-            places.append((_NAMED[array.dtype], array.shape, place))
-            place += -(-array.nbytes // _LINE) * _LINE
+            places.append((_NAMED[array.dtype], array.shape, position))
+            position += -(-array.nbytes // _LINE) * _LINE
         try:
             head = marshal.dumps((index, tuple(places)), _FORMAT)
         except ValueError as error:
@@ -74,9 +74,9 @@ def unpack(body: memoryview) -> tuple[Any, Sequence[Array]]:
     index, places = marshal.loads(body[16 : 16 + size])
     data = body[16 + size + rest :]
     arrays = []
-    for name, shape, place in places:
+    for name, shape, position in places:
         dtype = _TYPES[name]
-        piece = data[place : place + prod(shape) * dtype.itemsize]
+        piece = data[position : position + prod(shape) * dtype.itemsize]
         array = np.frombuffer(piece, np.uint8).view(dtype).reshape(shape) if piece else np.empty(shape, dtype)
         array.flags.writeable = False
         arrays.append(array)
@@ -84,6 +84,7 @@ def unpack(body: memoryview) -> tuple[Any, Sequence[Array]]:
 
 
 def _bytes(array: Array) -> memoryview:
+    """The bytes of an array."""
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
@@ -96,10 +97,12 @@ def type_named(dtype: np.dtype[Any]) -> str:
 
 
 def type_of(name: str) -> np.dtype[Any]:
+    """The element type of a stored name."""
     return _TYPES[name]
 
 
 def pack_type(value: TensorType) -> tuple[Any, ...]:
+    """A tensor type as a tuple of plain values."""
     fields = value.name, value.dtype and value.dtype.name, value.shape, value.kind
     if value.kind == "tensor":
         return fields
@@ -107,6 +110,7 @@ def pack_type(value: TensorType) -> tuple[Any, ...]:
 
 
 def unpack_type(fields: Sequence[Any]) -> TensorType:
+    """A tensor type from its tuple."""
     name, dtype, shape, kind, *more = fields
     found = None if dtype is None else np.dtype(dtype)
     if not more:
@@ -123,6 +127,7 @@ def pack_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:
 
 
 def unpack_node(fields: Sequence[Any], arrays: Sequence[Array]) -> Node:
+    """A node from its tuple."""
     return Node(*(*fields[:-1], unpack_mapping(fields[-1], arrays)))
 
 
@@ -132,6 +137,7 @@ def pack_mapping(values: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
 
 
 def _pack(value: Any, bundle: Bundle) -> Any:
+    """An attribute as plain values; its arrays go to the bundle. Raises Unstorable for other objects."""
     if isinstance(value, np.ndarray):
         return frozenset((bundle.array(value),))
     if isinstance(value, tuple):
@@ -144,10 +150,12 @@ def _pack(value: Any, bundle: Bundle) -> Any:
 
 
 def unpack_mapping(values: Mapping[str, Any], arrays: Sequence[Array]) -> dict[str, Any]:
+    """A mapping of attributes from plain values."""
     return {name: _unpack(value, arrays) for name, value in values.items()}
 
 
 def _unpack(value: Any, arrays: Sequence[Array]) -> Any:
+    """An attribute from plain values."""
     if isinstance(value, frozenset):
         (number,) = value
         return arrays[number]
@@ -170,6 +178,7 @@ def _pack_graph(graph: Model, bundle: Bundle) -> dict[str, Any]:
 
 
 def _unpack_graph(fields: Mapping[str, Any], arrays: Sequence[Array]) -> Model:
+    """A graph from its mapping."""
     kinds: Mapping[str, Any] = {kind: tuple(map(unpack_type, fields[kind])) for kind in TYPES}
     return Model(
         name=fields["name"],

@@ -162,6 +162,7 @@ def look_key(item: int, name: str) -> tuple[str, int, str]:
 
 
 def _pairs(compiled: Compiled, first: RunResult) -> Iterator[tuple[KernelBinding | None, NodeEvent]]:
+    """Each node's kernel and its event in the first run."""
     return zip(compiled.bounds, first.events, strict=True)
 
 
@@ -172,6 +173,7 @@ def _pack_observations(bound: KernelBinding | None, event: NodeEvent) -> tuple[t
 
 
 def _pack_events(events: Sequence[NodeEvent]) -> Any:
+    """Events as plain values."""
     infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
     return (
         {name: (type_named(info.dtype), tuple(map(int, info.shape))) for name, info in infos.items()},
@@ -192,6 +194,7 @@ def _pack_events(events: Sequence[NodeEvent]) -> Any:
 
 
 def _unpack_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...]:
+    """Events from plain values."""
     types, events = packed
     infos = {name: TensorInfo(name, type_of(dtype), shape) for name, (dtype, shape) in types.items()}
     return tuple(

@@ -21,8 +21,8 @@ _OTHERS = frozenset(("child", "cli", "comparing", "conform", "evaluating", "peer
 def _stamps(folder: str) -> list[tuple[str, int, int]]:
     """Path, size (bytes) and time of the last change (ns) of each source file."""
     made, folders = [], [folder]
-    for place in folders:
-        with os.scandir(place) as found:
+    for index in folders:
+        with os.scandir(index) as found:
             for entry in found:
                 name = entry.name
                 if name.endswith((".py", ".txt")):
