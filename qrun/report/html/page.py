@@ -15,8 +15,8 @@ from qrun.report.header import origin
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import answer, comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
+from qrun.report.html.graph import graph_section
 from qrun.report.html.markup import Markup, blocks, facts, html_page, join, section, table, tag
-from qrun.report.html.minimap import graph_section
 from qrun.report.html.profile import Palette, beside_section, nodes_section, time_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
@@ -49,7 +49,7 @@ def _sections(page: PageContent) -> list[Markup]:
         findings_section(checked, {n.index for n in page.nodes}) if checked else Markup(),
         _outputs(page.outputs),
         time_section(page, palette),
-        graph_section(page),
+        graph_section(page, palette),
         beside_section(page),
         nodes_section(page),
         roofline_section(page, palette),
