@@ -13,7 +13,7 @@ from qrun.report.html.comparison import accuracies
 from qrun.report.html.markup import Markup, picture, pointed, section, shape, tag, void
 from qrun.report.html.profile import Palette
 from qrun.report.nodes import fused_text
-from qrun.report.text import decibel, duration, plural, shorten
+from qrun.report.text import decibel, duration, plural, shorten, shorten_all
 
 WIDTH, HEIGHT = 164, 38
 """Size of a box in pixels."""
@@ -63,7 +63,7 @@ def _tools(noise: bool) -> Markup:
         for sign, words, step in (
             ("−", "Zoom out", "0.8"),
             ("+", "Zoom in", "1.25"),
-            ("Fit", "Show the whole graph", "0"),
+            ("Fit", "Fit the whole graph", "0"),
         )
     ]
     colour = tag("label", "Colour by", choice) if noise else ""
@@ -166,6 +166,7 @@ def _svg(
     tops = [EDGE // 2 + sum(lanes[:line]) * DOWN + line * EDGE for line in lines]
     at = {index: (EDGE + p.layer * RIGHT, tops[p.line] + p.lane * DOWN) for index, p in places.items()}
     width, height = max(x for x, _ in at.values()) + RIGHT, tops[-1] + lanes[-1] * DOWN
+    names = dict(zip(places, shorten_all([palette.label(nodes[index]) for index in places], LETTERS), strict=True))
     largest = max(nodes[index].median_ms for index in places)
     boxes = []
     for index in sorted(places, key=lambda index: (places[index].line, places[index].layer, places[index].lane)):
@@ -175,7 +176,7 @@ def _svg(
         noisy = next((place for place, most in enumerate(DECIBELS) if sqnr is not None and sqnr < most), len(DECIBELS))
         edges = shape("path", d="".join(_edges(places, at, index, links[index])))
         told = [*palette.describe(node), *([f"SQNR {decibel(sqnr)}"] if sqnr is not None else [])]
-        parts = [edges, _box(node, palette, sqnr, *at[index])]
+        parts = [edges, _box(names[index], node, sqnr, *at[index])]
         reads = " ".join(map(str, links[index]))
         boxes.append(pointed(told, parts, index, class_=f"t{hot} s{noisy}", data_reads=reads))
     size = {"width": str(width), "height": str(height), "viewBox": f"0 0 {width} {height}"}
@@ -183,10 +184,10 @@ def _svg(
     return tag("svg", boxes, class_="map", **size, role="group", aria_label=name)
 
 
-def _box(node: ProfileNode, palette: Palette, sqnr: float | None, x: int, y: int) -> Markup:
+def _box(name: str, node: ProfileNode, sqnr: float | None, x: int, y: int) -> Markup:
     """A node's box with its name, operator, time and SQNR (dB)."""
     texts = [
-        shorten(palette.label(node), LETTERS),
+        name,
         shorten(fused_text(node, node.op), SHORTER),
         duration(node.median_ms * 1e6),
         "" if sqnr is None else decibel(sqnr),

@@ -14,7 +14,7 @@ from qrun.memory import human
 from qrun.report.html.collect import PageContent
 from qrun.report.html.markup import Markup, join, picture, pointed, section, shape, tag
 from qrun.report.html.profile import HINT, Palette
-from qrun.report.text import percent, plural, shorten, width_of
+from qrun.report.text import percent, plural, shorten_all, width_of
 from qrun.running.machine import Machine
 
 LEVELS = ((1 << 15, "L1"), (1 << 20, "L2"), (1 << 24, "L3"))
@@ -114,15 +114,11 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
     slowest = sorted(nodes, key=lambda n: -n.share)
     parts += [_dot(n, x, y, palette) for n in slowest]
     labels = _Labels()
-    for node in slowest[:LABELLED]:
-        labels.keep_free(x(node.macs / node.bytes), y(node.gmacs or 0.0), _radius(node))
-    for name, gmacs in roofs:
-        parts.append(labels.beside(f"{name} {gmacs:.0f} GMAC/s", 100, y(gmacs), [(-6, -6), (-6, 14)], firm=True))
-    for node in slowest[:LABELLED]:
-        label = join([f"#{node.index}", tag("tspan", f" {shorten(palette.label(node), NAME)}")])
-        letters = len(f"#{node.index} ") + min(width_of(palette.label(node)), NAME)
-        at = x(node.macs / node.bytes), y(node.gmacs or 0.0)
-        parts.append(labels.beside(label, *at, _around(_radius(node), at[0]), letters, 2, firm=True))
+    labelled = slowest[:LABELLED]
+    for node, name in zip(labelled, shorten_all([palette.label(node) for node in labelled], NAME), strict=True):
+        words, at = f"#{node.index}", (x(node.macs / node.bytes), y(node.gmacs or 0.0))
+        letters, sides = len(words) + 1 + width_of(name), _around(_radius(node), at[0])
+        parts.append(labels.beside(join([words, tag("tspan", f" {name}")]), *at, sides, letters, 2, firm=True))
     named: set[str] = set()
     for size, speed in memory if top else ():
         level = next((name for limit, name in LEVELS if size <= limit), "RAM")

@@ -69,7 +69,7 @@ for (const figure of document.querySelectorAll("figure.picture")) {
     const after = links.slice(own + 1).find(open), before = links.slice(0, own).findLast(open);
     const next = {
       ArrowDown: after, ArrowUp: before, ArrowRight: readers.get(links[own])[0] || after,
-      ArrowLeft: reads(links[own])[0] || before, Home: links.find(open), End: links.findLast(open),
+      ArrowLeft: reads(links[own]).at(-1) || before, Home: links.find(open), End: links.findLast(open),
     }[event.key];
     if (!next) return;
     event.preventDefault();

@@ -138,8 +138,9 @@ def _time_told(first: PageContent, page: PageContent, base: str, name: str) -> l
     if way in WAYS:
         word = tag("b", f"{name} is {way}", class_=WAYS[way])
         return [word, f" than {base}: {times} a run, {percent(page.time.median_ms / first.time.median_ms)} of its time"]
-    why = "too few runs" if way == "few runs" else "the difference is within the spread of the runs"
-    return [tag("b", f"{name}: no measurable difference in speed"), f" to {base}: {times} a run; {why}"]
+    if way == "few runs":
+        return [tag("b", f"{name}: inconclusive"), f" against {base}: {times} a run; too few runs to tell"]
+    return [tag("b", f"{name}: no measurable difference in speed"), f" to {base}: {times} a run"]
 
 
 def _accuracy_told(page: PageContent) -> list[str]:
