@@ -42,6 +42,58 @@ def test_what_it_says_fits_the_width() -> None:
     assert max(map(len, lines)) <= 60, lines
 
 
+DIGITS = Path(__file__).resolve().parent.parent.parent / "models" / "digits"
+QDQ, FLOAT = (str(DIGITS / form / "model.onnx") for form in ("qdq", "float"))
+IMAGES = ("-i", str(DIGITS / "x.npy"), "--config", "none")
+
+
+def test_a_float_model_is_compared_too(folder: Path) -> None:
+    """The page then has the cost of each node, and the graph has colours by SQNR."""
+    ended = call("report", QDQ, *IMAGES, "-n", "3", "--against", FLOAT, "-o", "m.html")
+    assert ended.code == 0, ended.err
+    read = made()
+    assert told(read, "compare", "kind") == "models"
+    assert "SQNR" in ended.out.splitlines()[2]
+    assert [name for name, _ in read.elements].count("option") == 2
+    ended = call("report", QDQ, *IMAGES, "--against", "none.onnx", "-o", "none.html")
+    says(ended, 2, "none.onnx")
+    assert "profile" not in ended.out, "before anything is measured"
+
+
+@pytest.mark.parametrize(
+    ("command", "against"),
+    [
+        (("profile", QDQ, *IMAGES, "-n", "3"), ()),
+        (("compare", QDQ, *IMAGES, "--against", "ort"), ("--against", "ort")),
+        (("compare", FLOAT, QDQ, *IMAGES), ("--against", FLOAT)),
+    ],
+    ids=["profile", "runtimes", "models"],
+)
+def test_headings_and_columns_are_those_of_the_terminal(
+    command: tuple[str, ...], against: tuple[str, ...], folder: Path
+) -> None:
+    """A reader of both finds the same words; "Whole model" is the page's head, and a sorted table needs no sum."""
+    if "ort" in against:
+        pytest.importorskip("onnxruntime")
+    call("report", QDQ, *IMAGES, "-n", "3", *against, "-o", "m.html")
+    page = Path("m.html").read_text(encoding="utf-8")
+    headings = re.findall(r"<h[23][^>]*>([^<]*)", page)
+    tables = {tuple(rows[0]) for rows in made().tables}
+    title, seen = "", 0
+    lines = call(*command, "--format", "markdown").out.splitlines()
+    for line, after in zip(lines, lines[1:], strict=False):
+        title = line.strip("*") if line.startswith("**") else title
+        if not re.fullmatch(r"\|( -{3}:? \|)+", after):
+            continue
+        columns = [cell.strip(" \\") for cell in line.strip("|").split("|")]
+        if title in ("Whole model", "Causes (qrun explain CAUSE)"):
+            continue
+        seen += 1
+        assert any(title.startswith(heading) for heading in headings), title
+        assert any({*columns} - {"sum", ""} <= {*table} for table in tables), (title, columns)
+    assert seen > 1
+
+
 def told(read: Read, *path: str) -> Any:
     """What the documents in a page tell."""
     found: Any = read.data["documents"]
