@@ -81,14 +81,15 @@ def headline(found: Item) -> tuple[str, str, bool]:
     return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", equal
 
 
-def answer(found: Item) -> tuple[str, str, bool]:
-    """The answer as a sentence, split into a bold part and the rest; and whether the sides are equal."""
+def answer(found: Item) -> tuple[str, str, bool | None]:
+    """The answer as a sentence, split into a bold part and the rest; and whether that is good, None if nothing
+    says what is."""
     equal, (a, b) = found["equal"].truth, _sides(found)
     big, small, _ = headline(found)
     if not is_of_runtimes(found):
         passed, noisy = found.find("passed"), big.endswith("dB")
         if passed is None and noisy:
-            return big, f" SQNR against {a}{_classes(found)}.", equal
+            return big, f" SQNR against {a}{_classes(found)}.", equal or None
         good = equal if passed is None else passed.truth
         return (
             "Accurate" if good else "Differs",

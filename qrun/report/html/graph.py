@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 164, 38
 """Size of a box in pixels."""
 RIGHT, DOWN, EDGE = 186, 52, 22
 """Pixels from one box to the next, and around the picture and between its lines."""
-LETTERS, SHORTER = 21, 15
+LETTERS, SHORTER = 21, 16
 """The most characters of a box's name, and of the operator below it."""
 FEWEST, WIDER = 5, 2.5
 """Layers in a line of the picture: at least FEWEST, and as many as make it WIDER than high by this factor."""
@@ -28,7 +28,7 @@ SHARES = (0.5, 0.2, 0.05, 0.01)
 DECIBELS = (20.0, 30.0, 40.0, 60.0)
 """A node with an SQNR below the first, second ... has the first, second ... colour."""
 ABOUT = "From the inputs to the outputs; a line that ends at the right continues at the left of the next one. Nodes that read only constants are left out."
-HINT = "Point at a node to see its tensor. By keyboard: down and up lead from node to node, right and left along the edges, + and - zoom."
+HINT = "Point at a node to see its tensor. Keys: up and down go from node to node, left and right follow the edges, + and - zoom, 0 fits."
 
 
 @frozen

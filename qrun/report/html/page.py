@@ -91,8 +91,8 @@ def _verdict(page: PageContent) -> Markup:
 def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
     """Yields (bold part, rest)."""
     if page.comparison is not None:
-        big, rest, equal = answer(page.comparison)
-        yield tag("b", big, class_="good" if equal else "error"), rest
+        big, rest, good = answer(page.comparison)
+        yield tag("b", big, class_=None if good is None else "good" if good else "error"), rest
     if page.evaluation is not None:
         word, _, rest = verdict_of(page.evaluation)[0].partition(":")
         yield tag("b", word[:1].upper() + word[1:]), f":{rest}."

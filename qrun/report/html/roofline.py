@@ -113,18 +113,22 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
     ]
     slowest = sorted(nodes, key=lambda n: -n.share)
     parts += [_dot(n, x, y, palette) for n in slowest]
-    labels = _Labels()
-    labelled = slowest[:LABELLED]
-    for node, name in zip(labelled, shorten_all([palette.label(node) for node in labelled], NAME), strict=True):
-        words, at = f"#{node.index}", (x(node.macs / node.bytes), y(node.gmacs or 0.0))
-        letters, sides = len(words) + 1 + width_of(name), _around(_radius(node), at[0])
-        parts.append(labels.beside(join([words, tag("tspan", f" {name}")]), *at, sides, letters, 2, firm=True))
+    labels, labelled = _Labels(), slowest[:LABELLED]
+    places = [(x(node.macs / node.bytes), y(node.gmacs or 0.0), _radius(node)) for node in labelled]
+    for place in places:
+        labels.keep_free(*place)
+    for name, gmacs in roofs:
+        sides = [(-6.0, -6.0), (-6.0, 14.0)]
+        parts.append(labels.beside(100, y(gmacs), sides, f"{name} {gmacs:.0f} GMAC/s"))
+    names = shorten_all([palette.label(node) for node in labelled], NAME)
+    for node, name, (left, up, radius) in zip(labelled, names, places, strict=True):
+        parts.append(labels.beside(left, up, _around(radius, left), f"#{node.index}", f" {name}"))
     named: set[str] = set()
     for size, speed in memory if top else ():
         level = next((name for limit, name in LEVELS if size <= limit), "RAM")
         start = max(10**x.low, 10**y.low / speed) * 10**MARGIN
         if level not in named:
-            parts.append(labels.beside(level, x(start), y(start * speed), [(6, 14), (-6, -6)]))
+            parts.append(labels.beside(x(start), y(start * speed), [(6, 14), (-6, -6)], level, needed=False))
         named.add(level)
     name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over multiply-adds per byte"
     return tag("svg", parts, class_="plot", role="group", aria_label=name)
@@ -142,29 +146,24 @@ class _Labels:
         self.taken.append((left - radius, top - radius, left + radius, top + radius))
 
     def beside(
-        self,
-        words: str,
-        x: float,
-        y: float,
-        sides: Sequence[tuple[float, float]],
-        letters: int = 0,
-        led: int = 99,
-        firm: bool = False,
+        self, x: float, y: float, sides: Sequence[tuple[float, float]], words: str, name: str = "", needed: bool = True
     ) -> Markup:
-        """The label of a point (x, y in percent of the axes). sides: pixels to the right of it and below it, the best
-        place first; a label at the left ends there. firm: if it fits nowhere it has the first place, else it is left
-        out. letters: how many it has, if `words` is markup. led: places from this one on have a line to the point."""
-        size, left, top = LETTER * (letters or len(words)), x / 100 * WIDE, (100 - y) / 100 * HIGH
+        """The label of a point (x, y in percent of the axes), with a line to it if it has neither the first nor the
+        second place. sides: pixels to the right of it and below it, the best place first; a label at the left ends
+        there. name: the part that narrow windows leave out. needed: if it fits nowhere it has the first place."""
+        size, left, top = LETTER * (len(words) + width_of(name)), x / 100 * WIDE, (100 - y) / 100 * HIGH
         boxes = [
             (left + dx - size * (dx < 0), top + dy - LINE, left + dx + size * (dx > 0), top + dy + 2)
             for dx, dy in sides
         ]
-        fitting = [at for at, box in enumerate(boxes) if self._fits(*box)]
-        if not fitting and not firm:
+        fitting = [place for place, box in enumerate(boxes) if self._fits(*box)]
+        if not fitting and not needed:
             return Markup()
         place = next(iter(fitting), 0)
         self.taken.append(boxes[place])
-        return _text(words, x, y, *sides[place], sides[place][0] < 0, lead=place >= led)
+        (dx, dy), shown = sides[place], join([words, tag("tspan", name) if name else ""])
+        line = shape("path", d=f"M0 0L{dx:g} {dy - 4:g}") if place > 1 else ""
+        return tag("svg", line, _text(shown, dx, dy, dx < 0), x=_at(x), y=_at(100 - y))
 
     def _fits(self, left: float, top: float, right: float, bottom: float) -> bool:
         inside = left >= 0 and right <= WIDE and top >= 0 and bottom <= HIGH
@@ -175,7 +174,7 @@ def _around(radius: float, x: float) -> list[tuple[float, float]]:
     """Places for the label of a dot: beside it, first towards the middle of the plot, then above and below, then
     farther away. x: in percent of the axis."""
     near = radius + 5
-    rings = [near + far for far in (0, 10, 24, 40)]
+    rings = [near + far for far in (0, 10, 24, 40, 60, 85, 110)]
     across = (near, -near) if x < 50 else (-near, near)
     return [*((dx, 4) for dx in across), *((dx, dy) for ring in rings for dy in (-ring, ring + 9) for dx in across)]
 
@@ -185,12 +184,9 @@ def _line(x1: float, y1: float, x2: float, y2: float, style: str | None = None) 
     return shape("line", class_=style, x1=_at(x1), y1=_at(100 - y1), x2=_at(x2), y2=_at(100 - y2))
 
 
-def _text(words: str, x: float, y: float, dx: float, dy: float, end: bool = False, lead: bool = False) -> Markup:
-    """Words beside a point: dx and dy pixels to its right and below it. end: the words end there; lead: a line leads
-    there from the point."""
-    label = tag("text", words, x=f"{dx:g}", y=f"{dy:g}", text_anchor="end" if end else None)
-    line = shape("path", d=f"M0 0L{dx:g} {dy - 4:g}") if lead else ""
-    return tag("svg", line, label, x=_at(x), y=_at(100 - y))
+def _text(words: str, x: float, y: float, end: bool = False) -> Markup:
+    """Words at a place in pixels; end: they end there."""
+    return tag("text", words, x=f"{x:g}", y=f"{y:g}", text_anchor="end" if end else None)
 
 
 def _at(percent: float) -> str:
@@ -219,7 +215,7 @@ def _grid(x: LogAxis, y: LogAxis) -> Iterator[Markup]:
         yield tag("text", f"{value:g}", x=_at(x(value)), y="100%", dy="16", text_anchor="middle")
     for value in y.ticks:
         yield _line(0, y(value), 100, y(value))
-        yield _text(f"{value:g}", 0, y(value), -6, 4, True)
+        yield tag("text", f"{value:g}", y=_at(100 - y(value)), dx="-6", dy="4", text_anchor="end")
 
 
 def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:

@@ -117,7 +117,7 @@ for (const figure of document.querySelectorAll("figure.picture")) {
   find.addEventListener("input", () => {
     for (const link of links) link.classList.toggle("dim", !matches(told(link), find.value));
     const found = links.filter((link) => !link.classList.contains("dim"));
-    count.textContent = `${found.length} of ${links.length}`;
+    count.textContent = find.value && `${found.length} of ${links.length}`;
     found[0]?.querySelector("rect").scrollIntoView({block: "nearest", inline: "nearest"});
   });
   find.addEventListener("keydown", (event) => {
