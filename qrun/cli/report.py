@@ -42,7 +42,7 @@ def is_path(against: str) -> bool:
     "report",
     examples=[
         "qrun report m.onnx --inputs x.npy -o m.html    # check + profile, then render",
-        "qrun report int8.onnx -i x.npy --against float.onnx  # what quantization costs, too",
+        "qrun report q.onnx -i x.npy --against f.onnx   # and what quantization costs",
         "qrun report check.json profile.json -o m.html  # render saved results only",
         "qrun report a.json b.json -o both.html         # two models, side by side",
     ],
@@ -59,7 +59,7 @@ def is_path(against: str) -> bool:
 @runs_option
 @run(
     "--against MODEL",
-    f"Also compare with a float model, the one that this one was quantized from, or every tensor with {', '.join(AGAINST)}, as qrun compare does.",
+    f"Also compare with the float model that this one was quantized from, or every tensor with a runtime: {', '.join(AGAINST)}.",
     type=Against(AGAINST),
     shell_complete=places("file"),
 )

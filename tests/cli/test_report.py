@@ -15,6 +15,8 @@ import pytest
 from helpers.cli import call, conv_model, deep_model, npy, process, quantize_model, save, says, sum_model
 from helpers.page import Read
 
+from qrun.report.html.made import report
+
 SCHEMA = json.loads(files("qrun").joinpath("schemas/report-1.0.json").read_text())
 RUN = ("-i", "x.npy", "-n", "3", "--config", "none")
 
@@ -55,6 +57,8 @@ def test_a_float_model_is_compared_too(folder: Path) -> None:
     assert told(read, "compare", "kind") == "models"
     assert "SQNR" in ended.out.splitlines()[2]
     assert [name for name, _ in read.elements].count("option") == 2
+    page = report(QDQ, {"images": np.load(DIGITS / "x.npy")}, runs=2, against=FLOAT)
+    assert "Most costly nodes, each quantized alone" in page, "from Python, too"
     ended = call("report", QDQ, *IMAGES, "--against", "none.onnx", "-o", "none.html")
     says(ended, 2, "none.onnx")
     assert "profile" not in ended.out, "before anything is measured"
