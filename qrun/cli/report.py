@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, heading
+from qrun.cli._base import Call, Choice, argument, define, heading, places
 from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
 from qrun.cli.compare import AGAINST
@@ -26,10 +27,22 @@ DEFAULT = "qrun-report.html"
 SAVED = "qrun check, profile, run and compare save such files with --json"
 
 
+class Against(Choice):
+    """A runtime, or the path of a model."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_path(value) else super().convert(value, param, ctx)
+
+
+def is_path(against: str) -> bool:
+    return against not in AGAINST and (bool(Path(against).suffix) or os.path.exists(against))
+
+
 @define(
     "report",
     examples=[
         "qrun report m.onnx --inputs x.npy -o m.html    # check + profile, then render",
+        "qrun report q.onnx -i x.npy --against f.onnx   # and what quantization costs",
         "qrun report check.json profile.json -o m.html  # render saved results only",
         "qrun report a.json b.json -o both.html         # two models, side by side",
     ],
@@ -44,7 +57,12 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @input_options
 @run_options
 @runs_option
-@run("--against", "Also compare every tensor with another runtime, as qrun compare does.", type=AGAINST)
+@run(
+    "--against MODEL",
+    f"Also compare with the float model that this one was quantized from, or every tensor with a runtime: {', '.join(AGAINST)}.",
+    type=Against(AGAINST),
+    shell_complete=places("file"),
+)
 @output("-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
 @general_options(config=True)
 @click.pass_context
@@ -69,7 +87,8 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     if saved:
         groups = by_model(_read(sources, options))
         files = [", ".join(dict.fromkeys(item.source for _, item in group)) for group in groups]
-    for source in () if saved else sources[1:]:  # errors show before the first model is measured, which takes long
+    others = [options["against"]] if options["against"] and is_path(options["against"]) else []
+    for source in () if saved else (*sources[1:], *others):  # errors show before anything is measured, which takes long
         if source != "-":
             load(source)
     for source in () if saved else sources:
@@ -111,7 +130,8 @@ def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) ->
     start_other(options["against"])
     ready = prepare({**options, "model": source, "output": None, "trace": None, "format": "text"}, out)
     if options["output"] != "-":
-        check_trace(options["output"], files_read(ready.model, options["inputs"]))
+        against = {options["against"]: "the model to compare with"} if options["against"] else {}
+        check_trace(options["output"], {**files_read(ready.model, options["inputs"]), **against})
     observed = _observe(ready, options, out, told)
     profiled, code = _profile(ready, options, out, told)
     compared = [_compare(ready, options, out, told)] if options["against"] and not code else []
@@ -157,11 +177,28 @@ def _compare(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -
     from qrun.report.progress import Progress
 
     against = options["against"]
+    if is_path(against):
+        return _compare_models(ready, options, out, told)
     own, other = sides(ready.model, against, data=ready.data, **limits(options))
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:
         _step(told, "compare", f"{other.label}: {verdict(found)}")
+    return compare_document(found, ready.feeds)
+
+
+def _compare_models(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
+    from qrun.comparing.accuracy import accuracy
+    from qrun.ir.load import load
+    from qrun.report.accuracyjson import verdict
+    from qrun.report.html.made import compare_document
+    from qrun.report.progress import Progress
+
+    reference = load(options["against"])
+    with Progress(out, "compare") as progress:
+        found = accuracy(reference, ready.model, [ready.feeds.arrays], progress=progress, **limits(options))
+    if not out.quiet:
+        _step(told, "compare", verdict(found))
     return compare_document(found, ready.feeds)
 
 

@@ -315,11 +315,11 @@ def _differ(t: ComparedTensor) -> str:
     d = t.pair.difference
     if d.form is not None:
         return "missing" if d.form[1] == "nothing" else "form"
-    return _share(d.differing, d.total)
+    return share_text(d.differing, d.total)
 
 
 def _other_bits(t: ComparedTensor) -> str:
-    return "-" if t.pair.difference.form else _share(t.pair.other_bits, t.pair.difference.total)
+    return "-" if t.pair.difference.form else share_text(t.pair.other_bits, t.pair.difference.total)
 
 
 def _steps(t: ComparedTensor) -> str:
@@ -332,7 +332,7 @@ def _cause(t: ComparedTensor) -> str:
     return f"{cause} ({own})" if (own := _own(t)) else cause
 
 
-def _share(count: int, total: int) -> str:
+def share_text(count: int, total: int) -> str:
     """A percentage; a share that is too small to show but not zero is ``<0.1%``."""
     share = percent(count / total if total else 0)
     return f"<{percent(LEAST)}" if count and share == percent(0) else share

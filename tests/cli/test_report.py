@@ -15,6 +15,8 @@ import pytest
 from helpers.cli import call, conv_model, deep_model, npy, process, quantize_model, save, says, sum_model
 from helpers.page import Read
 
+from qrun.report.html.made import report
+
 SCHEMA = json.loads(files("qrun").joinpath("schemas/report-1.0.json").read_text())
 RUN = ("-i", "x.npy", "-n", "3", "--config", "none")
 
@@ -40,6 +42,60 @@ def test_what_it_says_fits_the_width() -> None:
     at = next(place for place, line in enumerate(lines) if line.startswith("compare  "))
     assert lines[at + 1].startswith(" " * 9), lines
     assert max(map(len, lines)) <= 60, lines
+
+
+DIGITS = Path(__file__).resolve().parent.parent.parent / "models" / "digits"
+QDQ, FLOAT = (str(DIGITS / form / "model.onnx") for form in ("qdq", "float"))
+IMAGES = ("-i", str(DIGITS / "x.npy"), "--config", "none")
+
+
+def test_a_float_model_is_compared_too(folder: Path) -> None:
+    """The page then has the cost of each node, and the graph has colours by SQNR."""
+    ended = call("report", QDQ, *IMAGES, "-n", "3", "--against", FLOAT, "-o", "m.html")
+    assert ended.code == 0, ended.err
+    read = made()
+    assert told(read, "compare", "kind") == "models"
+    assert "SQNR" in ended.out.splitlines()[2]
+    assert [name for name, _ in read.elements].count("option") == 2
+    page = report(QDQ, {"images": np.load(DIGITS / "x.npy")}, runs=2, against=FLOAT)
+    assert "Most costly nodes, each quantized alone" in page, "from Python, too"
+    ended = call("report", QDQ, *IMAGES, "--against", "none.onnx", "-o", "none.html")
+    says(ended, 2, "none.onnx")
+    assert "profile" not in ended.out, "before anything is measured"
+
+
+@pytest.mark.parametrize(
+    ("command", "against"),
+    [
+        (("profile", QDQ, *IMAGES, "-n", "3"), ()),
+        (("compare", QDQ, *IMAGES, "--against", "ort"), ("--against", "ort")),
+        (("compare", FLOAT, QDQ, *IMAGES), ("--against", FLOAT)),
+    ],
+    ids=["profile", "runtimes", "models"],
+)
+def test_headings_and_columns_are_those_of_the_terminal(
+    command: tuple[str, ...], against: tuple[str, ...], folder: Path
+) -> None:
+    """A reader of both finds the same words; "Whole model" is the page's head, and a sorted table needs no sum."""
+    if "ort" in against:
+        pytest.importorskip("onnxruntime")
+    call("report", QDQ, *IMAGES, "-n", "3", *against, "-o", "m.html")
+    page = Path("m.html").read_text(encoding="utf-8")
+    headings = re.findall(r"<h[23][^>]*>([^<]*)", page)
+    tables = {tuple(rows[0]) for rows in made().tables}
+    title, seen = "", 0
+    lines = call(*command, "--format", "markdown").out.splitlines()
+    for line, after in zip(lines, lines[1:], strict=False):
+        title = line.strip("*") if line.startswith("**") else title
+        if not re.fullmatch(r"\|( -{3}:? \|)+", after):
+            continue
+        columns = [cell.strip(" \\") for cell in line.strip("|").split("|")]
+        if title in ("Whole model", "Causes (qrun explain CAUSE)"):
+            continue
+        seen += 1
+        assert any(title.startswith(heading) for heading in headings), title
+        assert any({*columns} - {"sum", ""} <= {*table} for table in tables), (title, columns)
+    assert seen > 1
 
 
 def told(read: Read, *path: str) -> Any:
@@ -297,8 +353,8 @@ def test_saved_results_of_two_models_stand_side_by_side(folder: Path) -> None:
     assert len(nodes) == 3
     assert sum("-" in cells for cells in nodes.values()) == 1, "a node that only the first has"
     text = " ".join(" ".join(read.texts).split())
-    assert "other.onnx is neither faster nor slower than m.onnx" in text
-    assert "there are too few runs to tell" in text
+    assert "other.onnx: inconclusive against m.onnx" in text
+    assert "too few runs to tell" in text
 
 
 @pytest.mark.usefixtures("saved")

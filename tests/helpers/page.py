@@ -77,7 +77,7 @@ def pair(**more: Any) -> dict[str, Any]:
     """A tensor of a comparison of runtimes."""
     return {
         "name": "y", "node": 1, "op": "QLinearConv", "type": "uint8 [1,8]", "equal": False, "identical": False,
-        "elements": 200, "differing": 3, "largest": 2, "max_abs": 0.04, "sqnr_db": 31.25,
+        "elements": 200, "differing": 3, "largest": 2, "unit": "step", "max_abs": 0.04, "sqnr_db": 31.25,
         "by_itself": {"cause": "float32-multiplier", "text": "rounds the multiplier"}, **more,
     }  # fmt: skip
 
@@ -108,13 +108,18 @@ def collected(**documents: Mapping[str, Any]) -> PageContent:
     return page_of(items, ["qrun", "report", "m.onnx"], DATE)
 
 
+def graph(count: int) -> dict[str, Any]:
+    """A chain of nodes, every third of which is read farther on, too."""
+    return {"edges": [[n, n + step] for n in range(count) for step in (1, 5)[: 1 + (n % 3 == 0)] if n + step < count]}
+
+
 def full_page(count: int = 6) -> str:
     """A page with every section; the second finding is of another node."""
     findings = [finding(), finding(index=3, node="/features/3/conv/Conv_quant"),
                 finding(rule="QR402", name="saturated", level="warning")]  # fmt: skip
     tensors = [tensor(name=f"t{place}", at_low=place) for place in range(count)]
     return html(collected(profile=profile([node(n) for n in range(count)]), check=check(findings),
-                          quantization={"tensors": tensors}))  # fmt: skip
+                          quantization={"tensors": tensors}, graph=graph(count)))  # fmt: skip
 
 
 class Read(HTMLParser):
@@ -132,6 +137,8 @@ class Read(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "wbr":
+            return
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)

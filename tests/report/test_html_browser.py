@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.browser import Page, browser, find_browser
-from helpers.page import check, collected, finding, full_page, models, node, pair, profile, runtimes, tensor
+from helpers.page import check, collected, finding, full_page, graph, models, node, pair, profile, runtimes, tensor
 
 from qrun.report.html.page import html
 from qrun.report.html.several import comparison_document
@@ -43,6 +43,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
             profile=profile([node(n, name=name, op="Q" * 80) for n, name in enumerate(names)], notes=["n" * 300]),
             check=check([*found, finding(rule="QR402", message="m" * 300, node="n" * 300)], "p" * 200),
             quantization={"tensors": [tensor(name=name) for name in names]},
+            graph=graph(len(names)),
             compare=runtimes(
                 *(pair(name=name, op=name, by_itself={"cause": name, "text": name}) for name in names),
                 refused="r" * 300,
@@ -287,10 +288,175 @@ def test_axe_finds_no_violation(name: str, width: int, dark: bool, tab: Page, re
 @pytest.mark.parametrize("width", [400, 1000, 1400])
 def test_no_label_of_the_plot_is_cut(width: int, tab: Page, normal: Path) -> None:
     tab.open(normal, width=width)
-    boxes = "[...document.querySelectorAll('.plot text')].map(t => [t.textContent, t.getBoundingClientRect(), t.closest('svg').getBoundingClientRect()])"
+    boxes = "[...document.querySelectorAll('.plot text')].map(t => [t.textContent, t.getBoundingClientRect(), t.closest('.axes').getBoundingClientRect()])"
     cut = f"{boxes}.filter(([, a, b]) => a.left < b.left || a.right > b.right || a.top < b.top || a.bottom > b.bottom).map(c => c[0])"
     assert tab.evaluate(f"{boxes}.length") > 3
     assert tab.evaluate(cut) == []
+
+
+@pytest.mark.parametrize("width", [700, 1000, 1400])
+def test_the_five_slowest_dots_have_names_apart(width: int, tab: Page, normal: Path) -> None:
+    tab.open(normal, width=width)
+    labels = "[...document.querySelectorAll('.plot text')].filter(t => t.textContent.startsWith('#'))"
+    slowest = [
+        int(place)
+        for place, op in zip(column(tab, "node-table", 0), column(tab, "node-table", 2), strict=True)
+        if op == "QLinearConv"
+    ]
+    assert sorted(tab.evaluate(f"{labels}.map(t => parseInt(t.textContent.slice(1)))")) == sorted(slowest[:5])
+    names = tab.evaluate(f"{labels}.map(t => t.textContent.split(' ')[1])")
+    assert all(name.endswith("Conv_quant") for name in names)
+    assert len(set(names)) == 5, "shortened, but not alike"
+    boxes = tab.evaluate(
+        f"{labels}.map(t => t.getBoundingClientRect()).map(r => [r.left, r.top + 2, r.right, r.bottom - 2])"
+    )
+    over = [(a, b) for n, a in enumerate(boxes) for b in boxes[:n]
+            if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]  # fmt: skip
+    assert over == []
+
+
+def test_titles_stand_beside_their_axes(tab: Page, normal: Path) -> None:
+    tab.open(normal, width=1000)
+    plot, up, across = (
+        tab.evaluate(f"(() => {{ const r = document.querySelector('{name}').getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom] }})()")
+        for name in (".plot", ".up", ".across")
+    )  # fmt: skip
+    assert up[2] <= plot[0], "left of the plot"
+    assert up[3] - up[1] > up[2] - up[0], "upright"
+    assert plot[3] <= across[1] <= plot[3] + 40, "just below"
+
+
+def test_a_dot_says_what_it_is(tab: Page, normal: Path) -> None:
+    """When pointed at, and when the keyboard leads to it; the next key leads to the next slower node."""
+    tab.open(normal)
+    place = "(() => { const c = document.querySelector('.plot circle'); c.scrollIntoView({block: 'center'}); const r = c.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()"
+    x, y = tab.evaluate(place)
+    told = "document.querySelector('.plot').closest('figure').querySelector('.told').textContent"
+    before = tab.evaluate(told)
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    pointed = tab.evaluate(told)
+    assert pointed != before
+    number = pointed.partition(" ")[0].removeprefix("#")
+    assert f"#{number} /features/{number}/conv/Conv_quant, QLinearConv · " in pointed
+    assert f"t{number} uint8 [1,96,56,56]" in pointed
+    assert "GMAC/s" in pointed
+    tab.evaluate(
+        "document.querySelector('[data-table=node-table] input').focus(); document.querySelector('.plot a').focus()"
+    )
+    press(tab, "ArrowDown", 40)
+    assert tab.evaluate("document.activeElement.getAttribute('href')") != f"#n{number}"
+    assert tab.evaluate(told).startswith(
+        tab.evaluate("document.activeElement.getAttribute('href')").replace("n", "") + " "
+    )
+
+
+def zoomed(tab: Page) -> float:
+    width: float = tab.evaluate("document.querySelector('.map').getBoundingClientRect().width")
+    return width
+
+
+FOCUSED = "document.activeElement.getAttribute('href')"
+
+
+def test_the_keyboard_finds_follows_and_zooms_in_the_graph(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    tab.evaluate("document.querySelector('.tools input').focus()")
+    tab.call("Input.insertText", text="qlinearadd")
+    adds = [f"#n{n}" for n in range(COUNT) if n % 3 == 1]
+    assert tab.evaluate("document.querySelector('.tools output').textContent") == f"{len(adds)} of {COUNT}"
+    press(tab, "Enter", 13, "\r")
+    assert tab.evaluate(FOCUSED) == adds[0]
+    press(tab, "ArrowDown", 40)
+    assert tab.evaluate(FOCUSED) == adds[1], "the next one that was found"
+    told = tab.evaluate("document.querySelector('.map').closest('figure').querySelector('.told').textContent")
+    assert "#4 /features/4/conv/Conv_quant" in told
+    assert "t4 uint8 [1,96,56,56]" in told
+    press(tab, "ArrowRight", 39)
+    assert tab.evaluate(FOCUSED) == "#n5", "along the edge"
+    press(tab, "ArrowLeft", 37)
+    assert tab.evaluate(FOCUSED) == "#n4"
+    before = zoomed(tab)
+    press(tab, "+", 187, "+")
+    assert zoomed(tab) == pytest.approx(1.25 * before, rel=0.01)
+    press(tab, "0", 48, "0")
+    box = "document.querySelector('.map').closest('.scroll')"
+    assert tab.evaluate(f"{box}.scrollWidth <= {box}.clientWidth && {box}.scrollHeight <= {box}.clientHeight")
+    press(tab, "-", 189, "-")
+    press(tab, "Enter", 13, "\r")
+    assert tab.evaluate("document.querySelector(':target').cells[0].textContent") == "4"
+
+
+def test_one_stop_of_the_tab_key_for_each_picture(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    stops = "[...document.querySelectorAll('figure')].map(f => [...f.querySelectorAll('svg a')].filter(a => a.tabIndex === 0).length)"
+    assert tab.evaluate(stops) == [1, 1, 1]
+    tab.evaluate("document.querySelectorAll('.map a')[7].focus()")
+    assert tab.evaluate(stops) == [1, 1, 1]
+    assert tab.evaluate("document.querySelectorAll('.map a')[7].tabIndex") == 0
+
+
+def test_the_graph_has_colours_by_time_and_by_noise(tab: Page, odd: Path) -> None:
+    tab.open(odd)
+    fills = "[...document.querySelectorAll('.map rect')].map(r => getComputedStyle(r).fill)"
+    by_time = tab.evaluate(fills)
+    choice = "document.querySelector('.tools select')"
+    tab.evaluate(f"{choice}.value = 'sqnr'; {choice}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+    assert tab.evaluate(fills) != by_time
+    assert "31.2 dB" in tab.evaluate("document.querySelector('.map').closest('figure').innerText")
+    assert tab.evaluate("document.querySelector('.legend.time').offsetParent === null")
+
+
+@pytest.mark.parametrize("name", ["normal", "odd"])
+def test_names_in_the_graph_are_inside_their_boxes(name: str, tab: Page, request: pytest.FixtureRequest) -> None:
+    tab.open(request.getfixturevalue(name), scripts=False)
+    right = "[...document.querySelectorAll('.map text')].map(t => [t.getBoundingClientRect().right, t.parentNode.querySelector('rect').getBoundingClientRect().right, t.textContent])"
+    found = tab.evaluate(right)
+    assert found
+    assert [text for end, edge, text in found if end > edge] == []
+
+
+def test_a_graph_of_a_thousand_nodes(tab: Page, tmp_path: Path) -> None:
+    path = tmp_path / "large.html"
+    path.write_text(full_page(1000), encoding="utf-8")
+    tab.open(path)
+    assert tab.evaluate("document.querySelectorAll('.map rect').length") == 1000
+    tab.evaluate("document.querySelector('.tools input').focus()")
+    tab.call("Input.insertText", text="/987/")
+    press(tab, "Enter", 13, "\r")
+    inside = "(() => { const a = document.activeElement.querySelector('rect').getBoundingClientRect(), b = document.activeElement.closest('.scroll').getBoundingClientRect(); return a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom && a.bottom <= innerHeight })()"
+    assert tab.evaluate(FOCUSED) == "#n987"
+    assert tab.evaluate(inside), "it is scrolled to"
+    press(tab, "0", 48, "0")
+    assert tab.evaluate("document.querySelector('.map').getBoundingClientRect().right") < 1400
+    assert tab.complaints == []
+
+
+def edge(tab: Page, box: str, end: bool) -> str:
+    """A picture of the right edge of a box scrolled to its start or end, where no text is: just below a row's line."""
+    x, y = tab.evaluate(
+        f"(() => {{ const b = document.querySelector('{box}'); b.scrollIntoView({{block: 'center'}}); b.scrollLeft = {'1e6' if end else '0'};"
+        "const r = b.getBoundingClientRect(), t = b.querySelector('tbody tr').getBoundingClientRect(); return [r.right, t.top + 1 + scrollY] })()"
+    )
+    clip = {"x": x - 10, "y": y, "width": 8, "height": 1, "scale": 1}
+    return str(tab.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"])
+
+
+def test_no_column_is_cut_in_a_window_of_1000_pixels(tab: Page, normal: Path) -> None:
+    tab.open(normal, width=1000)
+    cut = "[...document.querySelectorAll('.scroll:has(> table)')].filter(b => b.scrollWidth > b.clientWidth).length"
+    assert tab.evaluate(cut) == 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [400, 800])
+def test_a_shadow_says_that_a_table_goes_on(width: int, dark: bool, tab: Page, normal: Path) -> None:
+    tab.open(normal, width=width, dark=dark)
+    wide = "#node-table .scroll"
+    assert tab.evaluate(f"(b => b.scrollWidth > b.clientWidth)(document.querySelector('{wide}'))")
+    assert edge(tab, wide, end=False) != edge(tab, wide, end=True), "none where nothing follows"
+    tab.open(normal, width=1400, dark=dark)
+    assert tab.evaluate(f"(b => b.scrollWidth <= b.clientWidth)(document.querySelector('{wide}'))")
+    assert edge(tab, wide, end=False) == edge(tab, wide, end=True)
 
 
 def test_bars_are_below_the_digits(tab: Page, normal: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 
-from qrun.documents.record import Item
+from qrun.comparing.differences import Tolerance
+from qrun.documents.record import Item, decode
 from qrun.report.accuracy import accuracy_tables, real, text_of
 from qrun.report.accuracyjson import EXCLUDE, correction
+from qrun.report.compare import limits, share_text
 from qrun.report.grid import Column, Grid
 from qrun.report.html.collect import MOST, items
 from qrun.report.html.markup import Markup, blocks, search, section, table, tag
@@ -44,10 +46,9 @@ def _same(found: Item) -> int:
 def _about(found: Item) -> str:
     a, b = _sides(found)
     if not is_of_runtimes(found):
-        return f"{b} against {a}, which it was quantized from; {plural(found['runs'].size, 'run')}."
+        return f"{b} against {a}, its float model; {plural(found['runs'].size, 'set')} of inputs."
     each = f", each node fed the values of {b}" if found["isolate"].truth else ""
-    limits = found["tolerance"]
-    tolerance = ", ".join(f"{name} {number(limits[name].real)}" for name in limits.keys if limits[name].real)
+    tolerance = _tolerance(found)
     count, differing, same = len(list(found["tensors"])), len(_differing_section(found)), _same(found)
     within = count - differing - same
     counts = [
@@ -80,22 +81,34 @@ def headline(found: Item) -> tuple[str, str, bool]:
     return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", equal
 
 
-def answer(found: Item) -> tuple[str, str, bool]:
-    """The answer as a sentence, split into a bold part and the rest; and whether the sides are equal."""
+def answer(found: Item) -> tuple[str, str, bool | None]:
+    """The answer as a sentence, split into a bold part and the rest; and whether that is good, None if nothing
+    says what is."""
     equal, (a, b) = found["equal"].truth, _sides(found)
     big, small, _ = headline(found)
     if not is_of_runtimes(found):
         passed, noisy = found.find("passed"), big.endswith("dB")
         if passed is None and noisy:
-            return big, f" SQNR of the outputs against {a}.", equal
+            return big, f" SQNR against {a}{_classes(found)}.", equal or None
         good = equal if passed is None else passed.truth
-        return "Accurate" if good else "Differs", f" from {a}: outputs at {big}." if noisy else f" from {a}.", good
+        return (
+            "Accurate" if good else "Differs",
+            f" from {a}: {big} SQNR{_classes(found)}." if noisy else f" from {a}.",
+            good,
+        )
     if equal:
         return "Equal", f": {small}.", True
     first = _first(found)
     cause = f" ({why})" if (why := _own(first, "cause", "")) else ""
     where = f" first at node {_place(first)}, {first['name'].text}" if first else ""
     return "Differs", f"{where}{cause}, against {b}.", False
+
+
+def _classes(found: Item) -> str:
+    """``, same class in 498 of 500``; "" if no output has classes."""
+    outputs = [o for o in found["outputs"] if real(o, "argmax_total")]
+    agreed, total = (sum(o[key].size for o in outputs) for key in ("argmax_agreed", "argmax_total"))
+    return f", same class in {agreed} of {total}" if total else ""
 
 
 def _first(found: Item) -> Item | None:
@@ -132,15 +145,14 @@ def _runtimes(found: Item) -> Iterator[Markup]:
         yield tag("p", f"The other side does not run the whole model: {refused.text}")
     shown = [Block("First difference", facts=_facts(found, first))] if (first := _first(found)) else []
     if outputs:
-        shown.append(
-            Block("Outputs", Grid.of([Column("name", shrink=1, cell=lambda o: o["name"].text), *_SIZES], outputs))
-        )
+        shown.append(Block("Outputs", _outputs_grid(outputs, _tolerance(found))))
     yield from blocks(shown)
     if differing:
         yield tag("h3", "Tensors that differ")
-        yield search("pair-table", "Filter by name, operator or cause", "1 2 3")
-        grid = Grid.of(_PAIRS, differing)
-        yield tag("div", table("tensors that differ", grid, legends={"largest": _LARGEST}), id="pair-table")
+        grid = _differing_grid(differing, _tolerance(found))
+        cause = [column.header for column in grid.columns].index("cause")
+        yield search("pair-table", "Filter by name, operator or cause", f"1 2 {cause}")
+        yield tag("div", table("tensors that differ", grid), id="pair-table")
 
 
 def _facts(found: Item, first: Item) -> list[tuple[str, str]]:
@@ -169,27 +181,59 @@ def _facts(found: Item, first: Item) -> list[tuple[str, str]]:
     ]
 
 
-_SIZES = [
-    Column("type", cell=lambda t: text_of(t, "type")),
-    Column("elements", right=True, cell=lambda t: f"{t['elements'].size:,}"),
-    Column("differ", right=True, cell=lambda t: f"{t['differing'].size:,}"),
-    Column("max abs", right=True, cell=lambda t: number(real(t, "max_abs"))),
-    Column("SQNR", right=True, cell=lambda t: decibel(real(t, "sqnr_db"))),
-]
-_LARGEST = "Of those that differ; integers: steps, else absolute"
-_PAIRS = [
-    Column("#", right=True, cell=_place),
-    Column("tensor", shrink=2, cell=lambda t: t["name"].text),
-    Column("op", shrink=1, cell=lambda t: text_of(t, "op")),
-    Column("cause", cell=lambda t: _own(t, "cause", "inherited")),
-    *_SIZES,
-    Column(
-        "largest",
-        right=True,
-        cell=lambda t: number(real(t, "largest_beyond" if t.find("largest_beyond") else "largest")),
-    ),
-    Column("details", cell=lambda t: _own(t, "text", "")),
-]
+def _tolerance(found: Item) -> str:
+    """``rtol 0.001, atol 1e-07``; "" without a tolerance."""
+    return limits(decode(Tolerance, found["tolerance"]))
+
+
+def _share(key: str) -> Callable[[Item], str]:
+    return lambda t: share_text(t[key].size, t["elements"].size)
+
+
+def _step(tensor: Item) -> str:
+    """The largest difference in steps; ``-`` for floats."""
+    return number(real(tensor, "largest")) if text_of(tensor, "unit") == "step" else "-"
+
+
+def _differing_grid(tensors: Sequence[Item], told: str) -> Grid:
+    """The terminal's columns, and what is known about each cause. told: the tolerance."""
+    bits = any(t.find("other_bits") and t["other_bits"].size > t["differing"].size for t in tensors)
+    columns = [
+        Column("#", right=True, cell=_place),
+        Column("tensor", shrink=2, cell=lambda t: t["name"].text),
+        Column("op", shrink=1, cell=lambda t: text_of(t, "op")),
+        Column("type", cell=lambda t: text_of(t, "type")),
+        Column("beyond" if told else "differ", right=True, cell=_share("differing")),
+        Column("other bits", right=True, cell=_share("other_bits")) if bits else None,
+        Column("max step", right=True, cell=_step),
+        Column("max abs", right=True, cell=lambda t: number(real(t, "max_abs"))),
+        Column("SQNR", right=True, cell=lambda t: decibel(real(t, "sqnr_db"))),
+        Column("cause", cell=lambda t: _own(t, "cause", "inherited")),
+        Column("details", wrap=True, cell=lambda t: _own(t, "text", "")),
+    ]
+    grid = Grid.of(columns, tensors)
+    return grid if any(row[-1] for row in grid.rows) else grid.without(len(grid.columns) - 1)
+
+
+def _outputs_grid(outputs: Sequence[Item], told: str) -> Grid:
+    def verdict(output: Item) -> str:
+        if output["identical"].truth:
+            return "equal"
+        return f"{'within' if output['equal'].truth else 'beyond'} {told}" if told else "differs"
+
+    def argmax(output: Item) -> str:
+        total = real(output, "argmax_total")
+        return f"same in {number(real(output, 'argmax_agreed'))} of {number(total)}" if total else "-"
+
+    columns = [
+        Column("name", shrink=1, cell=lambda o: o["name"].text),
+        Column("max abs", right=True, cell=lambda o: number(real(o, "max_abs"))),
+        Column("max rel", right=True, cell=lambda o: number(real(o, "max_rel"))),
+        Column("SQNR", right=True, cell=lambda o: decibel(real(o, "sqnr_db"))),
+        Column("argmax", cell=argmax),
+        Column("verdict", wrap=True, cell=verdict),
+    ]
+    return Grid.of(columns, outputs)
 
 
 def _models(found: Item) -> list[Block]:

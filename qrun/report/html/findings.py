@@ -30,7 +30,7 @@ def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
             _block([pair for pair in of_level if pair[0].rule == rule], rows)
             for rule in dict.fromkeys(f.rule for f, _ in of_level)
         ]
-    return section("findings", "Findings", _judge(checked), parts)
+    return section("findings", "Checks", _judge(checked), parts)
 
 
 def counts(checked: CheckedModel) -> str:
@@ -39,7 +39,7 @@ def counts(checked: CheckedModel) -> str:
 
 
 def _judge(checked: CheckedModel) -> str:
-    parts = [f"{plural(checked.rules, 'rule')} looked at the model"] if checked.rules else []
+    parts = [f"{plural(checked.rules, 'rule')} ran"] if checked.rules else []
     vectors = checked.vectors
     if vectors:
         states = ", ".join(f"{n} {state}" for state, n in vectors.items())
@@ -91,7 +91,9 @@ def rules_section(checked: CheckedModel) -> Markup:
     fired = sorted({f.rule for f in checked.findings})
     if not fired:
         return Markup()
-    return section("rules", "Rules", "What the rules above mean, as in qrun explain.", (_rule(id) for id in fired))
+    return section(
+        "rules", "Rules", "What the rules above say, as qrun explain prints it.", (_rule(id) for id in fired)
+    )
 
 
 def _rule(id: str) -> Markup:

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.checking.codes import CodeCounter
 from qrun.checking.rules import RULES, Finding, check
+from qrun.comparing.accuracy import Accuracy
+from qrun.comparing.choices import AGAINST
+from qrun.comparing.comparison import Comparison
 from qrun.documents.record import Item, encode
 from qrun.errors import CallError
 from qrun.io.files import replace_file
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
+from qrun.report.accuracyjson import accuracy_fields
 from qrun.report.compare import comparison_fields
 from qrun.report.html.collect import Document, page_of
 from qrun.report.html.page import html
@@ -27,8 +31,6 @@ from qrun.running.session import Session
 
 if TYPE_CHECKING:
     import onnx
-
-    from qrun.comparing.comparison import Comparison
 
 
 def document(kind: str, fields: Mapping[str, Any]) -> Document:
@@ -69,9 +71,10 @@ def profile_document(report: ProfileReport) -> Document:
     return document("profile", {**fields, "model": told})
 
 
-def compare_document(found: Comparison, feeds: Feeds) -> Document:
-
-    return document("compare", comparison_fields(found, feeds))
+def compare_document(found: Comparison | Accuracy, feeds: Feeds) -> Document:
+    if isinstance(found, Comparison):
+        return document("compare", comparison_fields(found, feeds))
+    return document("compare", {"kind": "models", **accuracy_fields(found, feeds.sources), "equal": found.equal})
 
 
 def report(
@@ -89,7 +92,7 @@ def report(
     text.
 
     feeds:   arrays by input name, for the runs. output: a file to write, too.
-    against: also compare every tensor with another runtime, see `qrun.compare`.
+    against: also compare every tensor with another runtime, or with a float model (its path), see `qrun.compare`.
     runs:    timed runs; None for as many as fit in 3 s.
     threads, max_memory, max_time: as for Session.
     Raises QrunError as Session does, and OSError if the file cannot be written.
@@ -113,7 +116,11 @@ def report(
         from qrun.comparing.compare import compare
 
         source = model if isinstance(model, (str, Path, bytes)) or hasattr(model, "graph") else session.model
-        found = compare(source, feeds=feeds, against=against, max_memory=max_memory, max_time=max_time)
+        bounds: dict[str, Any] = {"max_memory": max_memory, "max_time": max_time}
+        if against in AGAINST or not os.path.exists(against):
+            found: Comparison | Accuracy = compare(source, feeds=feeds, against=against, **bounds)
+        else:
+            found = compare(against, source, feeds, **bounds)
         documents.append(compare_document(found, given))
     text = html(page_of(documents, [], today()))
     if output is not None:

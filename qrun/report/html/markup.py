@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -98,7 +99,10 @@ def table(
     body = (
         tag(
             "tr",
-            *(tag("td", cell, style=bars[at][place] if bars[at] else None) for at, cell in enumerate(row)),
+            *(
+                tag("td", _breakable(c, k), style=b[place] if b else None)
+                for c, k, b in zip(row, kinds, bars, strict=True)
+            ),
             NEWLINE,
             id=ids[place] if ids else None,
         )
@@ -111,6 +115,12 @@ def table(
     return tag("div", made, class_=box, tabindex="0", role="region", aria_label=label)
 
 
+def _breakable(cell: str, kind: str) -> str:
+    """The cell; a name may break after the signs between its words."""
+    return cell if isinstance(cell, Markup) or kind not in ("k", "m") else Markup(WORDS.sub(r"\1<wbr>", text(cell)))
+
+
+WORDS = re.compile(r"([/_.:]+)(?=\w)")
 NARROW = 6
 """A table with at most this many columns need not be as wide as the page."""
 
@@ -132,6 +142,20 @@ def search(target: str, words: str, columns: str) -> Markup:
     """A box that hides the rows without its words in these columns, counted from 0; it is visible only with scripts."""
     box = tag("label", words, void("input", type="search", autocomplete="off", spellcheck="false"))
     return tag("p", box, tag("output"), class_="filter", data_table=target, data_columns=columns, hidden=True)
+
+
+def pointed(told: Sequence[str], parts: Child, row: int | None, **attributes: str | None) -> Markup:
+    """A part of a picture, with words that appear when it is pointed at or focused. told: these words, one text a line;
+    row: the node to whose row it is a link, None for no link."""
+    title = tag("title", join(told, "\n"))
+    return tag("g", title, parts) if row is None else tag("a", title, parts, href=f"#n{row}", **attributes)
+
+
+def picture(drawn: Sequence[Markup] | Markup, hint: str, *more: Markup | Iterable[Markup], **attributes: str) -> Markup:
+    """A drawing with `pointed` parts, below it a line with the words of the part that is pointed at. hint: that line
+    before, visible only with scripts; more: what comes after it."""
+    line = tag("p", hint, class_="told", hidden=True)
+    return tag("figure", drawn, line, *more, class_="picture", **attributes)
 
 
 def html_page(title: str, body: Sequence[Markup]) -> str:

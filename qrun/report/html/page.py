@@ -15,8 +15,8 @@ from qrun.report.header import origin
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import answer, comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
+from qrun.report.html.graph import graph_section
 from qrun.report.html.markup import Markup, blocks, facts, html_page, join, section, table, tag
-from qrun.report.html.minimap import graph_section
 from qrun.report.html.profile import Palette, beside_section, nodes_section, time_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
@@ -49,7 +49,7 @@ def _sections(page: PageContent) -> list[Markup]:
         findings_section(checked, {n.index for n in page.nodes}) if checked else Markup(),
         _outputs(page.outputs),
         time_section(page, palette),
-        graph_section(page),
+        graph_section(page, palette),
         beside_section(page),
         nodes_section(page),
         roofline_section(page, palette),
@@ -91,8 +91,8 @@ def _verdict(page: PageContent) -> Markup:
 def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
     """Yields (bold part, rest)."""
     if page.comparison is not None:
-        big, rest, equal = answer(page.comparison)
-        yield tag("b", big, class_="good" if equal else "error"), rest
+        big, rest, good = answer(page.comparison)
+        yield tag("b", big, class_=None if good is None else "good" if good else "error"), rest
     if page.evaluation is not None:
         word, _, rest = verdict_of(page.evaluation)[0].partition(":")
         yield tag("b", word[:1].upper() + word[1:]), f":{rest}."

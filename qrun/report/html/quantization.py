@@ -22,10 +22,10 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
     counts = [plural(n, kind) if kind != "bias" else f"{n} bias{'es' if n > 1 else ''}" for kind, n in kinds if n]
     first = f"The first {len(tensors):,} of {count:,} tensors: " if count > len(tensors) else ""
     about = (
-        f"{first}{', '.join(counts)}. Each histogram spans all codes of its type (of int32: the used range); bars are as high as elements "
-        "per code. The bars at its ends are the smallest and the largest code, where everything outside the range ends up: "
-        "red, or grey where that is as meant: at the zero point, as after a Relu, and in weights and biases, whose "
-        "largest value the scale is made for. Range is what the used codes stand for."
+        f"{first}{', '.join(counts)}. A code is a quantized value. A histogram spans all codes of the type (of int32: the used codes). "
+        "The bars at its two ends count the smallest and the largest code, to which values outside the range are clipped: "
+        "red where that loses something, grey where it does not (the zero point after a Relu; weights and biases). "
+        "Range: the real values of the smallest and the largest used code."
     )
     columns = [
         Column("#", right=True, cell=lambda t: str(t.index)),

@@ -12,18 +12,23 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode
 from qrun.memory import human
 from qrun.report.html.collect import PageContent
-from qrun.report.html.markup import Markup, section, tag
-from qrun.report.html.profile import Palette, label
-from qrun.report.text import plural
+from qrun.report.html.markup import Markup, join, picture, pointed, section, shape, tag
+from qrun.report.html.profile import HINT, Palette
+from qrun.report.text import percent, plural, shorten_all, width_of
 from qrun.running.machine import Machine
 
 LEVELS = ((1 << 15, "L1"), (1 << 20, "L2"), (1 << 24, "L3"))
 """A buffer of up to this many bytes counts as in that cache; a larger one is in RAM."""
-LOWEST, LEFTMOST, NEAR_THE_END = 12.0, 10.0, 86.0
-"""Percent of an axis: the place where names of slopes begin, clear of the other axis's numbers; and the place from
-which labels are drawn on the other side of their line."""
-TOP = 95.0
-"""Percent of the upright axis: a label above this has no room above its line, where there are no dots."""
+LABELLED = 5
+"""The slowest nodes, whose names stand beside their dots."""
+WIDE, HIGH = 700, 380
+"""Pixels of the narrowest plot with names, and of every plot: labels are placed so that they stay apart there."""
+ABOVE = 2.0
+"""A node faster than the roof by more than this factor was not measured well."""
+NAME = 22
+"""The most characters of a node's name in a label."""
+LETTER, LINE = 7.4, 14
+"""Pixels of a label's characters, and of its line."""
 MARGIN = 0.12
 """Decades left free beyond the outermost values of an axis."""
 
@@ -56,18 +61,26 @@ class LogAxis:
 
 def roofline_section(page: PageContent, palette: Palette) -> Markup:
     """Empty if no node has multiply-adds, bytes and a time."""
-    nodes = [n for n in page.nodes if n.gmacs and n.bytes]
+    known = [n for n in page.nodes if n.gmacs and n.bytes]
+    nodes = [n for n in known if (n.roof_share or 0.0) <= ABOVE]
     if not nodes:
         return Markup()
-    left = len(page.nodes) - len(nodes)
-    about = "One dot for each node, the larger the more time it takes. Both axes are logarithmic."
+    left = len(page.nodes) - len(known)
+    about = "One dot for each node, the larger the more time it takes; the slowest have their names. Both axes are logarithmic."
     if left:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
+    if above := len(known) - len(nodes):
+        about += f" {plural(above, 'node')} more than {ABOVE:g} times above the roof {'is' if above == 1 else 'are'} not shown: the machine was busy."
     machine = page.told.machine
-    ends = ("Up: speed, 10⁹ multiply-adds a second (GMAC/s)", "To the right: multiply-adds for each byte moved")
-    axes = tag("div", (tag("span", words) for words in ends), class_="ends")
-    caption = tag("figcaption", _caption(machine)) if machine else ""
-    return section("roofline", "Roofline", about, tag("figure", axes, _plot(nodes, machine, palette), caption))
+    axes = tag(
+        "div",
+        tag("span", "GMAC/s (10⁹ multiply-adds per second)", class_="up"),
+        _plot(nodes, machine, palette),
+        tag("span", "multiply-adds per byte moved", class_="across"),
+        class_="axes",
+    )
+    caption = tag("figcaption", _caption(machine)) if machine else Markup()
+    return section("roofline", "Roofline", about, picture(axes, HINT, caption))
 
 
 def _peaks(machine: Machine) -> list[tuple[str, float]]:
@@ -98,63 +111,115 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
         _line(max(x(gmacs / fastest if fastest else 10**x.low), 0), y(gmacs), 100, y(gmacs), "roof")
         for _, gmacs in roofs
     ]
-    parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -n.share)]
+    slowest = sorted(nodes, key=lambda n: -n.share)
+    parts += [_dot(n, x, y, palette) for n in slowest]
+    labels, labelled = _Labels(), slowest[:LABELLED]
+    places = [(x(node.macs / node.bytes), y(node.gmacs or 0.0), _radius(node)) for node in labelled]
+    for place in places:
+        labels.keep_free(*place)
     for name, gmacs in roofs:
-        parts.append(_text(f"{name} {gmacs:.0f} GMAC/s", 100, y(gmacs), -6, -6 if y(gmacs) < TOP else 14, end=True))
+        sides = [(-6.0, -6.0), (-6.0, 14.0)]
+        parts.append(labels.beside(100, y(gmacs), sides, f"{name} {gmacs:.0f} GMAC/s"))
+    names = shorten_all([palette.label(node) for node in labelled], NAME)
+    for node, name, (left, up, radius) in zip(labelled, names, places, strict=True):
+        parts.append(labels.beside(left, up, _around(radius, left), f"#{node.index}", f" {name}"))
     named: set[str] = set()
     for size, speed in memory if top else ():
         level = next((name for limit, name in LEVELS if size <= limit), "RAM")
+        start = max(10**x.low, 10**y.low / speed) * 10**MARGIN
         if level not in named:
-            named.add(level)
-            parts.append(_slope_label(level, speed, top, x, y))
-    name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over MAC a byte"
-    return tag("svg", parts, class_="plot", role="img", aria_label=name)
+            parts.append(labels.beside(x(start), y(start * speed), [(6, 14), (-6, -6)], level, needed=False))
+        named.add(level)
+    name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over multiply-adds per byte"
+    return tag("svg", parts, class_="plot", role="group", aria_label=name)
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, style: str | None = None, *inside: Markup) -> Markup:
+class _Labels:
+    """Finds places for labels where they do not cover each other, in a plot of WIDE x HIGH pixels."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[float, float, float, float]] = []
+
+    def keep_free(self, x: float, y: float, radius: float) -> None:
+        """Keeps labels off a dot; x and y in percent of the axes."""
+        left, top = x / 100 * WIDE, (100 - y) / 100 * HIGH
+        self.taken.append((left - radius, top - radius, left + radius, top + radius))
+
+    def beside(
+        self, x: float, y: float, sides: Sequence[tuple[float, float]], words: str, name: str = "", needed: bool = True
+    ) -> Markup:
+        """The label of a point (x, y in percent of the axes), with a line to it if it has neither the first nor the
+        second place. sides: pixels to the right of it and below it, the best place first; a label at the left ends
+        there. name: the part that narrow windows leave out. needed: if it fits nowhere it has the first place."""
+        size, left, top = LETTER * (len(words) + width_of(name)), x / 100 * WIDE, (100 - y) / 100 * HIGH
+        boxes = [
+            (left + dx - size * (dx < 0), top + dy - LINE, left + dx + size * (dx > 0), top + dy + 2)
+            for dx, dy in sides
+        ]
+        fitting = [place for place, box in enumerate(boxes) if self._fits(*box)]
+        if not fitting and not needed:
+            return Markup()
+        place = next(iter(fitting), 0)
+        self.taken.append(boxes[place])
+        (dx, dy), shown = sides[place], join([words, tag("tspan", name) if name else ""])
+        line = shape("path", d=f"M0 0L{dx:g} {dy - 4:g}") if place > 1 else ""
+        return tag("svg", line, _text(shown, dx, dy, dx < 0), x=_at(x), y=_at(100 - y))
+
+    def _fits(self, left: float, top: float, right: float, bottom: float) -> bool:
+        inside = left >= 0 and right <= WIDE and top >= 0 and bottom <= HIGH
+        return inside and all(right <= b[0] or left >= b[2] or bottom <= b[1] or top >= b[3] for b in self.taken)
+
+
+def _around(radius: float, x: float) -> list[tuple[float, float]]:
+    """Places for the label of a dot: beside it, first towards the middle of the plot, then above and below, then
+    farther away. x: in percent of the axis."""
+    near = radius + 5
+    rings = [near + far for far in (0, 10, 24, 40, 60, 85, 110)]
+    across = (near, -near) if x < 50 else (-near, near)
+    return [*((dx, 4) for dx in across), *((dx, dy) for ring in rings for dy in (-ring, ring + 9) for dx in across)]
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, style: str | None = None) -> Markup:
     """A line from one point to another, each in percent of the axes."""
-    return tag("line", *inside, class_=style, x1=_at(x1), y1=_at(100 - y1), x2=_at(x2), y2=_at(100 - y2))
+    return shape("line", class_=style, x1=_at(x1), y1=_at(100 - y1), x2=_at(x2), y2=_at(100 - y2))
 
 
-def _text(words: str, x: float, y: float, dx: int, dy: int, end: bool = False) -> Markup:
-    """Words beside a point: dx and dy pixels to its right and below it; end: the words end there."""
-    place = {"x": _at(x), "y": _at(100 - y), "dx": str(dx), "dy": str(dy)}
-    return tag("text", words, **place, text_anchor="end" if end else None)
+def _text(words: str, x: float, y: float, end: bool = False) -> Markup:
+    """Words at a place in pixels; end: they end there."""
+    return tag("text", words, x=f"{x:g}", y=f"{y:g}", text_anchor="end" if end else None)
 
 
 def _at(percent: float) -> str:
     return f"{percent:.2f}%"
 
 
+def _radius(node: ProfileNode) -> float:
+    return round(3.5 + 14 * math.sqrt(node.share), 1)
+
+
 def _dot(node: ProfileNode, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
     intensity, gmacs = node.macs / node.bytes, node.gmacs or 0.0
-    title = f"{label(node)}: {gmacs:.1f} GMAC/s, {intensity:.3g} MAC a byte"
+    told = f"{gmacs:.1f} GMAC/s, {intensity:.3g} multiply-adds per byte"
     if node.roof_share is not None:
-        title += f", {100 * node.roof_share:.0f}% of the roof ({node.bound or ''})"
-    place = {"cx": _at(x(intensity)), "cy": _at(100 - y(gmacs)), "r": f"{3.5 + 14 * math.sqrt(node.share):.1f}"}
-    return tag("circle", tag("title", title), **place, class_=palette[node.qualified])
+        told += f", {percent(node.roof_share)} of the roof ({node.bound or ''})"
+    place = {"cx": _at(x(intensity)), "cy": _at(100 - y(gmacs)), "r": f"{_radius(node)}"}
+    return pointed(
+        [*palette.describe(node), told], shape("circle", **place, class_=palette[node.qualified]), node.index
+    )
 
 
 def _grid(x: LogAxis, y: LogAxis) -> Iterator[Markup]:
+    """Lines at round numbers, which stand outside the plot."""
     for value in x.ticks:
-        at, right = x(value), x(value) > NEAR_THE_END
-        yield _line(at, 0, at, 100)
-        yield _text(f"{value:g}", at, 0, -4 if right else 4, -6, right)
+        yield _line(x(value), 0, x(value), 100)
+        yield tag("text", f"{value:g}", x=_at(x(value)), y="100%", dy="16", text_anchor="middle")
     for value in y.ticks:
         yield _line(0, y(value), 100, y(value))
-        yield _text(f"{value:g}", 0, y(value), 6, -4 if y(value) < NEAR_THE_END else 13)
+        yield tag("text", f"{value:g}", y=_at(100 - y(value)), dx="-6", dy="4", text_anchor="end")
 
 
 def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
     """The limit from reading buffers of one size, drawn up to the highest flat line."""
     start = max(10**x.low, 10**y.low / speed)
-    title = tag("title", f"{speed:.1f} GB/s from {human(size)}")
-    return _line(x(start), y(start * speed), x(top / speed), y(top), "roof", title)
-
-
-def _slope_label(name: str, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
-    """The name of a slope, beside the place where it begins, or below the roof if it has reached that there."""
-    beside = y(10 ** (x.low + LEFTMOST / 100 * (x.high - x.low)) * speed)
-    up = min(max(LOWEST, beside), y(top))
-    across = x(10 ** (y.low + up / 100 * (y.high - y.low)) / speed)
-    return _text(name, max(across, LEFTMOST), up, 6, 14 if up == y(top) or up > NEAR_THE_END else 4)
+    line = _line(x(start), y(start * speed), x(top / speed), y(top), "roof")
+    return pointed([f"{speed:.1f} GB/s from {human(size)}"], line, None)

@@ -27,8 +27,8 @@ from qrun.report.profilerows import operator_rows
 from qrun.report.text import decibel, duration, percent, short_names
 
 ABOUT = (
-    "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on, "
-    "those of whole runs where the spread of the runs decides."
+    "Bold: differs from the first column; green is better, red is worse. Times of nodes are bold if they differ by more "
+    "than 10 %, times of whole runs if the difference is beyond the spread of the runs."
 )
 SLACK = 0.1
 """Two times with at most this relative difference count as the same."""
@@ -109,7 +109,7 @@ def comparison_document(pages: Sequence[PageContent], sources: Sequence[str]) ->
         return html(pages[0])
     names = names_of(pages, sources)
     call = tag("code", "qrun report FILE... -o ONE.html")
-    whole = tag("p", "The full page of one of them: ", call, " with its results alone.")
+    whole = tag("p", "For the full page of one model: ", call)
     header = [tag("h1", " · ".join(names)), *_verdicts(pages, names), about_page(pages[0], [])]
     return document_of(" · ".join(names), header, Markup(), [*_sections(pages, names), whole], pages)
 
@@ -138,8 +138,9 @@ def _time_told(first: PageContent, page: PageContent, base: str, name: str) -> l
     if way in WAYS:
         word = tag("b", f"{name} is {way}", class_=WAYS[way])
         return [word, f" than {base}: {times} a run, {percent(page.time.median_ms / first.time.median_ms)} of its time"]
-    why = "there are too few runs to tell" if way == "few runs" else "the difference is within the spread of the runs"
-    return [tag("b", f"{name} is neither faster nor slower"), f" than {base}: {times} a run; {why}"]
+    if way == "few runs":
+        return [tag("b", f"{name}: inconclusive"), f" against {base}: {times} a run; too few runs to tell"]
+    return [tag("b", f"{name}: no measurable difference in speed"), f" to {base}: {times} a run"]
 
 
 def _accuracy_told(page: PageContent) -> list[str]:
@@ -173,11 +174,11 @@ def _sections(pages: Pages, names: Sequence[str]) -> list[Markup]:
         several("facts", "Side by side", ABOUT, "fact", _facts),
         several("outputs", "Outputs", "Of the first run.", "output", _outputs),
         several("evaluation", "Data set", "Intervals are 95 % confidence intervals.", "metric", _scores),
-        several("findings", "Findings", "How often each rule found something.", "rule", _findings),
-        several("costs", "What costs accuracy", "SQNR of the outputs with only this node quantized.", "node", _costs, lambda row: row.least),
-        several("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", _differing_section),
-        several("operators", "Time by operator", "Medians of all its nodes; in brackets, how many.", "operator", _operators, lambda row: -row.most),
-        several("nodes", "Time by node", "Medians; what differs most comes first. A node is found by its name.", "node", _nodes, lambda row: -row.gap),
+        several("findings", "Checks", "The number of findings of each rule.", "rule", _findings),
+        several("costs", "Most costly nodes, each quantized alone", "SQNR of the outputs with only this node quantized.", "node", _costs, lambda row: row.least),
+        several("differing", "Tensors that differ", "Elements that differ from the other runtime.", "tensor", _differing_section),
+        several("operators", "By operator", "The sum of its nodes' median times; in brackets, the number of nodes.", "operator", _operators, lambda row: -row.most),
+        several("nodes", "By node", "Median times of nodes with the same name; the largest difference first.", "node", _nodes, lambda row: -row.gap),
     ]  # fmt: skip
 
 
