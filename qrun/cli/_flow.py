@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, contradiction
-from qrun.cli._options import OTHERS, limits, read_model
+from qrun.cli._options import OTHERS, conversion, limits, read_model
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.memory import Deadline
@@ -93,6 +93,7 @@ def read_feeds(
         random=options["random"],
         seed=options["seed"],
         max_memory=options["max_memory"],
+        conversion=conversion(options),
         refuses=_refuses(model, session),
     )
     out.notes(feeds.notes)

@@ -19,7 +19,8 @@ from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
 from qrun.io.arrays import bad_file
 from qrun.io.feeds import unknown_input
-from qrun.io.inputs import gather, split_name
+from qrun.io.conversion import AS_GIVEN, Conversion, Uncastable, cast
+from qrun.io.inputs import IMAGES, gather, split_name
 from qrun.io.rows import RowFile, row_files, spool
 from qrun.io.storable import restore
 from qrun.ir import Array, Model
@@ -92,7 +93,7 @@ def _fix(labels: Array) -> str:
 
 Feed = Mapping[str, Array]
 _STACKED = (".npy", ".npz")
-_FILES = (".npy", ".npz", ".pb")
+_FILES = (".npy", ".npz", ".pb", *IMAGES)
 
 
 @frozen
