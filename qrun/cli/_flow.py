@@ -141,7 +141,8 @@ def _tensors_to_watch(model: Model, options: Mapping[str, Any]) -> tuple[str, ..
     from qrun.io.inputs import files_read
     from qrun.io.outputs import check_target, check_trace, match_tensors
 
-    extra = match_tensors(model, options.get("tensor", ()))
+    outputs = {v.name for v in model.outputs}
+    extra = tuple(name for name in match_tensors(model, options.get("tensor", ())) if name not in outputs)
     read = files_read(model, options["inputs"])
     if options.get("output"):
         names = [*(v.name for v in model.outputs), *extra]
