@@ -41,8 +41,11 @@ COMMANDS = {
     "cache": ("qrun.cli.lookup:cache", "Show, or clear, what is kept on disk of kernels and models."),
     "ops": ("qrun.cli.lookup:ops", "List supported operators, versions and types."),
     "explain": ("qrun.cli.lookup:explain", "Explain a rule, an operator or a topic, offline."),
+    "completion": ("qrun.cli.lookup:completion", "Print the script that completes commands after the Tab key."),
 }
 """The commands by name: the place of each declaration, and its line in the help."""
+COMPLETE = "_QRUN_COMPLETE"
+"""The environment variable through which a shell asks for completions."""
 
 
 @changeable

@@ -116,7 +116,8 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
 
 
 def _image_words(table: Mapping[str, Any], path: Path) -> list[str]:
-    """The words of ``--image`` that [tool.qrun.image] states; lists have a number for each channel. Raises CallError."""
+    """The words of ``--image`` that [tool.qrun.image] states, where a list has a number for each channel. Raises
+    CallError."""
     from qrun.io.imagesettings import parse_settings
 
     words = []

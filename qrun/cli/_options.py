@@ -132,7 +132,7 @@ def conversion_options(under: Heading) -> Options:
     return stack_decorators(
         under(
             "--image KEY=VALUE...",
-            "How image files become inputs: size=224 color=rgb scale=1/255 mean=0.485,0.456,0.406 std=0.229,0.224,0.225 layout=nchw (qrun explain inputs).",
+            "How image files become inputs: size=224 color=rgb scale=1/255 mean=0.485,0.456,0.406 std=0.229,0.224,0.225 layout=nchw (qrun explain image).",
             multiple=True,
             callback=_image_words,
         ),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from qrun.checking.rules import Finding
-    from qrun.documents.answers import Histogram, OutputClasses
+    from qrun.documents.answers import OutputClasses, TensorHistogram
     from qrun.report.screen import Out
     from qrun.running.profiling import Profile
     from qrun.running.session import RunResult, Session
@@ -102,7 +102,7 @@ def _classes(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Seq
     return output_classes(outputs, read_classes(options["classes"]), options["classes"])
 
 
-def _histograms(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Sequence[Histogram]:
+def _histograms(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Sequence[TensorHistogram]:
     """The histograms of --hist: of the tensors that --tensor names, or else of the outputs; none without it."""
     if not options["hist"]:
         return ()

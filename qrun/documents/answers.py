@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen, keys
-from qrun.documents.record import Signed, optional_field, unwritten
+from qrun.documents.record import optional_field, unwritten
 from qrun.ir import Node
 from qrun.ir.types import shape_text
 from qrun.ops.lowering.kernel import NativeSection
@@ -267,8 +267,11 @@ class NamedClass:
 
 @frozen
 class OutputClasses:
-    """The best classes of each row of an output. kind: "probability" if the scores of every row are 0 or more and add up
-    to 1, else "score". rows: of the first rows, the best class first; rows_left: the number of rows left out."""
+    """The best classes of each row of an output.
+
+    kind: "probability" if the scores of every row are 0 or more and add up to 1, else "score". rows: of the first rows,
+    the best class first; rows_left: the number of rows left out.
+    """
 
     output: str
     kind: str
@@ -288,10 +291,10 @@ class Bin:
 
 @frozen
 class CodeUse:
-    """The codes of a quantized tensor. low, high: of its type; used: the number of codes that occur; at_low, at_high: the
-    share of elements at these ends."""
+    """The codes of a quantized tensor. low, high: of its type; used: the number of codes that occur; at_low, at_high:
+    the share of elements at these ends."""
 
-    low: Signed
+    low: int
     high: int
     used: int
     at_low: float
@@ -299,7 +302,7 @@ class CodeUse:
 
 
 @frozen
-class Histogram:
+class TensorHistogram:
     """A histogram of a tensor. min, max: of the finite elements, None if there are none. codes: for integers of up to
     16 bits."""
 

@@ -18,8 +18,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError, close_matches
 from qrun.io.arrays import bad_file
-from qrun.io.feeds import unknown_input
 from qrun.io.conversion import AS_GIVEN, Conversion, Uncastable, cast
+from qrun.io.feeds import unknown_input
 from qrun.io.inputerrors import uncastable
 from qrun.io.inputs import IMAGES, gather, split_name
 from qrun.io.rows import RowFile, row_files, spool
@@ -183,7 +183,7 @@ def open_samples(
 class Stacked:
     """Samples in arrays with a leading axis of samples."""
 
-    folders = ()
+    folders: tuple[str, ...] = ()
 
     def __init__(
         self, model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget, conversion: Conversion
@@ -303,7 +303,9 @@ class Listed:
         feed = self._axis.add_batch_axis(self._model, found.arrays)
         same = all(array is found.arrays[key] for key, array in feed.items())
         converted = tuple(
-            f"{key} {describe(array)} from {found.sources[key]}" for key, array in feed.items() if key in found.converted
+            f"{key} {describe(array)} from {found.sources[key]}"
+            for key, array in feed.items()
+            if key in found.converted
         )
         return Sample(name, feed, specs=tuple(specs) if same else (), converted=converted)
 
@@ -354,7 +356,9 @@ def folder_labels(samples: DataSet, names: bool, classes: Sequence[str]) -> Arra
         fix = "--classes FILE, with the names of these folders in the order of the model's scores"
         if near := close_matches(strange, known):
             fix = f"rename the folder to {near[0]}"
-        what = f"--labels folders: {strange!r} is no class of --classes" if classes else f"{strange!r} is no class number"
+        what = (
+            f"--labels folders: {strange!r} is no class of --classes" if classes else f"{strange!r} is no class number"
+        )
         raise CallError("QR005", what, where=[samples.source], fixes=[fix])
     return np.array([int(folder) for folder in samples.folders], np.int64)
 

@@ -74,8 +74,8 @@ class Confusion:
 
 @frozen
 class ClassScore:
-    """How many samples a class has, and the share of them that a model has right. name: "" if it is not known. taken_for:
-    the class that it is confused with most often, None if it never is."""
+    """How many samples a class has, and the share of them that a model has right. name: "" if it is not known.
+    taken_for: the class that it is confused with most often, None if it never is."""
 
     label: int
     samples: int

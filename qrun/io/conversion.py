@@ -51,7 +51,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
             raise Uncastable(f"{_first(array, beyond)} is beyond {type_name(dtype)}")
         changed = (got != exact) & ~(np.isnan(got) & np.isnan(exact))
         if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-            changed |= (np.abs(exact) > 2**53) & (exact.astype(array.dtype) != array)
+            changed |= (np.abs(exact) >= 2**53) & (exact.astype(array.dtype) != array)
     count = int(changed.sum())
     return made, f"{said}, {count} of {array.size} values rounded" if count else said
 

@@ -163,7 +163,13 @@ def _formula(settings: ImageSettings) -> Iterator[str]:
         yield "raw pixels"
         return
     scale = Fraction(1) if settings.scale is None else settings.scale
-    yield "pixels from 0 to 255" if scale == 1 else f"/{scale.denominator}" if scale.numerator == 1 else f"x {float(scale):g}"
+    yield (
+        "pixels from 0 to 255"
+        if scale == 1
+        else f"/{scale.denominator}"
+        if scale.numerator == 1
+        else f"x {float(scale):g}"
+    )
     for key, numbers in (("mean", settings.mean), ("std", settings.std)):
         yield f"{key} {' '.join(f'{float(each):g}' for each in numbers)}" if numbers else f"no {key}"
 

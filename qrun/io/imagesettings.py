@@ -62,7 +62,7 @@ def parse_settings(words: Sequence[str]) -> ImageSettings:
 
 def _bad_word(word: str, expected: str, fixes: Sequence[str] = ()) -> CallError:
     facts = [("expected", expected), ("got", word)]
-    return CallError("QR005", f"--image {word} cannot be read", facts=facts, fixes=fixes or ["qrun explain inputs"])
+    return CallError("QR005", f"--image {word} cannot be read", facts=facts, fixes=fixes or ["qrun explain image"])
 
 
 def _one_of(*known: str) -> tuple[str, Callable[[str], str]]:
@@ -113,9 +113,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 """The keys of ``--image``: what each expects, and how it is parsed."""
 
 
-def complete(
-    spec: str, value: TensorType, stated: ImageSettings, size: tuple[int, int], turned: bool
-) -> ImageSettings:
+def complete(spec: str, value: TensorType, stated: ImageSettings, size: tuple[int, int], turned: bool) -> ImageSettings:
     """The settings with the layout and color that fit an input.
 
     size: width and height of the image, upright. turned: does the file state an orientation other than upright?
@@ -128,9 +126,10 @@ def complete(
     made = replace(stated, layout=layouts[0], color=colors[0])
     missing = {}
     if len(layouts) > 1:
-        missing["layout"] = f"{' and '.join(layouts)} fit", layouts[0]
+        missing["layout"] = f"{', '.join(layouts)} fit", layouts[0]
     if len(colors) > 1:
-        missing["color"] = f"{' and '.join(colors)} fit", colors[-1] if "rgb" not in colors else "rgb"
+        own = [color for layout, color in fitting if layout == layouts[0]]
+        missing["color"] = f"{', '.join(colors)} fit", "rgb" if "rgb" in own else own[0]
     width, height = _free_or_fixed(value, made.layout)
     if not fits(stated.size or size, (width, height)):
         if stated.size is not None:
@@ -202,7 +201,7 @@ def _unfit(spec: str, value: TensorType, stated: ImageSettings) -> CallError:
     expected = f"{value.name} {value}"
     return CallError(
         "QR003", what, where=[spec], facts=[("expected", expected), ("got", words or f"the image {spec}")],
-        fixes=["qrun explain inputs tells the keys of --image"],
+        fixes=["qrun explain image tells the keys of --image"],
     )  # fmt: skip
 
 

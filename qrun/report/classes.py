@@ -49,7 +49,7 @@ def output_classes(outputs: Mapping[str, Array], names: Sequence[str], source: s
 
 
 def _kind(rows: Array) -> str:
-    """"probability" if the scores of each row are 0 or more and add up to 1, else "score"."""
+    """ "probability" if the scores of each row are 0 or more and add up to 1, else "score"."""
     sums = rows.sum(1)
     return "probability" if len(rows) and (rows >= 0).all() and (abs(sums - 1) <= _SUM).all() else "score"
 
@@ -64,18 +64,22 @@ def _best(rows: Array, names: Sequence[str]) -> Iterator[tuple[NamedClass, ...]]
 def print_classes(screen: Screen, found: Sequence[OutputClasses]) -> None:
     """Prints a table for each output: the best classes of its first rows."""
     for each in found:
-        several = len(each.rows) > 1
-        shown = [(at, rank, best) for at, row in enumerate(each.rows[:ROWS]) for rank, best in enumerate(row)]
-        value = percent if each.kind == "probability" else number
-        columns = [
-            Column("row", right=True, cell=lambda row: "" if row[1] else str(row[0])) if several else None,
-            Column("class", right=True, cell=lambda row: str(row[2].index)),
-            Column("name", shrink=1, cell=lambda row: row[2].name),
-            Column(each.kind, right=True, cell=lambda row, value=value: value(row[2].score)),
-        ]
         screen.line()
         screen.line((f"Best classes of {each.output}", "bold"))
-        screen.grid(Grid.of(columns, shown))
+        screen.grid(_grid(each))
         left = len(each.rows) + each.rows_left - ROWS
         if left > 0:
             screen.line(f"  {screen.ellipsis} {plural(left, 'more row')}   --json")
+
+
+def _grid(found: OutputClasses) -> Grid:
+    several = len(found.rows) > 1
+    shown = [(at, rank, best) for at, row in enumerate(found.rows[:ROWS]) for rank, best in enumerate(row)]
+    value = percent if found.kind == "probability" else number
+    columns = [
+        Column("row", right=True, cell=lambda row: "" if row[1] else str(row[0])) if several else None,
+        Column("class", right=True, cell=lambda row: str(row[2].index)),
+        Column("name", shrink=1, cell=lambda row: row[2].name),
+        Column(found.kind, right=True, cell=lambda row: value(row[2].score)),
+    ]
+    return Grid.of(columns, shown)

@@ -26,7 +26,7 @@ def class_blocks(models: Sequence[ModelScores], names: Sequence[str]) -> list[Bl
             Column("top-1", right=True, cell=lambda each: f"{100 * each.top1:.2f} %"),
             Column("mostly taken for", shrink=1, cell=lambda each: _taken(each.taken_for)),
         ]
-        pairs = [f"{_pair(each)} {each.samples}" for each in model.confused[:TOP]]
+        pairs = [f"{_pair(each)} ({each.samples})" for each in model.confused[:TOP]]
         lines = [f"Most confused: {', '.join(pairs)}."] if pairs else []
         left = len(weak) - TOP
         more = f"{left} more class{'es' * (left > 1)}   --json" if left > 0 else ""

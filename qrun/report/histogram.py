@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qrun.documents.answers import Bin, CodeUse, Histogram
+from qrun.documents.answers import Bin, CodeUse, TensorHistogram
 from qrun.ir import Array
 from qrun.ir.types import integer_range, shape_text, type_name
 from qrun.report.grid import Column, Grid
@@ -22,13 +22,13 @@ _CODES = 2
 """Integers of at most so many bytes are codes of a quantized tensor."""
 
 
-def histograms(arrays: Mapping[str, Array]) -> list[Histogram]:
+def histograms(arrays: Mapping[str, Array]) -> list[TensorHistogram]:
     """The histogram of each array of numbers."""
     numbers = ((name, array, numeric(array)) for name, array in arrays.items())
     return [_histogram(name, array, values) for name, array, values in numbers if values is not None]
 
 
-def _histogram(name: str, array: Array, values: Array) -> Histogram:
+def _histogram(name: str, array: Array, values: Array) -> TensorHistogram:
     flat = values.reshape(-1)
     finite = flat if flat.dtype.kind in "biu" else flat[np.isfinite(flat)]
     nan = 0 if flat.dtype.kind in "biu" else int(np.isnan(flat).sum())
@@ -37,7 +37,7 @@ def _histogram(name: str, array: Array, values: Array) -> Histogram:
     form = name, type_name(array.dtype), tuple(array.shape)
     counts = nan, flat.size - finite.size - nan
     codes = _codes(flat, array) if whole and flat.dtype.kind != "b" and array.dtype.itemsize <= _CODES else None
-    return Histogram(*form, bins[0].low if bins else None, bins[-1].high if bins else None, *counts, bins, codes)
+    return TensorHistogram(*form, bins[0].low if bins else None, bins[-1].high if bins else None, *counts, bins, codes)
 
 
 def _whole_bins(values: Array) -> Iterator[Bin]:
@@ -74,28 +74,32 @@ def _codes(flat: Array, array: Array) -> CodeUse | None:
     return CodeUse(low, high, len(np.unique(flat)), at_low, at_high)
 
 
-def print_histograms(screen: Screen, found: Sequence[Histogram]) -> None:
+def print_histograms(screen: Screen, found: Sequence[TensorHistogram]) -> None:
     """Prints each histogram: what it is of, then a row for each bin."""
     for each in found:
         screen.line()
         screen.wrapped("", "  ", (each.name, "bold"), f"  {', '.join(_about(each))}")
-        total, most = sum(b.count for b in each.bins), max((b.count for b in each.bins), default=0)
-
-        def drawn(count: int, total: int = total, most: int = most) -> str:
-            return bar(count / most, WIDTH, screen.encoding) or ("." if count else "")
-
-        columns = [
-            Column("from", right=True, cell=lambda b: number(b.low)),
-            Column("to", right=True, cell=lambda b: number(b.high)),
-            Column("count", right=True, cell=lambda b: str(b.count)),
-            Column("share", right=True, cell=lambda b, total=total: percent(b.count / total)),
-            Column("", cell=lambda b, drawn=drawn: drawn(b.count)),
-        ]
         if each.bins:
-            screen.grid(Grid.of(columns, each.bins))
+            screen.grid(_grid(each.bins, screen.encoding))
 
 
-def _about(found: Histogram) -> Iterator[str]:
+def _grid(bins: Sequence[Bin], encoding: str) -> Grid:
+    total, most = sum(each.count for each in bins), max(each.count for each in bins)
+
+    def drawn(each: Bin) -> str:
+        return bar(max(each.count / most, 1 / (8 * WIDTH)), WIDTH, encoding) if each.count else ""
+
+    columns = [
+        Column("from", right=True, cell=lambda each: number(each.low)),
+        Column("to", right=True, cell=lambda each: number(each.high)),
+        Column("count", right=True, cell=lambda each: str(each.count)),
+        Column("share", right=True, cell=lambda each: percent(each.count / total)),
+        Column("", cell=drawn),
+    ]
+    return Grid.of(columns, bins)
+
+
+def _about(found: TensorHistogram) -> Iterator[str]:
     """Type, shape, extremes, values that no bin holds, and for codes how many are used and the share at the ends."""
     yield f"{found.type} {shape_text(found.shape)}"
     yield f"min {number(found.min)}"

@@ -41,7 +41,7 @@ from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
-    from qrun.documents.answers import Histogram, OutputClasses, RunNode, RunOutput
+    from qrun.documents.answers import OutputClasses, RunNode, RunOutput, TensorHistogram
     from qrun.io.inputs import Feeds
     from qrun.running.profiling import Profile
 
@@ -72,7 +72,7 @@ class RunReport:
     profile: Profile | None = None
     threads: int | None = None
     classes: Sequence[OutputClasses] = ()
-    histograms: Sequence[Histogram] = ()
+    histograms: Sequence[TensorHistogram] = ()
 
     @property
     def timed(self) -> RunResult:

@@ -255,7 +255,7 @@ def test_huge_random_input_is_refused_first(folder: Path) -> None:
         (["a=b.nyp"], "QR004", "did you mean b.npy"),
         (["-", "a=-"], "QR005", "only one -"),
         (["a=ab.npz"], "QR007", "2 arrays"),
-        (["photo.png"], "QR007", "from PIL import Image"),
+        (["photo.png"], "QR004", "check the path"),
         (["empty/"], "QR007", "input_0.pb"),
         (["a.txt"], "QR007", "a .npy file"),
     ],
