@@ -98,9 +98,7 @@ def test_element_types(x: Array, dtype: type, meaning: list[float]) -> None:
 
 @pytest.mark.parametrize("dtype", [str, object])
 def test_text_is_no_number(dtype: type) -> None:
-    assert type_fixes(np.array(["a"], dtype), np.dtype(np.float32)) == [
-        "the input takes numbers"
-    ]
+    assert type_fixes(np.array(["a"], dtype), np.dtype(np.float32)) == ["the input takes numbers"]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +133,4 @@ def test_pixels_may_also_be_quantized() -> None:
 
 def test_shifts_name_both_ranges() -> None:
     (fix,) = type_fixes(np.array([-1], np.int8), np.dtype(np.uint8))
-    assert fix == (
-        "convert it: (x.astype(np.int16) + 128).astype(np.uint8) moves -128 .. 127 to 0 .. 255"
-    )
+    assert fix == ("convert it: (x.astype(np.int16) + 128).astype(np.uint8) moves -128 .. 127 to 0 .. 255")

@@ -49,7 +49,7 @@ class Percent(RealNumber):
     examples=[
         "qrun eval int8.onnx -i images/ --labels labels.npy",
         "qrun eval int8.onnx -i images.npy --against float.onnx",
-        "qrun eval int8.onnx -i cats+dogs/ --labels folders --image size=224 color=rgb scale=1/255",
+        "qrun eval int8.onnx -i pets/ --labels folders --image size=224 scale=1/255",
         "qrun eval int8.onnx -i images/ --against ort",
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",

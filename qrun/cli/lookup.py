@@ -148,4 +148,4 @@ def completion(out: Out, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     script = found(group, {}, "qrun", COMPLETE)
-    out.result.write(found.source_template % script.source_vars())
+    out.result.write((found.source_template % script.source_vars()).rstrip())

@@ -29,7 +29,7 @@ run, output = map(heading, ("Run", "Output"))
         "qrun m.onnx -i in.npz -o out.npz",
         "qrun m.onnx -i x.npy -t '*conv1*' -o tensors.npz",
         "qrun m.onnx -i x.npy -t conv1 --hist",
-        "qrun m.onnx -i cat.png --image size=224 color=rgb scale=1/255 --classes labels.txt",
+        "qrun m.onnx -i cat.png --image size=224 color=rgb scale=1/255",
     ],
 )
 @model_argument

@@ -62,7 +62,7 @@ def _real_bins(values: Array) -> Iterator[Bin]:
     scale = 1.0 if np.isfinite(high - low) else 0.5
     counts, edges = np.histogram(values * scale, BINS if high > low else 1, (low * scale, high * scale))
     edges = np.concatenate([[low], edges[1:-1] / scale, [high]])
-    for first, last, count in zip(edges, edges[1:], counts, strict=True):
+    for first, last, count in zip(edges[:-1], edges[1:], counts, strict=True):
         yield Bin(float(first), float(last), int(count))
 
 

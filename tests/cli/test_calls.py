@@ -215,7 +215,7 @@ def test_completion(folder: Path) -> None:
     for shell in ("bash", "zsh", "fish"):
         script = call("completion", shell)
         assert (script.code, script.err) == (0, "")
-        assert script.out == process(env={"_QRUN_COMPLETE": f"{shell}_source"}, cwd=folder).out
+        assert script.out.strip() == process(env={"_QRUN_COMPLETE": f"{shell}_source"}, cwd=folder).out.strip()
         assert f"qrun completion {shell}" in call("explain", "completion").out
     says(call("completion", "fsh"), 2, "did you mean 'fish'?")
     assert "qrun completion SHELL" in call("--help").out

@@ -205,7 +205,9 @@ def test_memory_and_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_settings_of_a_project(folder: Path) -> None:
     """[tool.qrun.image]: --image overrides its keys one by one."""
-    (folder / "pyproject.toml").write_text('[tool.qrun.image]\ncolor = "rgb"\nscale = "1/255"\nmean = [0.5, 0.5, 0.25]\n')
+    (folder / "pyproject.toml").write_text(
+        '[tool.qrun.image]\ncolor = "rgb"\nscale = "1/255"\nmean = [0.5, 0.5, 0.25]\n'
+    )
     ended = call("m.onnx", "-i", "a.png", "--image", "scale=1")
     assert "rgb, pixels from 0 to 255, mean 0.5 0.5 0.25, no std" in ended.out
     assert "image from [tool.qrun]" in ended.err
@@ -216,7 +218,10 @@ def test_settings_of_a_project(folder: Path) -> None:
 
 def test_other_commands_take_images(folder: Path) -> None:
     words = ["--image", "color=rgb", "scale=1/255"]
-    assert "image from a.png: 5x2, rgb, /255" in call("compare", "m.onnx", "-i", "a.png", *words, "--against", "native").err
+    assert (
+        "image from a.png: 5x2, rgb, /255"
+        in call("compare", "m.onnx", "-i", "a.png", *words, "--against", "native").err
+    )
     assert call("profile", "m.onnx", "-i", "a.png", *words, "-n", "3").code == 0
     (folder / "images").mkdir()
     for name in ("1.png", "2.bmp", "10.webp"):
