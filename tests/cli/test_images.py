@@ -1,4 +1,4 @@
-"""``--image``: image files as inputs. What is stated is applied and printed; what is missing is an error with its key."""
+"""``--image`` applies and prints what it states, and names a key that is missing; ``--cast`` converts element types."""
 
 from __future__ import annotations
 

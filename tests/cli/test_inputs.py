@@ -275,14 +275,6 @@ def test_npz_keys(folder: Path) -> None:
     assert "np.savez(path, image=...)" in call("one.onnx", "-i", "unnamed.npz").err
 
 
-def test_image_recipe_has_the_shape(folder: Path) -> None:
-    save(conv_model(), folder / "conv.onnx")
-    err = call("conv.onnx", "-i", "cat.jpg").err
-    assert "resize((8, 8))" in err
-    assert "transpose(2, 0, 1)" in err
-    assert "uint8" in err
-
-
 HEADER = b"\x93NUMPY\x01\x00"
 
 
