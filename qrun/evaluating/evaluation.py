@@ -180,7 +180,8 @@ class Evaluation:
     seconds:   time of this call; resumed: the number of samples from an earlier call; workers: processes.
     seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
                fewer than four runs, in another runtime, and while health is counted.
-    converted: the inputs of the first sample that were made of images or cast, and how.
+    converted: the inputs of the first sample that were made of images or cast, and how; options: what other commands
+               need to read the samples in the same way.
     """
 
     source: str
@@ -197,6 +198,7 @@ class Evaluation:
     workers: int
     seconds_per_sample: tuple[float | None, ...]
     converted: tuple[str, ...] = optional_field(())
+    options: tuple[str, ...] = optional_field(())
 
     def score(self, model: int, metric: str) -> Score | None:
         """The first score of this metric, or None."""
@@ -360,8 +362,14 @@ class _Walk:
             self.resumed,
             self.workers,
             counted.seconds_per_sample,
-            self._source.first.converted if self._source.first is not None else (),
+            *self._conversion(),
         )
+
+    def _conversion(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """How the first sample's inputs were converted, and the options that say so."""
+        converted, wishes = self._source.first.converted if self._source.first else (), self._setup.job.wishes
+        image = ("--image", *wishes.image) if wishes.image else ()
+        return converted, (*image, *(["--cast"] if wishes.cast else [])) if converted else ()
 
     def _name_worst(self, model: ModelScores) -> ModelScores:
         """The scores with the names of the worst samples, and the SPECs that pass these to other commands."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -207,37 +208,40 @@ def _unfit(spec: str, value: TensorType, stated: ImageSettings) -> CallError:
 
 def pixel_table(spec: str, value: TensorType, settings: ImageSettings) -> Array:
     """The input's value of each pixel, [channels, 256], in the input's element type: each is computed exactly, and
-    rounded once. Raises CallError if an integer type does not hold them."""
-    dtype = value.dtype
-    if dtype is None or dtype not in NUMBERS or dtype.kind in "bcO":
+    rounded once. Raises CallError if the type does not hold them."""
+    if value.dtype is None or value.dtype not in NUMBERS or value.dtype.kind in "bcO":
         raise _unfit(spec, value, settings)
-    count, scale = CHANNELS[settings.color], Fraction(1) if settings.scale is None else settings.scale
-    means, stds = (list(given or (default,)) for given, default in ((settings.mean, Fraction(0)), (settings.std, 1)))
-    means, stds = (numbers * (count if len(numbers) == 1 else 1) for numbers in (means, stds))
-    rows = [[(pixel * scale - mean) / std for pixel in range(256)] for mean, std in zip(means, stds, strict=True)]
-    if not _is_integer(value):
-        made = np.array([[float(exact) for exact in row] for row in rows]).astype(dtype)
-        if not np.isfinite(made.astype(np.float64)).all():
-            raise _outside(spec, value, rows)
-        return made
-    low, high = integer_range(dtype)
-    if any(exact.denominator != 1 or not low <= exact <= high for row in rows for exact in row):
-        raise _outside(spec, value, rows)
-    return np.array([[int(exact) for exact in row] for row in rows]).astype(dtype)
-
-
-def _outside(spec: str, value: TensorType, rows: Sequence[Sequence[Fraction]]) -> CallError:
-    assert value.dtype is not None
-    low, high = (f"{float(end):g}" for end in (min(map(min, rows)), max(map(max, rows))))
-    fixes = ["leave out scale, mean and std: uint8 inputs take raw pixels"]
-    if _is_integer(value) and integer_range(value.dtype) == (-128, 127):
-        fixes = ["--image mean=128, without scale and std, gives pixels minus 128"]
-    return CallError(
+    scale, mean, std = settings.scale or Fraction(1), settings.mean or (Fraction(0),), settings.std or (Fraction(1),)
+    count = CHANNELS[settings.color]
+    channels = tuple(zip(*(each * (count if len(each) == 1 else 1) for each in (mean, std)), strict=True))
+    table = _table(value.dtype, scale, channels)
+    if table is not None:
+        return table
+    ends = [float((pixel * scale - mean) / std) for mean, std in channels for pixel in (0, 255)]
+    fix = "leave out scale, mean and std: integer inputs take raw pixels"
+    if value.dtype == np.int8:
+        fix = "--image mean=128, without scale and std, gives pixels minus 128"
+    raise CallError(
         "QR003",
         f"the pixels of {spec} do not fit input {value.name!r}",
         where=[spec],
-        facts=[("expected", f"{value.name} {value}"), ("got", f"values from {low} to {high}, not all of them whole")]
-        if any(exact.denominator != 1 for row in rows for exact in row)
-        else [("expected", f"{value.name} {value}"), ("got", f"values from {low} to {high}")],
-        fixes=fixes,
+        facts=[("expected", f"{value.name} {value}"), ("got", f"values from {min(ends):g} to {max(ends):g}")],
+        why="integer inputs take whole numbers that their type holds." if _is_integer(value) else "",
+        fixes=[fix],
     )
+
+
+@lru_cache(16)
+def _table(dtype: np.dtype[Any], scale: Fraction, channels: tuple[tuple[Fraction, Fraction], ...]) -> Array | None:
+    """The values ``(pixel * scale - mean) / std`` of 256 pixels, for each channel's mean and std; None if the type does
+    not hold them."""
+    rows = [[(pixel * scale - mean) / std for pixel in range(256)] for mean, std in channels]
+    if "int" not in type_name(dtype):
+        with np.errstate(all="ignore"):
+            made: Array = np.array([[float(exact) for exact in row] for row in rows]).astype(dtype)
+        return made if np.isfinite(made.astype(np.float64)).all() else None
+    low, high = integer_range(dtype)
+    if any(exact.denominator != 1 or not low <= exact <= high for row in rows for exact in row):
+        return None
+    whole: Array = np.array([[int(exact) for exact in row] for row in rows]).astype(dtype)
+    return whole

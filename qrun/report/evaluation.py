@@ -286,9 +286,9 @@ def _worst(found: Evaluation) -> list[Block]:
 def _next(found: Evaluation, model: ModelScores) -> str:
     """The command that looks into the worst sample; "" if no command line can read that sample."""
 
-    given = " ".join(f"-i {quote(spec)}" for spec in model.worst[0].inputs)
+    given = " ".join([*(f"-i {quote(spec)}" for spec in model.worst[0].inputs), *map(quote, found.options)])
     own, other = quote(model.label), quote(found.against)
-    if not given:
+    if not model.worst[0].inputs:
         return ""
     if found.against in ("ort", "onnx-ref"):
         other = "ort-optimized" if found.against == "ort" else other  # eval runs its default session

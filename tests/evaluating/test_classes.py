@@ -75,6 +75,14 @@ def test_folders_of_images(own_folder: Path) -> None:
     """Images in folders with numbers; how the first was made is printed, and a missing key ends the call at once."""
     image = pytest.importorskip("PIL.Image")
     onnx.save(make_model([helper.make_node("Flatten", ["x"], ["y"])], {"x": ["N", 1, 1, 3]}, {"y": ["N", 3]}), "i.onnx")
+    onnx.save(
+        make_model(
+            [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Mul", ["f", "f"], ["y"])],
+            {"x": ["N", 1, 1, 3]},
+            {"y": ["N", 3]},
+        ),
+        "r.onnx",
+    )
     for label, brightest in (("0", 0), ("2", 2), ("10", 1), ("1", 1)):
         pixels = np.zeros((1, 3), np.uint8)
         pixels[0, brightest] = 200
@@ -94,6 +102,10 @@ def test_folders_of_images(own_folder: Path) -> None:
     says(call("eval", "i.onnx", "-i", "images", "--labels", "folders"), 2, "needs --image with layout, color and scale")
     found = qrun.evaluate("i.onnx", "images", labels="folders", image="scale=1/255 layout=nchw")
     assert found.models[0].scores[0].value == 1
+    command = call("eval", "i.onnx", "-i", "images", "--image", "scale=1/255", "layout=nchw", "--against", "r.onnx").out
+    words = next(line for line in command.splitlines() if line.startswith("  qrun compare")).partition("   shows")[0]
+    assert "--image scale=1/255 layout=nchw" in words
+    assert call(*words.split()[1:]).code == 1
     one = call(
         "eval", "i.onnx", "-i", "images/0/a.png", "--image", "scale=1 layout=nchw", "--against", "onnx-ref", "--json"
     ).json
