@@ -121,7 +121,7 @@ def complete(spec: str, value: TensorType, stated: ImageSettings, size: tuple[in
     Raises CallError for keys that are missing, and for those that do not fit the input.
     """
     fitting = list(_fitting(value, stated))
-    if value.dtype is None or not fitting:
+    if value.dtype is None or value.dtype not in NUMBERS or value.dtype.kind in "bcO" or not fitting:
         raise _unfit(spec, value, stated)
     layouts, colors = ([*dict.fromkeys(column)] for column in zip(*fitting, strict=True))
     made = replace(stated, layout=layouts[0], color=colors[0])
@@ -173,7 +173,7 @@ def _free_or_fixed(value: TensorType, layout: str) -> tuple[int | None, int | No
 
 
 def _is_integer(value: TensorType) -> bool:
-    return value.dtype is not None and value.dtype.kind != "b" and "int" in type_name(value.dtype)
+    return value.dtype is not None and "int" in type_name(value.dtype)
 
 
 def _missing(spec: str, value: TensorType, size: tuple[int, int], missing: dict[str, tuple[str, str]]) -> CallError:
@@ -208,9 +208,8 @@ def _unfit(spec: str, value: TensorType, stated: ImageSettings) -> CallError:
 
 def pixel_table(spec: str, value: TensorType, settings: ImageSettings) -> Array:
     """The input's value of each pixel, [channels, 256], in the input's element type: each is computed exactly, and
-    rounded once. Raises CallError if the type does not hold them."""
-    if value.dtype is None or value.dtype not in NUMBERS or value.dtype.kind in "bcO":
-        raise _unfit(spec, value, settings)
+    rounded once. settings: those of `complete`. Raises CallError if the type does not hold them."""
+    assert value.dtype is not None
     scale, mean, std = settings.scale or Fraction(1), settings.mean or (Fraction(0),), settings.std or (Fraction(1),)
     count = CHANNELS[settings.color]
     channels = tuple(zip(*(each * (count if len(each) == 1 else 1) for each in (mean, std)), strict=True))

@@ -111,6 +111,7 @@ def test_a_missing_key_is_named_and_its_fix_works(
         ("color=rgb scale=1/255", UINT8, "QR003", "leave out scale, mean and std"),
         ("color=rgb", INT8, "QR003", "mean=128"),
         ("color=rgb scale=1 mean=1,2", FLOAT, "QR005", "--image mean has 2 numbers, and rgb has 3 channels"),
+        ("color=rgb", TensorProto.BOOL, "QR003", "--image color=rgb does not fit input 'image'"),
         ("sise=4", FLOAT, "QR005", "did you mean --image size=4?"),
         ("size=0", FLOAT, "QR005", "size=WIDTHxHEIGHT"),
         ("std=0", FLOAT, "QR005", "a number above 0"),
