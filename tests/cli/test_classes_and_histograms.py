@@ -95,7 +95,7 @@ def test_histograms_of_floats(values: np.ndarray, bins: list[tuple[float, float,
     assert bins is None or got == bins
 
 
-@pytest.mark.parametrize("ends", [(-(2**63), 2**63 - 1), (0, 2**64 - 1), (-1, 1)])
+@pytest.mark.parametrize("ends", [(-(2**63), 2**63 - 1), (0, 2**64 - 1), (-1, 1), (0, 16)])
 def test_histograms_of_integers_of_any_range(ends: tuple[int, int]) -> None:
     from qrun.report.histogram import histograms
 

@@ -59,13 +59,14 @@ def test_counts_survive_an_interruption() -> None:
 
 
 def test_folders_are_classes(own_folder: Path) -> None:
-    for name, values in (("ant", SCORES[0]), ("cat", SCORES[3]), ("bee", SCORES[0])):
+    (own_folder / "names.txt").write_text("cat\nant\nbee")
+    for name, values in (("cat", SCORES[0]), ("bee", SCORES[3]), ("ant", SCORES[0])):
         (own_folder / "data" / name).mkdir(parents=True)
         npy(own_folder / "data" / name / "0.npy", values)
     words = ["eval", "m.onnx", "-i", "data", "--labels", "folders"]
     says(call(*words), 2, "'ant' is no class number", "--classes FILE")
     (found,) = call(*words, "--classes", "names.txt", "--json").json["models"]
-    assert [(each["name"], each["top1"]) for each in found["classes"]] == [("ant", 1), ("bee", 0), ("cat", 1)]
+    assert [(each["name"], each["top1"]) for each in found["classes"]] == [("cat", 1), ("ant", 0), ("bee", 1)]
     (own_folder / "names.txt").write_text("ant\nbees\ncat")
     says(call(*words, "--classes", "names.txt"), 2, "'bee' is no class of --classes", "rename the folder to bees")
     says(call("eval", "m.onnx", "-i", "x.npy", "--labels", "folders"), 2, "a folder for each class")
