@@ -121,11 +121,9 @@ class Tally:
                 self.largest[name] = max([self.largest.get(name, 0.0), *seen.tolist()])
         self._part(done, columns, names)
         if "label#0" in columns:
-            answers = zip(columns["label#0"], columns["predicted#0"], columns["top1"], strict=True)
-            for label, predicted, right in answers:
+            for label, predicted in zip(columns["label#0"], columns["predicted#0"], strict=True):
                 if label == label:
-                    own = label if right else predicted
-                    self.answers[int(label), None if own != own else int(own)] += 1
+                    self.answers[int(label), None if predicted != predicted else int(predicted)] += 1
 
     def classes(self, names: Sequence[str]) -> tuple[ClassScore, ...]:
         """The score of every class that samples have, in order. names: of the classes, as far as known."""
