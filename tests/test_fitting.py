@@ -98,9 +98,7 @@ def test_element_types(x: Array, dtype: type, meaning: list[float]) -> None:
 
 @pytest.mark.parametrize("dtype", [str, object])
 def test_text_is_no_number(dtype: type) -> None:
-    assert type_fixes(np.array(["a"], dtype), np.dtype(np.float32)) == [
-        "text is not converted silently: the input takes numbers"
-    ]
+    assert type_fixes(np.array(["a"], dtype), np.dtype(np.float32)) == ["the input takes numbers"]
 
 
 @pytest.mark.parametrize(
@@ -128,13 +126,11 @@ def test_none_is_no_array() -> None:
 def test_pixels_may_also_be_quantized() -> None:
     fixes = type_fixes(np.array([0.25], np.float32), np.dtype(np.uint8))
     assert fixes == [
-        "float32 is not converted silently: np.rint(x * 255).astype(np.uint8) for pixels of 0 to 1",
+        "convert it: np.rint(x * 255).astype(np.uint8) for pixels of 0 to 1",
         "or quantize: np.clip(np.rint(x / scale) + zero_point, 0, 255).astype(np.uint8)",
     ]
 
 
 def test_shifts_name_both_ranges() -> None:
     (fix,) = type_fixes(np.array([-1], np.int8), np.dtype(np.uint8))
-    assert fix == (
-        "int8 is not converted silently: (x.astype(np.int16) + 128).astype(np.uint8) moves -128 .. 127 to 0 .. 255"
-    )
+    assert fix == ("convert it: (x.astype(np.int16) + 128).astype(np.uint8) moves -128 .. 127 to 0 .. 255")

@@ -7,6 +7,7 @@ own parameters and ``out``, an `Out`; it returns an exit code or None.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -40,8 +41,11 @@ COMMANDS = {
     "cache": ("qrun.cli.lookup:cache", "Show, or clear, what is kept on disk of kernels and models."),
     "ops": ("qrun.cli.lookup:ops", "List supported operators, versions and types."),
     "explain": ("qrun.cli.lookup:explain", "Explain a rule, an operator or a topic, offline."),
+    "completion": ("qrun.cli.lookup:completion", "Print the script that completes commands after the Tab key."),
 }
 """The commands by name: the place of each declaration, and its line in the help."""
+COMPLETE = "_QRUN_COMPLETE"
+"""The environment variable through which a shell asks for completions."""
 
 
 @changeable
@@ -131,6 +135,17 @@ def _as_inputs(given: Sequence[str] | None, rest: Sequence[str]) -> str:
     return " ".join(f"-i {word}" for word in rest)
 
 
+def _join_words(args: Sequence[str], option: str) -> list[str]:
+    """The arguments, where KEY=VALUE words behind this option are one word: ``--image size=224 color=rgb``."""
+    made: list[str] = []
+    for word in args:
+        if made[-2:-1] == [option] and "=" in made[-1] and re.match(r"[a-z]+=", word):
+            made[-1] += f" {word}"
+        else:
+            made.append(word)
+    return made
+
+
 class Command(click.Command):
     """A command whose help has this order: usage, one sentence, examples, arguments, options by heading."""
 
@@ -142,9 +157,10 @@ class Command(click.Command):
         self.notes = notes
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses like click; for surplus arguments, the error suggests -i or a call of its own."""
+        """Parses like click, with all KEY=VALUE words behind --image as its value; for surplus arguments, the error
+        suggests -i or a call of its own."""
         ctx.allow_extra_args = True
-        rest = super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, _join_words(args, "--image"))
         if rest and not ctx.resilient_parsing:
             models = any(os.path.isdir(word) or word.endswith(".onnx") for word in rest)
             hint = f" Did you mean {_as_inputs(ctx.params['inputs'], rest)}?" if "inputs" in ctx.params else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     table = _table(path, required=value is not None)
     if not table:
         return value
-    defaults = _defaults(ctx, table, path)
-    if defaults:
+    defaults, image = _defaults(ctx, table, path), ["image"] * ("qrun.image" in ctx.meta)
+    if defaults or image:
         ctx.default_map = {**(ctx.default_map or {}), **defaults}
-        names = ", ".join(sorted(key.replace("_", "-") for key in defaults))
+        names = ", ".join(sorted(key.replace("_", "-") for key in (*defaults, *image)))
         ctx.meta.setdefault("qrun.notes", []).append(f"{names} from [tool.qrun] in {path}")
     return value
 
@@ -92,8 +93,12 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):
+            if key == "image":
+                if key in own:
+                    ctx.meta["qrun.image"] = _image_words(value, path)
+                continue
             if key not in COMMANDS:
-                raise _unknown(key, "a table", list(COMMANDS), path)
+                raise _unknown(key, "a table", [*COMMANDS, "image"], path)
             if key != command:
                 continue
             for inner, setting in value.items():
@@ -108,6 +113,23 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
         else:
             raise _unknown(key, "an option", list(own), path)
     return found
+
+
+def _image_words(table: Mapping[str, Any], path: Path) -> list[str]:
+    """The words of ``--image`` that [tool.qrun.image] states, where a list has a number for each channel. Raises
+    CallError."""
+    from qrun.io.imagesettings import parse_settings
+
+    words = []
+    for key, value in table.items():
+        parts = value if isinstance(value, list) else [value]
+        words.append(f"{key}={','.join(str(part) for part in parts)}")
+        try:
+            parse_settings(words[-1:])
+        except CallError as error:
+            what = "a value that --image does not take"
+            raise _bad_value(f"image.{key}", what, list(error.facts), path) from None
+    return words
 
 
 def _per_file(ctx: click.Context, own: dict[str, Option], table: Any, path: Path) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, contradiction
-from qrun.cli._options import OTHERS, limits, read_model
+from qrun.cli._options import OTHERS, conversion, limits, read_model
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.memory import Deadline
@@ -93,6 +93,7 @@ def read_feeds(
         random=options["random"],
         seed=options["seed"],
         max_memory=options["max_memory"],
+        conversion=conversion(options),
         refuses=_refuses(model, session),
     )
     out.notes(feeds.notes)
@@ -140,7 +141,8 @@ def _tensors_to_watch(model: Model, options: Mapping[str, Any]) -> tuple[str, ..
     from qrun.io.inputs import files_read
     from qrun.io.outputs import check_target, check_trace, match_tensors
 
-    extra = match_tensors(model, options.get("tensor", ()))
+    outputs = {v.name for v in model.outputs}
+    extra = tuple(name for name in match_tensors(model, options.get("tensor", ())) if name not in outputs)
     read = files_read(model, options["inputs"])
     if options.get("output"):
         names = [*(v.name for v in model.outputs), *extra]

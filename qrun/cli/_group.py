@@ -39,7 +39,7 @@ ENVIRONMENT = (
     ("QRUN_ISA", "A lower instruction set for native kernels."),
 )
 """qrun's own environment variables; ``qrun explain environment`` lists more."""
-CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|environment|json for the formats, qrun explain completion for the Tab key."
+CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|environment|json for the formats, qrun completion SHELL for the Tab key."
 
 
 def is_model(word: str) -> bool:
@@ -109,7 +109,10 @@ class CommandGroup(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
         with formatter.section("Options"):
             formatter.write_dl(
-                [("-V, --version", "Show the version and exit."), ("-h, --help", "Show this message and exit.")]
+                [
+                    ("-V, --version", "Show versions, CPU and instruction set, for a bug report."),
+                    ("-h, --help", "Show this message and exit."),
+                ]
             )
         with formatter.section("Environment"):
             formatter.write_dl(ENVIRONMENT)
@@ -119,18 +122,33 @@ class CommandGroup(click.Group):
 
 
 def versions() -> str:
-    """The versions of qrun, Python and the packages that qrun uses, one per line."""
+    """What a bug report needs, one fact per line: the versions of qrun, Python and the packages that qrun uses, the
+    system, the CPU and its instruction set."""
     from importlib.metadata import PackageNotFoundError, version
 
     from qrun import __version__
+    from qrun.running.cpus import usable_cpus
+    from qrun.running.machine import processor
 
-    lines = [f"qrun {__version__}", f"Python {platform.python_version()}"]
-    for package in ("onnx", "numpy", "onnxruntime"):
+    lines = [f"qrun {__version__}", f"Python {platform.python_version()}", f"{platform.system()} {platform.release()}"]
+    lines += [f"CPU {processor()}, {usable_cpus()} usable", f"instructions {_instructions()}"]
+    for package in ("numpy", "onnx", "llvmlite", "onnxruntime"):
         try:
             lines.append(f"{package} {version(package)}{_why_unusable() if package == 'onnxruntime' else ''}")
         except PackageNotFoundError:
             lines.append(f"{package} not installed")
     return "\n".join(lines)
+
+
+def _instructions() -> str:
+    """The instruction set of the native kernels, or why there are none."""
+    from qrun.native.emit.isa import choose
+    from qrun.native.errors import Declined
+
+    try:
+        return choose().name
+    except Declined as error:
+        return f"none: {error}"
 
 
 def _why_unusable() -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import qrun
-from qrun.cli._base import COMMANDS, Call
+from qrun.cli._base import COMMANDS, COMPLETE, Call
 from qrun.errors import CallError, OperatorError, QrunError, out_of_memory_error
 
 if TYPE_CHECKING:
@@ -161,12 +161,12 @@ def _other_sizes(assumed: Sequence[str], fits: bool) -> str:
 
 def _complete_shell(group: click.Group) -> None:
     """Answers a request for completions, which the shell makes through the environment, and ends."""
-    instruction = os.environ.get("_QRUN_COMPLETE")
+    instruction = os.environ.get(COMPLETE)
     if instruction:
         from click.exceptions import Exit
         from click.shell_completion import shell_complete
 
-        raise Exit(shell_complete(group, {}, "qrun", "_QRUN_COMPLETE", instruction))
+        raise Exit(shell_complete(group, {}, "qrun", COMPLETE, instruction))
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,10 @@ from qrun.errors import CallError
 from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
+    from qrun.io.conversion import Conversion
     from qrun.report.screen import Out
 
+Options = Callable[[Function], Function]
 
 general, inputs, run, timing, output = map(heading, ("General", "Inputs", "Run", "Timing", "Output"))
 
@@ -114,14 +117,45 @@ class Distance(RealNumber):
         return number
 
 
+def _image_words(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
+    """The words of [tool.qrun.image], then those of ``--image``. Raises CallError for one that says nothing."""
+    words = (*ctx.meta.get("qrun.image", ()), *(word for text in given for word in re.sub(r",\s+", ",", text).split()))
+    if words:
+        from qrun.io.imagesettings import parse_settings
+
+        parse_settings(words)
+    return words
+
+
+def conversion_options(under: Heading) -> Options:
+    """``--image`` and ``--cast``, see `conversion`."""
+    return stack_decorators(
+        under(
+            "--image KEY=VALUE...",
+            "How image files become inputs: size=224 color=rgb scale=1/255 mean=0.485,0.456,0.406 std=0.229,0.224,0.225 layout=nchw (qrun explain image).",
+            multiple=True,
+            callback=_image_words,
+        ),
+        under("--cast", "Convert arrays to the element types of the inputs; an error if values do not fit."),
+    )
+
+
+def conversion(options: Mapping[str, Any]) -> Conversion:
+    """The values of `conversion_options`."""
+    from qrun.io.conversion import Conversion
+
+    return Conversion(options["image"], options["cast"])
+
+
 input_options = stack_decorators(
     inputs(
         "-i, --inputs SPEC",
-        "An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
+        "An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, cat.png, a test_data_set_0/ directory, or - for stdin. "
         "Repeatable.",
         multiple=True,
         shell_complete=places("file"),
     ),
+    conversion_options(inputs),
     inputs("--random", "Fill inputs that were not given with random data."),
     inputs("--seed INTEGER", "Seed for random inputs.", type=WholeNumber(0, 2**63 - 1), default=0),
     inputs(
@@ -151,9 +185,6 @@ def own_backends(function: Function) -> Function:
         return function(*args, **options)
 
     return checked
-
-
-Options = Callable[[Function], Function]
 
 
 def arith_option(under: Heading) -> Options:

@@ -73,6 +73,13 @@ def _sets(model: Model, options: Mapping[str, Any], out: Out) -> tuple[list[Mapp
     return [feeds.arrays for feeds in made], {name: f"{source}{rest}" for name, source in made[0].sources.items()}
 
 
+def _read(model: Model, options: Mapping[str, Any], out: Out) -> Feeds:
+    """Reads the inputs; notes how they were converted, which the report does not show."""
+    feeds = read_feeds(model, options, out)
+    out.notes(f"input {name} from {feeds.sources[name]}" for name in feeds.arrays if name in feeds.converted)
+    return feeds
+
+
 def _tolerance(options: Mapping[str, Any], against: str | None = None) -> Tolerance:
     from qrun.comparing.choices import tolerance
 
@@ -88,7 +95,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     against = options["emulate"] or options["against"] or ("" if options["arith"] else "ort")
     start_other(against)
     model, data = _model(options)
-    feeds = read_feeds(model, options, out)
+    feeds = _read(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", **limits(options))
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
@@ -195,7 +202,7 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
         raise contradiction("--arith is for qrun's own backends; another runtime has its own arithmetic", given)
     start_other(against)
     model, data = _model(options)
-    feeds = read_feeds(model, options, out)
+    feeds = _read(model, options, out)
     pair = sides(model, against or "", data=data, arith=options["arith"] or "exact", **limits(options))
     return pair[1 if against or options["arith"] else 0], feeds
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, heading, places, print_json
-from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option, time_option
+from qrun.cli._options import (
+    OTHERS,
+    Distance,
+    arith_option,
+    conversion_options,
+    general_options,
+    memory_option,
+    time_option,
+)
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -41,6 +49,7 @@ class Percent(RealNumber):
     examples=[
         "qrun eval int8.onnx -i images/ --labels labels.npy",
         "qrun eval int8.onnx -i images.npy --against float.onnx",
+        "qrun eval int8.onnx -i pets/ --labels folders --image size=224 scale=1/255",
         "qrun eval int8.onnx -i images/ --against ort",
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
@@ -51,15 +60,18 @@ class Percent(RealNumber):
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
 @samples(
     "-i, --inputs SPEC",
-    "A folder of .npy, .npz, .pb or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
+    "A folder of .npy, .npz, .pb, images or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
     "name=x.npy; a list .txt; or - for stdin. Repeatable.",
     multiple=True,
     required=True,
     shell_complete=places("file"),
 )
 @samples(
-    "--labels FILE", "The right class of each sample: .npy, or a line each: numbers; names, if the model returns texts."
+    "--labels FILE",
+    "The right class of each sample: .npy, or a line each: numbers; names, if the model returns texts; 'folders' for samples in a folder for each class.",
 )
+@samples("--classes FILE", "The names of the classes: a .json list, or a name in each line.")
+@conversion_options(samples)
 @samples("--limit N", "Take at most N samples.", type=WholeNumber(1))
 @samples("--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))
 @samples(
@@ -127,7 +139,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
 
     _contradictions(options)
     sure: float | None = options["until_sure"]
-    texts = {name: options[name] or "" for name in ("against", "dask", "output")}
+    texts = {name: options[name] or "" for name in ("against", "classes", "dask", "output")}
     others = {"metrics": options["metric"], "until_sure": sure and sure / 100}
     named = {each.name: options[each.name] for each in fields(Wishes) if each.name in options}
     wishes = Wishes(**{**named, **texts, **others})

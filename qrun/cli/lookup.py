@@ -1,5 +1,5 @@
-"""The commands that look things up without running a model: ``qrun inspect``, ``qrun ops``, ``qrun explain`` and ``qrun
-cache``."""
+"""The commands that look things up without running a model: ``qrun inspect``, ``qrun ops``, ``qrun explain``, ``qrun
+cache`` and ``qrun completion``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import argument, define, format_options, heading, model_argument, print_json
+from qrun.cli._base import COMPLETE, Choice, argument, define, format_options, heading, model_argument, print_json
 from qrun.cli._options import general_options, read_model
 from qrun.errors import some
 
@@ -89,7 +89,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @define(
     "explain",
     examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain inputs"],
-    notes="Topics: inputs, exit-codes, config, environment, completion, json, numerics, causes, conform, roof. Without TOPIC: everything that can be explained.",
+    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, conform, roof. Without TOPIC: everything that can be explained.",
 )
 @argument("topic", about="A code, a rule, a cause, an operator or a topic.", required=False, shell_complete=_complete)
 @format_options("text", "json")
@@ -127,3 +127,25 @@ def cache(out: Out, every: bool, clear: bool, format: str) -> int:
     else:
         print_cache(out.result, store, entries, removed, every)
     return 0
+
+
+@define(
+    "completion",
+    examples=[
+        'eval "$(qrun completion bash)"       # in ~/.bashrc',
+        'eval "$(qrun completion zsh)"        # in ~/.zshrc',
+        "qrun completion fish | source        # in ~/.config/fish/config.fish",
+    ],
+)
+@argument("shell", about="bash, zsh or fish.", type=Choice(["bash", "zsh", "fish"]), shell_complete=None)
+@general_options()
+def completion(out: Out, shell: str) -> None:
+    """Print the script that completes commands after the Tab key."""
+    from click.shell_completion import get_completion_class
+
+    from qrun.cli._group import group
+
+    found = get_completion_class(shell)
+    assert found is not None
+    script = found(group, {}, "qrun", COMPLETE)
+    out.result.write((found.source_template % script.source_vars()).rstrip())

@@ -10,9 +10,10 @@ from qrun.cli._options import general_options, input_options, run_options, trace
 from qrun.errors import LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from qrun.checking.rules import Finding
+    from qrun.documents.answers import OutputClasses, TensorHistogram
     from qrun.report.screen import Out
     from qrun.running.profiling import Profile
     from qrun.running.session import RunResult, Session
@@ -27,6 +28,8 @@ run, output = map(heading, ("Run", "Output"))
         "qrun m.onnx -i ids='[[101,2023,102]]' -i mask=mask.npy",
         "qrun m.onnx -i in.npz -o out.npz",
         "qrun m.onnx -i x.npy -t '*conv1*' -o tensors.npz",
+        "qrun m.onnx -i x.npy -t conv1 --hist",
+        "qrun m.onnx -i cat.png --image size=224 color=rgb scale=1/255",
     ],
 )
 @model_argument
@@ -34,8 +37,12 @@ run, output = map(heading, ("Run", "Output"))
 @run_options
 @run("--fail-on", "Exit 1 when a spec check finds this or worse.", type=["error", "warning", "never"], default="never")
 @output(
-    "-t, --tensor PATTERN", "Also show (and save) intermediate tensors whose name matches. Repeatable.", multiple=True
+    "-t, --tensor PATTERN",
+    "Also show (and save) intermediate tensors whose name, or whose node's name, matches. Repeatable.",
+    multiple=True,
 )
+@output("--hist", "Draw a histogram of each tensor of -t; without -t, of each output.")
+@output("--classes FILE", "Show the best classes by name: a .json list, or a name in each line.")
 @output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
 @trace_option
 @format_options("text", "json")
@@ -49,6 +56,7 @@ def command(out: Out, **options: Any) -> int:
     session = ready.session
     run = session.run_observed if isinstance(session, Session) else session.execute
     result = run(ready.feeds.arrays, names)
+    more = _classes(ready, result, options), _histograms(ready, result, options)
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
     if options["output"]:
@@ -73,7 +81,7 @@ def command(out: Out, **options: Any) -> int:
 
     threads = session.threads if isinstance(session, Session) and session.backend == "native" else options["threads"]
     how = session.backend, options["arith"], ready.label
-    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads)
+    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, *more)
     if as_json:
         print_json(out, run_fields(report), code)
     elif options["output"] != "-":
@@ -81,6 +89,29 @@ def command(out: Out, **options: Any) -> int:
     if failing and (as_json or out.quiet or options["output"] == "-"):
         print_findings(out.messages, failing, ready.model.label, out.verbose > 0)
     return code
+
+
+def _classes(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Sequence[OutputClasses]:
+    """The best classes of the outputs by the names of --classes; none without it."""
+    if not options["classes"]:
+        return ()
+    from qrun.io.classes import read_classes
+    from qrun.report.classes import output_classes
+
+    outputs = {value.name: result.outputs[value.name] for value in ready.model.outputs}
+    return output_classes(outputs, read_classes(options["classes"]), options["classes"])
+
+
+def _histograms(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Sequence[TensorHistogram]:
+    """The histograms of --hist: of the tensors that --tensor names, or else of the outputs; none without it."""
+    if not options["hist"]:
+        return ()
+    from qrun.io.outputs import match_tensors
+    from qrun.ir.compound import tensors
+    from qrun.report.histogram import histograms
+
+    names = match_tensors(ready.model, options["tensor"]) or [value.name for value in ready.model.outputs]
+    return histograms(tensors({name: result.outputs[name] for name in names}))
 
 
 def _note_written(session: Session, names: Sequence[str], out: Out) -> None:

@@ -257,6 +257,67 @@ class FedInput:
 
 
 @frozen
+class NamedClass:
+    """A class of a model. index: its place among the scores."""
+
+    index: int
+    name: str
+    score: float
+
+
+@frozen
+class OutputClasses:
+    """The best classes of each row of an output.
+
+    kind: "probability" if the scores of every row are 0 or more and add up to 1, else "score". rows: of the first rows,
+    the best class first; rows_left: the number of rows left out.
+    """
+
+    output: str
+    kind: str
+    rows: tuple[tuple[NamedClass, ...], ...]
+    rows_left: int = optional_field(0)
+
+
+@frozen
+class Bin:
+    """A bin of a histogram. For integers, low and high are its first and last integer; for floats, it is without high,
+    unless it is the last."""
+
+    low: float
+    high: float
+    count: int
+
+
+@frozen
+class CodeUse:
+    """The codes of a quantized tensor. low, high: of its type; used: the number of codes that occur; at_low, at_high:
+    the share of elements at these ends."""
+
+    low: int
+    high: int
+    used: int
+    at_low: float
+    at_high: float
+
+
+@frozen
+class TensorHistogram:
+    """A histogram of a tensor. min, max: of the finite elements, None if there are none. codes: for integers of up to
+    16 bits."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    min: float | None
+    max: float | None
+    nan: int
+    inf: int
+    bins: tuple[Bin, ...]
+    codes: CodeUse | None = None
+
+
+@frozen
 class RunOutput:
     """An output of a run.
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
-from qrun.errors import CallError
+from qrun.errors import CallError, QrunError
 from qrun.evaluating.health import Health, InnerCounts, health
 from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, rename_inputs
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
-from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
+from qrun.evaluating.tally import CONFUSED, Apart, ClassScore, Confusion, Paired, PairedDifference, Score, Tally
 from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, describe_job, processes, serial
 from qrun.io.feeds import check_feeds
 from qrun.io.storable import digest
@@ -121,8 +121,14 @@ class SampleChunks:
             yield Chunk(index, first, held)
 
 
+_NOT_STATED = ("QR005", "QR012")
+"""Errors that every sample has: the call does not say how to read images, or Pillow is missing."""
+
+
 def check_first(models: Sequence[Model], sample: Sample | None) -> None:
-    """Check that the first sample fits the models' inputs, before anything runs. Raises CallError if not."""
+    """Check that the first sample fits the models' inputs, before anything runs. Raises QrunError if not."""
+    if sample is not None and isinstance(sample.feed, QrunError) and sample.feed.code in _NOT_STATED:
+        raise sample.feed
     if sample is None or not isinstance(sample.feed, Mapping):
         return
     for model in models:
@@ -150,7 +156,8 @@ Progress = Callable[["Running"], None]
 
 @frozen
 class ModelScores:
-    """The scores of one model. label: its name; failed: samples that it could not run; health: if it was requested."""
+    """The scores of one model. label: its name; failed: samples that it could not run; health: if it was requested;
+    classes, confused: with labels that are numbers."""
 
     label: str
     sha256: str
@@ -159,6 +166,8 @@ class ModelScores:
     worst: tuple[Apart, ...]
     failed: int
     health: Health | None = optional_field(None)
+    classes: tuple[ClassScore, ...] = optional_field(())
+    confused: tuple[Confusion, ...] = optional_field(())
 
 
 @frozen
@@ -171,6 +180,8 @@ class Evaluation:
     seconds:   time of this call; resumed: the number of samples from an earlier call; workers: processes.
     seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
                fewer than four runs, in another runtime, and while health is counted.
+    converted: the inputs of the first sample that were made of images or cast, and how; options: what other commands
+               need to read the samples in the same way.
     """
 
     source: str
@@ -186,6 +197,8 @@ class Evaluation:
     resumed: int
     workers: int
     seconds_per_sample: tuple[float | None, ...]
+    converted: tuple[str, ...] = optional_field(())
+    options: tuple[str, ...] = optional_field(())
 
     def score(self, model: int, metric: str) -> Score | None:
         """The first score of this metric, or None."""
@@ -213,11 +226,13 @@ class Evaluator:
     """Adds up the results of chunks. `_Walk` passes them in the order of the samples.
 
     rows: the label, SHA-256 and output names of each model. to: for each model, the place of the model that its scores
-    are compared with, or None.
+    are compared with, or None. classes: the names of the classes, as far as known.
     """
 
-    def __init__(self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None]) -> None:
-        self._rows, self._to = rows, to
+    def __init__(
+        self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None], classes: Sequence[str] = ()
+    ) -> None:
+        self._rows, self._to, self._classes = rows, to, classes
         self.tallies = [Tally(outputs) for _, _, outputs in rows]
         self._counts: dict[int, InnerCounts] = {}
         self._times: list[list[float]] = [[] for _ in rows]
@@ -273,6 +288,8 @@ class Evaluator:
                     worst,
                     tally.failed,
                     health_of(place, self._counts[place]) if place in self._counts else None,
+                    tally.classes(self._classes),
+                    tally.confused(self._classes)[:CONFUSED],
                 )
             )
         return tuple(made)
@@ -303,7 +320,7 @@ class _Walk:
 
     def __init__(self, setup: Setup, source: SampleChunks, store: Store | None, kept: set[int]) -> None:
         self._setup, self._source, self._store, self._kept = setup, source, store, set(kept)
-        self._counted = Evaluator(setup.rows, setup.to)
+        self._counted = Evaluator(setup.rows, setup.to, setup.classes)
         self._early: dict[int, Done] = {}
         self._names: dict[int, str] = {}
         self._next = 0
@@ -345,7 +362,14 @@ class _Walk:
             self.resumed,
             self.workers,
             counted.seconds_per_sample,
+            *self._conversion(),
         )
+
+    def _conversion(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """How the first sample's inputs were converted, and the options that say so."""
+        converted, wishes = self._source.first.converted if self._source.first else (), self._setup.job.wishes
+        image = ("--image", *wishes.image) if wishes.image else ()
+        return converted, (*image, *(["--cast"] if wishes.cast else [])) if converted else ()
 
     def _name_worst(self, model: ModelScores) -> ModelScores:
         """The scores with the names of the worst samples, and the SPECs that pass these to other commands."""

@@ -1,6 +1,7 @@
 """Measures one sample: numbers by column, which are later summed over all samples.
 
-Columns: with a label, ``top1`` and ``top5``. With a reference, for each output k: ``mean_abs#k``, ``max_abs#k``,
+Columns: with a label, ``top1`` and ``top5``; if it is a number, also ``label#0``, and ``predicted#0``, the class with
+the largest score. With a reference, for each output k: ``mean_abs#k``, ``max_abs#k``,
 ``cosine#k``, ``signal#k`` and ``noise#k`` (energies); for class scores also ``same#k``, the rows with the same argmax,
 of ``rows#k``; for strings instead ``equal#k``, the equal ones, of ``elements#k``. Also one column per custom metric.
 Sequences and maps count as the numbers that they hold.
@@ -79,7 +80,9 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
     name, scores = next(iter(outputs.items()))
     if not is_compound(scores) and scores.size == 1 and scores.dtype in _CLASSES:
         own = scores.item()
-        return {"top1": float(own == (str(label) if isinstance(own, str) else label))}
+        if isinstance(own, str) or isinstance(label, str):
+            return {"top1": float(own == (str(label) if isinstance(own, str) else label))}
+        return {"top1": float(own == label), "label#0": float(label), "predicted#0": float(own)}
     row = numbers(scores).reshape(-1)
     plain = not is_compound(scores) and is_number(scores)
     if not plain or isinstance(label, str) or not scores.ndim or sum(size > 1 for size in scores.shape) > 1:
@@ -99,10 +102,17 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
             facts=[("expected", f"0 to {row.size - 1}"), ("got", str(label))],
         )
     own = row[label]
+    place = {"label#0": float(label), "predicted#0": float(_largest(row))}
     if np.isnan(float(own)):
-        return {"top1": 0.0, "top5": 0.0}
+        return {"top1": 0.0, "top5": 0.0, **place}
     rank = int((row > own).sum()) + int((row[:label] == own).sum())
-    return {"top1": float(rank < 1), "top5": float(rank < _TOP)}
+    return {"top1": float(rank < 1), "top5": float(rank < _TOP), **place}
+
+
+def _largest(row: Array) -> float:
+    """The place of the first largest score that is not NaN; NaN if all are."""
+    scores = row.astype(np.float64)
+    return float("nan") if np.isnan(scores).all() else float(np.nanargmax(scores))
 
 
 def is_number(array: Array) -> bool:

@@ -16,10 +16,12 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError
+from qrun.errors import CallError, QrunError, close_matches
 from qrun.io.arrays import bad_file
+from qrun.io.conversion import AS_GIVEN, Conversion, Uncastable, cast
 from qrun.io.feeds import unknown_input
-from qrun.io.inputs import gather, split_name
+from qrun.io.inputerrors import uncastable
+from qrun.io.inputs import IMAGES, gather, split_name
 from qrun.io.rows import RowFile, row_files, spool
 from qrun.io.storable import restore
 from qrun.ir import Array, Model
@@ -92,18 +94,20 @@ def _fix(labels: Array) -> str:
 
 Feed = Mapping[str, Array]
 _STACKED = (".npy", ".npz")
-_FILES = (".npy", ".npz", ".pb")
+_FILES = (".npy", ".npz", ".pb", *IMAGES)
 
 
 @frozen
 class Sample:
     """A named sample with its label, if it came with one. feed: its arrays, or the error that made it unreadable.
-    specs: the ``--inputs`` arguments that pass this sample to other commands; () if there are none."""
+    specs: the ``--inputs`` arguments that pass this sample to other commands; () if there are none. converted: inputs
+    that were made of images or cast, with their sources and what was done."""
 
     name: str
     feed: Feed | QrunError
     label: Label | None = None
     specs: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
 
 
 def rename_inputs(model: Model, feed: Feed) -> Feed:
@@ -118,11 +122,12 @@ class DataSet(Protocol):
     """Samples that can be read in any order.
 
     source: where they are, for the report. identity: a digest of the files' names, sizes and times, which changes when
-    the samples change.
+    the samples change. folders: for samples in a folder for each class, the name of each sample's folder.
     """
 
     source: str
     identity: str
+    folders: tuple[str, ...]
 
     def __len__(self) -> int: ...
     def read(self, place: int) -> Sample: ...
@@ -149,10 +154,12 @@ class Axis:
         return {name: array[None] if name in short else array for name, array in feed.items()}
 
 
-def open_samples(model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> DataSet:
+def open_samples(
+    model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget, conversion: Conversion = AS_GIVEN
+) -> DataSet:
     """Open the samples that ``--inputs`` names.
 
-    specs: one folder, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` if there are several
+    specs: one folder, image, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` if there are several
     inputs. Raises CallError if they do not fit the model's inputs.
     """
     if not specs:
@@ -165,16 +172,23 @@ def open_samples(model: Model, specs: Sequence[str], stdin: IO[bytes] | None, bu
     if len(specs) == 1 and not split_name(model, specs[0])[0]:
         path = Path(specs[0])
         if path.is_dir():
-            return _folder(model, path, budget)
+            return _folder(model, path, budget, conversion)
         if path.suffix.lower() == ".txt":
-            return Listed(model, str(path), list(_lines(path)), budget)
-    return Stacked(model, specs, stdin, budget)
+            return Listed(model, str(path), list(_lines(path)), budget, conversion)
+        if path.suffix.lower() in IMAGES:
+            return Listed(model, str(path), [(str(path), specs)], budget, conversion)
+    return Stacked(model, specs, stdin, budget, conversion)
 
 
 class Stacked:
     """Samples in arrays with a leading axis of samples."""
 
-    def __init__(self, model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> None:
+    folders: tuple[str, ...] = ()
+
+    def __init__(
+        self, model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget, conversion: Conversion
+    ) -> None:
+        self._cast = conversion.cast
         self._files: dict[str, RowFile] = {}
         self._specs = tuple(specs)
         self._axis, self._model = Axis.of(model), model
@@ -201,7 +215,7 @@ class Stacked:
             )
         self._count = next(iter(counts.values()))
         self.source = ", ".join(dict.fromkeys(file.source for file in self._files.values()))
-        self._dtypes = {value.name: value.dtype for value in (*model.inputs, *model.defaults)}
+        self._inputs = {value.name: value for value in (*model.inputs, *model.defaults)}
         self.identity = _digest([spec_identity(spec) for spec in specs])
 
     def _open(self, spec: str, stdin: IO[bytes] | None, budget: Budget) -> None:
@@ -234,9 +248,25 @@ class Stacked:
             return Sample(name, error)
         if self._axis.size == 0:
             rows = {key: array[0] for key, array in rows.items()}
-        typed = ((key, array, self._dtypes[key]) for key, array in rows.items())
-        feed = {key: restore(array, dtype)[0] if dtype else array for key, array, dtype in typed}
-        return Sample(name, feed, specs=specs)
+        feed, converted = {}, []
+        for key, array in rows.items():
+            try:
+                feed[key], done = self._typed(key, array)
+            except CallError as error:
+                return Sample(name, error)
+            converted += [f"{key} {describe(feed[key])} from {name}: {done}"] if done else []
+        return Sample(name, feed, specs=specs, converted=tuple(converted))
+
+    def _typed(self, key: str, array: Array) -> tuple[Array, str]:
+        """A row in the element type of its input, and how it was cast."""
+        value = self._inputs[key]
+        if value.dtype is None:
+            return array, ""
+        array, _ = restore(array, value.dtype)
+        try:
+            return cast(array, value.dtype) if self._cast else (array, "")
+        except Uncastable as error:
+            raise uncastable(self._model, value, array, self._files[key].source, str(error)) from None
 
     def _rows(self, place: int) -> tuple[str, ...]:
         """The SPEC of a row in each file; () for streams, other files, and models with a larger fixed batch."""
@@ -247,8 +277,17 @@ class Stacked:
 class Listed:
     """Samples of one or several files each. entries: the name and the SPECs of each sample."""
 
-    def __init__(self, model: Model, source: str, entries: Sequence[tuple[str, Sequence[str]]], budget: Budget) -> None:
-        self.source, self._entries = source, entries
+    def __init__(
+        self,
+        model: Model,
+        source: str,
+        entries: Sequence[tuple[str, Sequence[str]]],
+        budget: Budget,
+        conversion: Conversion,
+        folders: Sequence[str] = (),
+    ) -> None:
+        self.source, self._entries, self._conversion = source, entries, conversion
+        self.folders = tuple(folders)
         self._model, self._axis, self._limit = model, Axis.of(model), budget.limit
         self.identity = _digest([spec_identity(spec) for _, specs in entries for spec in specs])
 
@@ -258,27 +297,70 @@ class Listed:
     def read(self, place: int) -> Sample:
         name, specs = self._entries[place]
         try:
-            found = gather(self._model, specs, Budget(self._limit), None)
+            found = gather(self._model, specs, Budget(self._limit), None, self._conversion)
         except QrunError as error:
             return Sample(name, error)
         feed = self._axis.add_batch_axis(self._model, found.arrays)
         same = all(array is found.arrays[key] for key, array in feed.items())
-        return Sample(name, feed, specs=tuple(specs) if same else ())
+        converted = tuple(
+            f"{key} {describe(array)} from {found.sources[key]}"
+            for key, array in feed.items()
+            if key in found.converted
+        )
+        return Sample(name, feed, specs=tuple(specs) if same else (), converted=converted)
 
 
-def _folder(model: Model, path: Path, budget: Budget) -> Listed:
-    """The samples of a folder: each folder in it with input_0.pb, or else each file. Sorted naturally by name."""
+def _folder(model: Model, path: Path, budget: Budget, conversion: Conversion) -> Listed:
+    """The samples of a folder: each folder in it with input_0.pb, or else each file, or else each file in the folders
+    in it. Sorted naturally by name."""
     inside = sorted(path.iterdir(), key=lambda entry: natural(entry.name))
     folders = [entry for entry in inside if entry.is_dir() and (entry / "input_0.pb").exists()]
     files = [entry for entry in inside if entry.suffix.lower() in _FILES and entry.is_file()]
     if not folders and any(entry.name.startswith("input_") and entry.suffix == ".pb" for entry in files):
-        return Listed(model, str(path), [(str(path), [str(path)])], budget)
-    entries = folders or files
+        return Listed(model, str(path), [(str(path), [str(path)])], budget, conversion)
+    entries, names = folders or files, []
     if not entries:
-        raise bad_file(
-            str(path), "neither arrays nor test_data_set folders in it", "a folder of .npy, .npz or .pb files"
+        entries = [file for folder in inside if folder.is_dir() for file in _files(folder)]
+        names = [entry.parent.name for entry in entries]
+    if not entries:
+        got = "neither arrays, images nor test_data_set folders in it"
+        raise bad_file(str(path), got, "a folder of .npy, .npz, .pb or image files")
+    listed = [(str(entry), [str(entry)]) for entry in entries]
+    return Listed(model, str(path), listed, budget, conversion, names)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of samples in a folder, sorted naturally by name."""
+    inside = sorted(folder.iterdir(), key=lambda entry: natural(entry.name))
+    return [entry for entry in inside if entry.suffix.lower() in _FILES and entry.is_file()]
+
+
+def folder_labels(samples: DataSet, names: bool, classes: Sequence[str]) -> Array:
+    """The labels of samples in a folder for each class: its place among the class names, or its name if that is a
+    number; if `names`, its name. Raises CallError if the folders do not tell the classes."""
+    folders = dict.fromkeys(samples.folders)
+    if not folders:
+        raise CallError(
+            "QR005",
+            "--labels folders needs a folder for each class",
+            where=[samples.source],
+            facts=[("expected", "a folder of folders: images/0/a.png, images/1/b.png"), ("got", samples.source)],
         )
-    return Listed(model, str(path), [(str(entry), [str(entry)]) for entry in entries], budget)
+    if names:
+        return as_labels(samples.folders, True)
+    known = {name: place for place, name in enumerate(classes)}
+    if classes and known.keys() >= folders.keys():
+        return np.array([known[folder] for folder in samples.folders], np.int64)
+    if not all(folder.isascii() and folder.isdigit() for folder in folders):
+        strange = next(folder for folder in folders if folder not in known)
+        fix = "--classes FILE, with the names of these folders in the order of the model's scores"
+        if near := close_matches(strange, known):
+            fix = f"rename the folder to {near[0]}"
+        what = (
+            f"--labels folders: {strange!r} is no class of --classes" if classes else f"{strange!r} is no class number"
+        )
+        raise CallError("QR005", what, where=[samples.source], fixes=[fix])
+    return np.array([int(folder) for folder in samples.folders], np.int64)
 
 
 def natural(name: str) -> tuple[Any, ...]:

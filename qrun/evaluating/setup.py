@@ -13,8 +13,19 @@ import numpy as np
 from qrun.errors import FULL_NAMES, CallError, choose
 from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
 from qrun.evaluating.metrics import own_metric
-from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, are_names, as_labels, open_samples, read_labels
+from qrun.evaluating.samples import (
+    Axis,
+    DataSet,
+    StreamedSamples,
+    are_names,
+    as_labels,
+    folder_labels,
+    open_samples,
+    read_labels,
+)
 from qrun.evaluating.work import Job, RuntimeModel, Setup, Wishes
+from qrun.io.classes import read_classes
+from qrun.io.conversion import Conversion
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
@@ -23,6 +34,8 @@ if TYPE_CHECKING:
     import onnx
 
 RUNTIMES = ("ort", "onnx-ref")
+FOLDERS = "folders"
+"""In place of a file of labels: each sample's folder is its class."""
 
 
 def evaluate_models(
@@ -39,15 +52,19 @@ def evaluate_models(
     specs = [samples] if isinstance(samples, (str, Path)) else samples
     given: DataSet | StreamedSamples
     if isinstance(specs, (list, tuple)) and all(isinstance(spec, (str, Path)) for spec in specs):
-        given = open_samples(loaded[0], [os.fspath(spec) for spec in specs], stdin, budget)
+        conversion = Conversion(wishes.image, wishes.cast)
+        given = open_samples(loaded[0], [os.fspath(spec) for spec in specs], stdin, budget, conversion)
         if not isinstance(given, StreamedSamples) and not len(given):
             raise CallError("QR001", "there are no samples", where=[given.source])
     else:
         given = StreamedSamples(loaded[0], specs)
     labels, names = wishes.labels, are_names(loaded[0])
-    if labels is not None:
+    classes = read_classes(wishes.classes) if wishes.classes else ()
+    if isinstance(labels, str) and labels == FOLDERS and not isinstance(given, StreamedSamples):
+        labels = folder_labels(given, names, classes)
+    elif labels is not None:
         labels = read_labels(labels, names, budget) if isinstance(labels, str) else as_labels(labels, names)
-    setup = _setup(loaded, models, wishes, _order(given, labels, wishes), labels)
+    setup = replace(_setup(loaded, models, wishes, _order(given, labels, wishes), labels), classes=classes)
     for spec in wishes.metrics:
         own_metric(spec)
     if not isinstance(given, StreamedSamples):
@@ -189,18 +206,24 @@ def evaluate(
     output: str | os.PathLike[str] = "",
     resume: bool = False,
     health: bool = False,
+    classes: str | os.PathLike[str] = "",
+    image: str = "",
+    cast: bool = False,
 ) -> Evaluation:
     """Judge models on samples, as ``qrun eval`` does.
 
     models:  one, or several: paths, bytes or onnx.ModelProto.
     samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by
              input name), or of pairs of either and a label.
-    labels:  the number of each sample's class, or its name for models that return strings; or a file of these.
+    labels:  the number of each sample's class, or its name for models that return strings; or a file of these; or
+             "folders", if the samples are in a folder for each class.
     against: a model, ``ort`` or ``onnx-ref``.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples per run, if the batch axis is free. jobs: processes; None: as many as pay off.
     output:  a folder that keeps finished chunks; with `resume` an interrupted evaluation continues from them.
     health:  also count values inside the models, see `Health`.
+    classes: a file of class names. image: how images become inputs, as ``size=224 color=rgb scale=1/255``.
+    cast:    convert arrays in files to the element types of the inputs.
 
     Raises QrunError.
     """
@@ -217,6 +240,9 @@ def evaluate(
         output=os.fspath(output),
         resume=resume,
         health=health,
+        classes=os.fspath(classes),
+        image=tuple(image.split()),
+        cast=cast,
     )
     files = [os.fspath(samples)] if isinstance(samples, (str, os.PathLike)) else samples
     return evaluate_models([_source(model) for model in several], files, wishes)

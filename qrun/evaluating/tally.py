@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappush, heapreplace
 from math import isfinite
@@ -18,6 +19,8 @@ WORST = 5
 """The number of samples to name on which a model and its reference differ most."""
 _SHARES = {"same": ("rows", "argmax"), "equal": ("elements", "equal")}
 """Columns that count agreements in a sample: the column of the total, and the metric."""
+CONFUSED = 20
+"""The most pairs of confused classes that are listed."""
 _OF_OUTPUTS = (*_SHARES, "mean_abs")
 
 
@@ -59,6 +62,29 @@ class PairedDifference:
 
 
 @frozen
+class Confusion:
+    """The number of samples of one class that a model takes for another one, with the names of both if known."""
+
+    label: int
+    predicted: int
+    samples: int
+    name: str = optional_field("")
+    predicted_name: str = optional_field("")
+
+
+@frozen
+class ClassScore:
+    """How many samples a class has, and the share of them that a model has right. name: "" if it is not known.
+    taken_for: the class that it is confused with most often, None if it never is."""
+
+    label: int
+    samples: int
+    top1: float
+    name: str = optional_field("")
+    taken_for: Confusion | None = optional_field(None)
+
+
+@frozen
 class Apart:
     """A sample on which a model and its reference differ. sqnr_db: over all outputs; None if not finite.
     inputs: the SPECs that pass the sample to other commands; () if there are none."""
@@ -79,6 +105,7 @@ class Tally:
         self.blocks: dict[str, Blocks] = {}
         self.largest: dict[str, float] = {}
         self.worst: list[tuple[bool, float, int, Apart]] = []
+        self.answers: Counter[tuple[int, int | None]] = Counter()
         self.failed = 0
 
     def add(self, done: Done, columns: Mapping[str, Array], names: Mapping[int, str]) -> None:
@@ -93,6 +120,33 @@ class Tally:
                 seen = values[~np.isnan(values)]
                 self.largest[name] = max([self.largest.get(name, 0.0), *seen.tolist()])
         self._part(done, columns, names)
+        if "label#0" in columns:
+            for label, predicted in zip(columns["label#0"], columns["predicted#0"], strict=True):
+                if label == label:
+                    self.answers[int(label), None if predicted != predicted else int(predicted)] += 1
+
+    def classes(self, names: Sequence[str]) -> tuple[ClassScore, ...]:
+        """The score of every class that samples have, in order. names: of the classes, as far as known."""
+        totals: Counter[int] = Counter()
+        for (label, _), count in self.answers.items():
+            totals[label] += count
+        taken: dict[int, Confusion] = {}
+        for pair in self.confused(names):
+            taken.setdefault(pair.label, pair)
+        return tuple(
+            ClassScore(
+                label, totals[label], self.answers[label, label] / totals[label], _name(names, label), taken.get(label)
+            )
+            for label in sorted(totals)
+        )
+
+    def confused(self, names: Sequence[str]) -> tuple[Confusion, ...]:
+        """All pairs of classes that are confused, the most frequent first."""
+        pairs = [(label, got, count) for (label, got), count in self.answers.items() if got not in (label, None)]
+        return tuple(
+            Confusion(label, got or 0, count, _name(names, label), _name(names, got or 0))
+            for label, got, count in sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1] or 0))
+        )
 
     def _part(self, done: Done, columns: Mapping[str, Array], names: Mapping[int, str]) -> None:
         signals = [name for name in columns if name.startswith("signal#")]
@@ -156,6 +210,10 @@ class Tally:
         return self.outputs[int(end)] if end.isdigit() and kind in _OF_OUTPUTS else ""
 
 
+def _name(names: Sequence[str], label: int) -> str:
+    return names[label] if label < len(names) else ""
+
+
 def _score(metric: str, output: str, found: Interval, count: int) -> Score:
     return Score(metric, output, found.value, *found.known, count)
 
@@ -169,7 +227,7 @@ def _groups(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
             made[name] = (name, f"{_SHARES[kind][0]}#{end}")
         elif kind == "mean_abs":
             made[name] = tuple(f"{each}#{end}" for each in ("mean_abs", "cosine", "signal", "noise"))
-        elif kind not in ("rows", "elements", "max_abs", "cosine", "signal", "noise"):
+        elif kind not in ("rows", "elements", "max_abs", "cosine", "signal", "noise", "label", "predicted"):
             made[name] = (name,)
     return made
 

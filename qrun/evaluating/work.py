@@ -45,7 +45,8 @@ class RuntimeModel:
 class Wishes:
     """The options of an evaluation, those of ``qrun eval``.
 
-    labels: a file, or integers, or strings. jobs: processes; None: one per CPU if that pays off. against: a model, or
+    labels: a file, or integers, or strings; "folders": the names of the samples' folders. classes: a file of class
+    names. image, cast: see `Conversion`. jobs: processes; None: one per CPU if that pays off. against: a model, or
     one of RUNTIMES. batch: samples per run if the batch axis is free. metrics: custom metrics, ``module:function``.
     shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
@@ -68,6 +69,9 @@ class Wishes:
     arith: Arith = "exact"
     max_memory: int | None = None
     max_time: float | None = None
+    classes: str = ""
+    image: tuple[str, ...] = ()
+    cast: bool = False
 
 
 @frozen
@@ -327,6 +331,8 @@ def describe_job(job: Job) -> dict[str, Any]:
         "arith": wishes.arith,
         "keep": bool(wishes.output),
         "health": wishes.health,
+        "image": list(wishes.image) or None,
+        "cast": wishes.cast or None,
         "against": list(job.against),
         "runtimes": [side.runtime for side in job.sides],
     }
@@ -338,6 +344,7 @@ class Setup:
 
     rows, to: as in `Evaluator`. against: the label of the models' reference; "" without one.
     order:    places of the samples in the order of evaluation; None: in their own order. labels: of all samples.
+    classes:  the names of the classes; () if they are not known.
     """
 
     job: Job
@@ -347,6 +354,7 @@ class Setup:
     against: str
     order: Sequence[int] | None
     labels: Array | None
+    classes: tuple[str, ...] = ()
 
 
 ANSWERS = 10.0

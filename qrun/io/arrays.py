@@ -42,6 +42,7 @@ _WRITTEN = {
     ".txt": "np.save('x.npy', np.loadtxt(FILE, np.float32))",
     ".onnx": "-i takes arrays; one model is given, two are compared: qrun compare A B",
     ".json": "-i x=[1,2] takes the values themselves",
+    **dict.fromkeys((".gif", ".tif", ".tiff"), "qrun reads .png, .jpg, .jpeg, .bmp and .webp: convert the image"),
 }
 """The fix for other files, by suffix: how to get an array from them."""
 

@@ -10,6 +10,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, close_matches, some
+from qrun.io.conversion import casts
 from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import as_input, is_compound, of_type
@@ -167,7 +168,7 @@ def _input_mismatch(
     model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch, got: str, written: bool
 ) -> CallError:
     """The QR003 error of an array whose shape or type does not fit its input."""
-    fixes = []
+    fixes, option = [], ""
     if problem.origin == SHAPE:
         fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
     elif problem.want is not None and written:
@@ -176,6 +177,10 @@ def _input_mismatch(
         fixes.append(fix)
     if value.dtype is not None and (array.dtype != value.dtype or odd_objects(array)):
         fixes += fitting.type_fixes(array, value.dtype)
+        option = ", or --cast" if casts(array, value.dtype) else ""
     what = f"{source} does not fit input {value.name!r}"
     facts = [("expected", problem.expected), ("got", got)]
-    return CallError("QR003", what, where=[model.label, f"input {value.name}"], facts=facts, fixes=fixes[:2])
+    typed = [f"{fix}{option}" if fix.startswith(fitting.CONVERT) else fix for fix in fixes[:2]]
+    return CallError(
+        "QR003", what, where=[model.label, f"input {value.name}"], facts=facts, fixes=typed, calls=fixes[:2]
+    )

@@ -15,6 +15,8 @@ from qrun.io.sizes import Dims, fits
 from qrun.ir import Array
 from qrun.ir.types import is_extension, odd_objects, type_name
 
+CONVERT = "convert it: "
+"""The start of a fix that gives an array another element type."""
 MOST_WRITTEN = 12
 """The most values that a fix writes out."""
 NAMED = {(0, 3, 1, 2): "NHWC", (2, 0, 1): "HWC", (0, 2, 3, 1): "NCHW", (1, 2, 0): "CHW"}
@@ -100,7 +102,7 @@ def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
     cast = f"x.astype({_numpy_name(dtype)})"
     if array.dtype.kind in "USO":
         return [_of_objects(array, dtype, cast)]
-    before = f"{type_name(array.dtype)} is not converted silently: "
+    before = CONVERT
     target = _range(dtype)
     if dtype.kind == "O":
         return [before + cast]
@@ -128,11 +130,11 @@ def _of_objects(array: Array, dtype: np.dtype, cast: str) -> str:
     odd = odd_objects(array)
     if odd and odd[0] is None and not array.ndim:
         return "only optional inputs take None: give an array"
-    before = f"{'an array of objects' if odd else 'text'} is not converted silently: "
+    before = CONVERT
     missing = array.dtype.kind == "O" and any(element is None for element in array.reshape(-1))
     if dtype.kind == "O":
         return before + (f"np.where(x == None, '', x).{cast[2:]} moves None to ''" if missing else cast)
-    return before + ("the input takes numbers" if missing or not _readable(array, dtype) else cast)
+    return "the input takes numbers" if missing or not _readable(array, dtype) else before + cast
 
 
 def _readable(array: Array, dtype: np.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""Errors for ``-i`` arguments that qrun cannot use: keys of a .npz, folders, images."""
+"""Errors for ``-i`` arguments that qrun cannot use: keys of a .npz, folders, types."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qrun.errors import CallError, close_matches
+from qrun.io import fitting
 from qrun.io.arrays import ARRAYS
 from qrun.io.feeds import unknown_input
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import is_extension
-
-Shape = tuple[int | str | None, ...]
+from qrun.ir.types import describe
 
 
 def repeated_input(model: Model, name: str, first: str, second: str) -> CallError:
@@ -91,42 +90,13 @@ def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str)
     return error
 
 
-def image_file(spec: str, value: TensorType | None) -> CallError:
-    """The QR007 error of an image, with a recipe that converts it."""
-    dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
-    mode, size, layout = _picture(value.shape if value is not None else None)
-    scaled = "(x / 255)" if "float" in dtype else "(x.astype(np.int16) - 128)" if dtype == "int8" else "x"
-    module = "ml_dtypes" if value is not None and value.dtype is not None and is_extension(value.dtype) else "np"
+def uncastable(model: Model, value: TensorType, array: Array, source: str, why: str) -> CallError:
+    """The error for an array that --cast does not convert. why: what its type does not hold."""
+    fixes = fitting.type_fixes(array, value.dtype) if value.dtype is not None else []
     return CallError(
-        "QR007",
-        f"{spec} is an image, and qrun does not guess its layout, size, mean and scale",
-        where=[spec],
-        facts=[
-            ("expected", f"{value.name} {value}" if value is not None else "an array"),
-            ("recipe", f"import numpy as np{', ml_dtypes' * (module != 'np')}; from PIL import Image"),
-            ("", f"x = np.asarray(Image.open({spec!r}).convert({mode!r}).resize({size}))"),
-            ("", f"x = {scaled}.astype({module}.{dtype}){layout}  # then mean and std, as in training"),
-            ("", "np.save('x.npy', x)"),
-        ],
-        fixes=["run the recipe in Python, then qrun MODEL -i x.npy"],
+        "QR003",
+        f"--cast cannot convert {source} for input {value.name!r}",
+        where=[model.label, f"input {value.name}"],
+        facts=[("expected", str(value)), ("got", f"{describe(array)}: {why}")],
+        fixes=fixes[:2],
     )
-
-
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""Pillow's modes by number of channels."""
-
-
-def _picture(shape: Shape | None) -> tuple[str, tuple[int, int], str]:
-    """For an input of this shape: Pillow's mode, width and height, and code that gives [H,W] or [H,W,C] its shape."""
-    if shape is None or not 2 <= len(shape) <= 4:
-        return "RGB", (224, 224), ".transpose(2, 0, 1)[None]"
-    batch, inner = (1, shape[1:]) if len(shape) == 4 else (0, shape)
-    first = len(inner) == 3 and (inner[0] in _MODES or inner[2] not in _MODES)
-    channels = 1 if len(inner) == 2 else inner[0 if first else 2]
-    mode = _MODES.get(channels, "RGB") if isinstance(channels, int) else "RGB"
-    height, width = (n if isinstance(n, int) else 224 for n in (inner[1:] if first else inner[:2]))
-    if mode != "L":
-        turned = ".transpose(2, 0, 1)" if first else ""
-        return mode, (width, height), turned + "[None]" * batch
-    added = ["None"] * (batch + first) + ([] if first or len(inner) == 2 else ["...", "None"])
-    return mode, (width, height), f"[{', '.join(added)}]" if added else ""

@@ -2,7 +2,8 @@
 
 A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits) and REST a file, ``-`` or JSON;
 otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), either with ``[17]`` for one
-row of the leading axis, .pb (a TensorProto, next in order), a folder with ``input_*.pb``, or ``-``.
+row of the leading axis, .pb (a TensorProto, next in order), an image (next in order), a folder with ``input_*.pb``, or
+``-``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 from qrun.declare import Later
 from qrun.declare.frozen import changeable
 from qrun.errors import CallError, some
+from qrun.io.conversion import AS_GIVEN, Conversion, Uncastable, cast
 from qrun.io.feeds import check_feeds, unknown_input
 from qrun.io.sizes import fixed_sizes
 from qrun.io.storable import restore
@@ -37,7 +39,8 @@ _ROW = re.compile(r"(.+\.np[yz])\[(\d{1,18})\]", re.S)
 """Matches a file with the row of it that is one sample."""
 _PART = re.compile(r"(.+?)(\[\d{0,9}\]|\.keys|\.values)", re.S)
 """Matches the name of a tensor in a sequence or a map, as `qrun.ir.compound.tensors` makes it."""
-_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+"""The suffixes of image files."""
 
 
 @changeable
@@ -49,6 +52,7 @@ class Feeds:
     symbols: sizes of dimensions that were given or assumed. assumed: the sizes that qrun chose because the model leaves
     them open, without those that surely fit. fits: does the model accept some of the sizes that were tried for them?
     written: inputs whose values are written on the command line.
+    converted: inputs that were made of images or cast; their sources say how.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -58,6 +62,7 @@ class Feeds:
     assumed: tuple[str, ...] = ()
     fits: bool = True
     written: set[str] = field(default_factory=set)
+    converted: set[str] = field(default_factory=set)
 
 
 @changeable
@@ -89,12 +94,15 @@ class Parts:
 
 @changeable
 class _Reader:
-    """Assigns specs to inputs: named ones first, then files without a name in graph order."""
+    """Assigns specs to inputs: named ones first, then files without a name in graph order. images: how the image of
+    each spec was made."""
 
     model: Model
     budget: Budget
     stdin: IO[bytes] | None
     feeds: Feeds
+    conversion: Conversion = AS_GIVEN
+    images: dict[str, str] = field(default_factory=dict)
     nameless: list[tuple[Array, str]] = field(default_factory=list)
     parts: Parts = field(default_factory=Parts)
 
@@ -114,9 +122,23 @@ class _Reader:
             array, done = restore(array, value.dtype)
             if done:
                 self.feeds.notes.append(f"input {name}: {done} ({source})")
+            array, source = self.convert(value, array, source)
         self.budget.hold(array, f"input {name}")
         self.feeds.arrays[name] = array
         self.feeds.sources[name] = source
+
+    def convert(self, value: TensorType, array: Array, source: str) -> tuple[Array, str]:
+        """The array in the input's element type if that is wanted, and its source with what was done to it."""
+        how = self.images.get(source, "")
+        if self.conversion.cast and value.dtype is not None:
+            try:
+                array, done = cast(array, value.dtype)
+            except Uncastable as error:
+                raise inputerrors.uncastable(self.model, value, array, source, str(error)) from None
+            how = ", ".join(filter(None, [how, done]))
+        if how:
+            self.feeds.converted.add(value.name)
+        return array, f"{source}: {how}" if how else source
 
     def read(self, spec: str) -> None:
         """Read one -i option: FILE, or NAME=FILE or value."""
@@ -194,8 +216,11 @@ class _Reader:
         path = Path(spec)
         if spec == "-":
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
-        if path.suffix.lower() in _IMAGES:
-            raise inputerrors.image_file(spec, value)
+        if path.suffix.lower() in IMAGES and value is not None:
+            from qrun.io.images import read_image
+
+            array, self.images[spec] = read_image(spec, value, self.conversion.image, self.budget)
+            return [array]
         if os.path.isdir(path):
             return self.folder(path)
         if (row := _ROW.fullmatch(spec)) and not path.exists():
@@ -284,6 +309,7 @@ def read_inputs(
     seed: int = 0,
     max_memory: int | None = None,
     stdin: IO[bytes] | None = None,
+    conversion: Conversion = AS_GIVEN,
     refuses: Callable[[Mapping[str, Array]], bool] = lambda feeds: False,
 ) -> Feeds:
     """Feeds for a model from ``--inputs``, ``--shape``, ``--random`` and ``--seed``.
@@ -295,7 +321,7 @@ def read_inputs(
     free = available() if max_memory is None else None
     budget = Budget(max_memory if free is None else free * 4 // 5)
     sizes = fixed_sizes(model, shapes)
-    feeds = gather(model, specs, budget, stream)
+    feeds = gather(model, specs, budget, stream, conversion)
     feeds.symbols = dict(sizes.symbols)
     checked = check_feeds(
         model, feeds.arrays, feeds.sources, sizes=sizes, partial=random or not specs, written=feeds.written
@@ -317,9 +343,11 @@ def read_inputs(
     return feeds
 
 
-def gather(model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] | None) -> Feeds:
+def gather(
+    model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] | None, conversion: Conversion = AS_GIVEN
+) -> Feeds:
     """Read the arrays that specs name, by input, into the budget, without checking that they fit. Raises CallError."""
-    reader = _Reader(model, budget, stdin, Feeds())
+    reader = _Reader(model, budget, stdin, Feeds(), conversion)
     for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
         reader.read(spec)
     for name, value, source in reader.parts.values():

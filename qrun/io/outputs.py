@@ -174,36 +174,34 @@ def _bad_target(message: str, target: str, fix: str) -> CallError:
 
 
 def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Names of the tensors that shell patterns match, in graph order, without the graph's outputs.
+    """Names of the tensors that shell patterns match, by their own name or that of their node, in graph order.
 
-    A pattern that equals a name matches only that. Raises CallError for a pattern without a match.
+    A pattern that equals a tensor's name matches only that. Raises CallError for a pattern without a match.
     """
     from fnmatch import fnmatchcase
 
-    names = list(
-        dict.fromkeys(
-            [
-                *(v.name for v in (*model.inputs, *model.defaults)),
-                *model.constants,
-                *(name for node in model.nodes for name in node.outputs if name),
-            ]
-        )
-    )
-    made = [name for node in model.nodes for name in node.outputs if name]
+    made = [(name, node.label) for node in model.nodes for name in node.outputs if name]
+    own = [*(v.name for v in (*model.inputs, *model.defaults)), *model.constants]
+    names = list(dict.fromkeys([*own, *(name for name, _ in made)]))
     chosen: set[str] = set()
     for pattern in patterns:
-        found = {pattern} if pattern in names else {name for name in made if fnmatchcase(name, pattern)}
+        matched = {name for name, node in made if fnmatchcase(name, pattern) or fnmatchcase(node, pattern)}
+        found = {pattern} if pattern in names else matched
         if not found:
-            near = close_matches(pattern.strip("*?"), names, 3, 0.5)
+            nodes = dict.fromkeys(node for _, node in made)
+            near = close_matches(pattern.strip("*?"), dict.fromkeys([*names, *nodes]), 3, 0.5)
+            shown = [name for name, _ in made[:3]]
             raise CallError(
                 "QR006",
-                f"no tensor matches {pattern!r}",
+                f"no tensor or node matches {pattern!r}",
                 where=[model.label],
-                facts=[("tensors", f"{len(made)}, such as {', '.join(made[:3])}" if made else "none")],
+                facts=[
+                    ("tensors", f"{len(made)}, such as {', '.join(shown)}" if made else "none"),
+                    *([("nodes", f"{len(nodes)}, such as {', '.join(list(nodes)[:3])}")] if made else []),
+                ],
                 fixes=[f"did you mean {' or '.join(near)}?"]
                 if near
                 else [model.fill_in("qrun inspect MODEL --nodes lists the tensors")],
             )
         chosen |= found
-    outputs = {v.name for v in model.outputs}
-    return tuple(name for name in names if name in chosen and name not in outputs)
+    return tuple(name for name in names if name in chosen)

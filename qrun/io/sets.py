@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from qrun.io.inputs import split_name
+from qrun.io.inputs import IMAGES, split_name
 from qrun.ir import Model
 
-_ARRAYS = (".npy", ".pb")
+_ARRAYS = (".npy", ".pb", *IMAGES)
 
 
 def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
@@ -18,7 +18,7 @@ def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
     one set.
 
     A folder means the folders in it that have an input_0.pb; if there are none, its .npz files; if there are none
-    either, and the model has one input, its .npy and .pb files (except output_*).
+    either, and the model has one input, its .npy and .pb files (except output_*) and its images.
     """
     parts = [part for spec in specs for part in _members(model, spec)]
     if len(parts) > 1 and all(_gives_all_inputs(model, part) for part in parts):

@@ -14,13 +14,13 @@ _TEXTS = {
     "QR003": "An array does not have the element type or the shape of its input, or a record was made of other inputs. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW.",
     "QR004": "A file cannot be opened, or a folder was given where a file is needed.",
     "QR005": "The value of an option makes no sense, or two options contradict each other.",
-    "QR006": "A name or pattern fits no tensor of the model. qrun inspect MODEL --nodes lists the tensors.",
-    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image, JSON of another kind or version. Pickles are never loaded.",
+    "QR006": "A name or pattern fits no tensor and no node of the model. qrun inspect MODEL --nodes lists the tensors.",
+    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image that is damaged or of a kind that qrun does not read, JSON of another kind or version. Pickles are never loaded.",
     "QR008": "The result cannot be written where it should go.",
     "QR009": "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind; qrun explain config lists what can stand there.",
     "QR010": "The run would hold more memory than allowed: 80 % of what is free, or --max-memory. Make the batch smaller with --shape, or raise the limit.",
     "QR011": "The other runtime that was asked for with --backend or --against failed while it ran the model. Its own message is shown.",
-    "QR012": "--backend ort and --against ort need onnxruntime, which is not installed.",
+    "QR012": "--backend ort and --against ort need onnxruntime, and image files need Pillow, which is not installed.",
     "QR013": "The other runtime that was asked for with --backend or --against does not load the model. Its own message is shown.",
     "QR014": "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results.",
     "QR015": "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in a process of its own, so qrun goes on: qrun compare runs the nodes one by one and shows which of them it is. The signal is shown, or the exit code, and the last line that the runtime printed.",
@@ -64,16 +64,44 @@ TOPICS = {
   all.npz                 keys are input names
   name=[[1,2,3]]          JSON, cast to the type of the input
   x.pb                    a TensorProto, the next input in graph order
+  cat.png                 an image: .png, .jpg, .jpeg, .bmp or .webp (qrun explain
+                          image)
   test_data_set_0/        a folder with input_0.pb, input_1.pb ...
   -                       stdin: .npy or .npz
 
-Types must be those of the model, and shapes must fit it; nothing is converted in silence. A dynamic size such as N gets
+Types must be those of the model, and shapes must fit it; nothing is converted in silence. --cast converts element types: it
+rounds floats to a smaller type, and refuses values beyond the type and fractions that shall become integers. A dynamic size such as N gets
 one value for all inputs. Without any -i, all inputs are random with --seed (default 0); with some of them, the others
 need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs; one that is not fixed is 1.
 
 Random data: floats uniform in [-1,1), 8-bit and smaller integers over their full range, other integers 0 or 1.
 
 Pickled arrays are never loaded.""",
+    "image": """\
+--image says how image files become inputs; [tool.qrun.image] in pyproject.toml says it for all calls. Of equal keys the last
+counts. Nothing is guessed: a missing key that is needed is an error, and the report says what was done. Pillow reads the
+files: pip install pillow.
+
+  --image size=224 color=rgb scale=1/255 mean=0.485,0.456,0.406 std=0.229,0.224,0.225
+
+  color=rgb               or bgr, gray, rgba: the order of the channels. Needed
+                          unless the input has 1 or 4 channels
+  layout=nchw             or nhwc, chw, hwc, hw: the order of the axes. Needed
+                          only if several fit the input
+  size=640x480            width and height, or one number for both: the whole
+                          image is resized to them, without cropping. Needed
+                          if the image does not have the size of the input
+  resize=bilinear         or nearest, box, hamming, bicubic, lanczos: Pillow's
+                          filters, which smooth when they shrink
+  scale=1/255             needed for float inputs: 1/255 gives pixels from 0 to
+                          1, scale=1 from 0 to 255
+  mean=0.5 std=0.5        one number, or one for each channel: a value is
+                          (pixel * scale - mean) / std. Without, 0 and 1
+  exif=apply              or ignore: the camera's orientation. Needed if it is
+                          not upright
+
+Inputs of uint8 take raw pixels; mean=128 gives those of int8. Transparent pixels and 16 bits a channel are errors. Colour
+profiles are ignored.""",
     "exit-codes": """\
     0  done, and the answer is yes
     1  done, and the answer is no: a finding at or above --fail-on, a difference
@@ -96,7 +124,14 @@ Options can have defaults in [tool.qrun] of the nearest pyproject.toml, upwards 
   [tool.qrun.check.per-file]
   "legacy/*.onnx" = { ignore = ["QR304"], lsb = 1 }
 
-Keys are the names of options. Keys directly in [tool.qrun] hold for every command that has the option. In per-file, select,
+  [tool.qrun.image]
+  size = 224
+  color = "rgb"
+  scale = "1/255"
+  mean = [0.485, 0.456, 0.406]
+  std = [0.229, 0.224, 0.225]
+
+The keys of image are those of --image, which overrides them one by one (qrun explain image). The other keys are the names of options. Keys directly in [tool.qrun] hold for every command that has the option. In per-file, select,
 ignore, lsb, rtol and atol hold for models whose path from the current folder fits the pattern (* fits slashes too). The first
 pattern that fits counts; its ignore adds to the other ones. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
 
@@ -127,9 +162,9 @@ what is kept.""",
 The Tab key completes commands, options, and what qrun explain knows, after one of these lines in the file that the shell
 reads when it starts:
 
-  bash   eval "$(_QRUN_COMPLETE=bash_source qrun)"
-  zsh    eval "$(_QRUN_COMPLETE=zsh_source qrun)"
-  fish   _QRUN_COMPLETE=fish_source qrun | source""",
+  bash   eval "$(qrun completion bash)"
+  zsh    eval "$(qrun completion zsh)"
+  fish   qrun completion fish | source""",
     "json": """\
 --json (or --format json) prints one JSON document on stdout, also when the command fails.
 

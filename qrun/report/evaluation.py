@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
 from qrun.evaluating.tally import PairedDifference, Score
+from qrun.report.evaluationclasses import class_blocks
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
@@ -71,7 +72,7 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
         verdict, style = f"failed: {'; '.join(missed)}", BAD
     elif gates and style is not BAD:
         style = GOOD
-    about = [_how(found)]
+    about = [_how(found), *(f"first sample: {text}" for text in found.converted)]
     scores = (
         _beside(found)
         if markdown
@@ -80,7 +81,8 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
     exact = any(score.metric == "sqnr_db" and score.value == float("inf") for m in found.models for score in m.scores)
     lines = ["SQNR exact: every element is equal, so there is no noise, and no interval."] if exact else []
     blocks = [Block("Scores", scores, lines=lines)] if any(m.scores for m in found.models) else []
-    blocks += _differences(found) + _worst(found) + _health(found) + _failures(found)
+    blocks += _differences(found) + class_blocks(found.models, names_of(found))
+    blocks += _worst(found) + _health(found) + _failures(found)
     notes = [f"stopped early: {found.stopped}"] if found.stopped else []
     return Sheet(blocks, verdict, style, (), about, notes, "qrun eval")
 
@@ -284,9 +286,9 @@ def _worst(found: Evaluation) -> list[Block]:
 def _next(found: Evaluation, model: ModelScores) -> str:
     """The command that looks into the worst sample; "" if no command line can read that sample."""
 
-    given = " ".join(f"-i {quote(spec)}" for spec in model.worst[0].inputs)
+    given = " ".join([*(f"-i {quote(spec)}" for spec in model.worst[0].inputs), *map(quote, found.options)])
     own, other = quote(model.label), quote(found.against)
-    if not given:
+    if not model.worst[0].inputs:
         return ""
     if found.against in ("ort", "onnx-ref"):
         other = "ort-optimized" if found.against == "ort" else other  # eval runs its default session

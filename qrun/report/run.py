@@ -41,7 +41,7 @@ from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
-    from qrun.documents.answers import RunNode, RunOutput
+    from qrun.documents.answers import OutputClasses, RunNode, RunOutput, TensorHistogram
     from qrun.io.inputs import Feeds
     from qrun.running.profiling import Profile
 
@@ -59,6 +59,7 @@ class RunReport:
     findings: None if the checks did not run.
     backend:  the requested name; label: the runtime with its version, "" for qrun itself.
     profile:  of the runs that came next; None if these would have taken long. threads: None if unknown.
+    classes:  the best classes of the outputs, if --classes names them. histograms: those of --hist.
     """
 
     model: Model
@@ -70,6 +71,8 @@ class RunReport:
     label: str = ""
     profile: Profile | None = None
     threads: int | None = None
+    classes: Sequence[OutputClasses] = ()
+    histograms: Sequence[TensorHistogram] = ()
 
     @property
     def timed(self) -> RunResult:
@@ -105,12 +108,14 @@ def print_run(out: Out, report: RunReport) -> None:
     screen = out.result
     if out.quiet:
         _outputs(screen, report.result.outputs)
+        _print_requested(screen, report)
         return
     print_headline(screen, headline(report.model, report.feeds, _label(report)))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
         _outputs(screen, report.result.outputs)
+        _print_requested(screen, report)
         screen.line()
     _time(screen, report, out.verbose > 0)
     if report.findings is not None:
@@ -126,6 +131,18 @@ def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
     for name, count in left.items():
         if count > 0:
             screen.wrapped("  ", "  ", f"{plural(count, 'more element')} of {name}; --json has all")
+
+
+def _print_requested(screen: Screen, report: RunReport) -> None:
+    """Prints what --classes and --hist ask for."""
+    if report.classes:
+        from qrun.report.classes import print_classes
+
+        print_classes(screen, report.classes)
+    if report.histograms:
+        from qrun.report.histogram import print_histograms
+
+        print_histograms(screen, report.histograms)
 
 
 def _label(report: RunReport) -> str:
@@ -270,6 +287,8 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "inputs": input_fields(report.feeds, hashes=True),
         "symbols": report.feeds.symbols,
         "outputs": output_records(result.outputs),
+        **({"classes": report.classes} if report.classes else {}),
+        **({"histograms": report.histograms} if report.histograms else {}),
         "time_ms": report.median_ns / 1e6,
         "runs": len(profile.run_ns) if profile else 0,
         "overhead_ms": None if overhead is None else overhead / 1e6,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from helpers.cli import ROOT, call, deep_model, npy, process, save, says, sum_mo
 
 from qrun.cli._group import COMMANDS, is_model
 from qrun.cli._main import BLAS_VARIABLES, _other_sizes, limit_blas_threads
+from qrun.native.emit.isa import choose
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +91,10 @@ def test_version() -> None:
     for flag in ("-V", "--version"):
         lines = call(flag).out.splitlines()
         assert lines[0].startswith("qrun ")
-        assert [line.split()[0] for line in lines] == ["qrun", "Python", "onnx", "numpy", "onnxruntime"]
+        first = ["qrun", "Python", platform.system(), "CPU", "instructions"]
+        assert [line.split()[0] for line in lines] == [*first, "numpy", "onnx", "llvmlite", "onnxruntime"]
+        assert lines[4] == f"instructions {choose().name}"
+    assert "instructions none: 'z80' is not" in call("-V", env={"QRUN_ISA": "z80"}).out
 
 
 def test_options_may_stand_anywhere() -> None:
@@ -208,9 +213,12 @@ def test_completion(folder: Path) -> None:
     assert "plain,QR301" in complete("qrun explain QR30", 2)
     assert "plain,QLinearConv" in complete("qrun explain qlinearc", 2)
     for shell in ("bash", "zsh", "fish"):
-        assert f"_QRUN_COMPLETE={shell}_source qrun" in call("explain", "completion").out
-    assert "qrun explain completion" in call("--help").out
-    assert "_qrun_completion" in process(env={"_QRUN_COMPLETE": "bash_source"}, cwd=folder).out
+        script = call("completion", shell)
+        assert (script.code, script.err) == (0, "")
+        assert script.out.strip() == process(env={"_QRUN_COMPLETE": f"{shell}_source"}, cwd=folder).out.strip()
+        assert f"qrun completion {shell}" in call("explain", "completion").out
+    says(call("completion", "fsh"), 2, "did you mean 'fish'?")
+    assert "qrun completion SHELL" in call("--help").out
 
 
 def test_threads_without_a_number() -> None:
