@@ -99,7 +99,7 @@ def drafts(name: str) -> Iterator[Draft]:
 
 
 def clauses() -> dict[str, tuple[str, str]]:
-    """Title and clause of each section of docs/numerics.md, by number."""
+    """Title and clause of each section of numerics.md, by number."""
     found = {}
     for part in re.split(r"^(?=### )", PAGE.read_text(encoding="utf-8"), flags=re.M):
         head = re.match(r"### ([A-Z]\d+) (.+)\n", part)
