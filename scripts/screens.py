@@ -87,10 +87,11 @@ def excerpt(printed: str, show: Sequence[str]) -> str:
         return printed
     sections = re.split(r"\n{2,}", printed.strip("\n"))
     heads = [section.partition("\n")[0] for section in sections]
-    missing = [word for word in show if word != "first" and not any(word in head for head in heads)]
+    words = [word for word in show if word != "first"]
+    missing = [word for word in words if not any(word in head for head in heads)]
     if missing:
         raise ValueError(f"no section {' | '.join(missing)} among {' | '.join(head.strip() for head in heads)}")
-    kept = [i for i, head in enumerate(heads) if (i == 0 and "first" in show) or any(word in head for word in show)]
+    kept = [i for i, head in enumerate(heads) if (i == 0 and "first" in show) or any(word in head for word in words)]
     parts, last = [], -1
     for i in kept:
         parts += [LEFT_OUT if i > last + 1 else "", sections[i]]
