@@ -124,9 +124,11 @@ def llms() -> str:
 def summary(name: str) -> tuple[str, str]:
     """The title of a page, and the first sentence below it."""
     title, _, rest = (DOCS / f"{name}.md").read_text(encoding="utf-8").partition("\n\n")
-    prose = next(part for part in re.split(r"\n{2,}", rest) if not part.startswith(("#", "```", "|", "<", "-", "    ")))
-    plain = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)|\*\*", r"\1", prose).split())
-    return title.removeprefix("# "), re.split(r"(?<=[.?!])\s+(?=[A-Z`])", plain)[0].rstrip(":")
+    lead = rest.partition("\n\n")[0]
+    if not re.match(r"\w|`q|`s", lead):
+        raise ValueError(f"docs/{name}.md does not begin with a sentence")
+    plain = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)|\*\*", r"\1", lead).split())
+    return title.removeprefix("# "), re.split(r"(?<=[.?!])\s+", plain)[0].rstrip(":")
 
 
 def skill() -> str:

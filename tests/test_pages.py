@@ -105,10 +105,6 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors, anchor
 
 
-def test_the_readme_leads_to_the_pages() -> None:
-    assert all(f"]({page})" in text("README.md") for page in [*PAGES, *TOURS])
-
-
 def test_kernels_of_the_engines_page_have_ir() -> None:
     """The example that prints one runs."""
     (code,) = (
