@@ -191,9 +191,10 @@ def same(lines: Sequence[str], printed: str) -> bool:
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in steady(printed.splitlines()))) is not None
 
 
-def heads(lines: Iterable[str]) -> list[str]:
+def heads(lines: Iterable[str]) -> list[list[str]]:
     """The heads of tables: lines of columns without a number. All else that `qrun profile` prints depends on times."""
-    return [line for line in lines if len(re.split(r" {2,}", line.strip())) > 2 and not re.search(r"\b\d", line)]
+    rows = [re.split(r" {2,}", line.strip()) for line in lines if not re.search(r"\b\d", line)]
+    return [row for row in rows if len(row) > 2]
 
 
 def fits(each: Shown, printed: str) -> bool:

@@ -89,7 +89,7 @@ def test_sections_are_picked(tmp_path: Path) -> None:
 
 def test_of_a_profile_the_heads_of_its_tables_count() -> None:
     profile = screens.Shown("qrun profile m.onnx", ["7.2 us a run", "  #  node  op   time", "  1  fc    Gemm  2 us"])
-    assert screens.fits(profile, "8 us a run\n  #  node  op   time\n  2  conv  Conv  1 us\nnote: busy 3 us")
+    assert screens.fits(profile, "8 us a run\n   #  node   op    time\n  12  conv1  Conv  1 us\nnote: busy 3 us")
     assert not screens.fits(profile, "8 us a run\n  #  node  op   share\n  2  conv  Conv  1%")
 
 
