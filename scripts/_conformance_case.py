@@ -25,7 +25,7 @@ Rng = np.random.Generator
 MS = "com.microsoft"
 OPEN_SUMS = 2.0**-21
 """Share of the largest term by which a float sum may differ where nothing is said about its precision."""
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "numerics.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "numerics.md"
 
 
 @dataclass
