@@ -1,4 +1,4 @@
-"""The tables of scripts/bench.py, for the terminal and for docs/benchmarks.md, and the facts about the machine."""
+"""The tables of scripts/bench.py, for the terminal and for benchmarks.md, and the facts about the machine."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Rng = np.random.Generator
 MS = "com.microsoft"
 OPEN_SUMS = 2.0**-21
 """Share of the largest term by which a float sum may differ where nothing is said about its precision."""
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "numerics.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "numerics.md"
 
 
 @dataclass
@@ -99,7 +99,7 @@ def drafts(name: str) -> Iterator[Draft]:
 
 
 def clauses() -> dict[str, tuple[str, str]]:
-    """Title and clause of each section of docs/numerics.md, by number."""
+    """Title and clause of each section of numerics.md, by number."""
     found = {}
     for part in re.split(r"^(?=### )", PAGE.read_text(encoding="utf-8"), flags=re.M):
         head = re.match(r"### ([A-Z]\d+) (.+)\n", part)

@@ -103,7 +103,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engines", type=_list(_one_of(ENGINES)), default=engines, metavar="NAME,...")
     parser.add_argument("--no-amx", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as they stand in docs/benchmarks.md")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables as they stand in docs/internals/benchmarks.md"
+    )
     parser.add_argument("--startup", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--profiling", action="store_true")

@@ -3,7 +3,7 @@
     python scripts/functions_error.py [--step N] [FUNCTION ...]
 
 The real values are float64's. Each function is run by its native kernel; with --step only every Nth number is tried.
-docs/numerics.md, F41, has the figures.
+numerics.md, F41, has the figures.
 """
 
 from __future__ import annotations

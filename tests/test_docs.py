@@ -14,10 +14,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import qrun
-from qrun.cli._group import ENVIRONMENT
+from qrun.cli._base import COMMANDS
+from qrun.cli._group import ENVIRONMENT, group
 from qrun.ir.schema import ML, MS
 from qrun.ops import operators
 from qrun.report.codes import TOPICS
@@ -30,6 +32,9 @@ import screens  # noqa: E402
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [page for page in screens.PAGES if screens.shown(page)]
+FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPTIONAL = {"onnxruntime": r"import onnxruntime|from onnxruntime|(--against|--runtime) ort", "sklearn": r"from sklearn"}
+"""Packages that some pages use, and how that shows."""
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
 
@@ -42,6 +47,10 @@ def blocks(language: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_commands_print_what_the_pages_show(page: Path, tmp_path: Path) -> None:
     """python scripts/screens.py writes the pages again."""
+    text = page.read_text(encoding="utf-8")
+    for package, use in OPTIONAL.items():
+        if re.search(use, "".join(block["text"] for block in screens.BLOCK.finditer(text))):
+            pytest.importorskip(package, reason=f"{page.name} uses {package}, which is not installed")
     screens.fill(tmp_path)
     told = [f"$ {each.command}\n{what}\n{printed}" for each, printed, what in screens.differing(page, tmp_path)]
     assert told == [], "\n\n".join(told)
@@ -67,6 +76,33 @@ def test_times_of_a_run_are_no_difference() -> None:
     assert not screens.same(slow.splitlines(), fast.replace("1 warning", "2 warnings"))
 
 
+def test_sections_are_picked(tmp_path: Path) -> None:
+    printed = "a 1\nb\n\nOutputs\n  x\n\n\nFirst difference  y\n  z\n"
+    assert screens.excerpt(printed, ()) == printed
+    assert screens.excerpt(printed, ("first",)) == "a 1\nb\n..."
+    assert screens.excerpt(printed, ("First difference",)) == "...\nFirst difference  y\n  z"
+    assert screens.excerpt(printed, ("first", "First")) == "a 1\nb\n...\nFirst difference  y\n  z"
+    assert screens.excerpt(printed, ("first", "Outputs")) == "a 1\nb\n\nOutputs\n  x\n..."
+    with pytest.raises(ValueError, match="no section Scores among a 1"):
+        screens.excerpt(printed, ("first", "Scores"))
+
+
+def test_of_a_profile_the_heads_of_its_tables_count() -> None:
+    profile = screens.Shown("qrun profile m.onnx", ["7.2 us a run", "  #  node  op   time", "  1  fc    Gemm  2 us"])
+    assert screens.fits(profile, "8 us a run\n   #  node   op    time\n  12  conv1  Conv  1 us\nnote: busy 3 us")
+    assert not screens.fits(profile, "8 us a run\n  #  node  op   share\n  2  conv  Conv  1%")
+
+
+def test_files_of_a_page_are_there_when_its_commands_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\n# a/made.py\nprint('made')\n```\n\n```console\n$ python a/made.py\n?\n```\n")
+    assert screens.main([str(page)]) == 0
+    assert page.read_text().endswith("$ python a/made.py\nmade\n```\n")
+    page.write_text("<!-- show: Nothing -->\n```console\n$ qrun explain json\nold\n```\n")
+    assert screens.main([str(page)]) == 1
+    assert "\nold\n" in page.read_text()
+
+
 def test_screens_are_written_again(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```console\n$ qrun explain json\nold\n\n$ qrun explain exit-codes\n```\n", encoding="utf-8")
@@ -79,15 +115,60 @@ def test_screens_are_written_again(tmp_path: Path) -> None:
     assert screens.main(["--check", str(page)]) == 0
 
 
-def test_the_readme_is_short_and_shows_the_main_job() -> None:
-    assert len(README.split()) < 900
-    assert any("--inputs" in each.command and any(each.lines) for each in screens.shown(ROOT / "README.md"))
+def test_pages_are_short() -> None:
+    assert len(README.split()) <= 700
+    assert sum(page.stat().st_size for page in FOR_USERS if page.name not in ("README.md", "rules.md")) <= 130_000
+
+
+@pytest.mark.parametrize("page", FOR_USERS, ids=[page.name for page in FOR_USERS])
+def test_no_page_for_users_has_a_word_of_ours(page: Path) -> None:
+    """`literal` is one where it is no option's value: those stand in code."""
+    ours = r"\b(rooms|planted|one home|image of a model|doubts|told)\b"
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"`[^`\n]+`", "", re.sub(r"^```\w+\n.*?^```$", "", text, flags=re.M | re.S))
+    assert re.findall(ours, text, re.I) + re.findall(r"\bliteral\b", prose, re.I) == []
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    named = set(re.findall(r"(?<![\w./-])(?:models|docs|tests|scripts|qrun)/[\w./-]*\w", README))
+    named |= set(re.findall(r"\]\((?!https?:)([^)#]+)", README))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    commands = [each.command for each in screens.shown(ROOT / "README.md")]
+    files = {word for command in commands for word in shlex.split(command) if re.search(r"\.\w+$", word)}
+    assert len(files) >= 3
+    assert [name for name in sorted(files) if not (ROOT / name).is_file()] == []
+
+
+def documented() -> set[tuple[str, str]]:
+    """(command, option) wherever a page for users shows a command of qrun."""
+    found: set[tuple[str, str]] = set()
+    text = "\n".join(page.read_text(encoding="utf-8") for page in FOR_USERS)
+    for line in re.findall(r"(?:^|[`$] |`)(?:\.venv/bin/)?qrun ([^`\n]+)", text, re.M):
+        words = line.partition("  ")[0].partition(" #")[0].split()
+        name = words[0] if words[0] in COMMANDS else "run"
+        found |= {(name, word.partition("=")[0]) for word in words if re.match(r"--?[a-zA-Z]", word)}
+    return found
+
+
+def test_options_that_the_pages_name_exist() -> None:
+    found, wrong = documented(), []
+    assert len(found) > 40
+    for name, option in sorted(found):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        known = {
+            word for param in command.get_params(click.Context(command)) for word in param.opts + param.secondary_opts
+        }
+        if option not in known | {"-V", "-h"}:
+            wrong.append(f"qrun {name} {option}")
+    assert wrong == []
 
 
 def test_every_page_stands_in_the_contents() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     listed = re.findall(
-        r"^(?:.*<)?([a-z/]+)>?$",
+        r"^(?:.*<)?([a-z/-]+)>?$",
         "\n".join(text.partition("\n\n")[2] for text in re.findall(r"{toctree}\n(.*?)```", index, re.S)),
         re.M,
     )
@@ -110,9 +191,11 @@ def test_what_is_typed_in_a_shell_exists() -> None:
         program, *words = shlex.split(command)
         program = program.removeprefix(".venv/bin/")
         if program == "pip":
-            wanted = words[-1].replace("onnx-qrun", ".")
-            assert re.fullmatch(r"\.(\[(\w+)\])?", wanted), command
-            assert wanted == "." or wanted[2:-1] in EXTRAS, command
+            wanted = {word.replace("onnx-qrun", ".") for word in words[1:] if not word.startswith("-")}
+            extras = {f".[{name}]" for name in EXTRAS}
+            assert wanted <= {".", *extras} | {re.split(r"\W", needed)[0] for needed in EXTRAS["dev"]} | {
+                "scikit-learn"
+            }, command
         elif program == "uv":
             assert words[:2] == ["run", "--extra"], command
             assert words[2] in EXTRAS, command
@@ -125,17 +208,17 @@ def test_what_is_typed_in_a_shell_exists() -> None:
 
 
 def test_the_first_section_of_the_readme_has_two_commands() -> None:
-    """CI runs these lines as they stand; those for PowerShell are the same commands."""
-    section = README.split("\n## ")[1]
-    unix, windows, uv = re.findall(r"^```(?:sh|powershell)\n(.*?)^```$", section, re.M | re.S)
+    """CI runs these lines as they stand; docs/index.md has the first one for Windows and uv too."""
+    (unix,) = re.findall(r"^```sh\n(.*?)^```$", README.split("\n## ")[1], re.M | re.S)
     lines = unix.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("python3 -m venv .venv && ") for line in lines)
-    meant = [
-        line.replace("python3 -m", "python -m").replace(" && ", "; ").replace("/bin/", "/Scripts/") for line in lines
-    ]
-    assert windows.replace("\\", "/").splitlines() == meant
-    assert len(uv.splitlines()) == 2
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    first, windows, uv = re.findall(r"^```(?:sh|powershell)\n(.*?)\n```$", index, re.M | re.S)
+    assert first == lines[0]
+    meant = first.replace("python3 -m", "python -m").replace(" && ", "; ").replace("/bin/", "/Scripts/")
+    assert windows.replace("\\", "/") == meant
+    assert uv == f"uvx --from . {first.partition('.venv/bin/')[2].partition('.venv/bin/')[2]}"
 
 
 @pytest.mark.parametrize(("page", "said"), [("README.md", "QR409"), ("python.md", "QR409"), ("eval.md", "1.0")])
@@ -266,7 +349,25 @@ def test_every_variable_that_is_read_is_told() -> None:
     assert all(name in TOPICS["environment"] and f"`{name}`" in configuration for name in read)
 
 
-def test_the_page_of_rules_is_that_of_the_docstrings() -> None:
-    """docs/rules.md is made from the rules: python scripts/docs.py writes it again."""
+def test_pages_that_are_made_are_those_of_their_sources() -> None:
+    """docs/rules.md, llms.txt and SKILL.md: python scripts/docs.py writes them again."""
     done = subprocess.run([sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_skill_knows_every_command_exit_code_and_schema() -> None:
+    text = (ROOT / "SKILL.md").read_text(encoding="utf-8")
+    yaml = pytest.importorskip("yaml").safe_load(text.split("---\n")[1])
+    assert yaml["name"] == "qrun"
+    assert "int8" in yaml["description"]
+    assert all(f"`qrun {name}`: " in text for name in COMMANDS)
+    assert all(re.search(rf"^ +{code}  ", text, re.M) for code in (0, 1, 2, 3, 4, 5, 70))
+    schemas = sorted(path.name for path in (ROOT / "qrun" / "schemas").glob("*.json"))
+    assert all(f"qrun/schemas/{name}" in text for name in schemas)
+
+
+def test_llms_leads_to_every_page() -> None:
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    linked = re.findall(r"^- \[.+\]\((\S+)\): \S", text, re.M)
+    pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md") if page.name != "index.md"]
+    assert sorted(linked) == sorted(pages)

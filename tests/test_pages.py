@@ -22,12 +22,12 @@ from qrun.report.catalog import catalog
 from qrun.report.ops import supported_operators
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("docs/numerics.md", "docs/internals/exactness.md")
+PAGES = ("docs/internals/numerics.md", "docs/internals/exactness.md")
 """Pages of numbered sections."""
 TOURS = {"docs/internals/architecture.md": 15, "docs/internals/engine.md": 60}
 """Pages that lead through the code, and how many places in it they name at least."""
 LABELS = {
-    "docs/numerics.md": ("- **Clause**: ", "- **Others**: ", "- **Case**: "),
+    "docs/internals/numerics.md": ("- **Clause**: ", "- **Others**: ", "- **Case**: "),
     "docs/internals/exactness.md": ("**Statement.** ", "**Carried by** ", "**Attacked by** "),
 }
 """What every numbered section has, in this order."""
@@ -105,10 +105,6 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors, anchor
 
 
-def test_the_readme_leads_to_the_pages() -> None:
-    assert all(f"]({page})" in text("README.md") for page in [*PAGES, *TOURS])
-
-
 def test_kernels_of_the_engines_page_have_ir() -> None:
     """The example that prints one runs."""
     (code,) = (
@@ -145,7 +141,7 @@ def test_decisions_that_are_referred_to_exist(page: str) -> None:
 
 
 def test_cases_and_codes_exist() -> None:
-    for heading, body in sections("docs/numerics.md", "### "):
+    for heading, body in sections("docs/internals/numerics.md", "### "):
         ids = set(re.findall(r"`([ORS]\d+[\w-]*)`", body))
         assert ids <= IDS, heading
     for page in PAGES:
@@ -154,13 +150,13 @@ def test_cases_and_codes_exist() -> None:
 
 def test_every_disagreement_is_a_case() -> None:
     """But R14 and R15, which have a test of their own."""
-    told = set(re.findall(r"`([ORS]\d+[\w-]*)`", text("docs/numerics.md")))
+    told = set(re.findall(r"`([ORS]\d+[\w-]*)`", text("docs/internals/numerics.md")))
     assert told >= {case.id for case in CASES}
 
 
 def test_every_quantized_operator_has_a_section() -> None:
     assert {"QLinearConv", "QuantizeLinear", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"} <= set(QUANTIZED)
-    told = [heading for heading, _ in sections("docs/numerics.md", "## ") if not heading[0].isdigit()]
+    told = [heading for heading, _ in sections("docs/internals/numerics.md", "## ") if not heading[0].isdigit()]
     assert sorted(told) == sorted({*QUANTIZED, "NhwcMaxPool"})
 
 
@@ -170,7 +166,7 @@ def test_formulas_are_those_of_the_docstrings(op_type: str) -> None:
         inspect.cleandoc(d.__doc__ or "") for (_, name), found in REGISTRY.items() if name == op_type for d in found
     ]
     told = {line.strip() for doc in docs for line in doc.splitlines()}
-    body = dict(sections("docs/numerics.md", "## "))[op_type]
+    body = dict(sections("docs/internals/numerics.md", "## "))[op_type]
     (block,) = re.findall(r"```text\n(.*?)```", body, re.S)
     assert [line for line in block.splitlines() if line.strip() not in told] == []
     formulas = {line.strip() for doc in docs for line in doc.splitlines() if line.startswith("    ")}
@@ -179,7 +175,7 @@ def test_formulas_are_those_of_the_docstrings(op_type: str) -> None:
 
 @pytest.mark.parametrize("op_type", QUANTIZED)
 def test_versions_are_those_that_run(op_type: str) -> None:
-    body = dict(sections("docs/numerics.md", "## "))[op_type]
+    body = dict(sections("docs/internals/numerics.md", "## "))[op_type]
     runs = {s.op.rpartition("::")[0]: list(map(str, s.versions)) for s in supported_operators() if s.op_type == op_type}
     paragraph = next(part for part in body.split("\n\n") if part.startswith(("Version", "com.microsoft")))
     versions, _, contrib = " ".join(paragraph.split()).partition("com.microsoft ")
@@ -190,7 +186,7 @@ def test_versions_are_those_that_run(op_type: str) -> None:
 def test_quotations_stand_in_the_specification() -> None:
     """Whatever stands in quotes in a clause, unless it is of onnxruntime, or of another page of ONNX."""
     found, told = 0, plain(" ".join(specification()))
-    for heading, body in sections("docs/numerics.md", "### "):
+    for heading, body in sections("docs/internals/numerics.md", "### "):
         clause = plain(body.partition("- **Clause**: ")[2].partition("- **Others**: ")[0])
         for quoted in () if "onnxruntimes schema" in clause else re.findall(r'"([^"]+)"', clause):
             for part in filter(None, map(str.strip, quoted.split("..."))):
@@ -211,6 +207,6 @@ def plain(text: str) -> str:
 
 def test_runtimes_are_those_that_the_tests_have() -> None:
     pinned = dict(re.findall(r'"(onnx|onnxruntime)==([\d.]+)"', text("pyproject.toml")))
-    intro = text("docs/numerics.md").partition("\n## ")[0]
+    intro = text("docs/internals/numerics.md").partition("\n## ")[0]
     assert f"onnxruntime {pinned['onnxruntime']}" in intro
     assert f"onnx.reference {pinned['onnx']}" in intro

@@ -39,7 +39,7 @@ class CaseHead:
 
     id:      such as ``qlinearconv-10/per-channel/3d-tie-odd-zero``: operator and version, family, case.
     op:      the operator that is judged, with its domain and version; in a graph, those of the first operator.
-    clause:  number of the section of docs/numerics.md with the sentence that decides the case.
+    clause:  number of the section of numerics.md with the sentence that decides the case.
     basis:   ``specification`` or ``decision``: is the sentence ONNX's, or qrun's because ONNX is silent?
     """
 
@@ -65,7 +65,7 @@ class CaseInfo(CaseHead):
 
 @frozen
 class Clause:
-    """A section of docs/numerics.md: its title, and the sentence of the specification or a note that there is none."""
+    """A section of numerics.md: its title, and the sentence of the specification or a note that there is none."""
 
     title: str
     sentence: str

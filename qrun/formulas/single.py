@@ -1,4 +1,4 @@
-"""Float32 functions (docs/numerics.md, F41), in the steps of `qrun.formulas.table`; `fma` is one of these.
+"""Float32 functions (numerics.md, F41), in the steps of `qrun.formulas.table`; `fma` is one of these.
 
 NaN has any bits.
 """

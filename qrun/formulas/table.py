@@ -1,4 +1,4 @@
-"""Coefficients of the polynomials for float32 functions (docs/numerics.md, F41), shared by the reference and the
+"""Coefficients of the polynomials for float32 functions (numerics.md, F41), shared by the reference and the
 generated code. All numbers are float32; a polynomial begins with its constant term.
 
 exp(x) = 2**n * (1 + m): n is x * LOG2E rounded to an integer, r = x - n * log(2), and m = r + r**2 * EXPM1(r), for |r|

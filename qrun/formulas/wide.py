@@ -1,7 +1,7 @@
 """Float64 functions in steps of one rounding each; the caller rounds their results to a narrower type.
 
 Their arguments were float32, or follow from such numbers, and so are not subnormal. scripts/functions_error.py measures
-their distance from the real values; docs/numerics.md, F41, has the figures.
+their distance from the real values; numerics.md, F41, has the figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Float32 sums of products, defined by their order (docs/numerics.md, F1).
+"""Float32 sums of products, defined by their order (numerics.md, F1).
 
 k is cut into blocks of BLOCK. A block is a chain of fused multiply-adds, k ascending, each rounded once to float32;
 blocks are added in order. float64 replaces the fused multiply-add that numpy lacks: a product of float32 numbers is

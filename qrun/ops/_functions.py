@@ -1,4 +1,4 @@
-"""Functions of arrays: those of qrun/formulas, of float32 and of float64, as docs/numerics.md (F41) defines them;
+"""Functions of arrays: those of qrun/formulas, of float32 and of float64, as numerics.md (F41) defines them;
 others in float64, or with as many digits as needed."""
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ PARTS = 16
 
 
 def row_sums(rows: Array) -> Array:
-    """The sum of each row of [count, length], float64, in the order of docs/numerics.md, F40: element i belongs to
+    """The sum of each row of [count, length], float64, in the order of numerics.md, F40: element i belongs to
     partial sum i modulo PARTS, and these are joined by halves. A sum of zeros is +0."""
     count, length = rows.shape
     whole = length - length % PARTS

@@ -42,7 +42,7 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
 
         Y[n,m,o] = sum over c, k of X[n,c,o*stride + k*dilation - pad] * W[m,c,k] + B[m]      padding counts as 0
 
-    Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
+    Sums have the order of numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
     win = _check_conv(X, W, B, geometry, ctx)
@@ -179,7 +179,7 @@ def conv_transpose(
     stride * size with SAME_UPPER and SAME_LOWER. The last two set the pads: the odd element goes to the end for
     SAME_UPPER, else to the begin (ConvTranspose-22; the equations of versions 1 and 11 say the reverse and contradict
     their own auto_pad), and they are never negative.
-    Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
+    Sums have the order of numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
     placement = _place(X, W, B, geometry, output_padding, output_shape)

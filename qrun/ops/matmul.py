@@ -27,7 +27,7 @@ from qrun.shapes import broadcast_shapes, broadcasts_to
 def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
     """Matrix product of A [...,M,K] and B [...,K,N], shapes as numpy.matmul; both of one type.
 
-    Sums of floating point have the order of docs/numerics.md, F1; float64 is added in float64.
+    Sums of floating point have the order of numerics.md, F1; float64 is added in float64.
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.
     """
     _claim(A, B, ctx)
@@ -75,7 +75,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttributes, ctx: Context) -> Array:
     """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
 
-    All of one type. Sums of floating point have the order of docs/numerics.md, F1: they begin with beta * C.
+    All of one type. Sums of floating point have the order of numerics.md, F1: they begin with beta * C.
     Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times
     NaN is NaN. Raises OperatorError for shapes that do not fit.
     """
@@ -163,7 +163,7 @@ def fused_matmul(
     """alpha * A' @ B', shapes as numpy.matmul, floating point of one type.
 
     A' is A; with transBatchA its first axis becomes the last but one; with transA the last two axes then change places.
-    B' likewise. A vector stays as it is. Sums have the order of docs/numerics.md, F1: y = fma(alpha, block, y).
+    B' likewise. A vector stays as it is. Sums have the order of numerics.md, F1: y = fma(alpha, block, y).
     Raises OperatorError for shapes that do not fit.
     """
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
@@ -235,7 +235,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
     equation: ``t0,t1,...->out``; terms of letters, one for each axis, and at most one ellipsis, which stands for axes
     that broadcast. Without ``->out`` the ellipsis comes first, then the letters that occur once, in ASCII order.
     Repeated letters in a term take the diagonal. An axis of length 1 broadcasts.
-    Inputs are multiplied from left to right, two at a time. Sums of floating point have the order of docs/numerics.md,
+    Inputs are multiplied from left to right, two at a time. Sums of floating point have the order of numerics.md,
     F1, each step in float32, and float64 in float64. Integers wrap.
     Raises OperatorError for an equation that is malformed or does not fit the inputs.
     """

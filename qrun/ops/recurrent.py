@@ -92,7 +92,7 @@ def lstm(
     and Y_c [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
 
     Each line is a step of ai.onnx's operators, and rounded as they are: products and the terms added to them are Gemm,
-    whose sums have the order of docs/numerics.md, F1; * and +, 1 - i and the activations are rounded each. float16 and
+    whose sums have the order of numerics.md, F1; * and +, 1 - i and the activations are rounded each. float16 and
     bfloat16 are computed in float32, and the results rounded.
     clip bounds the input of every activation; in ``ort`` not the input of h. Beyond a sequence's length Y is 0;
     the last states are those at its end, the initial ones for length 0. Activations have alpha and beta in the order in

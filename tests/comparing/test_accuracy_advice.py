@@ -116,7 +116,7 @@ def test_a_wrong_scale_is_to_be_corrected_first(form: str, scale: str, factor: f
     for said in (text(found), text(found, markdown=True)):
         assert f"{scale} {change}: {found.real:.1f} -> {better_by.after:.1f} dB" in said
         assert "nodes_to_exclude" not in said
-        assert "Then compare again: nodes to keep in float are told once these are right." in said
+        assert "Then compare again: nodes to keep in float appear once these are right." in said
     assert accuracy_fields(found)["keep_in_float"] is None
     assert cost.fit is not None
     better = compared(digits("float"), digits(form, **{scale: factor * cost.fit.wanted / cost.fit.now}))

@@ -1,7 +1,7 @@
 """Random products and convolutions of floats, and the sums that their results are.
 
 ``cd tests; python -m helpers.float_sums ROUNDS [SEED [ISA]]`` compares as many as one likes with the real sums: each
-element is within the bound of docs/numerics.md, F1, and the native backend gives the bits of the reference."""
+element is within the bound of numerics.md, F1, and the native backend gives the bits of the reference."""
 
 from __future__ import annotations
 

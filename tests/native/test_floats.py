@@ -213,7 +213,7 @@ def test_the_order_of_kernels(isa: str, kind: str) -> None:
 @pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 @pytest.mark.parametrize("first", range(0, 160, 20))
 def test_random_sums(first: int) -> None:
-    """They are as near to the real sum as docs/numerics.md says, too."""
+    """They are as near to the real sum as numerics.md says, too."""
     assert sum(compare(seed) for seed in range(first, first + 20))
 
 

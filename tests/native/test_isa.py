@@ -118,7 +118,7 @@ def test_features_of_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host_features("aarch64") == set()
 
 
-@pytest.mark.parametrize("place", ["docs/configuration.md", "docs/kernels.md", "qrun explain environment"])
+@pytest.mark.parametrize("place", ["docs/configuration.md", "docs/internals/kernels.md", "qrun explain environment"])
 def test_every_set_is_told(place: str) -> None:
     """Where users read what QRUN_ISA may be."""
     page = Path(__file__).parents[2] / place

@@ -1,4 +1,4 @@
-"""MatMul, Gemm, Conv and ConvTranspose of floats: as near to the real sum as docs/numerics.md says, rounded once to
+"""MatMul, Gemm, Conv and ConvTranspose of floats: as near to the real sum as numerics.md says, rounded once to
 narrow types, and onnxruntime's own bits where its order is known. tests/native/test_floats.py has the order.
 
 ``cd tests; python -m helpers.float_sums 5000 0`` compares as many sums as one likes, natively too."""

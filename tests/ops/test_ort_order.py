@@ -1,4 +1,4 @@
-"""The order in which onnxruntime adds float32 products: `--arith ort` has its bits (docs/numerics.md, A1)."""
+"""The order in which onnxruntime adds float32 products: `--arith ort` has its bits (numerics.md, A1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums along an axis have the order of docs/numerics.md, F40, and what is made of them is near the real value."""
+"""Sums along an axis have the order of numerics.md, F40, and what is made of them is near the real value."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_one_axis_against_fractions(by: str) -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_results_are_as_near_as_numerics_says(mode: str) -> None:
-    """Half a unit in the last place, and the error of the float64 steps, F1 of docs/numerics.md."""
+    """Half a unit in the last place, and the error of the float64 steps, F1 of numerics.md."""
     rng, a = np.random.default_rng(3), {"linear": None, "cubic": Fraction(-3, 4)}[mode]
     for _ in range(30):
         length, out = (int(n) for n in rng.integers(3, 50, 2))

@@ -1,7 +1,7 @@
 """Attention of short sequences, number by number: fractions, and decimals of 50 digits for exponentials.
 
 Every step is rounded to the type, as the docstrings of the operators say: product of Q and K, scale, softcap, each
-bias, Softmax, product with V. Products are float32 sums in the order of docs/numerics.md, F1.
+bias, Softmax, product with V. Products are float32 sums in the order of numerics.md, F1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Float32 sums of products from docs/numerics.md, F1: their order step by step, and how far they may be from the real
+"""Float32 sums of products from numerics.md, F1: their order step by step, and how far they may be from the real
 sum. Python numbers and fractions, one element at a time."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of float32 in fractions, step by step as docs/numerics.md (F41) says: every step is rounded to float32."""
+"""Functions of float32 in fractions, step by step as numerics.md (F41) says: every step is rounded to float32."""
 
 from __future__ import annotations
 

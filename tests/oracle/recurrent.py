@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN of short sequences, number by number: fractions, and decimals of 50 digits for exponentials.
 
-Every step is rounded to float32, as the docstrings of the operators say; a product is Gemm as docs/numerics.md, F1,
+Every step is rounded to float32, as the docstrings of the operators say; a product is Gemm as numerics.md, F1,
 orders it.
 """
 

@@ -1,6 +1,6 @@
 """Generated float32 convolutions with groups: depthwise, and groups of a few channels.
 
-A lane holds one channel of the result; sums have the order of docs/numerics.md, F1, in one block.
+A lane holds one channel of the result; sums have the order of numerics.md, F1, in one block.
 
 Neighbouring results along a line are computed together, so that a pixel that several of them read is loaded once.
 

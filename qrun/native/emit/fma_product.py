@@ -1,4 +1,4 @@
-"""The generated product of float32 matrices: each element is a sum in the order of docs/numerics.md, F1.
+"""The generated product of float32 matrices: each element is a sum in the order of numerics.md, F1.
 
 A lane holds one element of the result, so that the cut into vectors, strips, tiles and threads changes no bit. A tile
 is a block of rows by some panels of columns. For each block of k the sums of a strip, `rows` by `vectors`, are chains

@@ -37,7 +37,7 @@ exp, share, sigmoid, tanh, erf, gelu, gelu_by_tanh, swish = (
         single.swish,
     )
 )  # fmt: skip
-"""The functions of qrun/formulas on float32 vectors, as docs/numerics.md (F41) defines them."""
+"""The functions of qrun/formulas on float32 vectors, as numerics.md (F41) defines them."""
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
 """The argument words, 8 bytes each. n1 to tiles: as in emit/strided.py.
 

@@ -5,7 +5,7 @@ Memory has two copies of the states, so that the old states stay until all new o
 is an operation of its own, rounded to float32 as the operator of that name rounds.
 
 With float32 products, a lane is one unit of one sequence. The sums of all its gates are chains of fused multiply-adds
-in registers, in the order of docs/numerics.md, F1. Gates and cells are computed in registers too, so that a step stores
+in registers, in the order of numerics.md, F1. Gates and cells are computed in registers too, so that a step stores
 only states."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Term = Callable[[Value, "Value | None"], Value]
 Part = tuple[Value, Value]
 """The first index of a part of a row, and its end."""
 PARTS = 16
-"""Partial sums of a row: element i belongs to sum number i modulo PARTS (docs/numerics.md, F40)."""
+"""Partial sums of a row: element i belongs to sum number i modulo PARTS (numerics.md, F40)."""
 
 STANDARDIZE = (*ROWS, "numbers*", "scale*", "bias*")
 """The argument words, 8 bytes each.

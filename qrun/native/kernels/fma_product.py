@@ -1,4 +1,4 @@
-"""Plans products of float32 whose sums have the order of docs/numerics.md, F1: the layout of operands, the cut into
+"""Plans products of float32 whose sums have the order of numerics.md, F1: the layout of operands, the cut into
 tiles and into strips that fit the registers, the kernel's call, and matrix products."""
 
 from __future__ import annotations
