@@ -17,7 +17,7 @@ from qrun.report.comparefiles import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
-from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources, more, top_rows
 from qrun.report.text import decibel, file_size, number, percent, plural
 
@@ -144,7 +144,7 @@ def _agreement_text(output: Item) -> str:
 
 
 _OUTPUTS = [
-    Column("name", shrink=1, cell=_output_name),
+    Column("name", style=NAME, shrink=1, cell=_output_name),
     Column("SQNR", right=True, cell=_unless_codes(_decibel, "codes")),
     Column("cosine", right=True, cell=_unless_codes(_cosine)),
     Column("max abs", right=True, cell=_unless_codes(lambda o: number(real(o, "max_abs")))),
@@ -158,7 +158,7 @@ def _costs(costs: Sequence[Item], causes: bool) -> Grid:
     op = op_names(nodes)
     columns = [
         Column("#", right=True, cell=lambda row: str(row[0].index)),
-        Column("node", shrink=2, cell=lambda row: row[0].label),
+        Column("node", style=NAME, shrink=2, cell=lambda row: row[0].label),
         Column("op", shrink=1, optional=2, cell=lambda row: op(row[0])),
         Column("output", right=True, cell=lambda row: _effect_text(row[1]) + _decibel(row[1], "output_sqnr_db")),
         Column("share", right=True, cell=lambda row: percent(row[1]["share"].real)),
@@ -190,7 +190,7 @@ def worst(tensors: Sequence[Item], top: int | None) -> list[Item]:
 
 _TENSORS = [
     Column("#", right=True, cell=lambda t: _place(t, "node")),
-    Column("tensor", shrink=2, cell=lambda t: text_of(t, "tensor")),
+    Column("tensor", style=NAME, shrink=2, cell=lambda t: text_of(t, "tensor")),
     Column("stands for", shrink=1, cell=lambda t: text_of(t, "reference")),
     Column("cumulated", right=True, cell=_unless_codes(lambda t: _decibel(t.find("cumulated")), "codes")),
     Column("local", right=True, cell=lambda t: _decibel(t.find("local"))),

@@ -13,7 +13,7 @@ from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
 from qrun.comparing.ranking.advice import HALF, Suggestion
 from qrun.documents.record import Item, encode
-from qrun.errors import some
+from qrun.errors import percent, some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.report.compare import limits
@@ -216,7 +216,7 @@ def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str
         return f"--min-sqnr {found.min_sqnr:g} was not reached {missed}: {tried}."
     if found.hurried:
         return f"No list was found in the time that there was: {tried}."
-    return f"No short list helps: {tried}. A list is suggested if it takes away {HALF:.0%} of the noise ({decibels(1 - HALF):.0f} dB)."
+    return f"No short list helps: {tried}. A list is suggested if it takes away {percent(HALF, 0)} of the noise ({decibels(1 - HALF):.0f} dB)."
 
 
 def hurry(found: Accuracy) -> str:

@@ -27,7 +27,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.nodes import op_names
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 from qrun.report.stats import SHOWN, stats, to_list
 from qrun.report.text import file_size, plural
 from qrun.shapes import MOST_AXES
@@ -36,7 +36,7 @@ _LONGEST = 300
 """The most characters of the shape of a node's tensor: a node may read the same tensor a million times."""
 _VALUE_COLUMNS = [
     Column("", cell=lambda v: "out" if v.optional is None else "in, optional" if v.optional else "in"),
-    Column("name", shrink=1, cell=lambda v: v.name),
+    Column("name", style=NAME, shrink=1, cell=lambda v: v.name),
     Column("type", cell=lambda v: (v.type or "?") if v.kind == "tensor" else v.kind),
     Column("shape", shrink=2, cell=lambda v: shape_text(v.shape) if v.kind == "tensor" else "-"),
 ]
@@ -135,7 +135,7 @@ def print_nodes(screen: Screen, model: Model) -> None:
     op = op_names(n.node for n in found)
     columns = [
         Column("#", right=True, cell=lambda n: str(n.index)),
-        Column("name", shrink=1, cell=lambda n: n.name),
+        Column("name", style=NAME, shrink=1, cell=lambda n: n.name),
         Column("op", cell=lambda n: op(n.node)),
         Column(
             "inputs -> outputs", below=True, cell=lambda n: f"{_list_text(n.inputs)} -> {_list_text(n.outputs)}".strip()

@@ -10,7 +10,7 @@ from qrun.declare.frozen import replace
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 from qrun.report.text import duration, percent, plural, same_start
 from qrun.running.session import InsideEvent, NodeEvent
 
@@ -145,7 +145,7 @@ def inside_grid(events: Sequence[InsideTimes], whole_ms: float, most: int | None
     """The slowest nodes first, or all in execution order if `most` is None. whole_ms: all nodes' time, for shares."""
     shown = events if most is None else sorted(events, key=lambda e: -e.time_ms)[:most]
     columns = [
-        Column("inside", shrink=2, cell=lambda e: e.path),
+        Column("inside", style=NAME, shrink=2, cell=lambda e: e.path),
         Column("op", shrink=1, cell=lambda e: e.op),
         Column("runs", right=True, cell=lambda e: str(e.runs)),
         Column("time", right=True, cell=lambda e: duration(e.time_ms * 1e6)),

@@ -34,7 +34,7 @@ from qrun.report.nodes import (
     step_names,
 )
 from qrun.report.noise import BUSY, HELP, signs
-from qrun.report.screen import Out, Screen
+from qrun.report.screen import NAME, Out, Screen
 from qrun.report.stats import print_arrays, stats, to_list
 from qrun.report.text import duration, percent, plural
 from qrun.running.session import NodeEvent, RunResult
@@ -208,7 +208,7 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
     named = step_names((e.index, node_of(model, e).label) for e in report.timed.events)
     columns = [
         Column("#", right=True, cell=lambda row: str(row[0].index)),
-        Column("node", shrink=1, cell=lambda row: named(row[0], node_of(model, row[0]).label)),
+        Column("node", style=NAME, shrink=1, cell=lambda row: named(row[0], node_of(model, row[0]).label)),
         Column("op", shrink=1, cell=lambda row: _op_text(model, row[0], op)),
         Column("time", right=True, cell=lambda row: duration(row[1])),
         Column("share", right=True, cell=lambda row: percent(row[1] / total if total else 0)),

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from qrun.declare.frozen import changeable, replace
-from qrun.report.grid import ASCII, ROUNDED, Grid, boxed_lines, plain_lines
-from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of
+from qrun.report.grid import GAP, Grid, grid_lines
+from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of, words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,8 @@ GOOD, BAD, OPEN = "bold green", "bold red", "bold"
 """Styles of a verdict: yes, no, and neither."""
 HANGING = "    "
 """Indentation of a formula's second and later lines."""
-NARROW = 60
-"""Below this number of columns, lines around a table take too much room."""
+NAME, PATH, NEXT = "cyan", "dim", "green"
+"""Styles of names and code, of paths, and of what the reader can do next."""
 
 
 class _Log:
@@ -42,7 +42,7 @@ class _Log:
 class Screen:
     """A stream that prints lines and grids.
 
-    terminal: whether it can draw: tables then have lines around them if there is room.
+    terminal: whether it can draw: tables then have a rule below the header.
     width:    columns that lines and tables shall fit into; None: as wide as the text is.
     color:    whether styles become escape codes.
     """
@@ -102,11 +102,11 @@ class Screen:
         parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
         text = "".join([part for part, _ in parts])
         head, gap, hint = text.rpartition("   ")
-        words = text.split(" ") if self.width is not None else []
+        found = words(text) if self.width is not None else []
         if gap and self.width is not None and width_of(rest) + width_of(hint) <= self.width:
-            words = [*head.split(" "), "", "", hint]
+            found = [*words(head), "", "", hint]
         begin = end = at = 0
-        for word in words:
+        for word in found:
             if end > begin and width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
                 self.line(first, *_slice(parts, begin, end))
                 first, begin = rest, at
@@ -138,25 +138,19 @@ class Screen:
 
     def fits(self, grid: Grid) -> bool:
         """Whether the grid fits unchanged."""
-        if self.width is None:
-            return True
-        return grid.fits(self.width - 1, 3) if self.terminal else grid.fits(self.width, 2)
+        return self.width is None or grid.fits(self.width)
 
     def grid(self, grid: Grid) -> Grid:
-        """Prints a grid, fitted to the screen, and returns the grid as it was printed."""
+        """Prints a grid, fitted to the screen, then the columns left out; returns the grid as it was printed."""
         columns = [replace(column, header=self.clean(column.header)) for column in grid.columns]
         grid = Grid(columns, [[self.clean(cell) for cell in row] for row in grid.rows], grid.styles)
-        if self.terminal and self.width is not None and self.width >= NARROW:
-            boxed = grid.fit(self.width - 1, 3, self.ellipsis)
-            if self.fits(boxed):
-                return self._write(boxed, boxed_lines(boxed, ROUNDED if encodable("╭", self.encoding) else ASCII))
         if self.width is not None:
-            grid = grid.fit(self.width, 2, self.ellipsis)
-        return self._write(grid, plain_lines(grid))
-
-    def _write(self, grid: Grid, lines: Iterable[Iterable[Piece]]) -> Grid:
-        for pieces in lines:
+            grid = grid.fit(self.width, self.ellipsis)
+        rule = ("─" if encodable("─", self.encoding) else "-") if self.terminal else ""
+        for pieces in grid_lines(grid, rule):
             self.line(*pieces)
+        if grid.left_out:
+            self.wrapped(GAP, GAP, (f"wider terminal or --json: {', '.join(grid.left_out)}", "dim"))
         return grid
 
     @property

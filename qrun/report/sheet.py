@@ -13,7 +13,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.header import Headline, print_headline
 from qrun.report.markdown import cell, code, escape, table
 from qrun.report.nodes import fold_prefix
-from qrun.report.screen import OPEN, Out, Screen
+from qrun.report.screen import NAME, OPEN, Out, Screen
 from qrun.report.text import plural
 
 if TYPE_CHECKING:
@@ -170,5 +170,5 @@ def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
 
 def name_tables(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
     """Tables of the names that only one side has."""
-    column = Column("name", shrink=1)
+    column = Column("name", shrink=1, style=NAME)
     return [block for title, names in groups for block in top_rows(title, [column], names, top, "name")]

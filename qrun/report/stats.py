@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import computable, shape_text, type_name
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 from qrun.report.text import number, shorten_all, width_of
 
 SHOWN = 32
@@ -135,7 +135,7 @@ def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False
 def stats_grid(rows: Sequence[tuple[str, str, Sequence[int], Stats]], full: bool = True) -> Grid:
     """One row per tensor: its name, type, shape and statistics. full: with mean and argmax."""
     columns = [
-        Column("name", shrink=2, cell=lambda row: row[0]),
+        Column("name", style=NAME, shrink=2, cell=lambda row: row[0]),
         Column("type", cell=lambda row: row[1]),
         Column("shape", shrink=1, cell=lambda row: shape_text(row[2])),
         Column("min", right=True, cell=lambda row: number(row[3].low)),

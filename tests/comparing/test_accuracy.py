@@ -239,7 +239,7 @@ def test_a_range_in_front_of_one_reader_belongs_to_that_reader() -> None:
     )
     (cost,) = found.costs
     assert (cost.node.label, cost.reason) == ("product", "clipped")
-    assert cost.why.startswith("s 0.003906 is too small: 0.02546 fits; its input: clips 59.38%")
+    assert cost.why.startswith("s 0.003906 is too small: 0.02546 fits; its input: clips 59.38 %")
     assert cost.local.input == pytest.approx(cost.local.noise.ratio)
     assert cost.local.weights == cost.local.rounding == cost.local.clipped == 0
 

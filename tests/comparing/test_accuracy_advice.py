@@ -257,7 +257,7 @@ def test_a_list_that_does_not_help_says_what_help_would_be() -> None:
     assert found.suggestion is not None
     said = text(replace(found, suggestion=replace(found.suggestion, count=0)))
     assert "No short list helps" in said
-    assert "A list is suggested if it takes away 50% of the noise (3 dB)." in said
+    assert "A list is suggested if it takes away 50 % of the noise (3 dB)." in said
 
 
 def test_two_baselines_are_both_named() -> None:
