@@ -94,7 +94,7 @@ class Screen:
         text.rstrip()
         self.console.print(text, soft_wrap=True)
 
-    def wrapped(self, first: str, rest: str, *pieces: Piece) -> None:
+    def wrapped(self, first: Piece, rest: Piece, *pieces: Piece) -> None:
         """Writes a paragraph after `first`, later lines after `rest`; it breaks at spaces if the screen has a width.
 
         Text after three spaces, such as options to type, stays on one line where possible.
@@ -103,11 +103,11 @@ class Screen:
         text = "".join([part for part, _ in parts])
         head, gap, hint = text.rpartition("   ")
         found = words(text) if self.width is not None else []
-        if gap and self.width is not None and width_of(rest) + width_of(hint) <= self.width:
+        if gap and self.width is not None and _width_of(rest) + width_of(hint) <= self.width:
             found = [*words(head), "", "", hint]
         begin = end = at = 0
         for word in found:
-            if end > begin and width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
+            if end > begin and _width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
                 self.line(first, *_slice(parts, begin, end))
                 first, begin = rest, at
             elif end <= begin:
@@ -177,6 +177,10 @@ def render(draw: Callable[[Screen], None], width: int | None = None) -> str:
     stream = io.StringIO()
     draw(Screen(stream, terminal=False, width=width, color=False))
     return stream.getvalue()
+
+
+def _width_of(piece: Piece) -> int:
+    return width_of(piece if isinstance(piece, str) else piece[0])
 
 
 def _slice(pieces: Iterable[tuple[str, str]], begin: int, end: int) -> Iterator[Piece]:

@@ -363,7 +363,7 @@ def test_models_of_one_folder_are_told_by_what_differs(folder: Path) -> None:
         path = folder / "models of a zoo with a name of its own" / name / "model.onnx"
         path.parent.mkdir(parents=True)
         save(conv_model(), path)
-    shown = call("check", path.parent.parent, env={"COLUMNS": "80"}).out
+    shown = call("check", path.parent.parent, "-v", env={"COLUMNS": "80"}).out
     rows = [line.split()[0] for line in shown.splitlines() if line.split()[1:2] == ["1"]]
     assert len(rows) == len(names), shown
     assert "r_int4/model.onnx" in rows

@@ -414,6 +414,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
             got=f"{pair} {where}{others}{met}",
             why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
             fix=_IN_7_BITS if scales is not None and scales.size > 1 else "",
+            others=more,
         )
 
 
