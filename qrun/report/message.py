@@ -83,18 +83,35 @@ def _apart(place: Place) -> list[Piece]:
 
 def print_finding(screen: Screen, finding: Finding, label: str) -> None:
     """Prints a rule's finding in the same form as an error."""
-    print_alike(screen, [(label, finding)], every=True)
+    print_blocks(screen, [(label, finding)], every=True)
 
 
 MOST = 4
 """Nodes that a block of several findings names."""
 
 
-def print_alike(screen: Screen, found: Sequence[tuple[str, Finding]], *, every: bool) -> None:
-    """Prints findings that say the same of several places as one block, with the facts of the first of them.
+def print_blocks(screen: Screen, found: Sequence[tuple[str, Finding]], *, every: bool) -> None:
+    """Prints findings as blocks, with a line between them; those that say the same of several places are one block.
 
     found: each with the path of its model. every: name all places, one per line, else the first ones.
     """
+    for number, alike in enumerate(grouped((_said(finding), (path, finding)) for path, finding in found).values()):
+        if number:
+            screen.line()
+        _print_alike(screen, alike, every)
+
+
+def _said(finding: Finding) -> tuple[str, ...]:
+    """What a finding says, without the numbers and names of its own node and tensor."""
+    text = finding.message
+    for name in filter(None, (finding.node, tensor_name(finding))):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "@", text)
+    text = re.sub(r"-?\d[\d.]*", "#", COUNTED.sub("", text))
+    return finding.rule, finding.level, text, finding.why, finding.fix
+
+
+def _print_alike(screen: Screen, found: Sequence[tuple[str, Finding]], every: bool) -> None:
+    """Prints findings that say the same as one block, with the facts of the first of them."""
     label, first = found[0]
     facts = (("tensor", first.tensor), ("expected", first.expected), ("got", first.got))
     told: dict[str, Any] = {
@@ -104,21 +121,26 @@ def print_alike(screen: Screen, found: Sequence[tuple[str, Finding]], *, every: 
     }
     if len(found) > 1:
         told["count"] = _count_places(found)
-        told["facts"] = [("first", _node(first)), *told["facts"]] if first.node else told["facts"]
+    if len(found) > 1 and first.node and not every:
+        told["facts"] = [("first", _node(first)), *told["facts"]]
     if len(found) > 1 and every:
-        told["places"] = [_where(path, finding) for path, finding in found]
+        told["places"] = [_with_others(path, finding) for path, finding in found]
     else:
         told["where"] = _where(label, first) if len(found) == 1 else [_places_text(found)]
     message = first.message if len(found) == 1 else COUNTED.sub("", first.message)
     print_message(screen, first.level, first.rule, first.name, message, **told)
 
 
-COUNTED = re.compile(r",? (and )?\(?\d+ (more )?nodes?\b.*", re.DOTALL)
-"""How a message ends that counts other nodes: ``, and 3 more nodes like it``."""
+COUNTED = re.compile(r", and \d+ more nodes? like it\b.*| \(\d+ nodes?\b[^)]*\)", re.DOTALL)
+"""What counts the nodes in a message: ``, and 3 more nodes like it``, `` (4 nodes)``."""
 
 
 def _where(label: str, finding: Finding) -> list[Piece]:
     return [*([label] if label else []), *([(_node(finding), NAME)] if finding.node else [])]
+
+
+def _with_others(label: str, finding: Finding) -> list[Piece]:
+    return [*_where(label, finding), *([(f"and {', '.join(finding.others)}", NAME)] if finding.others else [])]
 
 
 def _node(finding: Finding) -> str:
@@ -128,7 +150,7 @@ def _node(finding: Finding) -> str:
 
 def _count_places(found: Sequence[tuple[str, Finding]]) -> str:
     """``14 nodes in 6 models``."""
-    models, nodes = len({path for path, _ in found}), sum(1 + finding.others for _, finding in found)
+    models, nodes = len({path for path, _ in found}), sum(1 + len(finding.others) for _, finding in found)
     noun = "node" if all(finding.node for _, finding in found) else "place"
     return f"{plural(nodes, noun)} in {plural(models, 'model')}"
 
@@ -137,15 +159,14 @@ def _places_text(found: Sequence[tuple[str, Finding]]) -> str:
     """``a.onnx conv1, conv2; b.onnx stem; … 11 more (-v lists them)``."""
     shown = grouped((path, finding.node) for path, finding in found[:MOST])
     parts = [f"{path} {', '.join(filter(None, names))}".rstrip() for path, names in shown.items()]
-    left = sum(1 + finding.others for _, finding in found) - len(found[:MOST])
+    left = sum(1 + len(finding.others) for _, finding in found) - len(found[:MOST])
     return "; ".join([*parts, *([f"… {left} more (-v lists them)"] if left else [])])
 
 
 def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verbose: bool) -> None:
-    """Prints each finding as a message if verbose, else one line per rule, which names the first node and tensor."""
+    """Prints findings as blocks if verbose, else one line per rule, which names the first node and tensor."""
     if verbose:
-        for finding in findings:
-            print_finding(screen, finding, label)
+        print_blocks(screen, [(label, finding) for finding in findings], every=True)
         return
     for rule, (first, *others) in grouped((finding.rule, finding) for finding in findings).items():
         more = f" (and {len(others)} more)" if others else ""

@@ -578,7 +578,7 @@ def test_a_baseline_leaves_what_is_new(folder: Path) -> None:
     assert "y_scale has shape [2]" in changed.out
     assert "w_scale" not in changed.out
     assert "0 known findings not shown, 1 gone\nfailed: " in changed.out
-    assert codes("m.onnx", "--baseline", str(saved)) == ["QR301"]
+    assert "QR301" in codes("m.onnx", "--baseline", str(saved))
     moved = save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / "moved.onnx")
     assert call("check", moved, "--baseline", saved).code == 0, "one model is the same model, whatever its path"
     assert call("check", "m.onnx", moved, "--baseline", saved).code == 1, "of several models the path counts"

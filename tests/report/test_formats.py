@@ -111,7 +111,7 @@ def test_alike_findings_are_one_block_with_a_count() -> None:
             node=f"conv{n}",
             index=n,
             tensor=f"w{n} (input 3, w)",
-            others=n,
+            others=("other",) * n,
         )
         for n in range(6)
     ]
@@ -126,7 +126,8 @@ def test_alike_findings_are_one_block_with_a_count() -> None:
     assert "  --> models/det.onnx conv0, conv1, conv2, conv3; … 17 more (-v lists them)\n" in shown
     assert "   |  first    node 0 conv0 (QLinearConv-10)\n" in shown
     every = text("full", made, notes=True)
-    assert [every.count(f"  --> models/det.onnx  node {n} conv{n} (QLinearConv-10)\n") for n in range(6)] == [1] * 6
+    assert "  --> models/det.onnx  node 2 conv2 (QLinearConv-10)  and other, other\n" in every
+    assert [every.count(f"  --> models/det.onnx  node {n} conv{n} (QLinearConv-10)") for n in range(6)] == [1] * 6
 
 
 def test_statistics_count_each_rule() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import LEVELS, Finding
@@ -12,14 +11,13 @@ from qrun.declare.frozen import frozen
 from qrun.report.check import outcome, summary, unexplained_vectors, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
-from qrun.report.message import COUNTED, print_alike, tensor_name
+from qrun.report.message import print_blocks
 from qrun.report.nodes import fold_prefix
 from qrun.report.screen import BAD, GOOD, NAME, NEXT, STYLES, Piece, Screen
 from qrun.report.text import duration, plural
 
 TABLE = 100
 """The most models in the table without -v."""
-Place = tuple[Checked, Finding]
 
 
 @check_format("full", suffix=".txt")
@@ -28,10 +26,8 @@ def full(screen: Screen, report: Report, asked: Asked) -> None:
     if asked.statistics:
         _statistics(screen, report)
     else:
-        for number, places in enumerate(_alike(visible(report, asked.notes))):
-            if number:
-                screen.line()
-            print_alike(screen, [(model.name, finding) for model, finding in places], every=asked.notes)
+        shown = [(model.name, finding) for model, finding in _sorted(visible(report, asked.notes))]
+        print_blocks(screen, shown, every=asked.notes)
     if not asked.quiet:
         _below(screen, report, asked)
 
@@ -60,22 +56,8 @@ def concise(screen: Screen, report: Report, asked: Asked) -> None:
         _verdict(screen, report)
 
 
-def _sorted(found: Sequence[Place]) -> list[Place]:
+def _sorted(found: Sequence[tuple[Checked, Finding]]) -> list[tuple[Checked, Finding]]:
     return sorted(found, key=lambda place: LEVELS.index(place[1].level))
-
-
-def _alike(found: Sequence[Place]) -> Iterator[list[Place]]:
-    """The findings that say the same of several nodes or models, the worst level first."""
-    yield from grouped((_said(place[1]), place) for place in _sorted(found)).values()
-
-
-def _said(finding: Finding) -> tuple[str, ...]:
-    """What a finding says, without the numbers and names of its own node and tensor."""
-    text = finding.message
-    for name in filter(None, (finding.node, tensor_name(finding))):
-        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "@", text)
-    text = re.sub(r"-?\d[\d.]*", "#", COUNTED.sub("", text))
-    return finding.rule, finding.level, text, finding.why, finding.fix
 
 
 def _verdict(screen: Screen, report: Report) -> None:
