@@ -29,7 +29,7 @@ VERDICTS = {
     "close": "within the tolerance",
     "unknown": "not known",
     "form": "another form",
-    "same": "within the spread",
+    "same": "no measurable change",
     "few runs": f"below {LEAST} runs",
     "other work": "-",
 }
@@ -191,9 +191,9 @@ def _outcome(found: SavedProfiles) -> str:
     if not found.same_work:
         return f"differ: not the same model on the same inputs, so their times cannot be compared: {times}."
     told = {
-        "slower": "slower, more than the spread",
-        "faster": "faster, more than the spread",
-        "same": "no change of the whole run beyond the spread",
+        "slower": "slower",
+        "faster": "faster",
+        "same": "no measurable change",
         "few runs": f"fewer than {LEAST} runs, which tell no spread",
     }[c.verdict]
     return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
@@ -203,7 +203,7 @@ def _nodes(found: SavedProfiles) -> str:
     """The number of nodes that became slower, and faster, by more than the spread."""
     counts = {way: sum(n.change.verdict == way for n in found.nodes) for way in ("slower", "faster")}
     told = [f"{plural(count, 'node')} {way}" for way, count in counts.items() if count]
-    return f"; {' and '.join(told)}, more than the spread" if told else ""
+    return f"; {' and '.join(told)}" if told else ""
 
 
 def _times(change: Callable[[Any], Change]) -> list[Column]:
@@ -273,7 +273,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
 
 
 def _record_verdict(found: RecordComparison, changed: int) -> str:
-    """Says equal, different, or not decided."""
+    """Says equal, different, or inconclusive."""
     if found.first is None:
         return f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit."
     count = f"{changed} of {plural(len(found.tensors), 'tensor')} with other bits"
@@ -283,7 +283,7 @@ def _record_verdict(found: RecordComparison, changed: int) -> str:
     if not differ:
         these = f"{undecided} whether {'it is' if undecided == 1 else 'they are'}"
         return (
-            f"not decided: {count}; the record cannot tell of {these} within the tolerance. "
+            f"inconclusive: {count}; the record cannot tell of {these} within the tolerance. "
             "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files."
         )
     parts = [f"{differ} beyond the tolerance"] if differ < changed else []

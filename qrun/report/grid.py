@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import zip_longest
 from typing import Any
@@ -61,6 +61,12 @@ class Grid:
         """Makes a grid by applying each column's `cell` to each row; columns that are None are left out."""
         shown = [column for column in columns if column is not None]
         return cls(shown, [[column.cell(row) for column in shown] for row in rows])
+
+    def and_rows(self, rows: Iterable[Mapping[str, str]]) -> Grid:
+        """The grid with more rows at its end, of cells by header, such as sums; they have no style."""
+        more = [[row.get(column.header, "") for column in self.columns] for row in rows]
+        plain = {(len(self.rows) + at, place): "" for at in range(len(more)) for place in range(len(self.columns))}
+        return replace(self, rows=[*self.rows, *more], styles={**self.styles, **plain})
 
     def widths(self) -> list[int]:
         return [

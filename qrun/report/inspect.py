@@ -20,7 +20,7 @@ from qrun.documents.answers import (
     StoredTensor,
 )
 from qrun.documents.record import encode
-from qrun.errors import CallError, close_matches
+from qrun.errors import CallError, close_matches, some
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import shape_text, sizes_text, type_name
 from qrun.report.grid import Column, Grid
@@ -82,7 +82,7 @@ def _size(facts: ModelFacts) -> str:
     parts = [plural(facts.node_count, "node"), f"{_short(facts.parameters)} parameter{'s' * (facts.parameters != 1)}"]
     if facts.macs is None:
         counted = "" if facts.obstacle else "; qrun profile counts them"
-        parts.append(f"MMAC n/a ({facts.uncounted}{counted})")
+        parts.append(f"MMAC unknown ({facts.uncounted}{counted})")
     else:
         assumed = sizes_text(dict.fromkeys(facts.symbols, 1))
         short = f"{facts.macs / 1e6:.4g}" if facts.macs < 10**9 else f"{facts.macs / 1e6:.0f}"
@@ -108,7 +108,7 @@ def _quantization(facts: ModelFacts) -> str:
 
 def _print_operators(screen: Screen, facts: ModelFacts) -> None:
     def inputs(f: OperatorFacts) -> str:
-        return (f.inputs[0] if f.inputs else "-") + (f" and {len(f.inputs) - 1} more" if len(f.inputs) > 1 else "")
+        return some(f.inputs, 3) if f.inputs else "-"
 
     columns = [
         Column("op", wrap=True, cell=lambda f: f.op),

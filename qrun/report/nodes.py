@@ -121,11 +121,12 @@ def fold_prefix(screen: Screen, grid: Grid, place: int = 1) -> Grid:
     """If the grid is too wide for the screen, moves the common path of the names in column `place` into the header."""
     if screen.fits(grid):
         return grid
-    prefix = common_prefix([row[place] for row in grid.rows])
+    named = [row[place] for at, row in enumerate(grid.rows) if grid.styles.get((at, place)) != ""]  # no sums
+    prefix = common_prefix(named)
     if not prefix:
         return grid
     columns = [replace(c, header=f"{c.header} in {prefix}") if at == place else c for at, c in enumerate(grid.columns)]
-    rows = [[cell[len(prefix) :] if at == place else cell for at, cell in enumerate(row)] for row in grid.rows]
+    rows = [[cell.removeprefix(prefix) if at == place else cell for at, cell in enumerate(row)] for row in grid.rows]
     return Grid(columns, rows, grid.styles)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules import rule_count
-from qrun.declare.frozen import frozen, replace
+from qrun.declare.frozen import frozen
 from qrun.documents.answers import RunNode, RunOutput
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
@@ -222,12 +222,8 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
         if with_kernels and any(e.why for e, _ in rows)
         else None,
     ]
-    whole = Grid.of(columns, rows)
-    grid = fold_prefix(screen, whole)  # may rename the column of nodes
-    more = [*_rest_row(report, rows, total), *_overhead(report)]
-    cells = [[told.get(column.header, "") for column in whole.columns] for told in more]
-    plain = {(len(grid.rows) + at, 1): "" for at in range(len(more))}
-    return replace(grid, rows=[*grid.rows, *cells], styles=plain)
+    grid = Grid.of(columns, rows).and_rows([*_rest_row(report, rows, total), *_overhead(report)])
+    return fold_prefix(screen, grid)
 
 
 def _rest_row(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict[str, str]]:

@@ -134,7 +134,7 @@ class Screen:
         width = max((len(label) for label, _ in rows), default=0)
         for label, value in rows:
             if value:
-                self.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
+                self.wrapped((f"  {label:<{width}}  ", "dim"), " " * (width + 4), value)
 
     def fits(self, grid: Grid) -> bool:
         """Whether the grid fits unchanged."""

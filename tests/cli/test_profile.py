@@ -133,13 +133,14 @@ def test_the_shares_of_the_nodes_add_up(words: Sequence[str]) -> None:
     out = profiled(*words, "--format", "markdown").out
     part = re.split(r"^\*\*.*\*\*$", out, flags=re.M)[2]
     head, _, *rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
-    shares = [*(row[head.index("share")] for row in rows), *re.findall(r"\(([\d.]+%)\)", part)]
-    assert sum(float(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=1), out
+    shares = [row[head.index("share")] for row in rows]
+    assert sum(float(share.rstrip(" %")) for share in shares if share.strip()) == pytest.approx(100, abs=1), out
 
 
 def test_markdown_says_what_it_leaves_out() -> None:
     out = profiled("--top", "1", "--format", "markdown").out
-    assert re.search(r"^… \d+ more nodes, .* --top all, ", out, re.M)
+    assert re.search(r"^\| +\| `?\d+ more nodes`? \| ", out, re.M)
+    assert "\n\\-\\-top all, " in out
     assert "**Slowest nodes**" in out
 
 
@@ -241,9 +242,9 @@ def test_against_onnxruntime() -> None:
     assert verdict in out
     assert out.index(verdict) < out.index("Whole model")
     assert re.search(r"^  qrun  .*\n  onnxruntime  ", out, re.MULTILINE)
-    assert re.search(r"^ +all: qrun .*, onnxruntime ", out, re.MULTILINE)
+    assert re.search(r"^ +all groups +[\d.]+ .s +[\d.]+ .s ", out, re.MULTILINE)
     assert "  ort: timed with onnxruntime's profiler" in out, "its nodes' times are not of plain runs"
-    assert re.search(r"^ +call overhead: qrun .*, onnxruntime ", out, re.MULTILINE)
+    assert re.search(r"^ +call overhead +[\d.u]+", out, re.MULTILINE)
 
 
 @needs_ort
