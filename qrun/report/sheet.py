@@ -108,7 +108,8 @@ def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
     for line in legends:
         screen.wrapped("  ", "  ", (line, "dim"))
     for line in block.lines:
-        screen.wrapped("  ", "    " if is_code(line) else "  ", (line, NAME if is_code(line) else ""))
+        style = NAME if is_code(line) else NEXT if line.startswith("qrun ") else ""
+        screen.wrapped("  ", "    " if is_code(line) else "  ", (line, style))
     if block.more:
         left, gap, way = block.more.rpartition("   ")
         screen.wrapped(f"  {screen.ellipsis} " if left else "  ", "    ", left, (gap + way, NEXT))
