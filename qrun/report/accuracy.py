@@ -82,7 +82,8 @@ def accuracy_tables(found: Item, top: int | None, causes: bool = False) -> list[
         left = more(0 if top is None else len(costs) - top, "node").replace(
             "   ", f", together {together} of the noise   "
         )
-        tables.append(Block("What costs most, one node at a time", _costs(costs[:top], causes), more=left, folds=True))
+        title = "What costs most, one node at a time"
+        tables.append(Block(title, _costs(costs[:top], causes), legends=_LEGENDS, more=left, folds=True))
     operators = list(_list(found, "operators"))
     if operators:
         tables.append(
@@ -92,8 +93,15 @@ def accuracy_tables(found: Item, top: int | None, causes: bool = False) -> list[
     if shown:
         left = more(len(tensors) - len(shown), "tensor")
         title = "Least accurate tensors, in graph order" if left else "Tensors, in graph order"
-        tables.append(Block(title, Grid.of(_TENSORS, shown), more=left, folds=True))
+        tables.append(Block(title, Grid.of(_TENSORS, shown), legends=_LEGENDS, more=left, folds=True))
     return tables
+
+
+_LEGENDS = {
+    "share": "output: SQNR of the outputs with only this node quantized; share: its part of the noise of all nodes",
+    "cumulative": "cumulative: SQNR with all nodes quantized",
+    "this node alone": "this node alone: SQNR of its result with only this node quantized",
+}
 
 
 def _list(item: Item, key: str) -> Iterable[Item]:

@@ -183,6 +183,8 @@ def limits_text(score: Score) -> str:
         return "-"
     if score.metric in _SHARES:
         return f"{100 * score.low:.2f} to {100 * score.high:.2f}"
+    if score.metric == "sqnr_db":
+        return f"{score.low:.1f} to {score.high:.1f}"
     return f"{number(score.low)} to {number(score.high)}"
 
 
