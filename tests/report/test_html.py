@@ -520,7 +520,7 @@ def test_a_model_and_what_it_was_quantized_from() -> None:
     read = Read(html(collected(profile=profile([node(0)]), compare=models())))
     assert "35.8 dB SQNR against float.onnx" in " ".join(read.texts)
     assert read.table("argmax")[1] == ["conv", "35.8 dB", "0.999870", "0.45", "7 of 8", "-"]
-    assert read.table("reason")[1] == ["3", "conv", "Conv", "41.8 dB", "34.0 %", "35.8 dB", "clipping", "conv"]
+    assert read.table("why")[1] == ["3", "conv", "Conv", "41.8 dB", "34.0 %", "35.8 dB", "clipping", "conv"]
     assert read.table("float tensor")[1][0] == "-"
     with pytest.raises(CallError, match="different models"):
         collected(profile=profile([], model={"path": "m.onnx", "sha256": "aa" * 32}), compare=models())

@@ -367,14 +367,18 @@ def test_a_sheet_begins_with_its_verdict() -> None:
         screen = Screen(stream, terminal=False, width=None, color=not markdown)
         grid = Grid([Column("a")], [["1"]])
         sheet = Sheet(
-            [Block("Table", grid, lines=["x=[1]"], more="2 more")], "differ: much.", BAD, about=["a_b"], notes=["n"]
+            [Block("Table", grid, lines=["x=[1]"], more="2 more   --all")],
+            "differ: much.",
+            BAD,
+            about=["a_b"],
+            notes=["n"],
         )
         print_sheet(Out(screen, screen, quiet), sheet, markdown)
         return stream.getvalue()
 
     assert drawn(quiet=True) == "\x1b[1;31mdiffer:\x1b[0m much.\n"
     plain = re.sub(r"\x1b\[[\d;]*m", "", drawn())
-    assert plain == "differ: much.\n\na_b\n\nTable\n  a\n  1\n  x=[1]\n  … 2 more\n\nnote: n\n"
+    assert plain == "differ: much.\n\na_b\n\nTable\n  a\n  1\n  x=[1]\n  … 2 more   --all\n\nnote: n\n"
     assert drawn(markdown=True).splitlines()[:5] == ["### qrun compare: differ: much.", "", "a\\_b", "", "**Table**"]
 
 
