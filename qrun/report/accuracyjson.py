@@ -230,7 +230,8 @@ def hurry(found: Accuracy) -> str:
     advice = found.suggestion
     if advice is not None and advice.runs < found.runs:
         parts.append(f"lists to keep in float measured with {advice.runs} of {found.runs} sets of inputs")
-    return f"{', '.join([f'Stopped after {duration(found.seconds * 1e9)}', *parts])}; raise --budget (10m, or none)."
+    when = f"after {duration(found.seconds * 1e9)}" if found.seconds else "at once"
+    return f"{', '.join([f'Stopped {when}', *parts])}; raise --budget (10m, or none)."
 
 
 CANCELLED = 1.0

@@ -420,7 +420,7 @@ def test_the_time_for_effects_is_bounded() -> None:
     assert len(fast.costs) == len(slow.costs)
     assert fast.suggestion is not None
     assert fast.suggestion.runs == 1
-    assert f"{fast.measured} of 26 quantized nodes were measured alone" in shown(fast, None, None)
+    assert f"{26 - fast.measured} of 26 nodes not measured alone" in shown(fast, None, None)
     assert "~" in shown(fast, None, None)
 
 
@@ -497,7 +497,7 @@ def test_the_report_says_what_matters() -> None:
 def test_all_rows_are_in_graph_order() -> None:
     text = shown(masked(), None, None)
     rows = text[text.index("Tensors, in graph order") :].splitlines()[2:]
-    places = [row.split()[0] for row in rows[: rows.index("")]]
+    places = [row.split()[0] for row in rows[: rows.index("")] if ":" not in row]
     assert len(places) == len(masked().tensors)
     assert [int(p) for p in places if p != "-"] == sorted(int(p) for p in places if p != "-")
 
