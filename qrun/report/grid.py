@@ -151,8 +151,13 @@ class Grid:
         for at, column in enumerate(self.columns):
             if column.shrink and limits[at] < widths[at]:
                 lines = [cell.split("\n") for cell in cells[at]]
-                short = iter(shorten_all([line for each in lines for line in each], limits[at], ellipsis))
-                cells[at] = ["\n".join(next(short) for _ in each) for each in lines]
+                sums = [self.styles.get((row, at)) == "" for row in range(len(lines))]
+                names = [line for each, is_sum in zip(lines, sums, strict=True) if not is_sum for line in each]
+                short = iter(shorten_all(names, limits[at], ellipsis))
+                cells[at] = [
+                    "\n".join(shorten(line, limits[at], ellipsis) if is_sum else next(short) for line in each)
+                    for each, is_sum in zip(lines, sums, strict=True)
+                ]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
 

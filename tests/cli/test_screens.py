@@ -61,7 +61,7 @@ def test_columns_in_a_pipe(width: int, command: str) -> None:
 def test_names_on_a_narrow_terminal_stay_distinct() -> None:
     shown = terminal("profile", "deep.onnx", "-i", "x.npy", "-n", "3", width=40, only="out", NO_COLOR="1")
     assert "……" not in shown
-    names = [line.split()[1] for line in shown.splitlines() if line.endswith("%") and line.split()[0].isdigit()]
+    names = [line.split()[1] for line in shown.splitlines() if re.match(r" +\d+  \S.*%$", line)]
     assert len(set(names)) == 10, shown
     assert all(re.fullmatch(r"…\d+/con.*…", name) for name in names)
 
