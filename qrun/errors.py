@@ -195,6 +195,11 @@ def some(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """``24.1 %`` of a share from 0 to 1."""
+    return f"{share * 100:.{digits}f} %"
+
+
 def absent(path: str) -> tuple[str, str]:
     """Why a path cannot be read, "" if something is there; and what to do, "" if simply nothing has that name."""
     try:

@@ -87,15 +87,25 @@ class Checked:
         return self.duration_ns / 1e6
 
 
+@frozen
+class Since:
+    """What was left out because of a baseline. known: findings that it has too; gone: findings that only it has."""
+
+    known: int
+    gone: int
+
+
 @frozen(slots=False)
 class Report:
-    """The results for all models, with the settings that a reader of the report needs."""
+    """The results for all models, with the settings that a reader of the report needs. since: None without a
+    baseline."""
 
     models: tuple[Checked, ...]
     backend: str
     arith: str
     tolerance: Tolerance
     fail_on: str = "error"
+    since: Since | None = None
 
     @cached_property
     def findings(self) -> tuple[tuple[Checked, Finding], ...]:

@@ -21,6 +21,7 @@ from qrun.errors import CallError, suggest
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from qrun.cli._help import HelpText
     from qrun.report.screen import Out
 
 
@@ -28,7 +29,6 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 Function = Callable[..., Any]
 Heading = Callable[..., Callable[[Function], Function]]
 """Declares options under one heading of the help, see `option`."""
-WIDTH = 80
 COMMANDS = {
     "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
     "check": ("qrun.cli.check:command", "Check models against the operator specs; replay test vectors."),
@@ -38,7 +38,7 @@ COMMANDS = {
     "conform": ("qrun.cli.conform:command", "Judge a runtime by the conformance suite of the operators."),
     "inspect": ("qrun.cli.lookup:inspect", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
-    "cache": ("qrun.cli.lookup:cache", "Show, or clear, what is kept on disk of kernels and models."),
+    "cache": ("qrun.cli.lookup:cache", "Show or clear the cache."),
     "ops": ("qrun.cli.lookup:ops", "List supported operators, versions and types."),
     "explain": ("qrun.cli.lookup:explain", "Explain a rule, an operator or a topic, offline."),
     "completion": ("qrun.cli.lookup:completion", "Print the script that completes commands after the Tab key."),
@@ -116,6 +116,8 @@ class Option(click.Option):
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default  # without click's brackets
         return extra
 
 
@@ -169,7 +171,9 @@ class Command(click.Command):
         return rest
 
     def get_help(self, ctx: click.Context) -> str:
-        formatter = click.HelpFormatter(width=help_width(), max_width=WIDTH)
+        from qrun.cli._help import HelpText
+
+        formatter = HelpText(ctx)
         self.format_help(ctx, formatter)
         return formatter.getvalue().rstrip("\n")
 
@@ -179,13 +183,12 @@ class Command(click.Command):
             option.help = "Show this message and exit."
         return option
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: click.Context, formatter: HelpText) -> None:  # type: ignore[override]
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
-                for line in self.examples:
-                    formatter.write(f"  {line}\n")
+                formatter.write_lines(self.examples)
         arguments = [p for p in self.params if isinstance(p, Argument) and p.about]
         if arguments:
             with formatter.section("Arguments"):
@@ -197,16 +200,10 @@ class Command(click.Command):
                 headings.setdefault(getattr(param, "group", "General"), []).append(record)
         for heading, records in sorted(headings.items(), key=lambda item: item[0] == "General"):
             with formatter.section(heading):
-                formatter.write_dl(records, col_max=28)
+                formatter.write_dl(records)
         if self.notes:
             formatter.write_paragraph()
             formatter.write_text(self.notes)
-
-
-def help_width() -> int:
-    from shutil import get_terminal_size
-
-    return max(40, min(WIDTH, get_terminal_size((WIDTH, 24)).columns))
 
 
 def define(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import COMMANDS, Command, help_width, places
+from qrun.cli._base import COMMANDS, Command, places
 from qrun.errors import close_matches
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ ENVIRONMENT = (
     ("QRUN_MAX_MEMORY", "As --max-memory."),
     ("QRUN_CONFIG", "As --config."),
     ("QRUN_CACHE_DIR", "Where compiled kernels and prepared models are kept."),
-    ("QRUN_CACHE_SIZE", "How much is kept there, such as 2GB."),
+    ("QRUN_CACHE_SIZE", "Size limit of that cache, such as 2GB."),
     ("QRUN_ISA", "A lower instruction set for native kernels."),
 )
 """qrun's own environment variables; ``qrun explain environment`` lists more."""
@@ -103,8 +103,12 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: click.Context) -> str:
-        formatter = click.HelpFormatter(width=help_width(), max_width=80)
-        formatter.write(USAGE)
+        from qrun.cli._help import HelpText
+
+        formatter = HelpText(ctx)
+        title, *lines = USAGE.splitlines()
+        formatter.write(f"{formatter.style(title, bold=True)}\n")
+        formatter.write_lines(lines)
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
         with formatter.section("Options"):

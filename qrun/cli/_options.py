@@ -194,7 +194,7 @@ def arith_option(under: Heading) -> Options:
 
 def memory_option(under: Heading, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
     return under(
-        "--max-memory SIZE", help, type=Size(), envvar="QRUN_MAX_MEMORY", show_envvar=True, show_default="80% of free"
+        "--max-memory SIZE", help, type=Size(), envvar="QRUN_MAX_MEMORY", show_envvar=True, show_default="80 % of free"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, WholeNumber, argument, define, format_options, heading
+from qrun.cli._base import Call, WholeNumber, argument, contradiction, define, format_options, heading
 from qrun.cli._flow import start_other
 from qrun.cli._options import (
     BACKENDS,
@@ -24,7 +24,7 @@ from qrun.cli._options import (
     write_reports,
 )
 from qrun.errors import CallError
-from qrun.report.formats import Asked, print_report, report_text, suffixes
+from qrun.report.formats import FORMATS, Asked, print_report, report_text, suffixes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
         "qrun check m.onnx",
         "qrun check models/ --format github -o qrun.sarif -o qrun.xml",
         "qrun check m.onnx --select QR3 --ignore QR305",
+        "qrun check models/ --baseline before.json    # only what is new",
         "qrun check node_tests/ --backend ort",
     ],
     notes="Exit code 1 if a finding is at the level of --fail-on or worse. [tool.qrun.check.per-file] holds other "
@@ -70,6 +71,8 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 )
 @memory_option(vectors, "Do not run vectors that would take more, e.g. 8GiB: QR505.")
 @time_option(vectors, "Stop a vector that takes longer, e.g. 90s or 10m: QR505.")
+@output("--statistics", "Print how often each rule was found, instead of the findings.")
+@output("--baseline FILE", "An answer saved with --json: only findings that it lacks are reported and count.")
 @output(
     "-o, --output [FORMAT=]FILE",
     f"Also write a report: {', '.join(filter(None, suffixes().values()))}, or FORMAT=FILE. Repeatable.",
@@ -82,16 +85,24 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: Any) -> int:
     """Check models against the operator specs; replay their test vectors."""
     start_other(options["backend"])
+    from qrun.checking.baseline import read_baseline, select_new
     from qrun.checking.check import find_models, runner_maker
 
+    if options["statistics"] and not FORMATS[options["format"]].draws:
+        given = ["--statistics", f"--format {options['format']}"]
+        raise contradiction("--statistics prints a table for people", given)
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
-    found = targets(options["output"], suffixes(), {str(path): "a model of this call" for path in models})
+    before = read_baseline(options["baseline"]) if options["baseline"] else None
+    read = {str(path): "a model of this call" for path in models} | {options["baseline"]: "the baseline of this call"}
+    found = targets(options["output"], suffixes(), read)
     make = runner_maker(*_backend(options))
     report = _check_models(models, settings, make, options, out)
     _say_what_is_needed(report, settings, paths, out)
+    report = report if before is None else select_new(report, before)
     asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
-    print_report(out.result, options["format"], report, replace(asked, quiet=out.quiet))
+    shown = replace(asked, quiet=out.quiet, statistics=options["statistics"])
+    print_report(out.result, options["format"], report, shown)
     write_reports(found, lambda format: report_text(format, report, asked))
     if options["format"] == "github":
         _append_summary(report_text("markdown", report, asked), out)

@@ -460,14 +460,14 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     before, after = (
         [decode(Found, f, model=path) for path in both for f in side[path]["findings"]] for side in (left, right)
     )
-    new, gone = _without(after, before), _without(before, after)
+    new, gone = unmatched(after, before), unmatched(before, after)
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
     kept = len(before) - len(gone)
     told = settings(first, second)
     return SavedChecks(a, b, told, tuple(new), tuple(gone), kept, tuple(changed), *unpaired_names(left, right))
 
 
-def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
+def unmatched(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
     """The findings without a counterpart in `others`; each of the others matches one finding with the same key."""
     left = Counter(other.key for other in others)
     kept = []

@@ -79,7 +79,7 @@ def evaluate_models(
     ):
         raise CallError(
             "QR005",
-            "there is nothing to judge by",
+            "nothing to compare with",
             where=[loaded[0].label],
             fixes=["add --labels FILE, --against MODEL or --metric MODULE:FUNCTION", "or -o DIR to keep the outputs"],
         )

@@ -17,7 +17,7 @@ from qrun.report.comparefiles import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
-from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources, more, top_rows
 from qrun.report.text import decibel, file_size, number, percent, plural
 
@@ -41,9 +41,9 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
         if found.wrong and found.suggestion
         else []
     )
-    advice = [Block("Correct first", lines=[*corrections(found), *later])] if found.corrections else []
+    advice = [Block("Correct first", lines=[*corrections(found), *later], style=GOOD)] if found.corrections else []
     if not found.wrong and found.suggestion is not None:
-        advice += [Block("Keep in float", lines=tips(found))]
+        advice += [Block("Keep in float", lines=tips(found), style=GOOD)]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
     told, style = verdict(found) + chance(sources), OPEN if not found.judged else GOOD if reached else BAD
     stored = in_the_files(found.reference, found.quantized)
@@ -82,18 +82,26 @@ def accuracy_tables(found: Item, top: int | None, causes: bool = False) -> list[
         left = more(0 if top is None else len(costs) - top, "node").replace(
             "   ", f", together {together} of the noise   "
         )
-        tables.append(
-            Block("Most costly nodes, each quantized alone", _costs(costs[:top], causes), more=left, folds=True)
-        )
+        title = "What costs most, one node at a time"
+        tables.append(Block(title, _costs(costs[:top], causes), legends=_LEGENDS, more=left, folds=True))
     operators = list(_list(found, "operators"))
     if operators:
-        tables.append(Block("All nodes of one operator in float", Grid.of(_OPERATORS, operators[:top])))
+        tables.append(
+            Block("Output SQNR with every node of one type kept in float", Grid.of(_OPERATORS, operators[:top]))
+        )
     shown = worst(tensors, top)
     if shown:
         left = more(len(tensors) - len(shown), "tensor")
         title = "Least accurate tensors, in graph order" if left else "Tensors, in graph order"
-        tables.append(Block(title, Grid.of(_TENSORS, shown), more=left, folds=True))
+        tables.append(Block(title, Grid.of(_TENSORS, shown), legends=_LEGENDS, more=left, folds=True))
     return tables
+
+
+_LEGENDS = {
+    "share": "output: SQNR of the outputs with only this node quantized; share: its part of the noise of all nodes",
+    "cumulative": "cumulative: SQNR with all nodes quantized",
+    "this node alone": "this node alone: SQNR of its result with only this node quantized",
+}
 
 
 def _list(item: Item, key: str) -> Iterable[Item]:
@@ -144,7 +152,7 @@ def _agreement_text(output: Item) -> str:
 
 
 _OUTPUTS = [
-    Column("name", shrink=1, cell=_output_name),
+    Column("name", style=NAME, shrink=1, cell=_output_name),
     Column("SQNR", right=True, cell=_unless_codes(_decibel, "codes")),
     Column("cosine", right=True, cell=_unless_codes(_cosine)),
     Column("max abs", right=True, cell=_unless_codes(lambda o: number(real(o, "max_abs")))),
@@ -158,13 +166,13 @@ def _costs(costs: Sequence[Item], causes: bool) -> Grid:
     op = op_names(nodes)
     columns = [
         Column("#", right=True, cell=lambda row: str(row[0].index)),
-        Column("node", shrink=2, cell=lambda row: row[0].label),
+        Column("node", style=NAME, shrink=2, cell=lambda row: row[0].label),
         Column("op", shrink=1, optional=2, cell=lambda row: op(row[0])),
         Column("output", right=True, cell=lambda row: _effect_text(row[1]) + _decibel(row[1], "output_sqnr_db")),
         Column("share", right=True, cell=lambda row: percent(row[1]["share"].real)),
-        Column("local", right=True, optional=1, cell=lambda row: _decibel(row[1].find("local"))),
+        Column("this node alone", right=True, optional=1, cell=lambda row: _decibel(row[1].find("local"))),
         Column("cause", cell=lambda row: text_of(row[1], "reason")) if causes else None,
-        Column("reason", wrap=True, below=True, cell=lambda row: text_of(row[1], "why")),
+        Column("why", wrap=True, below=True, cell=lambda row: text_of(row[1], "why")),
     ]
     return Grid.of(columns, zip(nodes, costs, strict=True))
 
@@ -190,10 +198,10 @@ def worst(tensors: Sequence[Item], top: int | None) -> list[Item]:
 
 _TENSORS = [
     Column("#", right=True, cell=lambda t: _place(t, "node")),
-    Column("tensor", shrink=2, cell=lambda t: text_of(t, "tensor")),
-    Column("stands for", shrink=1, cell=lambda t: text_of(t, "reference")),
-    Column("cumulated", right=True, cell=_unless_codes(lambda t: _decibel(t.find("cumulated")), "codes")),
-    Column("local", right=True, cell=lambda t: _decibel(t.find("local"))),
+    Column("tensor", style=NAME, shrink=2, cell=lambda t: text_of(t, "tensor")),
+    Column("float tensor", shrink=1, cell=lambda t: text_of(t, "reference")),
+    Column("cumulative", right=True, cell=_unless_codes(lambda t: _decibel(t.find("cumulated")), "codes")),
+    Column("this node alone", right=True, cell=lambda t: _decibel(t.find("local"))),
     Column("cosine", right=True, optional=1, cell=lambda t: _cosine(t.find("cumulated"))),
     Column("max abs", right=True, optional=2, cell=lambda t: number(real(t.find("cumulated"), "max_abs"))),
     Column("matched", optional=3, cell=lambda t: FOUND_BY.get(text_of(t, "matched"), "")),
@@ -227,7 +235,7 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
     said = f"{words[not best.passed]}: the best is {found[0][0]}, SQNR {decibel(least(best))}{classes(best)}; {good} of {len(found)} reach {goal}."
     if not best.judged:
         said = f"{found[0][0]}: {decibel(least(best))} SQNR against {first}{classes(best)}, the best of {len(found)}."
-    about = [f"{plural(best.runs, 'set')} of inputs; SQNR is that of the worst output"]
+    about = [f"{plural(best.runs, 'set')} of inputs; SQNR of the worst output"]
     notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departure_text(each)) if text]
     columns = [column for column in _CANDIDATES if best.judged or column.header != "good enough"]
     (block,) = top_rows("Models, the best first", columns, found, top, "model")

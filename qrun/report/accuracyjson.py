@@ -13,14 +13,14 @@ from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
 from qrun.comparing.ranking.advice import HALF, Suggestion
 from qrun.documents.record import Item, encode
-from qrun.errors import some
+from qrun.errors import percent, some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.report.compare import limits
 from qrun.report.comparefiles import in_the_files
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
-from qrun.report.text import decibel, plural
+from qrun.report.text import decibel, duration, plural
 
 
 def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _range(ends: tuple[float, float]) -> str:
 
 
 def _at(found: Accuracy) -> str:
-    return "at the outputs" if found.averaged < 2 else f"at the outputs (mean of {found.averaged})"
+    return "the outputs" if found.averaged < 2 else f"the outputs (mean of {found.averaged})"
 
 
 def departure_text(found: Accuracy) -> str:
@@ -153,7 +153,7 @@ def departure_text(found: Accuracy) -> str:
     if gone is None:
         return ""
     text = (
-        f"Nodes are not ranked: {decibel(gone.measured)} {_at(found)} with all quantized nodes measured together, but "
+        f"Nodes are not ranked: {decibel(gone.measured)} at {_at(found)} with all quantized nodes measured together, but "
         f"{decibel(gone.real)} in the model itself."
     )
     if gone.node is None:
@@ -189,10 +189,10 @@ def tips(found: Accuracy) -> list[str]:
         whole += f" (the model itself: {decibel(found.real)})"
     if not advice.count:
         return [_no_list(found, advice, whole, steps)]
-    first = f"With the costliest {advice.count} of {plural(len(found.costs), 'ranked node')} in float: "
+    raised = decibel(dict(advice.tried)[advice.count])
     goal = f", which reaches --min-sqnr {found.min_sqnr:g}" if found.min_sqnr is not None and not found.passed else ""
     lines = [
-        f"{first}{decibel(dict(advice.tried)[advice.count])} {_at(found)} instead of {whole}{goal}, measured {steps}.",
+        f"Keeping {plural(advice.count, 'node')} in float raises {_at(found)} from {whole} to {raised}{goal}.",
         f"{EXCLUDE}={excluded_list(found)}",
     ]
     if advice.reached and goal and advice.count * 2 > len(found.costs):
@@ -201,10 +201,10 @@ def tips(found: Accuracy) -> list[str]:
         )
     if advice.around and advice.listed is not None:
         one = len(advice.around) == 1
-        who = f"{some([node.label for node in advice.around])} read{'s' if one else ''}"
-        also = f"with {'it' if one else 'them'} in float too, as listed, {decibel(advice.listed)}"
-        same = decibel(advice.listed) == decibel(dict(advice.tried)[advice.count])
-        lines.append(f"{who} these results and would round them again{'' if same else f': {also}'}.")
+        who = f"{some([node.label for node in advice.around])} {'is' if one else 'are'} listed too"
+        why = f"{'it consumes' if one else 'they consume'} these results and would requantize them"
+        also = "" if decibel(advice.listed) == raised else f" ({decibel(advice.listed)} with the whole list)"
+        lines.append(f"{who}: {why}{also}.")
     return lines
 
 
@@ -212,11 +212,11 @@ def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str
     """Says why no list of nodes is suggested: none was found in time, or those that were tried do not help."""
     tried = f"{whole} with all nodes quantized, and with the first ones in float {steps}"
     if advice.reached is False:
-        missed = "in the time that there was" if advice.hurried else "with any list"
+        missed = "in time" if advice.hurried else "with any list"
         return f"--min-sqnr {found.min_sqnr:g} was not reached {missed}: {tried}."
     if found.hurried:
-        return f"No list was found in the time that there was: {tried}."
-    return f"No short list helps: {tried}. A list is suggested if it takes away {HALF:.0%} of the noise ({decibels(1 - HALF):.0f} dB)."
+        return f"No list was found in time: {tried}."
+    return f"No short list helps: {tried}. A list is suggested if it takes away {percent(HALF, 0)} of the noise ({decibels(1 - HALF):.0f} dB)."
 
 
 def hurry(found: Accuracy) -> str:
@@ -225,14 +225,13 @@ def hurry(found: Accuracy) -> str:
         return ""
     parts = []
     if found.measured < found.quantizing:
-        alone = f"{found.measured} of {found.quantizing} quantized nodes were measured alone"
-        parts.append(
-            f"{alone}, the others (~) in sets, whose noise is divided in proportion to the noise of each node's own result"
-        )
+        left = found.quantizing - found.measured
+        parts.append(f"{left} of {found.quantizing} nodes not measured alone (~: estimated from sets of nodes)")
     advice = found.suggestion
     if advice is not None and advice.runs < found.runs:
-        parts.append(f"lists to keep in float were measured with {advice.runs} of {found.runs} sets of inputs")
-    return f"Time ran out after {found.seconds:g} s{': ' if parts else ''}{'; '.join(parts)}. --budget 10m, or none, gives more."
+        parts.append(f"lists to keep in float measured with {advice.runs} of {found.runs} sets of inputs")
+    when = f"after {duration(found.seconds * 1e9)}" if found.seconds else "at once"
+    return f"{', '.join([f'Stopped {when}', *parts])}; raise --budget (10m, or none)."
 
 
 CANCELLED = 1.0

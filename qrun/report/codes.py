@@ -184,13 +184,13 @@ The roof column of qrun profile is the share of what this machine can do that a 
             what the node moves
 
 The roof of a node is the larger of two times: its multiply-adds at the peak, and the bytes of its inputs, weights and
-outputs, each once, at the speed of the smallest cache that they fit in. 50% compute: the node takes twice as long as its
+outputs, each once, at the speed of the smallest cache that they fit in. 50 % compute: the node takes twice as long as its
 multiply-adds at the peak. A node without multiply-adds has the roof of the memory only; one that takes parts of a table, as
 Gather does, has to read these parts. This is the roofline model (Williams, Waterman, Patterson, Communications of the ACM
 52(4), 2009).
 
 Peak and speeds are measured on this machine for each number of threads, and kept beside the compiled kernels; --no-cache
-measures them anew. A node above 100% shows that they were measured while the machine was busier or its clock lower: then
+measures them anew. A node above 100 % shows that they were measured while the machine was busier or its clock lower: then
 they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
 below the table, which tells peak and speeds, says the same.""",
     "numerics": """\

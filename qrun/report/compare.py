@@ -20,7 +20,7 @@ from qrun.ir.types import shape_text
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
-from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources
 from qrun.report.text import decibel, number, percent, plural
 
@@ -297,7 +297,7 @@ def _differing_block(found: Comparison, top: int | None) -> Block:
     bits = any(t.pair.other_bits > t.pair.difference.differing for t in rows)
     columns = [
         Column("#", right=True, cell=lambda t: str(t.node.index)),
-        Column("tensor", shrink=2, cell=lambda t: t.name),
+        Column("tensor", style=NAME, shrink=2, cell=lambda t: t.name),
         Column("op", optional=4, cell=lambda t: op(t.node)),
         Column("type", optional=5, cell=lambda t: t.pair.type),
         Column("beyond" if told else "differ", right=True, cell=_differ),
@@ -333,7 +333,7 @@ def _cause(t: ComparedTensor) -> str:
 
 
 def share_text(count: int, total: int) -> str:
-    """A percentage; a share that is too small to show but not zero is ``<0.1%``."""
+    """A percentage; a share that is too small to show but not zero is ``<0.1 %``."""
     share = percent(count / total if total else 0)
     return f"<{percent(LEAST)}" if count and share == percent(0) else share
 
@@ -354,7 +354,7 @@ _CAUSE_COLUMNS = [
     Column("cause", cell=lambda item: item[0]),
     Column("tensors", right=True, cell=lambda item: str(len(item[1]))),
     Column("elements", right=True, cell=lambda item: str(sum(t.guilt.pair.difference.differing for t in item[1]))),
-    Column("first", shrink=1, cell=lambda item: f"#{item[1][0].node.index} {item[1][0].node.label}"),
+    Column("first", style=NAME, shrink=1, cell=lambda item: f"#{item[1][0].node.index} {item[1][0].node.label}"),
 ]
 
 
@@ -363,7 +363,7 @@ def _outputs(found: Comparison) -> Block:
         return "0" if pair.identical else told
 
     columns = [
-        Column("name", shrink=1, cell=lambda o: o[0]),
+        Column("name", style=NAME, shrink=1, cell=lambda o: o[0]),
         Column("max abs", right=True, cell=lambda o: size(apart(o[1]), o[1])),
         Column("max rel", right=True, optional=2, cell=lambda o: size(non_finite(o[1]) or number(o[1].max_rel), o[1])),
         Column("SQNR", right=True, optional=1, cell=lambda o: decibel(o[1].sqnr)),

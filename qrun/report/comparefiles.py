@@ -21,7 +21,7 @@ from qrun.report.compare import limits
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
 from qrun.report.modelfacts import ModelFacts
-from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources, name_tables, settings_block, top_rows
 from qrun.report.text import decibel, duration, file_size, number, plural
 
@@ -29,7 +29,7 @@ VERDICTS = {
     "close": "within the tolerance",
     "unknown": "not known",
     "form": "another form",
-    "same": "within the spread",
+    "same": "no measurable change",
     "few runs": f"below {LEAST} runs",
     "other work": "-",
 }
@@ -140,7 +140,7 @@ def _both(ends: tuple[Any, Any]) -> str:
 
 
 _VALUE_COLUMNS = [
-    Column("name", shrink=2, cell=lambda p: p.name),
+    Column("name", style=NAME, shrink=2, cell=lambda p: p.name),
     Column("type", optional=4, cell=lambda p: p.a),
     Column(
         "differ",
@@ -162,7 +162,7 @@ _PAIR_COLUMNS = {
     ],
 }
 _FORM_COLUMNS = [
-    Column("name", shrink=1, cell=lambda p: p.name),
+    Column("name", style=NAME, shrink=1, cell=lambda p: p.name),
     Column("a", cell=lambda p: p.a),
     Column("b", cell=lambda p: p.b),
 ]
@@ -191,9 +191,9 @@ def _outcome(found: SavedProfiles) -> str:
     if not found.same_work:
         return f"differ: not the same model on the same inputs, so their times cannot be compared: {times}."
     told = {
-        "slower": "slower, more than the spread",
-        "faster": "faster, more than the spread",
-        "same": "no change of the whole run beyond the spread",
+        "slower": "slower",
+        "faster": "faster",
+        "same": "no measurable change",
         "few runs": f"fewer than {LEAST} runs, which tell no spread",
     }[c.verdict]
     return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
@@ -203,7 +203,7 @@ def _nodes(found: SavedProfiles) -> str:
     """The number of nodes that became slower, and faster, by more than the spread."""
     counts = {way: sum(n.change.verdict == way for n in found.nodes) for way in ("slower", "faster")}
     told = [f"{plural(count, 'node')} {way}" for way, count in counts.items() if count]
-    return f"; {' and '.join(told)}, more than the spread" if told else ""
+    return f"; {' and '.join(told)}" if told else ""
 
 
 def _times(change: Callable[[Any], Change]) -> list[Column]:
@@ -216,15 +216,15 @@ def _times(change: Callable[[Any], Change]) -> list[Column]:
 
 
 def _relative(c: Change) -> str:
-    """The relative change as ``+2.5%``; as ``115 x`` if the time grew tenfold or more."""
+    """The relative change as ``+2.5 %``; as ``115 x`` if the time grew tenfold or more."""
     if c.relative is None:
         return "-"
-    return f"{c.relative * 100:+.1f}%" if c.relative < 9 else f"{c.relative + 1:.0f} x"
+    return f"{c.relative * 100:+.1f} %" if c.relative < 9 else f"{c.relative + 1:.0f} x"
 
 
 _NODE_COLUMNS = [
     Column("#", right=True, cell=lambda n: str(n.index)),
-    Column("node", shrink=2, cell=lambda n: n.name or f"{n.op}_{n.index}"),
+    Column("node", style=NAME, shrink=2, cell=lambda n: n.name or f"{n.op}_{n.index}"),
     Column("op", shrink=1, optional=2, cell=lambda n: n.op),
 ]
 _LONE_COLUMNS = [*_NODE_COLUMNS, Column("median", right=True, cell=lambda n: duration(n.median * 1e6))]
@@ -247,8 +247,8 @@ _FINDING_COLUMNS = [
     Column("level", cell=lambda f: f.level),
     Column("rule", cell=lambda f: f"{f.rule} {f.name}"),
     Column("model", shrink=1, optional=1, cell=lambda f: f.model),
-    Column("node", shrink=3, cell=lambda f: f.node),
-    Column("tensor", shrink=2, cell=lambda f: f.tensor),
+    Column("node", style=NAME, shrink=3, cell=lambda f: f.node),
+    Column("tensor", style=NAME, shrink=2, cell=lambda f: f.tensor),
     Column("message", wrap=True, below=True, cell=lambda f: f.message),
 ]
 _VECTOR_COLUMNS = [
@@ -273,7 +273,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
 
 
 def _record_verdict(found: RecordComparison, changed: int) -> str:
-    """Says equal, different, or not decided."""
+    """Says equal, different, or inconclusive."""
     if found.first is None:
         return f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit."
     count = f"{changed} of {plural(len(found.tensors), 'tensor')} with other bits"
@@ -283,7 +283,7 @@ def _record_verdict(found: RecordComparison, changed: int) -> str:
     if not differ:
         these = f"{undecided} whether {'it is' if undecided == 1 else 'they are'}"
         return (
-            f"not decided: {count}; the record cannot tell of {these} within the tolerance. "
+            f"inconclusive: {count}; the record cannot tell of {these} within the tolerance. "
             "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files."
         )
     parts = [f"{differ} beyond the tolerance"] if differ < changed else []
@@ -327,7 +327,7 @@ def _step(change: TensorChange) -> str:
 _INPUTS = {True: "equal", False: "other bits", None: "-"}
 _CHANGE_COLUMNS = [
     Column("#", right=True, cell=lambda c: str(c.now.node)),
-    Column("tensor", shrink=2, cell=lambda c: c.now.name),
+    Column("tensor", style=NAME, shrink=2, cell=lambda c: c.now.name),
     Column("op", optional=2, cell=lambda c: c.now.op),
     Column("type", optional=1, cell=_form),
     Column("elements", right=True, cell=lambda c: str(c.elements)),
@@ -377,8 +377,8 @@ def files_block(found: Sequence[StoredDifference], top: int | None) -> Block:
     more = f"{plural(len(rest), 'more row')}: {_kinds_text(rest)}   --top all, --json" if rest else ""
     columns = [
         Column("what", cell=lambda d: d.kind),
-        Column("name", shrink=1, cell=lambda d: d.name),
-        Column("node", shrink=2, optional=1, cell=lambda d: d.node),
+        Column("name", style=NAME, shrink=1, cell=lambda d: d.name),
+        Column("node", style=NAME, shrink=2, optional=1, cell=lambda d: d.node),
         Column("first", right=True, cell=lambda d: d.a),
         Column("second", right=True, cell=lambda d: d.b),
         Column("change", cell=lambda d: d.change),

@@ -14,7 +14,7 @@ from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
 from qrun.evaluating.tally import PairedDifference, Score
 from qrun.report.evaluationclasses import class_blocks
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import Block, Sheet
 from qrun.report.text import decibel, duration, number, percent, plural, short_names
 
@@ -56,7 +56,7 @@ class Gate:
 
     def __str__(self) -> str:
         """The message if the gate is not passed."""
-        got = f"loses {self.got:.2f} points" if self.option == "--max-drop" else f"reaches {self.got:.2f} %"
+        got = f"loses {self.got:.2f} points" if self.option == "--max-drop" else f"reaches {percent(self.got / 100, 2)}"
         return f"{self.model} {got} ({self.option} {self.expected:g})"
 
 
@@ -146,7 +146,7 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
 def share(score: Score) -> str:
     """``96.1 % (95.1 to 96.9)``."""
     low, high = (100 * value if value is not None else 0.0 for value in (score.low, score.high))
-    return f"{100 * score.value:.2f} % ({low:.2f} to {high:.2f})"
+    return f"{percent(score.value, 2)} ({low:.2f} to {high:.2f})"
 
 
 def names_of(found: Evaluation) -> list[str]:
@@ -176,7 +176,7 @@ def _how(found: Evaluation) -> str:
 
 def value_text(score: Score) -> str:
     if score.metric in _SHARES:
-        return f"{100 * score.value:.2f} %"
+        return percent(score.value, 2)
     return decibel(score.value) if score.metric == "sqnr_db" else number(score.value)
 
 
@@ -185,6 +185,8 @@ def limits_text(score: Score) -> str:
         return "-"
     if score.metric in _SHARES:
         return f"{100 * score.low:.2f} to {100 * score.high:.2f}"
+    if score.metric == "sqnr_db":
+        return f"{score.low:.1f} to {score.high:.1f}"
     return f"{number(score.low)} to {number(score.high)}"
 
 
@@ -313,7 +315,7 @@ def _health(found: Evaluation) -> list[Block]:
         left = len(model.health.tensors) - len(rows)
         columns = [
             Column("#", right=True, cell=lambda t: str(t.index)),
-            Column("tensor", shrink=1, cell=lambda t: t.name),
+            Column("tensor", style=NAME, shrink=1, cell=lambda t: t.name),
             Column("type", optional=3, cell=lambda t: t.type),
             Column("never used", right=True, cell=lambda t: f"{t.unused} of {t.limits[1] - t.limits[0] + 1}"),
             Column(_ENDS, right=True, cell=lambda t: percent((t.at_low + t.at_high) / t.size)),

@@ -1,8 +1,8 @@
-"""Tables: on a terminal with lines around them and fitted to its width; elsewhere the same columns at natural width."""
+"""Tables: aligned columns, on a terminal fitted to its width and with a rule below the header."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import zip_longest
 from typing import Any
@@ -14,8 +14,8 @@ WRAPPED, FULL, LEAST = 24, 14, 8
 """Widths: of a wrapped column with long words, of names that still read well, and of the shortest names."""
 TALL = 3
 """The most lines of a cell that still reads well; a cell that can move below its row gets one less."""
-INDENT = "  "
-"""Indentation of the lines below a row."""
+GAP, INDENT = "  ", "    "
+"""What stands before each column, and the indentation of the lines below a row."""
 
 
 @frozen
@@ -25,6 +25,7 @@ class Column:
     wrap:     its cells go over several lines.
     below:    it moves below its row, across the table, instead of going over three lines or more.
     optional: it is left out, also if a cell would go over more than TALL lines; the higher number first. 0: never.
+              `Grid.left_out` names it.
     shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first, and among
               columns with the same number the widest. 0: never.
 
@@ -46,18 +47,26 @@ class Grid:
     """Columns and rows of text; a cell may have several lines.
 
     styles: of single cells, by (row, column). below: lines across the table below the header, and below each row.
+    left_out: headers of the columns that `fit` has left out.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
     below: Sequence[Sequence[str]] = ()
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: Iterable[Column | None], rows: Iterable[Any]) -> Grid:
         """Makes a grid by applying each column's `cell` to each row; columns that are None are left out."""
         shown = [column for column in columns if column is not None]
         return cls(shown, [[column.cell(row) for column in shown] for row in rows])
+
+    def and_rows(self, rows: Iterable[Mapping[str, str]]) -> Grid:
+        """The grid with more rows at its end, of cells by header, such as sums; they have no style."""
+        more = [[row.get(column.header, "") for column in self.columns] for row in rows]
+        plain = {(len(self.rows) + at, place): "" for at in range(len(more)) for place in range(len(self.columns))}
+        return replace(self, rows=[*self.rows, *more], styles={**self.styles, **plain})
 
     def widths(self) -> list[int]:
         return [
@@ -71,16 +80,16 @@ class Grid:
         styles = {(r, c - (c > place)): s for (r, c), s in self.styles.items() if c != place}
         return replace(self, columns=columns, rows=rows, styles=styles)
 
-    def fits(self, width: int, overhead: int) -> bool:
-        """Whether the columns, with `overhead` for each of them, fit into `width`."""
-        return sum(self.widths()) + overhead * len(self.columns) <= width
+    def fits(self, width: int) -> bool:
+        """Whether the columns fit into `width`, with a GAP before each of them."""
+        return sum(self.widths(), len(GAP) * len(self.columns)) <= width
 
-    def fit(self, width: int, overhead: int, ellipsis: str) -> Grid:
+    def fit(self, width: int, ellipsis: str) -> Grid:
         """Narrows the grid until it fits, or as far as possible."""
         grid: Grid = self
         while True:
             widths = grid.widths()
-            room = width - overhead * len(widths)
+            room = width - len(GAP) * len(widths)
             if sum(widths) <= room:
                 return grid
             wrapped = grid._wrap(widths, room)
@@ -89,13 +98,16 @@ class Grid:
             if low := [at for at, c in enumerate(grid.columns) if c.below]:
                 if fits and not wrapped._is_tall(low, TALL - 1):
                     return wrapped
-                grid = grid._lower_columns(low, width - overhead)
+                grid = grid._lower_columns(low, width - len(GAP))
                 continue
             if fits and not (droppable and wrapped._is_tall(range(len(widths)), TALL)):
                 return wrapped
             if not droppable:
                 return wrapped._shrink(wrapped.widths(), room, ellipsis)
-            grid = grid.without(max(droppable, key=lambda at: grid.columns[at].optional))
+            last = max(droppable, key=lambda at: grid.columns[at].optional)
+            gone = {*grid.left_out, grid.columns[last].header} - {""}
+            left_out = tuple(c.header for c in self.columns if c.header in gone)
+            grid = replace(grid.without(last), left_out=left_out)
 
     def _is_tall(self, places: Sequence[int], most: int) -> bool:
         return any(row[at].count("\n") >= most for row in self.rows for at in places)
@@ -139,8 +151,13 @@ class Grid:
         for at, column in enumerate(self.columns):
             if column.shrink and limits[at] < widths[at]:
                 lines = [cell.split("\n") for cell in cells[at]]
-                short = iter(shorten_all([line for each in lines for line in each], limits[at], ellipsis))
-                cells[at] = ["\n".join(next(short) for _ in each) for each in lines]
+                sums = [self.styles.get((row, at)) == "" for row in range(len(lines))]
+                names = [line for each, is_sum in zip(lines, sums, strict=True) if not is_sum for line in each]
+                short = iter(shorten_all(names, limits[at], ellipsis))
+                cells[at] = [
+                    "\n".join(shorten(line, limits[at], ellipsis) if is_sum else next(short) for line in each)
+                    for each, is_sum in zip(lines, sums, strict=True)
+                ]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
 
@@ -152,53 +169,20 @@ Line = list[tuple[str, str]]
 """Pieces of text with their styles."""
 
 
-def plain_lines(grid: Grid) -> Iterator[Line]:
-    """One line per record, or as many as its tallest cell; columns are aligned, nothing is cut."""
-    for lines in _draw(grid, grid.widths(), ("  ", "  ", ""), "dim"):
-        yield from lines
-
-
-ROUNDED, ASCII = ("╭─┬╮", "├─┼┤", "╰─┴╯", "│"), ("+--+", "|-+|", "+--+", "|")
-"""Characters for the lines around a table: top, below the header, bottom; and between columns."""
-
-
-def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Iterator[Line]:
-    """The table with lines around it, wide enough for the text below its rows."""
-    *rules, bar = signs
+def grid_lines(grid: Grid, rule: str = "") -> Iterator[Line]:
+    """One line per row, or as many as its tallest cell, below the header. rule: the character of the line between them;
+    "": there is none."""
     widths = grid.widths()
-    lacking = max((width_of(line) for lines in grid.below for line in lines), default=0) - sum(
-        widths, 3 * len(widths) - 3
-    )
-    names = [at for at, column in enumerate(grid.columns) if column.shrink]
-    widths[[*names, -1][0]] += max(lacking, 0)
-    top, middle, bottom = (
-        [(rule[0] + rule[2].join(rule[1] * (width + 2) for width in widths) + rule[3], "dim")] for rule in rules
-    )
-    rows = _draw(grid, widths, (f"{bar} ", f" {bar} ", f" {bar}"), "bold")
-    yield top
-    yield from next(rows)
-    yield middle
-    for lines in rows:
-        yield from lines
-    yield bottom
-
-
-def _draw(grid: Grid, widths: Sequence[int], between: tuple[str, str, str], head: str) -> Iterator[list[Line]]:
-    """Yields the lines of the header, then those of each row. between: the text left of a line, between cells, and
-    right of it."""
-    left, gap, end = between
-    style = "dim" if end else ""
     below = grid.below or [()] * (len(grid.rows) + 1)
     for number, row in enumerate([[c.header for c in grid.columns], *grid.rows], -1):
-        found: list[Line] = []
         for cells in zip_longest(*[cell.split("\n") for cell in row], fillvalue=""):
-            pieces: Line = [(left, style)]
+            pieces: Line = []
             for at, (cell, width, column) in enumerate(zip(cells, widths, grid.columns, strict=True)):
                 space = (" " * (width - width_of(cell)), "")
-                own = (cell, head if number < 0 else grid.styles.get((number, at), column.style))
-                pieces += [*((space, own) if column.right else (own, space)), (gap, style)]
-            found.append([*pieces[:-1], (end, style)] if end else pieces[: -1 if grid.columns[-1].right else -2])
+                own = (cell, "bold" if number < 0 else grid.styles.get((number, at), column.style))
+                pieces += [(GAP, ""), *((space, own) if column.right else (own, space))]
+            yield pieces if grid.columns[-1].right else pieces[:-1]
         for line in below[number + 1]:
-            room = " " * (sum(widths, len(gap) * (len(widths) - 1)) - width_of(line)) if end else ""
-            found.append([(left, style), (line, head if number < 0 else "dim"), (room, ""), (end, style)])
-        yield found
+            yield [(GAP, ""), (line, "bold" if number < 0 else "")]
+        if number < 0 and rule:
+            yield [(GAP, ""), (rule * sum(widths, len(GAP) * (len(widths) - 1)), "dim")]

@@ -52,11 +52,11 @@ def print_headline(screen: Screen, head: Headline) -> None:
     if screen.width is not None:
         name = screen.shorten(name, max(screen.width - width_of(facts), screen.width // 2))
         if width_of(name + facts + screen.clean(inputs)) > screen.width:
-            screen.wrapped("", "  ", (name, "bold"), facts)
+            screen.wrapped("", "  ", (name, "bold"), (facts, "dim"))
             if inputs:
-                screen.wrapped("", "  ", head.inputs)
+                screen.wrapped("", "  ", (head.inputs, "dim"))
             return
-    screen.line((name, "bold"), facts, inputs)
+    screen.line((name, "bold"), (f"{facts}{inputs}", "dim"))
 
 
 def inputs_text(feeds: Feeds) -> str:

@@ -20,14 +20,14 @@ from qrun.documents.answers import (
     StoredTensor,
 )
 from qrun.documents.record import encode
-from qrun.errors import CallError, close_matches
+from qrun.errors import CallError, close_matches, some
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import shape_text, sizes_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.nodes import op_names
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 from qrun.report.stats import SHOWN, stats, to_list
 from qrun.report.text import file_size, plural
 from qrun.shapes import MOST_AXES
@@ -36,7 +36,7 @@ _LONGEST = 300
 """The most characters of the shape of a node's tensor: a node may read the same tensor a million times."""
 _VALUE_COLUMNS = [
     Column("", cell=lambda v: "out" if v.optional is None else "in, optional" if v.optional else "in"),
-    Column("name", shrink=1, cell=lambda v: v.name),
+    Column("name", style=NAME, shrink=1, cell=lambda v: v.name),
     Column("type", cell=lambda v: (v.type or "?") if v.kind == "tensor" else v.kind),
     Column("shape", shrink=2, cell=lambda v: shape_text(v.shape) if v.kind == "tensor" else "-"),
 ]
@@ -82,7 +82,7 @@ def _size(facts: ModelFacts) -> str:
     parts = [plural(facts.node_count, "node"), f"{_short(facts.parameters)} parameter{'s' * (facts.parameters != 1)}"]
     if facts.macs is None:
         counted = "" if facts.obstacle else "; qrun profile counts them"
-        parts.append(f"MMAC n/a ({facts.uncounted}{counted})")
+        parts.append(f"MMAC unknown ({facts.uncounted}{counted})")
     else:
         assumed = sizes_text(dict.fromkeys(facts.symbols, 1))
         short = f"{facts.macs / 1e6:.4g}" if facts.macs < 10**9 else f"{facts.macs / 1e6:.0f}"
@@ -108,7 +108,7 @@ def _quantization(facts: ModelFacts) -> str:
 
 def _print_operators(screen: Screen, facts: ModelFacts) -> None:
     def inputs(f: OperatorFacts) -> str:
-        return (f.inputs[0] if f.inputs else "-") + (f" and {len(f.inputs) - 1} more" if len(f.inputs) > 1 else "")
+        return some(f.inputs, 3) if f.inputs else "-"
 
     columns = [
         Column("op", wrap=True, cell=lambda f: f.op),
@@ -135,7 +135,7 @@ def print_nodes(screen: Screen, model: Model) -> None:
     op = op_names(n.node for n in found)
     columns = [
         Column("#", right=True, cell=lambda n: str(n.index)),
-        Column("name", shrink=1, cell=lambda n: n.name),
+        Column("name", style=NAME, shrink=1, cell=lambda n: n.name),
         Column("op", cell=lambda n: op(n.node)),
         Column(
             "inputs -> outputs", below=True, cell=lambda n: f"{_list_text(n.inputs)} -> {_list_text(n.outputs)}".strip()

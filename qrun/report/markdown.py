@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from qrun.report.grid import Column, Grid
+from qrun.report.grid import Grid
 from qrun.report.text import safe
 
 LONG = 300
@@ -17,10 +17,12 @@ def table(grid: Grid) -> list[str]:
     def line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
-    def shown(text: str, column: Column) -> str:
-        return code(text) if column.shrink else cell(text)
+    def shown(number: int, row: Sequence[str]) -> Iterator[str]:
+        for at, (text, column) in enumerate(zip(row, grid.columns, strict=True)):
+            name = column.shrink and grid.styles.get((number, at)) != ""  # no sum, see `Grid.and_rows`
+            yield code(text) if name else cell(text)
 
-    rows = [map(shown, row, grid.columns) for row in grid.rows]
+    rows = [shown(number, row) for number, row in enumerate(grid.rows)]
     heads = [cell(column.header) for column in grid.columns]
     return [line(heads), line("---:" if column.right else "---" for column in grid.columns), *map(line, rows)]
 

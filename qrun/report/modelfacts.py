@@ -77,9 +77,7 @@ class ModelFacts:
             if macs is None:
                 names, symbols = filter(None, (*node.inputs, *node.outputs)), set(self.symbols)
                 unknown = next((name for name in names if _sizes(scope, name, symbols) is None), "")
-                return (
-                    f"the shape of {unknown} is not stated" if unknown else f"{node.label} has shapes that do not fit"
-                )
+                return f"no static shape for {unknown}" if unknown else f"{node.label} has shapes that do not fit"
         return ""
 
     @cached_property

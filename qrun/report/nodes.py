@@ -10,7 +10,7 @@ from qrun.declare.frozen import replace
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 from qrun.report.text import duration, percent, plural, same_start
 from qrun.running.session import InsideEvent, NodeEvent
 
@@ -121,11 +121,12 @@ def fold_prefix(screen: Screen, grid: Grid, place: int = 1) -> Grid:
     """If the grid is too wide for the screen, moves the common path of the names in column `place` into the header."""
     if screen.fits(grid):
         return grid
-    prefix = common_prefix([row[place] for row in grid.rows])
+    named = [row[place] for at, row in enumerate(grid.rows) if grid.styles.get((at, place)) != ""]  # no sums
+    prefix = common_prefix(named)
     if not prefix:
         return grid
     columns = [replace(c, header=f"{c.header} in {prefix}") if at == place else c for at, c in enumerate(grid.columns)]
-    rows = [[cell[len(prefix) :] if at == place else cell for at, cell in enumerate(row)] for row in grid.rows]
+    rows = [[cell.removeprefix(prefix) if at == place else cell for at, cell in enumerate(row)] for row in grid.rows]
     return Grid(columns, rows, grid.styles)
 
 
@@ -145,7 +146,7 @@ def inside_grid(events: Sequence[InsideTimes], whole_ms: float, most: int | None
     """The slowest nodes first, or all in execution order if `most` is None. whole_ms: all nodes' time, for shares."""
     shown = events if most is None else sorted(events, key=lambda e: -e.time_ms)[:most]
     columns = [
-        Column("inside", shrink=2, cell=lambda e: e.path),
+        Column("inside", style=NAME, shrink=2, cell=lambda e: e.path),
         Column("op", shrink=1, cell=lambda e: e.op),
         Column("runs", right=True, cell=lambda e: str(e.runs)),
         Column("time", right=True, cell=lambda e: duration(e.time_ms * 1e6)),

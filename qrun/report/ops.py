@@ -17,7 +17,7 @@ from qrun.ir.schema import ML, QONNX, STANDARD, schema_versions
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, RUNNER, OpDef, facts, find, near_operators, operators
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 
 FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c", "complex"))
 WIDE = 120
@@ -224,10 +224,10 @@ def _print_operator(screen: Screen, s: Supported) -> None:
         for p in s.definition.inputs
     ]
     if inputs:
-        screen.grid(Grid([Column("input"), Column("types", shrink=1), Column("")], inputs))
+        screen.grid(Grid([Column("input", style=NAME), Column("types", shrink=1), Column("")], inputs))
     attributes = [[a.name, a.text, _default(s, a.name, a.required)] for a in s.definition.attributes.values()]
     if attributes:
-        screen.grid(Grid([Column("attribute"), Column("kind"), Column("default", shrink=1)], attributes))
+        screen.grid(Grid([Column("attribute", style=NAME), Column("kind"), Column("default", shrink=1)], attributes))
     if s.ran_by == RUNNER:
         screen.line(f"  ran by      {RUNNER}")
     if s.rules:

@@ -35,7 +35,8 @@ from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
 from qrun.running.profiling import TOLD, Profile, outliers, summary
 
-JOINED = "+N: with N other nodes, as one"
+JOINED = "+N: fused with N other nodes"
+GROUPED = "+N: measured with N other nodes, which one of the runtimes fuses"
 UNDECIDED = {
     "same": "the interquartile ranges overlap",
     "few runs": f"{LEAST} runs or more are needed (-n)",
@@ -107,18 +108,22 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
     legends = {header: text for header, text in legends.items() if text}
     roofs = report.machine is not None
     if both and report.by == "op":
-        lines = [HEAVIEST, f"all: {_both(report.ran)}", *_overhead(report), *_arithmetic(report)]
-        yield Block("By operator, the slower of both first", paired_grid(report), legends=legends, lines=lines)
+        grid = paired_grid(report).and_rows(_both_sums(report, "op", []))
+        lines = [HEAVIEST, *_arithmetic(report)]
+        yield Block("By operator, the slower of both first", grid, legends=legends, lines=lines)
     elif both:
         yield _groups(report, legends)
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
         nodes = node_grid(report.slowest, report.rows, op_names(report.profile.model.nodes), roofs)
-        yield Block(title, nodes, legends=legends, lines=list(_below(report)), folds=True)
+        cut = len(report.slowest) < len(report.rows)
+        more = "--top all, --by op, --trace FILE or --json shows more" if cut else ""
+        nodes = nodes.and_rows(_sums(report, "node"))
+        yield Block(title, nodes, legends=legends, lines=list(_below(report)), more=more, folds=True)
         yield Block("By operator", operator_grid(report.operators, roofs, draw, 10), legends=legends)
     else:
         grid = operator_grid(report.operators, roofs, draw, report.top, kernels=True)
-        yield Block("By operator", grid, legends=legends, lines=list(_overhead(report)))
+        yield Block("By operator", grid.and_rows(_sums(report, "op")), legends=legends)
     inside = report.profile.last.inside
     if inside:
         title = "Inside nodes, of the last run"
@@ -148,17 +153,28 @@ def _groups(report: ProfileReport, legends: Mapping[str, str]) -> Block:
         title = "Slowest groups of nodes, the slower of both first"
         shown = sorted(ran, key=lambda group: -max(total_time(group.mine), total_time(group.others)))[: report.top]
     left = [group for group in ran if group not in shown]
-    lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
-    lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
-    lines += [f"all: {_both(ran)}", *_overhead(report), *_arithmetic(report)]
+    lines = [GROUPED] if any(len(group.nodes) > 1 for group in shown) else []
     op = op_names(report.profile.model.nodes)
     grid = against_grid(shown, op, report.machine is not None, bool(report.arithmetics))
-    return Block(title, grid, legends=legends, lines=lines, folds=True)
+    grid = grid.and_rows(_both_sums(report, "node", left))
+    more = "--top all or --json shows more" if left else ""
+    return Block(title, grid, legends=legends, lines=[*lines, *_arithmetic(report)], more=more, folds=True)
 
 
-def _both(groups: Sequence[GroupTimes]) -> str:
+def _both_sums(report: ProfileReport, header: str, left: Sequence[GroupTimes]) -> Iterator[dict[str, str]]:
+    """Rows for the groups without a row, for all of them, and for the call overhead; cells by column."""
+    if left:
+        yield {header: plural(len(left), "more group"), **_both(left)}
+    yield {header: "all groups", **_both(report.ran)}
+    sides = {"qrun": report.profile, "ort": report.against}
+    spent = {name: side.overhead_ns if side else None for name, side in sides.items()}
+    yield {header: "call overhead", **{name: "unknown" if ns is None else duration(ns) for name, ns in spent.items()}}
+
+
+def _both(groups: Sequence[GroupTimes]) -> dict[str, str]:
     mine, others = sum(total_time(g.mine) for g in groups), sum(total_time(g.others) for g in groups)
-    return f"qrun {duration(mine)}, onnxruntime {duration(others)}"
+    ratio = {"ort/qrun": ratio_text(others / mine)} if mine and others else {}
+    return {"qrun": duration(mine), "ort": duration(others), **ratio}
 
 
 def _arithmetic(report: ProfileReport) -> Iterator[str]:
@@ -175,28 +191,17 @@ def _below(report: ProfileReport) -> Iterator[str]:
         yield JOINED if report.backend == "ort" else FUSED
     if any(row.step for row in report.slowest):
         yield STEPS
+
+
+def _sums(report: ProfileReport, header: str) -> Iterator[dict[str, str]]:
+    """Rows for the nodes without a row, and for the time of a plain run beyond its nodes; cells by column."""
     shown = {id(row) for row in report.slowest}
-    rest = [row for row in report.rows if id(row) not in shown]
+    rest = [row for row in report.rows if id(row) not in shown] if header == "node" else []
     if rest:
         share = percent(sum(row.share for row in rest))
-        took = f"{plural(len(rest), 'more node')}, {duration(total_time(rest))} ({share})"
-        yield f"… {took}   --top all, --by op, --trace FILE, --json"
-    yield from _overhead(report)
-
-
-def _overhead(report: ProfileReport) -> Iterator[str]:
-    """The time of a plain run beyond its nodes."""
-    profile, against = report.profile, report.against
-    if against is not None:
-        mine, others = (_time_or_unknown(each.overhead_ns) for each in (profile, against))
-        yield f"call overhead: qrun {mine}, onnxruntime {others}"
-    elif profile.overhead_ns:  # 0: hidden by noise
-        nodes = duration(float(profile.medians.sum()))
-        yield f"call overhead {duration(profile.overhead_ns)}: a plain run takes {duration(profile.median_ns)}, its nodes {nodes}"
-
-
-def _time_or_unknown(ns: float | None) -> str:
-    return "unknown" if ns is None else duration(ns)
+        yield {header: plural(len(rest), "more node"), "median": duration(total_time(rest)), "share": share}
+    if report.profile.overhead_ns:  # 0: hidden by noise
+        yield {header: "call overhead", "median": duration(report.profile.overhead_ns)}
 
 
 def roof_text(machine: Machine) -> str:
@@ -385,4 +390,4 @@ def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
     if report.machine is not None and report.machine.busy:
         found.append("the roof was measured beside other work, and is not kept")
     if found:
-        yield f"{BUSY}: {'; '.join(found)}. {HELP}; more runs (-n) steady only the median of whole runs."
+        yield f"{BUSY}: {'; '.join(found)}. {HELP}; more runs (-n) steady only the whole-run median."

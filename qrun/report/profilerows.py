@@ -18,6 +18,7 @@ from qrun.memory import human
 from qrun.ops import find
 from qrun.report.grid import Column, Grid
 from qrun.report.nodes import fused_text, outputs, ran, ran_fields, step_names
+from qrun.report.screen import NAME
 from qrun.report.text import duration, percent, ratio_text
 from qrun.running.cpus import usable_cpus
 from qrun.running.extents import Extent, common_extents
@@ -335,7 +336,9 @@ def node_grid(
 
     columns = [
         Column("#", right=True, cell=lambda n: "-" if n.inserted else str(n.index)),
-        Column("node", shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else named(n, n.label)),
+        Column(
+            "node", style=NAME, shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else named(n, n.label)
+        ),
         Column("op", shrink=1, cell=lambda n: fused_text(n, op(n))),
         Column("median", right=True, cell=lambda n: duration(n.median_ns)),
         Column("p90", right=True, optional=4, cell=lambda n: "-" if n.p90_ms is None else duration(n.p90_ms * 1e6)),
@@ -355,10 +358,10 @@ def _gmacs(row: ProfileNode | OperatorTimes) -> str:
 
 
 def _roof_text(rows: Sequence[ProfileNode]) -> str:
-    """``62% compute``: the share of the roof that all reach, and what bounds the node that takes longest."""
+    """``62 % compute``: the share of the roof that all reach, and what bounds the node that takes longest."""
     share, known = roof_share(rows), [row for row in rows if row.bound]
     return (
-        "-" if share is None or not known else f"{share * 100:.0f}% {max(known, key=lambda row: row.median_ns).bound}"
+        "-" if share is None or not known else f"{percent(share, 0)} {max(known, key=lambda row: row.median_ns).bound}"
     )
 
 
@@ -377,7 +380,7 @@ def operator_grid(
         shown = [*shown, OperatorTimes(f"{len(rest)} others", *sums, 0, None, None, {})]
 
     def roof(row: OperatorTimes) -> str:
-        return "-" if row.roof_share is None else f"{row.roof_share * 100:.0f}%"
+        return "-" if row.roof_share is None else percent(row.roof_share, 0)
 
     columns = [
         Column("op", shrink=1, cell=lambda k: k.op),
@@ -403,7 +406,13 @@ def fallback_grid(rows: Sequence[ProfileNode]) -> Grid:
         Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
         Column("median", right=True, cell=lambda found: duration(total_time(found[1]))),
         Column("share", right=True, cell=lambda found: percent(sum(row.share for row in found[1]))),
-        Column("such as", shrink=1, optional=1, cell=lambda found: max(found[1], key=lambda row: row.median_ns).label),
+        Column(
+            "such as",
+            style=NAME,
+            shrink=1,
+            optional=1,
+            cell=lambda found: max(found[1], key=lambda row: row.median_ns).label,
+        ),
     ]
     return Grid.of(columns, fallback_reasons(rows))
 
@@ -449,7 +458,7 @@ def against_grid(groups: Sequence[GroupTimes], op: Callable[[ProfileNode], str],
 
     columns = [
         Column("#", right=True, cell=place),
-        Column("node", shrink=1, cell=name),
+        Column("node", style=NAME, shrink=1, cell=name),
         Column("op", shrink=1, cell=kind),
         *_both(Column("", cell=lambda group: " + ".join(row.ran_by for row in group.others) or "-"), roofs, arithmetic),
     ]

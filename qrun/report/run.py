@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules import rule_count
-from qrun.declare.frozen import frozen, replace
+from qrun.declare.frozen import frozen
 from qrun.documents.answers import RunNode, RunOutput
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import elements_of, sequence, tensors
-from qrun.ir.types import type_name
+from qrun.ir.types import describe, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, input_fields, model_fields, print_headline
 from qrun.report.message import count_levels, print_findings
@@ -34,7 +34,7 @@ from qrun.report.nodes import (
     step_names,
 )
 from qrun.report.noise import BUSY, HELP, signs
-from qrun.report.screen import Out, Screen
+from qrun.report.screen import BAD, NAME, NEXT, OPEN, STYLES, Out, Screen
 from qrun.report.stats import print_arrays, stats, to_list
 from qrun.report.text import duration, percent, plural
 from qrun.running.session import NodeEvent, RunResult
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from qrun.io.inputs import Feeds
     from qrun.running.profiling import Profile
 
-TOP = 3
+TOP, NAMED = 3, 2
+"""Nodes in the table of times, and outputs in the verdict."""
 JSON_VALUES = 64
 ELEMENTS = 64
 """Elements of a sequence that the text shows."""
@@ -121,6 +122,8 @@ def print_run(out: Out, report: RunReport) -> None:
     if report.findings is not None:
         screen.line()
         _checks(screen, report, out.verbose > 0)
+    screen.line()
+    _verdict(screen, report)
 
 
 def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
@@ -162,7 +165,8 @@ def _label(report: RunReport) -> str:
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     """Prints the time of a plain run, and its nodes."""
     each = " a run" if report.profile else ""
-    screen.wrapped("", "  ", (f"{duration(report.median_ns)}{each}", "bold"), f"  {_measurement_text(report)}")
+    time = f"{duration(report.median_ns)}{each}", "bold"
+    screen.wrapped("", "  ", time, (f"  {_measurement_text(report)}", "dim"))
     timed = report.timed
     if not timed.events:
         why = "qrun profile shows the time per node of other runtimes" if report.model.nodes else "no nodes"
@@ -225,7 +229,7 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
     named = step_names((e.index, node_of(model, e).label) for e in report.timed.events)
     columns = [
         Column("#", right=True, cell=lambda row: str(row[0].index)),
-        Column("node", shrink=1, cell=lambda row: named(row[0], node_of(model, row[0]).label)),
+        Column("node", style=NAME, shrink=1, cell=lambda row: named(row[0], node_of(model, row[0]).label)),
         Column("op", shrink=1, cell=lambda row: _op_text(model, row[0], op)),
         Column("time", right=True, cell=lambda row: duration(row[1])),
         Column("share", right=True, cell=lambda row: percent(row[1] / total if total else 0)),
@@ -235,11 +239,8 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
         if with_kernels and any(e.why for e, _ in rows)
         else None,
     ]
-    whole = Grid.of(columns, rows)
-    grid = fold_prefix(screen, whole)  # may rename the column of nodes
-    more = [*_rest_row(report, rows, total), *_overhead(report)]
-    cells = [[told.get(column.header, "") for column in whole.columns] for told in more]
-    return replace(grid, rows=[*grid.rows, *cells])
+    grid = Grid.of(columns, rows).and_rows([*_rest_row(report, rows, total), *_overhead(report)])
+    return fold_prefix(screen, grid)
 
 
 def _rest_row(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict[str, str]]:
@@ -266,11 +267,24 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
 
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
     summary = count_levels(f.level for f in findings) or "nothing found"
-    checked = f"({plural(rule_count(), 'rule')}, {plural(len(report.model.nodes), 'node')})"
-    screen.line(("Checks", "bold"), f"  {summary} {checked}")
+    checked = f" ({plural(rule_count(), 'rule')}, {plural(len(report.model.nodes), 'node')})"
+    screen.line(("Checks", "bold"), "  ", (summary, STYLES[findings[0].level] if findings else ""), (checked, "dim"))
     print_findings(screen, findings, report.model.label, verbose)
     if findings and not verbose:
-        screen.line("  -v shows each with the reason and a fix; qrun explain CODE tells more")
+        told = f"Add -v for reasons and fixes, or run `qrun explain {findings[0].rule}`."
+        screen.wrapped("  ", "  ", (told, NEXT))
+
+
+def _verdict(screen: Screen, report: RunReport) -> None:
+    """Prints the answer in one line to repeat: ``m.onnx: logits float32 [8,10], 15.5 us a run, 1 warning``."""
+    outputs = [f"{name} {describe(array)}" for name, array in tensors(report.result.outputs).items()]
+    more = [f"{plural(len(outputs) - NAMED, 'more output')}"] if outputs[NAMED:] else []
+    time = f"{duration(report.median_ns)} {'a run' if report.profile else 'for the first run'}"
+    levels = [f.level for f in report.findings or () if f.level != "note"]
+    found = [count_levels(levels) or "nothing found"] if report.findings is not None else []
+    style = BAD if "error" in levels else OPEN
+    told = ", ".join([*outputs[:NAMED], *more, time, *found])
+    screen.wrapped("", "  ", (f"{report.model.label.rpartition('/')[2]}: {told}", style))
 
 
 def run_fields(report: RunReport) -> dict[str, Any]:

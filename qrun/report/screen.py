@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from qrun.declare.frozen import changeable, replace
-from qrun.report.grid import ASCII, ROUNDED, Grid, boxed_lines, plain_lines
-from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of
+from qrun.report.grid import GAP, Grid, grid_lines
+from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of, words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,8 @@ GOOD, BAD, OPEN = "bold green", "bold red", "bold"
 """Styles of a verdict: yes, no, and neither."""
 HANGING = "    "
 """Indentation of a formula's second and later lines."""
-NARROW = 60
-"""Below this number of columns, lines around a table take too much room."""
+NAME, PATH, NEXT = "cyan", "dim", "green"
+"""Styles of names and code, of paths, and of what the reader can do next."""
 
 
 class _Log:
@@ -42,7 +42,7 @@ class _Log:
 class Screen:
     """A stream that prints lines and grids.
 
-    terminal: whether it can draw: tables then have lines around them if there is room.
+    terminal: whether it can draw: tables then have a rule below the header.
     width:    columns that lines and tables shall fit into; None: as wide as the text is.
     color:    whether styles become escape codes.
     """
@@ -94,7 +94,7 @@ class Screen:
         text.rstrip()
         self.console.print(text, soft_wrap=True)
 
-    def wrapped(self, first: str, rest: str, *pieces: Piece) -> None:
+    def wrapped(self, first: Piece, rest: Piece, *pieces: Piece) -> None:
         """Writes a paragraph after `first`, later lines after `rest`; it breaks at spaces if the screen has a width.
 
         Text after three spaces, such as options to type, stays on one line where possible.
@@ -102,12 +102,12 @@ class Screen:
         parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
         text = "".join([part for part, _ in parts])
         head, gap, hint = text.rpartition("   ")
-        words = text.split(" ") if self.width is not None else []
-        if gap and self.width is not None and width_of(rest) + width_of(hint) <= self.width:
-            words = [*head.split(" "), "", "", hint]
+        found = words(text) if self.width is not None else []
+        if gap and self.width is not None and _width_of(rest) + width_of(hint) <= self.width:
+            found = [*words(head), "", "", hint]
         begin = end = at = 0
-        for word in words:
-            if end > begin and width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
+        for word in found:
+            if end > begin and _width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
                 self.line(first, *_slice(parts, begin, end))
                 first, begin = rest, at
             elif end <= begin:
@@ -134,29 +134,23 @@ class Screen:
         width = max((len(label) for label, _ in rows), default=0)
         for label, value in rows:
             if value:
-                self.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
+                self.wrapped((f"  {label:<{width}}  ", "dim"), " " * (width + 4), value)
 
     def fits(self, grid: Grid) -> bool:
         """Whether the grid fits unchanged."""
-        if self.width is None:
-            return True
-        return grid.fits(self.width - 1, 3) if self.terminal else grid.fits(self.width, 2)
+        return self.width is None or grid.fits(self.width)
 
     def grid(self, grid: Grid) -> Grid:
-        """Prints a grid, fitted to the screen, and returns the grid as it was printed."""
+        """Prints a grid, fitted to the screen, then the columns left out; returns the grid as it was printed."""
         columns = [replace(column, header=self.clean(column.header)) for column in grid.columns]
         grid = Grid(columns, [[self.clean(cell) for cell in row] for row in grid.rows], grid.styles)
-        if self.terminal and self.width is not None and self.width >= NARROW:
-            boxed = grid.fit(self.width - 1, 3, self.ellipsis)
-            if self.fits(boxed):
-                return self._write(boxed, boxed_lines(boxed, ROUNDED if encodable("╭", self.encoding) else ASCII))
         if self.width is not None:
-            grid = grid.fit(self.width, 2, self.ellipsis)
-        return self._write(grid, plain_lines(grid))
-
-    def _write(self, grid: Grid, lines: Iterable[Iterable[Piece]]) -> Grid:
-        for pieces in lines:
+            grid = grid.fit(self.width, self.ellipsis)
+        rule = ("─" if encodable("─", self.encoding) else "-") if self.terminal else ""
+        for pieces in grid_lines(grid, rule):
             self.line(*pieces)
+        if grid.left_out:
+            self.wrapped(GAP, GAP, (f"wider terminal or --json: {', '.join(grid.left_out)}", "dim"))
         return grid
 
     @property
@@ -183,6 +177,10 @@ def render(draw: Callable[[Screen], None], width: int | None = None) -> str:
     stream = io.StringIO()
     draw(Screen(stream, terminal=False, width=width, color=False))
     return stream.getvalue()
+
+
+def _width_of(piece: Piece) -> int:
+    return width_of(piece if isinstance(piece, str) else piece[0])
 
 
 def _slice(pieces: Iterable[tuple[str, str]], begin: int, end: int) -> Iterator[Piece]:

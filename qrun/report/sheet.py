@@ -13,7 +13,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.header import Headline, print_headline
 from qrun.report.markdown import cell, code, escape, table
 from qrun.report.nodes import fold_prefix
-from qrun.report.screen import OPEN, Out, Screen
+from qrun.report.screen import NAME, NEXT, OPEN, Out, Screen
 from qrun.report.text import plural
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Block:
     """A heading, then labelled facts, a table, lines about the table, and a line about what was left out.
 
     legends: lines about columns, by header; each is printed once, below the first table that shows its column.
-    folds: the table's names are names of nodes.
+    folds: the table's names are names of nodes. more: what was left out, three spaces, and what shows it; or only the
+    latter. style: of the title.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Block:
     lines: Sequence[str] = ()
     more: str = ""
     folds: bool = False
+    style: str = "bold"
 
 
 @frozen
@@ -97,16 +99,20 @@ def _print_notes(screen: Screen, sheet: Sheet) -> None:
 
 def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
     """told: the legends printed so far; this block's are added to it."""
-    screen.wrapped("", "  ", (block.title, "bold"))
+    screen.wrapped("", "  ", (block.title, block.style))
     screen.facts(block.facts)
     legends: list[str] = []
     if block.grid is not None:
         shown = screen.grid(fold_prefix(screen, block.grid) if block.folds else block.grid)
         legends = legends_of(block, shown, told)
-    for line in (*legends, *block.lines):
-        screen.wrapped("  ", "    " if is_code(line) else "  ", line)
+    for line in legends:
+        screen.wrapped("  ", "  ", (line, "dim"))
+    for line in block.lines:
+        style = NAME if is_code(line) else NEXT if line.startswith("qrun ") else ""
+        screen.wrapped("  ", "    " if is_code(line) else "  ", (line, style))
     if block.more:
-        screen.wrapped(f"  {screen.ellipsis} ", "    ", block.more)
+        left, gap, way = block.more.rpartition("   ")
+        screen.wrapped(f"  {screen.ellipsis} " if left else "  ", "    ", left, (gap + way, NEXT))
 
 
 def legends_of(block: Block, shown: Grid, told: set[str]) -> list[str]:
@@ -170,5 +176,5 @@ def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
 
 def name_tables(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
     """Tables of the names that only one side has."""
-    column = Column("name", shrink=1)
+    column = Column("name", shrink=1, style=NAME)
     return [block for title, names in groups for block in top_rows(title, [column], names, top, "name")]

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import computable, shape_text, type_name
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import Screen
+from qrun.report.screen import NAME, Screen
 from qrun.report.text import number, shorten_all, width_of
 
 SHOWN = 32
@@ -134,15 +134,21 @@ def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False
 
 def stats_grid(rows: Sequence[tuple[str, str, Sequence[int], Stats]], full: bool = True) -> Grid:
     """One row per tensor: its name, type, shape and statistics. full: with mean and argmax."""
+    odd = any(row[3].odd for row in rows)
     columns = [
-        Column("name", shrink=2, cell=lambda row: row[0]),
+        Column("name", style=NAME, shrink=2, cell=lambda row: row[0]),
         Column("type", cell=lambda row: row[1]),
         Column("shape", shrink=1, cell=lambda row: shape_text(row[2])),
-        Column("min", right=True, cell=lambda row: number(row[3].low)),
-        Column("max", right=True, cell=lambda row: number(row[3].high)),
-        Column("mean", right=True, optional=1, cell=lambda row: number(row[3].mean)) if full else None,
-        Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[3])) if full else None,
-        Column("NaN/Inf", right=True, cell=lambda row: f"{row[3].nan}/{row[3].inf}" if row[3].odd else "0"),
+        Column("min", right=True, optional=1, cell=lambda row: number(row[3].low)),
+        Column("max", right=True, optional=1, cell=lambda row: number(row[3].high)),
+        Column("mean", right=True, optional=3, cell=lambda row: number(row[3].mean)) if full else None,
+        Column("argmax", right=True, cell=lambda row: _argmax(row[3])) if full else None,
+        Column(
+            "NaN/Inf",
+            right=True,
+            optional=0 if odd else 2,
+            cell=lambda row: f"{row[3].nan}/{row[3].inf}" if row[3].odd else "0",
+        ),
     ]
     grid = Grid.of(columns, rows)
     grid.styles.update({(at, len(grid.columns) - 1): "yellow" for at, row in enumerate(rows) if row[3].odd})

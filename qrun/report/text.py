@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 
+from qrun.errors import percent as percent
 from qrun.memory import file_size as file_size
 
 ELLIPSIS = "…"
@@ -155,10 +156,18 @@ def _upto(text: str, width: int) -> str:
     return shown
 
 
+def words(text: str) -> list[str]:
+    """The text between spaces; a number and its unit are one word."""
+    return _BREAK.split(text)
+
+
+_BREAK = re.compile(r"(?<!\d) | (?!(?:%|dB|[mu]?s|[kMG]B|[KMG]iB)(?:\W|$))")
+
+
 def wrap(text: str, width: int) -> list[str]:
     """Lines of at most `width` columns, broken at spaces; a word longer than a line is broken after a sign."""
     lines = [""]
-    for word in text.split(" "):
+    for word in words(text):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
         if width_of(joined) <= width:
             lines[-1] = joined
@@ -211,10 +220,6 @@ def decibel(value: float | None) -> str:
         if value == float("-inf")
         else f"{round(value, 1) + 0.0:.1f} dB"
     )
-
-
-def percent(share: float) -> str:
-    return f"{share * 100:.1f}%"
 
 
 def ratio_text(ratio: float) -> str:

@@ -58,9 +58,9 @@ def test_a_finding_as_a_block(folder: Path) -> None:
     bad_scale(folder)
     ended = call("check", "bad.onnx")
     assert ended.code == 1
-    assert ended.out.startswith("failed: 1 error in 1 model\n\nerror QR301 scale-shape: ")
+    assert ended.out.startswith("error QR301 scale-shape: ")
     assert "  --> bad.onnx  node 0 /stem/conv (QLinearConv-10)" in ended.out
-    assert ended.out.endswith("\n\nqrun explain QR301 tells more\n")
+    assert ended.out.endswith("\n\nqrun explain QR301 tells more\nfailed: 1 error in 1 model\n")
 
 
 def test_folders_are_searched(folder: Path) -> None:
@@ -391,9 +391,8 @@ def test_a_vector_that_did_not_run_is_in_every_report(folder: Path) -> None:
     names = ["a.sarif", "a.xml", "a.json", "a.md", "gitlab=b.json", "github=b.txt", "concise=c"]
     ended = call("check", "m.onnx", "--ignore", "QR301", *[word for name in names for word in ("-o", name)])
     assert ended.code == 1
-    assert ended.out.startswith(
-        "failed: 1 error in 1 model; 2 vectors: 2 failed\n\nerror QR505 not-replayed: 2 vectors were not replayed"
-    )
+    assert ended.out.startswith("error QR505 not-replayed: 2 vectors were not replayed")
+    assert ended.out.endswith("\nfailed: 1 error in 1 model; 2 vectors: 2 failed\n")
     (result,) = json.loads((folder / "a.sarif").read_text())["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("QR505", "error")
     cases = ElementTree.parse(folder / "a.xml").getroot().findall(".//testcase")
@@ -540,14 +539,14 @@ def test_reports_in_files(folder: Path) -> None:
     names = ["a.sarif", "a.xml", "a.json", "a.md", "gitlab=b.json", "github=b.txt", "concise=c"]
     ended = call("check", "bad.onnx", *[word for name in names for word in ("-o", name)])
     assert ended.code == 1
-    assert ended.out.startswith("failed: 1 error in 1 model\n\nerror QR301")
+    assert ended.out.startswith("error QR301")
     assert json.loads((folder / "a.sarif").read_text())["version"] == "2.1.0"
     assert ElementTree.parse(folder / "a.xml").getroot().tag == "testsuites"
     jsonschema.validate(json.loads((folder / "a.json").read_text()), SCHEMA)
     assert (folder / "a.md").read_text().startswith("### qrun check failed: 1 error in 1 model")
     assert isinstance(json.loads((folder / "b.json").read_text()), list)
     assert "\n::error title=qrun QR301 scale-shape,file=bad.onnx" in (folder / "b.txt").read_text()
-    assert (folder / "c").read_text().startswith("failed: 1 error in 1 model\nbad.onnx: /stem/conv: error QR301")
+    assert (folder / "c").read_text().startswith("bad.onnx: /stem/conv: error QR301")
 
 
 @pytest.mark.parametrize("target", ["report.html", "nowhere/a.sarif", "m.onnx", "json=m.onnx", "."])
@@ -559,13 +558,48 @@ def test_reports_that_cannot_be_written(folder: Path, target: str) -> None:
     assert call("check", "m.onnx", "-o", "a.json", "-o", "gitlab=a.json").code == 2
 
 
+def test_a_baseline_leaves_what_is_new(folder: Path) -> None:
+    """Findings that the saved check has too are in no report and do not count; those gone are counted."""
+    bad_scale(folder, "m.onnx")
+    saved = folder / "base.json"
+    saved.write_text(call("check", "m.onnx", "--json").out)
+    known = call("check", "m.onnx", "--baseline", saved, "-o", "a.xml", "-o", "a.sarif", "-o", "gitlab=b.json")
+    assert known.code == 0
+    assert "since the baseline: 1 known finding not shown, 0 gone\npassed: nothing found in 1 model\n" in known.out
+    assert ElementTree.parse(folder / "a.xml").getroot().get("failures") == "0"
+    assert (
+        json.loads((folder / "a.sarif").read_text())["runs"][0]["results"]
+        == json.loads((folder / "b.json").read_text())
+        == []
+    )
+    save(conv_model(y_scale=np.full(2, 0.5, np.float32)), folder / "m.onnx")
+    changed = call("check", "m.onnx", "--baseline", saved)
+    assert changed.code == 1
+    assert "y_scale has shape [2]" in changed.out
+    assert "w_scale" not in changed.out
+    assert "0 known findings not shown, 1 gone\nfailed: " in changed.out
+    assert "QR301" in codes("m.onnx", "--baseline", str(saved))
+    moved = save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / "moved.onnx")
+    assert call("check", moved, "--baseline", saved).code == 0, "one model is the same model, whatever its path"
+    assert call("check", "m.onnx", moved, "--baseline", saved).code == 1, "of several models the path counts"
+
+
+def test_baselines_and_statistics_that_do_not_fit(folder: Path) -> None:
+    bad_scale(folder)
+    (folder / "run.json").write_text('{"schema": "qrun/run/1.0"}')
+    (folder / "base.json").write_text(call("check", "bad.onnx", "--json").out)
+    says(call("check", "bad.onnx", "--baseline", "run.json"), 2, "qrun check PATH --json")
+    says(call("check", "bad.onnx", "--baseline", "base.json", "-o", "base.json"), 2, "it is the baseline of this call")
+    says(call("check", "bad.onnx", "--statistics", "--json"), 2, "--statistics prints a table for people")
+
+
 def test_github(folder: Path) -> None:
     bad_scale(folder)
     (folder / "s.md").write_text("before\n")
     ended = call("check", "bad.onnx", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(folder / "s.md")})
     assert ended.code == 1
-    assert ended.out.startswith("failed: 1 error in 1 model\n\nerror QR301")
-    assert "\n::error title=qrun QR301 scale-shape,file=bad.onnx,line=1," in ended.out
+    assert ended.out.startswith("error QR301")
+    assert "\nfailed: 1 error in 1 model\n::error title=qrun QR301 scale-shape,file=bad.onnx,line=1," in ended.out
     assert (folder / "s.md").read_text().startswith("before\n### qrun check failed: 1 error in 1 model")
     ended = call("check", "bad.onnx", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(folder / "no" / "s.md")})
     says(ended, 1, "job summary")

@@ -38,7 +38,8 @@ def test_the_hook_checks_the_files_it_is_given(folder: Path) -> None:
     assert call(*words, "good.onnx").code == 0
     ended = call(*words, "good.onnx", "bad.onnx")
     assert ended.code == 1
-    assert ended.out.startswith("failed: 1 error in 2 models\nbad.onnx: /stem/conv: error QR301")
+    assert ended.out.startswith("bad.onnx: /stem/conv: error QR301")
+    assert ended.out.endswith("\nfailed: 1 error in 2 models\n")
 
 
 def test_inputs_of_the_action_go_through_the_environment() -> None:

@@ -135,8 +135,8 @@ def test_decibels_are_for_two_models_only(folder: Path) -> None:
 def test_the_time_for_measuring_nodes_can_be_chosen() -> None:
     """Too short, it is the first thing said after the verdict and the models."""
     model = DIGITS / "qdq/model.onnx"
-    assert "Time ran out after 0 s" in call(*models(model, "--budget", "0")).out
-    assert "Time ran out" not in call(*models(model, "--budget", "1h")).out
+    assert "Stopped at once" in call(*models(model, "--budget", "0")).out
+    assert "Stopped after" not in call(*models(model, "--budget", "1h")).out
     times = {"none": math.inf, "10m": 600, "600s": 600, "600": 600, "1h": 3600, "1.5m": 90, "500ms": 0.5}
     assert {text: Seconds().convert(text, None, None) for text in times} == times
     for wrong in ("nan", "-1s", "soon", "s", "5us", "inf", ""):

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.cli import ROOT, call, process
+from helpers.cli import ESCAPE, ROOT, call, process, terminal
 
 import qrun
+from qrun.cli._base import COMMANDS
 
 
 def test_qrun_alone_prints_its_help(folder: Path) -> None:
@@ -72,3 +73,15 @@ def test_dir_lists_the_public_names() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert dir(qrun) == sorted(set(dir(qrun)))
+
+
+def test_help_breaks_lines_between_words_and_has_colour_on_a_terminal() -> None:
+    """Every word of a line of help is a word of its text: no hyphen ends a line, and nothing is wider than 80."""
+    for name in COMMANDS:
+        plain = call(name, "-h").out
+        shown = terminal(name, "-h", only="out")
+        assert ESCAPE.sub("", shown) == plain
+        assert "\x1b[36m--json\x1b[0m" in shown or name not in ("run", "check")
+        assert "\x1b[1mGeneral:\x1b[0m" in shown
+        assert not [line for line in plain.splitlines() if line.endswith("-") or len(line) > 80]
+        assert "\x1b" not in terminal(name, "-h", only="out", NO_COLOR="1") + plain

@@ -48,7 +48,7 @@ def own(names: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("call", "most", "without"),
     [
-        ("--help", 10, ("numpy", "onnx", "rich")),
+        ("--help", 18, ("numpy", "onnx", "rich")),
         ("explain QR003", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
         ("explain QR109", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
         ("explain QR301", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),  # it lists quantized operators

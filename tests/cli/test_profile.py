@@ -117,11 +117,12 @@ def test_nodes_tell_what_they_moved_and_what_ran_them() -> None:
 def test_columns_go_where_there_is_no_room() -> None:
     wide, narrow = (profiled(env={"COLUMNS": width}).out for width in ("250", "60"))
     assert all(c in wide for c in ("GMAC/s", "roof", "ran by", "moved", "output", "p90", "native "))
-    assert "moved" not in narrow
+    assert not [line for line in narrow.splitlines() if re.search("median.*moved", line)]
+    assert re.search(r"wider terminal or --json: .*\bmoved, output", " ".join(narrow.split()))
     assert "median" in narrow
     assert max(map(len, narrow.splitlines())) <= 60
     shown = profiled(env={"COLUMNS": "80"}).out
-    assert re.search(r"\d% (compute|memory)\n", shown)
+    assert re.search(r"\d % (compute|memory)\n", shown)
     assert "roof: share of" in shown
     assert "to prepare, 1 warm-up + 3 plain runs" in shown
     assert "live tensors" in wide
@@ -132,14 +133,15 @@ def test_the_shares_of_the_nodes_add_up(words: Sequence[str]) -> None:
     """Of the nodes shown, and of those that are not."""
     out = profiled(*words, "--format", "markdown").out
     part = re.split(r"^\*\*.*\*\*$", out, flags=re.M)[2]
-    head, _, *rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
-    shares = [*(row[head.index("share")] for row in rows), *re.findall(r"\(([\d.]+%)\)", part)]
-    assert sum(float(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=1), out
+    head, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in part.splitlines() if row[:1] == "|"]
+    shares = [row[head.index("share")] for row in rows]
+    assert sum(float(share.rstrip(" %")) for share in shares if share) == pytest.approx(100, abs=1), out
 
 
 def test_markdown_says_what_it_leaves_out() -> None:
     out = profiled("--top", "1", "--format", "markdown").out
-    assert re.search(r"^… \d+ more nodes, .* --top all, ", out, re.M)
+    assert re.search(r"^\| +\| \d+ more nodes \| ", out, re.M)
+    assert "\n\\--top all, " in out
     assert "**Slowest nodes**" in out
 
 
@@ -241,9 +243,9 @@ def test_against_onnxruntime() -> None:
     assert verdict in out
     assert out.index(verdict) < out.index("Whole model")
     assert re.search(r"^  qrun  .*\n  onnxruntime  ", out, re.MULTILINE)
-    assert re.search(r"^ +all: qrun .*, onnxruntime ", out, re.MULTILINE)
+    assert re.search(r"^ +all groups +[\d.]+ .s +[\d.]+ .s ", out, re.MULTILINE)
     assert "  ort: timed with onnxruntime's profiler" in out, "its nodes' times are not of plain runs"
-    assert re.search(r"^ +call overhead: qrun .*, onnxruntime ", out, re.MULTILINE)
+    assert re.search(r"^ +call overhead +[\d.u]+", out, re.MULTILINE)
 
 
 @needs_ort

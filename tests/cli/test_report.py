@@ -369,7 +369,7 @@ def test_two_results_of_one_model_stand_side_by_side(folder: Path) -> None:
     read = made()
     text = " ".join(" ".join(read.texts).split())
     assert (
-        "m.onnx (after.json) is faster than m.onnx (before.json): 1.00 ms against 2.00 ms a run, 50.0% of its time"
+        "m.onnx (after.json) is faster than m.onnx (before.json): 1.00 ms against 2.00 ms a run, 50.0 % of its time"
         in text
     )
     facts = {row[0]: row[1:] for row in read.table("fact")}

@@ -35,13 +35,13 @@ def test_terminal_fits(width: int, command: str) -> None:
     shown = ESCAPE.sub("", terminal(command, "deep.onnx", "-i", "x.npy", *more, width=width, only="out"))
     from rich.cells import cell_len
 
-    assert "╭" in shown
+    assert "─" * 40 in shown
     for line in shown.splitlines():
         assert cell_len(line) <= width, line
     rows = [line for line in shown.splitlines() if "Conv_quant" in line]
     assert rows
     assert all(("uint8 [1,3,8,8]" in row) == (command == "run" and width > 80) for row in rows)
-    names = [row.split("│")[2].strip() for row in rows]
+    names = [row.split()[1] for row in rows]
     assert len(set(names)) == len(names)
     if width == 80:
         assert "node in /features/" in shown
@@ -53,22 +53,22 @@ def test_terminal_fits(width: int, command: str) -> None:
 def test_columns_in_a_pipe(width: int, command: str) -> None:
     more = ["-n", "3"] if command == "profile" else ["-v", "--backend", "reference"]
     shown = call(command, "deep.onnx", "-i", "x.npy", *more, env={"COLUMNS": str(width)}).out
-    assert "╭" not in shown
+    assert "─" not in shown
     for line in shown.splitlines():
         assert len(line) <= max(width, 60), line
 
 
-def test_narrow_terminal_has_no_boxes() -> None:
+def test_names_on_a_narrow_terminal_stay_distinct() -> None:
     shown = terminal("profile", "deep.onnx", "-i", "x.npy", "-n", "3", width=40, only="out", NO_COLOR="1")
-    assert not re.search("[╭│─]|……", shown)
-    names = [line.split()[1] for line in shown.splitlines() if line.endswith("%") and line.split()[0].isdigit()]
+    assert "……" not in shown
+    names = [line.split()[1] for line in shown.splitlines() if re.match(r" +\d+  \S.*%$", line)]
     assert len(set(names)) == 10, shown
     assert all(re.fullmatch(r"…\d+/con.*…", name) for name in names)
 
 
-def test_dumb_terminal_has_no_boxes() -> None:
+def test_dumb_terminal_has_no_rules() -> None:
     shown = terminal("deep.onnx", "-i", "x.npy", TERM="dumb")
-    assert not re.search("[╭│─\x1b]", shown)
+    assert not re.search("[─\x1b]", shown)
     assert max(map(len, shown.splitlines())) <= 80
     assert "\r" not in terminal("profile", "deep.onnx", "-n", "150", only="err", TERM="dumb").replace("\n", "")
 
@@ -106,7 +106,7 @@ def test_pipe_is_whole() -> None:
     for words in (["-v"], []):
         shown = call("deep.onnx", "-i", "x.npy", *words).out
         assert "\x1b" not in shown
-        assert not re.search("[╭│─]", shown)
+        assert "─" not in shown
         rows = [line for line in shown.splitlines() if "Conv_quant" in line]
         assert all("…" not in line and "/features/features." in line for line in rows)
         assert len(rows) >= 3
@@ -202,7 +202,7 @@ def test_poor_encodings(folder: Path, encoding: str) -> None:
 def test_ascii_terminal() -> None:
     shown = terminal("deep.onnx", "-i", "x.npy", PYTHONIOENCODING="ascii")
     assert shown.isascii()
-    assert "+--" in shown
+    assert "-" * 40 in shown
 
 
 NAMES = {
@@ -292,7 +292,7 @@ def test_times_add_up(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None
     size = {"us": 1e-3, "ms": 1, "s": 1e3}
     times = [float(value) * size[unit] for value, unit in re.findall(r" (\d[\d.]*) (us|ms|s)(?:  |$)", table, re.M)]
     assert sum(times) == pytest.approx(float(head[1]) * size[head[2]], rel=0.02)
-    assert sum(map(float, re.findall(r"([\d.]+)%", table))) == pytest.approx(100, abs=0.5)
+    assert sum(map(float, re.findall(r"([\d.]+) %", table))) == pytest.approx(100, abs=0.5)
     assert ("more nodes" in table) == (not words)
     assert re.search(r"^ +call overhead +\d", table, re.M)
 
@@ -302,7 +302,7 @@ def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(steady(*given), on_ns=0)
 
     monkeypatch.setattr("qrun.running.profiling.brief", busy)
-    told = "note: the machine is busy, or its clock varies: the calling thread had no processor for 100.0% of the time"
+    told = "note: the machine is busy, or its clock varies: the calling thread had no processor for 100.0 % of the time"
     assert told in " ".join(call("deep.onnx", "-i", "x.npy").out.split())
     (note,) = call("deep.onnx", "-i", "x.npy", "--json").json["notes"]
     assert note.startswith(told.removeprefix("note: "))
@@ -363,7 +363,7 @@ def test_models_of_one_folder_are_told_by_what_differs(folder: Path) -> None:
         path = folder / "models of a zoo with a name of its own" / name / "model.onnx"
         path.parent.mkdir(parents=True)
         save(conv_model(), path)
-    shown = call("check", path.parent.parent, env={"COLUMNS": "80"}).out
+    shown = call("check", path.parent.parent, "-v", env={"COLUMNS": "80"}).out
     rows = [line.split()[0] for line in shown.splitlines() if line.split()[1:2] == ["1"]]
     assert len(rows) == len(names), shown
     assert "r_int4/model.onnx" in rows

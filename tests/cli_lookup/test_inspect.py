@@ -93,7 +93,7 @@ def test_macs_need_every_shape() -> None:
     assert known.symbols == ("N",)
     unknown = facts(CONV.replace("uint8[N,2,4,4] t, ", ""))
     assert unknown.macs is None
-    assert unknown.uncounted == "the shape of t is not stated"
+    assert unknown.uncounted == "no static shape for t"
     assert facts(CONV.replace("uint8[N,2,4,4] t, ", "uint8[N,2,H,4] t, ")).macs is None
 
 
@@ -177,7 +177,7 @@ def test_models_that_qrun_cannot_run(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "no, unknown domain" in text
     found = json.loads(run(capsys, save(tmp_path, STRANGE), "--json"))
     assert (found["runs"], found["obstacle"]) == (False, "2 operators missing: Decode, com.acme::Frobnicate")
-    assert "MMAC n/a (no cost is known for com.acme::Frobnicate)" in text, "what cannot run cannot be profiled"
+    assert "MMAC unknown (no cost is known for com.acme::Frobnicate)" in text, "what cannot run cannot be profiled"
 
 
 def test_a_node_that_cannot_be_planned_is_named() -> None:
@@ -207,7 +207,7 @@ def test_nodes_stand_above_their_tensors_where_it_is_narrow(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = run(capsys, model, "--nodes")
-    assert "  0  first         QLinearConv\n    x uint8 [N,1,4,4], s float32 scalar" in text
+    assert "  0  first         QLinearConv\n      x uint8 [N,1,4,4], s float32 scalar" in text
     assert "…" not in text
     assert all(len(line) <= 60 for line in text.splitlines())
 
@@ -243,7 +243,7 @@ def test_inference_that_fails_changes_nothing(capsys: pytest.CaptureFixture[str]
     turned = turned.replace(
         "y = com.microsoft.QLinearAdd(t, s, z, t, s, z, s, z)", "y = QLinearConv(t, s, z, w, ws, wz, s, z)"
     )
-    assert "MMAC n/a (the shape of t is not stated; qrun profile counts them)" in run(capsys, save(tmp_path, turned))
+    assert "MMAC unknown (no static shape for t; qrun profile counts them)" in run(capsys, save(tmp_path, turned))
 
 
 def test_a_crash_of_onnx_inference_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

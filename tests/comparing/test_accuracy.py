@@ -94,7 +94,7 @@ def test_a_range_eight_times_too_narrow_comes_first(kind: str, tensor: str) -> N
     assert first.reason == "clipped"
     assert first.spread.beyond > 0.01 * first.spread.count
     assert first.local.clipped > 10 * (first.local.rounding + first.local.weights)
-    assert f"{first.spread.beyond / first.spread.count:.2%}" in first.why
+    assert f"{first.spread.beyond / first.spread.count * 100:.2f} %" in first.why
 
 
 @pytest.mark.parametrize(("kind", "tensor"), SCALES)
@@ -239,7 +239,7 @@ def test_a_range_in_front_of_one_reader_belongs_to_that_reader() -> None:
     )
     (cost,) = found.costs
     assert (cost.node.label, cost.reason) == ("product", "clipped")
-    assert cost.why.startswith("s 0.003906 is too small: 0.02546 fits; its input: clips 59.38%")
+    assert cost.why.startswith("s 0.003906 is too small: 0.02546 fits; its input: clips 59.38 %")
     assert cost.local.input == pytest.approx(cost.local.noise.ratio)
     assert cost.local.weights == cost.local.rounding == cost.local.clipped == 0
 
@@ -420,7 +420,7 @@ def test_the_time_for_effects_is_bounded() -> None:
     assert len(fast.costs) == len(slow.costs)
     assert fast.suggestion is not None
     assert fast.suggestion.runs == 1
-    assert f"{fast.measured} of 26 quantized nodes were measured alone" in shown(fast, None, None)
+    assert f"{26 - fast.measured} of 26 nodes not measured alone" in shown(fast, None, None)
     assert "~" in shown(fast, None, None)
 
 
@@ -497,7 +497,7 @@ def test_the_report_says_what_matters() -> None:
 def test_all_rows_are_in_graph_order() -> None:
     text = shown(masked(), None, None)
     rows = text[text.index("Tensors, in graph order") :].splitlines()[2:]
-    places = [row.split()[0] for row in rows[: rows.index("")]]
+    places = [row.split()[0] for row in rows[: rows.index("")] if ":" not in row]
     assert len(places) == len(masked().tensors)
     assert [int(p) for p in places if p != "-"] == sorted(int(p) for p in places if p != "-")
 

@@ -360,7 +360,7 @@ def test_the_progress_line_tells_the_score_so_far() -> None:
     progress_callback(line)(Running(300, 1797, 1200.4, 1.2, None, ""))  # type: ignore[arg-type]
     assert line.what == "eval"
     progress_callback(line)(Running(300, 1797, 1200.4, 1.2, wilson(299, 300), "top1"))  # type: ignore[arg-type]
-    assert line.what == "top-1 99.7% (98.1 to 99.9), 1200 a second"
+    assert line.what == "top-1 99.7 % (98.1 to 99.9), 1200 a second"
     assert line.seen == (300, 1797, 1.2)
 
 

@@ -78,15 +78,15 @@ def test_every_format_goes_to_any_stream(format: str, encoding: str) -> None:
 
 def test_full() -> None:
     shown = text("full", everything())
-    assert shown.startswith(
-        "failed: 3 errors, 2 warnings, 1 note in 2 models; 3 vectors: 1 passed, 1 failed, 1 skipped\n"
-    )
     assert "error QR301 scale-shape: w_scale has shape [3]" in shown
     assert "  --> models/det.onnx  node 3 /stem/conv (QLinearConv-10)" in shown
     assert "   =  fix: export one value per output channel" in shown
     assert re.search(r"models/det.onnx +7 +3 +2 +1 of 3", shown)
     assert "test_data_set_2 skipped: no kernel for" in shown
-    assert shown.endswith("\n-v shows 1 note; qrun explain QR301 tells more\n")
+    assert shown.endswith(
+        "\n-v shows 1 note; qrun explain QR301 tells more\n"
+        "failed: 3 errors, 2 warnings, 1 note in 2 models; 3 vectors: 1 passed, 1 failed, 1 skipped\n"
+    )
     assert "QR304" not in shown
     assert "QR304" in text("full", everything(), notes=True)
 
@@ -94,9 +94,49 @@ def test_full() -> None:
 def test_concise_has_one_line_a_finding() -> None:
     lines = text("concise", everything(), notes=True).splitlines()
     assert len(lines) == 8
-    assert lines[0].startswith("failed: 3 errors")
-    assert lines[1].startswith("models/det.onnx: /stem/conv: error QR301 scale-shape: w_scale has shape")
-    assert lines[4].startswith("models/det.onnx: error QR101 not-a-model: ")
+    assert lines[-1].startswith("failed: 3 errors")
+    assert lines[0].startswith("models/det.onnx: /stem/conv: error QR301 scale-shape: w_scale has shape")
+    assert lines[1].startswith("models/det.onnx: error QR101 not-a-model: ")
+    assert [line.partition(" QR")[0].rpartition(" ")[2] for line in lines[:6]] == ["error"] * 3 + ["warning"] * 2 + [
+        "note"
+    ]
+
+
+def test_alike_findings_are_one_block_with_a_count() -> None:
+    """Alike: the same but for the numbers and for the names of the node and its tensor."""
+    alike = [
+        finding(
+            "warning",
+            message=f"w{n} reaches {n}.5 of 127",
+            node=f"conv{n}",
+            index=n,
+            tensor=f"w{n} (input 3, w)",
+            others=("other",) * n,
+        )
+        for n in range(6)
+    ]
+    apart = finding(
+        "warning", message="w9 reaches 1.5 of 127", node="conv9", tensor="w9 (input 3, w)", fix="another one"
+    )
+    made = report(*alike[:3], apart, finding(), *alike[3:])
+    shown = text("full", made)
+    assert shown.count("QR301 scale-shape") == 3
+    assert shown.index("error QR301") < shown.index("warning QR301")
+    assert "warning QR301 scale-shape (21 nodes in 1 model): w0 reaches 0.5 of 127\n" in shown
+    assert "  --> models/det.onnx conv0, conv1, conv2, conv3; … 17 more (-v lists them)\n" in shown
+    assert "   |  first    node 0 conv0 (QLinearConv-10)\n" in shown
+    every = text("full", made, notes=True)
+    assert "  --> models/det.onnx  node 2 conv2 (QLinearConv-10)  and other, other\n" in every
+    assert [every.count(f"  --> models/det.onnx  node {n} conv{n} (QLinearConv-10)") for n in range(6)] == [1] * 6
+
+
+def test_statistics_count_each_rule() -> None:
+    made = Asked(statistics=True)
+    rows = [line.split() for line in report_text("full", everything(), made).splitlines()]
+    assert rows[:2] == [["rule", "name", "level", "count", "models"], ["QR301", "scale-shape", "warning", "2", "1"]]
+    assert ["QR304", "bias-scale", "note", "1", "1"] in rows
+    assert "det.onnx" not in report_text("concise", everything(), made)
+    assert rows[-1][:3] == ["failed:", "3", "errors,"]
 
 
 def test_nothing_found() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from qrun.io.inputs import Feeds
-from qrun.report.grid import ASCII, Column, Grid, boxed_lines, plain_lines
+from qrun.report.grid import Column, Grid, grid_lines
 from qrun.report.json import document
 from qrun.report.markdown import escape, table
 from qrun.report.nodes import common_prefix
@@ -154,21 +154,21 @@ def test_grid_gives_way_in_order() -> None:
         Column("more", optional=1),
     ]
     grid = Grid(columns, [["1", "n" * 30, "3.14", "m" * 10], ["10", "short", "2.7", ""]])
-    lines = ["".join(text for text, _ in line) for line in plain_lines(grid)]
+    lines = ["".join(text for text, _ in line) for line in grid_lines(grid)]
     assert lines[1] == "   1  " + "n" * 30 + "   3.14  " + "m" * 10
     assert lines[2].rstrip() == "  10  short" + " " * 25 + "    2.7"
-    narrow = grid.fit(45, 2, "…")
+    narrow = grid.fit(45, "…")
     assert [c.header for c in narrow.columns] == ["#", "name", "value"], "leaving out comes before shortening"
     assert narrow.rows[0][1] == "n" * 30
-    narrow = grid.fit(30, 2, "…")
+    narrow = grid.fit(30, "…")
     assert narrow.rows[0][1] == "n" * 6 + "…" + "n" * 10
     assert [row[2] for row in narrow.rows] == ["3.14", "2.7"]
-    assert narrow.fits(30, 2)
-    assert not grid.fit(15, 2, "…").fits(15, 2), "below eight columns nothing is cut"
+    assert narrow.fits(30)
+    assert not grid.fit(15, "…").fits(15), "below eight columns nothing is cut"
     wrapping = Grid([Column("a", shrink=1), Column("b", wrap=True)], [["n" * 20, "one, two, three, four"]])
-    shown = wrapping.fit(38, 2, "…")
+    shown = wrapping.fit(38, "…")
     assert shown.rows == [["n" * 20, "one, two,\nthree, four"]], "wrapping comes before shortening"
-    assert ["".join(text for text, _ in line) for line in plain_lines(shown)] == [
+    assert ["".join(text for text, _ in line) for line in grid_lines(shown)] == [
         "  a" + " " * 21 + "b", "  " + "n" * 20 + "  one, two,", " " * 24 + "three, four",
     ]  # fmt: skip
     assert table(Grid(columns[:2], [["1", "a|b`c\\d\ne_f"], ["2", ""]])) == [
@@ -182,11 +182,11 @@ def test_columns_go_before_wrapped_cells_grow_tall() -> None:
         [Column("node"), Column("op", optional=1), Column("reason", wrap=True)],
         [["n" * 20, "o" * 20, reason], ["m", "p", "-"]],
     )
-    shown = grid.fit(56, 2, "…")
+    shown = grid.fit(56, "…")
     assert [column.header for column in shown.columns] == ["node", "reason"]
     assert shown.rows[0][1] == "values use 114 of 256 codes:\nstep 0.118"
-    assert len(grid.fit(62, 2, "…").columns) == 3, "three lines are comfortable"
-    only = grid.without(1).fit(30, 2, "…")
+    assert len(grid.fit(62, "…").columns) == 3, "three lines are comfortable"
+    only = grid.without(1).fit(30, "…")
     assert only.rows[0][1].count("\n") == 6, "nothing else can go"
 
 
@@ -199,26 +199,38 @@ def test_long_reasons_stand_below_their_rows() -> None:
         Column("reason", wrap=True, below=True),
     ]
     grid = Grid(columns, [["1", "n" * 20, "Conv", reason], ["2", "m", "Gemm", ""]], {(0, 3): "red", (0, 1): "green"})
-    assert grid.fit(74, 3, "…").rows[0][3].count("\n") == 1, "two lines are comfortable"
-    shown = grid.fit(60, 3, "…")
+    assert grid.fit(74, "…").rows[0][3].count("\n") == 1, "two lines are comfortable"
+    shown = grid.fit(60, "…")
     assert [column.header for column in shown.columns] == ["#", "node", "op"], "what stands below makes room"
-    assert shown.below == [["  reason"], ["  values use 114 of 256 codes: step 0.118, typical value", "  1.41"], []]
-    assert shown.styles == {(0, 1): "green"}
-    lines = ["".join(text for text, _ in line) for line in boxed_lines(shown)]
-    assert lines == [
-        "╭───┬───────────────────────────────────────────────┬──────╮",
-        "│ # │ node                                          │ op   │",
-        "│   reason                                                 │",
-        "├───┼───────────────────────────────────────────────┼──────┤",
-        "│ 1 │ nnnnnnnnnnnnnnnnnnnn                          │ Conv │",
-        "│   values use 114 of 256 codes: step 0.118, typical value │",
-        "│   1.41                                                   │",
-        "│ 2 │ m                                             │ Gemm │",
-        "╰───┴───────────────────────────────────────────────┴──────╯",
+    assert shown.below == [
+        ["    reason"],
+        ["    values use 114 of 256 codes: step 0.118, typical value", "    1.41"],
+        [],
     ]
-    assert next(iter(boxed_lines(shown, ASCII))) == [("+" + "-" * 58 + "+", "dim")]
-    plain = ["".join(text for text, _ in line) for line in plain_lines(grid.fit(60, 2, "…"))]
-    assert plain[-2:] == ["    1.41", f"  2  m{' ' * 21}Gemm"]
+    assert shown.styles == {(0, 1): "green"}
+    assert shown.left_out == (), "what stands below is not left out"
+    assert ["".join(text for text, _ in line) for line in grid_lines(shown, "─")] == [
+        "  #  node                  op",
+        "      reason",
+        "  " + "─" * 29,
+        "  1  nnnnnnnnnnnnnnnnnnnn  Conv",
+        "      values use 114 of 256 codes: step 0.118, typical value",
+        "      1.41",
+        f"  2  m{' ' * 21}Gemm",
+    ]
+
+
+def test_columns_left_out_are_named_once_below_the_table() -> None:
+    columns = [Column("node"), Column("p90", optional=2), Column("time", right=True), Column("roof", optional=1)]
+    for width, told in ((None, []), (40, []), (33, ["p90"]), (22, ["p90, roof"])):
+        stream = io.StringIO()
+        Screen(stream, terminal=True, width=width, color=False).grid(
+            Grid(columns, [["n" * 8, "p" * 8, "1 us", "r" * 8]])
+        )
+        head, rule, _, *more = stream.getvalue().splitlines()
+        assert " ".join("".join(more).split()) == "".join(f"wider terminal or --json: {left}" for left in told)
+        assert set(rule) == {" ", "─"}
+        assert "time" in head
 
 
 def test_legends_are_of_columns_that_are_shown() -> None:
@@ -355,14 +367,18 @@ def test_a_sheet_begins_with_its_verdict() -> None:
         screen = Screen(stream, terminal=False, width=None, color=not markdown)
         grid = Grid([Column("a")], [["1"]])
         sheet = Sheet(
-            [Block("Table", grid, lines=["x=[1]"], more="2 more")], "differ: much.", BAD, about=["a_b"], notes=["n"]
+            [Block("Table", grid, lines=["x=[1]"], more="2 more   --all")],
+            "differ: much.",
+            BAD,
+            about=["a_b"],
+            notes=["n"],
         )
         print_sheet(Out(screen, screen, quiet), sheet, markdown)
         return stream.getvalue()
 
     assert drawn(quiet=True) == "\x1b[1;31mdiffer:\x1b[0m much.\n"
     plain = re.sub(r"\x1b\[[\d;]*m", "", drawn())
-    assert plain == "differ: much.\n\na_b\n\nTable\n  a\n  1\n  x=[1]\n  … 2 more\n\nnote: n\n"
+    assert plain == "differ: much.\n\na_b\n\nTable\n  a\n  1\n  x=[1]\n  … 2 more   --all\n\nnote: n\n"
     assert drawn(markdown=True).splitlines()[:5] == ["### qrun compare: differ: much.", "", "a\\_b", "", "**Table**"]
 
 
@@ -384,7 +400,9 @@ def test_a_thread_without_a_processor_is_told() -> None:
     """All runs are equally slow: their spread shows nothing."""
     profile = replace(measured([53] * 20), on_ns=20 * 2_000_000)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert "the machine is busy, or its clock varies: the calling thread had no processor for 96.2% of the time" in note
+    assert (
+        "the machine is busy, or its clock varies: the calling thread had no processor for 96.2 % of the time" in note
+    )
     assert not notes(ProfileReport(replace(profile, on_ns=20 * 52_000_000), Feeds(), 0, "reference", "exact"))
 
 

@@ -280,7 +280,7 @@ def masked(value: float, values: Array = NEAR) -> Array:
 def test_scores_beside_a_mask_share_a_code() -> None:
     (told,) = crowded(quantizer(40), {"x": masked(-10000)})
     assert (told.node, told.level) == ("rounding", "warning")
-    assert "75% of q share one code" in told.message
+    assert "75 % of q share one code" in told.message
     assert "300 of 400 elements, from " in told.got
     assert "have code 250; others reach -1e+04; the scale is 40" in told.got
 

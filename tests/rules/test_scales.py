@@ -69,7 +69,7 @@ def test_another_scale_is_reported(ratio: float, op_type: str) -> None:
 def test_one_channel_of_a_bias_scale() -> None:
     (f,) = biases(dense([1, 1, 1.25, 1]))
     assert f.message == "bias scale 0.00025, expected 0.0002 (bs[2])"
-    assert f.got == "0.00025 at bs[2]; 1 of 4 channels, 25% off"
+    assert f.got == "0.00025 at bs[2]; 1 of 4 channels, 25 % off"
 
 
 def test_zero_point() -> None:

@@ -169,7 +169,7 @@ def _of_all(group: Sequence[Finding]) -> Finding:
     if not others:
         return first
     more = f"and {len(others)} more node{'s' if len(others) > 1 else ''} like it: {join_names(others)}"
-    return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}")
+    return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}", others=tuple(others))
 
 
 __all__ = ["LEVELS", "RULES", "Finding", "Level", "Rule", "at", "check", "once", "order", "rule", "rule_count"]

@@ -39,6 +39,7 @@ class Finding(InNotebook):
     node:     the node's label; index: its place, or None; op: operator with domain and version.
     tensor:   the tensor's name and which input or output it is.
     cause:    a key: findings with the same cause are merged into the first one; "" for a finding on its own.
+    others:   the labels of other nodes with the same defect, which the message counts.
     """
 
     KEYS = keys("rule name level message node index op tensor expected got why fix")
@@ -56,6 +57,7 @@ class Finding(InNotebook):
     name: str = ""
     level: Level = "error"
     cause: str = ""
+    others: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = f"{self.numbered}: " if self.node else ""

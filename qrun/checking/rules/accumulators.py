@@ -403,8 +403,8 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     if unsafe:
         (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
         met = describe_saturation(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
-        more = len({id(one.node) for _, one in unsafe}) - 1
-        others = f", and {several(more, 'more node')} like it" if more else ""
+        nodes = {id(one.node): one.where["node"] for _, one in unsafe if one.node is not w.node}
+        others = f", and {several(len(nodes), 'more node')} like it" if nodes else ""
         # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested.
         scales = model.constants.get(w.node.inputs[4]) if w.node.op_type == "QLinearConv" else None
         yield Finding(
@@ -414,6 +414,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
             got=f"{pair} {where}{others}{met}",
             why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
             fix=_IN_7_BITS if scales is not None and scales.size > 1 else "",
+            others=tuple(nodes.values()),
         )
 
 

@@ -11,6 +11,7 @@ from qrun.checking.rules._observed import param_input, tensors
 from qrun.checking.rules._onescale import OneScaled, bounds, distinct, joining_concat, one_scaled
 from qrun.checking.rules._rule import RULES, Finding, at, rule
 from qrun.declare.frozen import frozen
+from qrun.errors import percent
 from qrun.ir import Array, Model, Node
 from qrun.ops import op_names
 
@@ -317,7 +318,7 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]
         inside, farthest = crowd
         low, high, far = ((value - zero) * scale for value in (inside.min(), inside.max(), farthest))
         yield Finding(
-            f"{inside.size / codes.size:.0%} of {name} share one code, as outliers take the range",
+            f"{percent(inside.size / codes.size, 0)} of {name} share one code, as outliers take the range",
             **at(node),
             tensor=param_input(node, "y" if node.op_type.startswith("Q") else "C")[1],
             expected="a scale that tells most values apart",

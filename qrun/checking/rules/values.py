@@ -11,6 +11,7 @@ import numpy as np
 from qrun.checking.rules._observed import observations, observations_at_good_scales, param_input
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
+from qrun.errors import percent
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import ONNX_NAMES, describe, type_name
 from qrun.ops import quantizers
@@ -97,12 +98,12 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
         s = replace(s, count=s.count - infinite.get(s.node.index, 0))
         if s.count < 2 or s.count <= SHARE * s.total or _may_fold(model, s.node):
             continue
-        percent = f"{100 * s.count / s.total:.1f}%"
+        told = percent(s.count / s.total)
         yield Finding(
-            f"{percent} of {param_input(s.node, s.param)[0]} saturates ({s.share})",
+            f"{told} of {param_input(s.node, s.param)[0]} saturates ({s.share})",
             **s.where,
-            expected=f"at most {SHARE:.0%} outside the range{_range(model, s.node)}",
-            got=f"{percent}, {s.share}",
+            expected=f"at most {percent(SHARE, 0)} outside the range{_range(model, s.node)}",
+            got=f"{told}, {s.share}",
             why=f"{s.node.op}-{s.node.version} saturates: values outside become the smallest or largest code.",
         )
 

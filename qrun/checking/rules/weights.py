@@ -275,7 +275,7 @@ def _judge_scale(node: Node, x: QuantizedOperand, w: QuantizedOperand, b: Quanti
         f"bias scale {given}, expected {product} ({name}{place})",
         **where,
         expected=f"{product} = x_scale {x_scale[0]:.6g} * w_scale{w_place} {w_scale[worst if w_place else 0]:.6g}",
-        got=f"{given} at {name}{place}; {count}{100 * off[worst]:.3g}% off",
+        got=f"{given} at {name}{place}; {count}{100 * off[worst]:.3g} % off",
         why=f"legal ONNX, but {effect}",
     )
 

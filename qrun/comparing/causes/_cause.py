@@ -15,7 +15,7 @@ from qrun.comparing.differences import TensorPair, same
 from qrun.comparing.sides import Results, Unit, Values
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen, keys
-from qrun.errors import QrunError
+from qrun.errors import QrunError, percent
 from qrun.ir import Array, Model, Node
 from qrun.ops import Arith, Context, OpDef, find
 from qrun.ops._quantize import limits
@@ -219,8 +219,8 @@ def in_known_order(s: Suspect) -> bool:
 
 
 def part(share: float) -> str:
-    """Format a share of a bound in percent: ``at most 12.3%`` or ``less than 0.1%``."""
-    return f"at most {share:.1%}" if share >= 0.001 or not share else "less than 0.1%"
+    """Format a share of a bound in percent: ``at most 12.3 %`` or ``less than 0.1 %``."""
+    return f"at most {percent(share)}" if share >= 0.001 or not share else f"less than {percent(0.001)}"
 
 
 def broadcast(parameter: Array, like: Array, axis: Any) -> Array:

@@ -19,7 +19,7 @@ from qrun.comparing.ranking.constants import Constants, Stored, UnlikeConstant, 
 from qrun.comparing.ranking.groups import NO_PATHS, Operation, RoundingGroup, operate, simulate
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
-from qrun.errors import QrunError
+from qrun.errors import QrunError, percent
 from qrun.ir import Array, Node
 from qrun.ir.types import integer_range, type_name
 
@@ -119,7 +119,7 @@ def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: flo
         low, high = integer_range(codes.dtype)
         ends = stored.to_constant_form(np.isin(codes.astype(np.int64), (low, low + 1, high)))
         if ends is not None and (near | (ends.reshape(-1) != 0)).mean() >= _ROUNDED:
-            text = f"{what} clip: {1 - near.mean():.1%} end at the ends of {type_name(codes.dtype)}, {stored.names[1]} is too small"
+            text = f"{what} clip: {percent(1 - near.mean())} end at the ends of {type_name(codes.dtype)}, {stored.names[1]} is too small"
             return Verdict(constant, own, Fault("clipped-constant", text))
     verb = "are" if what == "weights" else "is"
     which = "those" if what == "weights" else "that"

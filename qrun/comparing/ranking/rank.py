@@ -17,6 +17,7 @@ from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, GAIN, Fit, Local, Spread, Watch, fit_parameters
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, replace
+from qrun.errors import percent
 from qrun.ir import Array, Node
 from qrun.ir.compound import is_compound
 from qrun.running.profiling import Progress
@@ -427,7 +428,7 @@ def _clipping_text(spread: Spread) -> str:
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
-    return f"clips {spread.beyond / spread.count:.2%}: values reach {value:.4g}, range ends at {end:.4g}"
+    return f"clips {percent(spread.beyond / spread.count, 2)}: values reach {value:.4g}, range ends at {end:.4g}"
 
 
 def _rounding(spread: Spread) -> tuple[str, str]:
@@ -443,11 +444,11 @@ def _rounding(spread: Spread) -> tuple[str, str]:
         and (few := spread.codes(spread.near)) * _FEW <= min(used, known.codes)
     ):
         where = f"{few} of {known.codes} codes; others reach {far:.4g}"
-        return "far-values", f"{spread.nearby:.1%} of the values in {where}"
+        return "far-values", f"{percent(spread.nearby)} of the values in {where}"
     steps = f"step {known.step:.3g}, typical value {spread.typical:.3g}"
     if used * _WIDE <= known.codes:
         return "range-unused", f"values use {used} of {known.codes} codes: {steps}"
     few = spread.codes(spread.bulk)
     if few * _FEW <= used:
-        return "outliers", f"{BULK:.1%} of the values in {few} of {known.codes} codes; outliers reach {far:.4g}"
+        return "outliers", f"{percent(BULK)} of the values in {few} of {known.codes} codes; outliers reach {far:.4g}"
     return "rounding", f"rounding to {used} codes: {steps}"

@@ -30,7 +30,7 @@ from qrun.report.html.markup import Markup, facts, html_page, join, table, tag
 from qrun.report.json import document
 from qrun.report.screen import GOOD, Out, render
 from qrun.report.sheet import markdown_lines, print_sheet
-from qrun.report.text import safe
+from qrun.report.text import percent, safe
 
 LEVELS = {
     "wrong": "error",
@@ -121,7 +121,7 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
             "div",
             tag(
                 "b",
-                f"{100 * each.counts['exact'] / max(len(each.cases), 1):.1f}%",
+                percent(each.counts["exact"] / max(len(each.cases), 1)),
                 class_="good" if sheet.style == GOOD else None,
             ),
             tag("span", f"exact: {each.title}"),

@@ -16,12 +16,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Asked:
     """The options of a call that a format needs.
 
-    argv:  the command line; notes: include findings of level note; quiet: formats for people print only findings.
+    argv:  the command line; notes: include findings of level note. Only formats for people look at the others: quiet:
+    print only findings; statistics: print how often each rule was found.
     """
 
     argv: Sequence[str] = ()
     notes: bool = False
     quiet: bool = False
+    statistics: bool = False
 
 
 @frozen

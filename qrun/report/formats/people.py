@@ -1,49 +1,63 @@
-"""``qrun check`` for people: the verdict, blocks or lines, a table of the models, and the next command."""
+"""``qrun check`` for people: blocks or lines, the worst first, a table of the models, the next command, the summary."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qrun.checking.check import Checked, Report
+from qrun.checking.rules import LEVELS, Finding
+from qrun.declare import grouped
+from qrun.declare.frozen import frozen
 from qrun.report.check import outcome, summary, unexplained_vectors, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
-from qrun.report.message import print_finding
+from qrun.report.message import print_blocks
 from qrun.report.nodes import fold_prefix
-from qrun.report.screen import BAD, GOOD, STYLES, Screen
+from qrun.report.screen import BAD, GOOD, NAME, NEXT, STYLES, Piece, Screen
 from qrun.report.text import duration, plural
 
 TABLE = 100
-"""The most models in the table; with more, only those with findings or with skipped or failed vectors are shown."""
+"""The most models in the table without -v."""
 
 
 @check_format("full", suffix=".txt")
 def full(screen: Screen, report: Report, asked: Asked) -> None:
-    """The verdict, every finding as a block, a table of the models, and the next command."""
-    shown = visible(report, asked.notes)
+    """Findings as blocks, alike ones in one block, a table of the models, the next command, and the summary."""
+    if asked.statistics:
+        _statistics(screen, report)
+    else:
+        shown = [(model.name, finding) for model, finding in _sorted(visible(report, asked.notes))]
+        print_blocks(screen, shown, every=asked.notes)
     if not asked.quiet:
-        _verdict(screen, report)
-        _integers(screen, report)
-    for number, (model, finding) in enumerate(shown):
-        if number or not asked.quiet:
-            screen.line()
-        print_finding(screen, finding, model.name)
-    if not asked.quiet:
-        _table(screen, report)
-        _next(screen, report, asked.notes, apart=True)
+        _below(screen, report, asked)
+
+
+def _below(screen: Screen, report: Report, asked: Asked) -> None:
+    if report.findings and (asked.statistics or visible(report, asked.notes)):
+        screen.line()
+    if not asked.statistics:
+        _table(screen, report, asked.notes)
+    _integers(screen, report)
+    _next(screen, report, asked.notes)
+    _verdict(screen, report)
 
 
 @check_format("concise")
 def concise(screen: Screen, report: Report, asked: Asked) -> None:
-    """The verdict, then ``path: node: LEVEL CODE name: message``, one line per finding whatever the width."""
+    """``path: node: LEVEL CODE name: message``, one line per finding whatever the width, then the summary."""
+    if asked.statistics:
+        _statistics(screen, report)
+    for model, finding in [] if asked.statistics else _sorted(visible(report, asked.notes)):
+        node: list[Piece] = [(finding.node, NAME), ": "] if finding.node else []
+        title = (f"{finding.rule} {finding.name}: ", "bold")
+        screen.line(f"{model.name}: ", *node, (finding.level, STYLES[finding.level]), " ", title, finding.message)
     if not asked.quiet:
+        _next(screen, report, asked.notes)
         _verdict(screen, report)
-    for model, finding in visible(report, asked.notes):
-        place = f"{finding.node}: " if finding.node else ""
-        title = f"{finding.rule} {finding.name}: "
-        screen.line(
-            f"{model.name}: {place}", (finding.level, STYLES[finding.level]), " ", (title, "bold"), finding.message
-        )
-    if not asked.quiet:
-        _next(screen, report, asked.notes, apart=False)
+
+
+def _sorted(found: Sequence[tuple[Checked, Finding]]) -> list[tuple[Checked, Finding]]:
+    return sorted(found, key=lambda place: LEVELS.index(place[1].level))
 
 
 def _verdict(screen: Screen, report: Report) -> None:
@@ -57,26 +71,29 @@ def _integers(screen: Screen, report: Report) -> None:
         screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
 
 
-def _next(screen: Screen, report: Report, notes: bool, *, apart: bool) -> None:
-    """Prints what was not shown, and the command that explains the first finding. apart: after an empty line."""
-    hidden = len(report.findings) - len(visible(report, notes))
-    codes = list(dict.fromkeys(f.rule for _, f in visible(report, notes)))
+def _next(screen: Screen, report: Report, notes: bool) -> None:
+    """Prints what was not shown, and the command that explains the first finding."""
+    shown = _sorted(visible(report, notes))
+    hidden = len(report.findings) - len(shown)
     parts = [f"-v shows {plural(hidden, 'note')}"] if hidden else []
-    parts += [f"qrun explain {codes[0]} tells more"] if codes else []
-    if parts and apart:
-        screen.line()
+    parts += [f"qrun explain {shown[0][1].rule} tells more"] if shown else []
     if parts:
-        screen.wrapped("", "  ", "; ".join(parts))
+        screen.wrapped("", "  ", ("; ".join(parts), NEXT))
+    if report.since is not None:
+        screen.line(
+            f"since the baseline: {plural(report.since.known, 'known finding')} not shown, {report.since.gone} gone"
+        )
 
 
-def _table(screen: Screen, report: Report) -> None:
-    """Prints one row per model if there are several, and the reasons why vectors were skipped."""
-    shown = [m for m in report.models if m.findings or any(v.status != "passed" for v in m.vectors)]
-    if len(report.models) <= TABLE:
-        shown = list(report.models)
+def _table(screen: Screen, report: Report, every: bool) -> None:
+    """Prints one row per model if there are several, without -v only models with findings or with vectors that did not
+    pass; and the reasons why vectors were skipped."""
+    shown = [m for m in report.models if every or m.findings or any(v.status != "passed" for v in m.vectors)]
     if len(report.models) > 1 and shown:
+        screen.grid(fold_prefix(screen, Grid.of(_MODELS, shown if every else shown[:TABLE]), 0))
+        if shown[TABLE:] and not every:
+            screen.line(f"  {screen.ellipsis} {plural(len(shown) - TABLE, 'more model')}   -v")
         screen.line()
-        screen.grid(fold_prefix(screen, Grid.of(_MODELS, shown), 0))
     reasons = unexplained_vectors(report)
     for model, vector in reasons[:TABLE]:
         screen.wrapped(f"{model.name}: {vector.name} skipped: ", "  ", vector.reason)
@@ -95,4 +112,35 @@ _MODELS = [
     Column("warnings", right=True, cell=lambda m: str(sum(f.level == "warning" for f in m.findings))),
     Column("vectors", right=True, cell=_vectors),
     Column("time", right=True, cell=lambda m: duration(m.duration_ns)),
+]
+
+
+@frozen
+class _Count:
+    """How often a rule was found. models: the number of models with it."""
+
+    rule: str
+    name: str
+    level: str
+    count: int
+    models: int
+
+
+def _statistics(screen: Screen, report: Report) -> None:
+    """Prints one row per rule that was found, the most frequent first; notes too."""
+    found = grouped(((f.rule, f.name, f.level), m.name) for m, f in report.findings)
+    counts = [_Count(*key, len(models), len(set(models))) for key, models in found.items()]
+    counts.sort(key=lambda row: (-row.count, LEVELS.index(row.level), row.rule))
+    grid = Grid.of(_COUNTS, counts)
+    grid.styles.update({(at, 2): STYLES[row.level] for at, row in enumerate(counts)})
+    if counts:
+        screen.grid(grid)
+
+
+_COUNTS = [
+    Column("rule", style=NAME, cell=lambda row: row.rule),
+    Column("name", shrink=1, cell=lambda row: row.name),
+    Column("level", cell=lambda row: row.level),
+    Column("count", right=True, cell=lambda row: str(row.count)),
+    Column("models", right=True, cell=lambda row: str(row.models)),
 ]
