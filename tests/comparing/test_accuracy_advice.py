@@ -264,7 +264,7 @@ def test_two_baselines_are_both_named() -> None:
     found = compared(digits("float"), digits("qdq"))
     assert found.sqnr == pytest.approx(found.outputs[0].noise.sqnr)
     assert "the model itself" not in text(found)
-    assert "instead of 35.8 dB (the model itself: 34.9 dB), measured" in text(replace(found, real=34.9))
+    assert "instead of 35.8 dB (the model itself: 34.9 dB), measured" in text(replace(found, sqnr=34.9))
 
 
 def test_readers_that_would_round_again() -> None:
