@@ -479,6 +479,16 @@ def test_an_emulated_cpu_is_a_side_of_its_own(option: str, value: str) -> None:
     says(call("compare", *digits("qdq"), "--emulate", "avx2", option, value), 2, f"leave out {option}")
 
 
+def test_the_finding_names_the_command_that_shows_it() -> None:
+    """It can be pasted: the model's file stands in it."""
+    (finding,) = json.loads(call("run", *digits("qoperator"), "--json").out)["findings"]
+    assert finding["message"].endswith("int16 holds 32767 (4 nodes)")
+    command = finding["why"].partition("See it: qrun ")[2]
+    assert command == f"compare {digits('qoperator')[0]} -i x.npy --emulate avx2"
+    x = digits("qoperator")[2]
+    assert call(*[x if word == "x.npy" else word for word in command.split()]).code == 1
+
+
 def test_a_run_with_inputs_counts_sums_that_leave_int16() -> None:
     counted = "sums leave int16: Conv_c1.raw"
     assert counted in " ".join(call("run", *digits("qdq"), "-v").out.split())
