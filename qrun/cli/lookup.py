@@ -88,10 +88,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 @define(
     "explain",
-    examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain inputs"],
-    notes="Topics: inputs, exit-codes, config, environment, completion, json, numerics, causes, conform, roof. Without TOPIC: everything that can be explained.",
+    examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain sqnr"],
+    notes="Topics: inputs, exit-codes, config, environment, completion, json, numerics, causes, conform, roof, glossary. Without TOPIC: everything that can be explained.",
 )
-@argument("topic", about="A code, a rule, a cause, an operator or a topic.", required=False, shell_complete=_complete)
+@argument("topic", about="A code, a rule, a cause, an operator, a topic or a word of the glossary.", required=False, shell_complete=_complete)
 @format_options("text", "json")
 @general_options()
 def explain(out: Out, topic: str | None, format: str) -> None:

@@ -180,7 +180,7 @@ def dict_vectorizer(
     [1,n] of the values' type, as onnxruntime shapes it.
 
     0, or an empty text, where X has no such key; keys that the vocabulary lacks are left out.
-    Exactly one vocabulary is given, of the keys' type; else raises OperatorError.
+    Exactly one vocabulary is given, of the keys' type. Raises OperatorError otherwise.
     """
     keys, values = _map(X)
     names = "int64_vocabulary", "string_vocabulary"

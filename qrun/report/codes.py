@@ -185,6 +185,8 @@ then says so. The cause is unknown if no hypothesis reproduces the other side's 
 the other side's bits as soon as it reads the other side's values: the cause is then at an earlier node.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",
+    "glossary": """\
+Words that qrun's screens use. qrun explain WORD prints one of them.""",
     "conform": """\
 qrun conform gives a runtime the cases of a frozen suite, and judges every answer:
 

@@ -250,7 +250,8 @@ def _is_small(scope: Scope, before: Sequence[StoredParameters], results: Sequenc
     "QR610",
     "warning",
     spec=_SPEC,
-    fix='keep both in float: options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")',
+    fix='in the session options, add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1") keeps both '
+    "in float",
     applies=("MatMul", "Gemm"),
 )
 def rounded_activations(model: Model) -> Iterator[Finding]:
