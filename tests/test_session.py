@@ -325,8 +325,8 @@ def test_observed_keeps_the_program_and_gives_what_run_gives() -> None:
         (lambda s, f: qrun.Session(s.model, cache=1), "QR005", "cache is not usable"),
         (lambda s, f: qrun.Session(s.model, cache=""), "QR005", "cache is not usable"),
         (lambda s, f: qrun.Session(s.model, cache=None), "QR005", "cache is not usable"),
-        (lambda s, f: qrun.load(1), "QR005", "this is no model"),
-        (lambda s, f: qrun.check(1), "QR005", "this is no model"),
+        (lambda s, f: qrun.load(1), "QR005", "not a model"),
+        (lambda s, f: qrun.check(1), "QR005", "not a model"),
     ],
 )
 def test_calls_of_the_wrong_type_are_told(call, code: str, words: str) -> None:

@@ -37,7 +37,7 @@ COMMANDS = {
     "conform": ("qrun.cli.conform:command", "Judge a runtime by the conformance suite of the operators."),
     "inspect": ("qrun.cli.lookup:inspect", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
-    "cache": ("qrun.cli.lookup:cache", "Show, or clear, what is kept on disk of kernels and models."),
+    "cache": ("qrun.cli.lookup:cache", "Show or clear the cache."),
     "ops": ("qrun.cli.lookup:ops", "List supported operators, versions and types."),
     "explain": ("qrun.cli.lookup:explain", "Explain a rule, an operator or a topic, offline."),
 }
@@ -148,7 +148,7 @@ class Command(click.Command):
         if rest and not ctx.resilient_parsing:
             models = any(os.path.isdir(word) or word.endswith(".onnx") for word in rest)
             hint = f" Did you mean {_as_inputs(ctx.params['inputs'], rest)}?" if "inputs" in ctx.params else ""
-            hint = f" Did you mean a call of its own, {ctx.command_path} {rest[0]}?" if models else hint
+            hint = f" Did you mean a separate call, {ctx.command_path} {rest[0]}?" if models else hint
             ctx.fail(f"Got unexpected extra argument{'s' if len(rest) > 1 else ''} ({' '.join(rest)}).{hint}")
         return rest
 

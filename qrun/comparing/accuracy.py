@@ -559,9 +559,7 @@ def _hint(b: Reals, group: RoundingGroup) -> str:
             one, other = (_number(b.constant(name)) for name in (read, written))
             if one is not None and other is not None and one != other:
                 return f"it reads {node.inputs[0]} with {what} {one:.4g}, which was made with {other:.4g}"
-    return (
-        "look at its scales and zero points" if group.whole else "what it reads has no counterpart in the first model"
-    )
+    return "look at its scales and zero points" if group.whole else "its inputs have no counterpart in the first model"
 
 
 def _number(array: Array | None) -> float | None:

@@ -176,8 +176,9 @@ class Noise:
              -inf if the signal is 0 or `outliers` is not, nan if there are no elements.
     cosine:  cosine of the angle between both as vectors; 1 if both are 0, 0 if one is.
     largest: the largest absolute error.
-    count:   number of elements; outliers: elements that are NaN or infinite on one side only, or infinite with different
-             signs. The sums leave out every element that is NaN or infinite on some side.
+    count:   number of elements.
+    outliers: elements that are NaN or infinite on one side only, or infinite with different signs. The sums leave out
+             every element that is NaN or infinite on some side.
     ratio:   noise to signal ratio: sum((got - want)^2) / sum(want^2).
     """
 

@@ -2,7 +2,7 @@
 
 `frozen` makes immutable records; a `Registry` finds the declarations in a package's modules, and imports only the
 modules requested; `Later` defers the import of a module that most processes do not need; a class derived from
-`InNotebook` looks in a notebook, and when printed, as it does in the terminal; `grouped` collects the values of each key.
+`InNotebook` looks in a notebook, and printed, as it does in the terminal; `grouped` collects the values of each key.
 
 May be imported by everything. Knows nothing of qrun.
 """

@@ -47,7 +47,7 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
     else:
         folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
         raise _bad(
-            f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
+            f"cannot write {path.suffix} files" if path.suffix else f"-o {target} has no suffix",
             target,
             folder or "out.npz, out.npy (one output), DIR/ or -",
         )
@@ -123,7 +123,7 @@ def check_keys(names: Iterable[str]) -> None:
             elif name.endswith(".npy") and name.removesuffix(".npy") in known:
                 got = f"numpy would read {name.removesuffix('.npy')!r} in its place"
         except UnicodeEncodeError:
-            got = "it is no UTF-8 text"
+            got = "it is not UTF-8 text"
         if got:
             facts = [("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)]
             fixes = ["-o DIR/ writes numbered files that hold any name"]

@@ -81,7 +81,7 @@ def _bad_shape(model: Model, spec: str, expected: str, got: str, fix: str) -> Ca
 
 
 def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
-    what = f"--shape {spec} has no size that a tensor can have"
+    what = f"--shape {spec}: not a valid size"
     facts = [("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")]
     return CallError("QR005", what, where=[model.label], facts=facts, fixes=[like])
 

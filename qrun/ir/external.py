@@ -126,7 +126,7 @@ class External:
     def _file(self, location: str, tensor: str) -> _File:
         if location not in self.files:
             if self.folder is None:
-                reason = "the model did not come from a file, so there is no folder to look in"
+                reason = "the model did not come from a file, so its folder is unknown"
                 raise _external(tensor, location, reason)
             self.files[location] = _File(self._inside(location, tensor))
         return self.files[location]

@@ -106,7 +106,7 @@ def verdict(found: Accuracy) -> str:
         return f"equal: all outputs within {within}{flips}."
     codes = next((o for o in off if o.codes), None)
     if codes is not None:
-        return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
+        return f"differ: {codes.name} holds codes in one model only, and no node gives their scale{flips}."
     low = worst_output(off or found.outputs)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     part = min(low.parts, key=lambda one: one.noise.sqnr, default=None)
@@ -264,7 +264,7 @@ def notes(found: Accuracy) -> list[str]:
             where = f"node {strays[0].index}: {strays[0].why}"
             made.append(f"{count} of the {side} model without a counterpart: {names} ({where}).")
     if any(not node.name for cost in found.costs for node in cost.floats):
-        made.append("some nodes of the first model have no name; quantizers need one to leave a node out.")
+        made.append("some nodes of the first model have no name; quantizers can only exclude named nodes.")
     return made
 
 

@@ -30,7 +30,15 @@ def page(topic: str | None, verbose: bool = False) -> Page:
     if topic is None:
         return Page(_print_topics, {"topics": list(TOPICS), "codes": _code_fields("QR")})
     word = topic.strip()
-    found = _topic(word) or _term(word) or _cause(word) or _code(word) or _rule(word, verbose) or _group(word) or _operator(word)
+    found = (
+        _topic(word)
+        or _term(word)
+        or _cause(word)
+        or _code(word)
+        or _rule(word, verbose)
+        or _group(word)
+        or _operator(word)
+    )
     if found is None:
         raise _unknown(word)
     return found

@@ -327,7 +327,7 @@ def test_memory_limit() -> None:
 
 
 def test_without_onnxruntime(folder: Path) -> None:
-    """--against ort says what to install; onnx.reference needs nothing more."""
+    """--against ort says what to install; onnx.reference works without them."""
     (folder / "onnxruntime.py").write_text("raise ImportError('not here')\n")
     env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     ended = process("compare", "tie.onnx", "-i", "x.npy", env=env)

@@ -21,8 +21,8 @@ from qrun.errors import NAMES, QrunError
 from qrun.ir.schema import ML, STANDARD
 from qrun.ops import REGISTRY, RUNNER, operators
 from qrun.report.codes import CODES, GROUPS, TOPICS
-from qrun.report.glossary import GLOSSARY
 from qrun.report.explain import names
+from qrun.report.glossary import GLOSSARY
 from qrun.report.ops import compact, ranges, supported_operators
 
 TOTAL = len(operators())
@@ -146,7 +146,9 @@ def test_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<ir_version" in run(capsys, "explain", "QR301", "-v")[0]
 
 
-@pytest.mark.parametrize("topic", [*TOPICS, *GLOSSARY, *RULES, *CODES, *(name for name, _ in CODES.values()), "QR3", "QR"])
+@pytest.mark.parametrize(
+    "topic", [*TOPICS, *GLOSSARY, *RULES, *CODES, *(name for name, _ in CODES.values()), "QR3", "QR"]
+)
 def test_every_topic(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text, _ = run(capsys, "explain", topic)

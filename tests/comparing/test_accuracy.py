@@ -516,4 +516,4 @@ def test_what_a_group_that_departs_is_told_to_look_at() -> None:
         return SimpleNamespace(region=SimpleNamespace(operators=()), whole=whole)
 
     assert _hint(SimpleNamespace(), group(True)) == "look at its scales and zero points"  # type: ignore[arg-type]
-    assert _hint(SimpleNamespace(), group(False)) == "what it reads has no counterpart in the first model"  # type: ignore[arg-type]
+    assert _hint(SimpleNamespace(), group(False)) == "its inputs have no counterpart in the first model"  # type: ignore[arg-type]

@@ -375,7 +375,7 @@ def test_other_differences_are_no_ties(ties: tuple[Tensors, Callable[[Tensors], 
     tensors, reading = ties
     before = tensors["q"].copy()
     tensors["q"][2, :2] = [121, 124]
-    assert "the record is exact; no matter of ties: an element differs by 2 steps or more" in reading(tensors)
+    assert "the record is exact; not only ties: an element differs by 2 steps or more" in reading(tensors)
     tensors["q"][:] = before
     tensors["q"][2, 0], tensors["q"][0, 0] = 121, before[0, 0] + 1
     assert reading(tensors).startswith("the record is exact; 3 elements were within 1e-05 LSB of a tie, 3 within 0.001")

@@ -223,7 +223,7 @@ GQA = {"num_heads": 4, "kv_num_heads": 2}
         ("seqlens_k has shape", [Q, KV, KV, None, None, END[:1], ALL], GQA),
         ("total_sequence_length is 2", [Q, KV, KV, None, None, END, ALL - 1], GQA),
         ("total_sequence_length has shape", [Q, KV, KV, None, None, END, END], GQA),
-        ("there are no angles", [Q, KV, KV, None, None, END, ALL], {**GQA, "do_rotary": 1}),
+        ("no angles", [Q, KV, KV, None, None, END, ALL], {**GQA, "do_rotary": 1}),
         ("there is no position 2", [Q, KV, KV, None, None, END, ALL, *[CACHE[:2]] * 2], {**GQA, "do_rotary": 1}),
         ("attention_bias has shape", [Q, KV, KV, None, None, END, ALL, *[None] * 3, Q], GQA),
         ("head_sink has shape", [Q, KV, KV, None, None, END, ALL, *[None] * 4, CACHE[0]], GQA),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.checking.rules._observed import observations, tensors
-from qrun.checking.rules._rule import Finding, join_names, rule, several
+from qrun.checking.rules._rule import Finding, join_names, rule
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import INSIDE, PRODUCTS, Weight, is_quantized, weights, weights_inside
 from qrun.declare.frozen import frozen

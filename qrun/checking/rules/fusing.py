@@ -36,14 +36,14 @@ _TOLD = (
     "spatial axes",
     "is not known",
     "a positive finite number",
-    "nobody reads",
+    "no node reads",
     "refuses its parameters",
     "wholly in the padding",
 )
 """Parts of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that concern what qrun does not know."""
 _UINT8 = (
     "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that wants one reader, give every reader a "
-    "DequantizeLinear of its own behind the one QuantizeLinear"
+    "DequantizeLinear of its own after the one QuantizeLinear"
 )
 _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 
@@ -230,7 +230,7 @@ def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     "QR604",
     "note",
     spec="ort-quantization",
-    fix="for such a compiler, give every reader a DequantizeLinear of its own behind the one QuantizeLinear",
+    fix="for such a compiler, give every reader a DequantizeLinear of its own after the one QuantizeLinear",
     applies=("DequantizeLinear",),
 )
 def shared_dequantize(model: Model) -> Iterator[Finding]:

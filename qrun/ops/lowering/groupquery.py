@@ -92,7 +92,7 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
     if 0 in (form.batch, form.places, form.size):
         raise declined("no elements")
     if not 0 <= form.kept <= (form.past[2] if form.past else 0):
-        raise declined("its cache has not so many places")
+        raise declined("its cache has fewer places")
     if form.ragged and form.bias:
         raise declined("attention_bias is given for sequences that may have different places")
     if form.angles and form.total > form.angles[0]:
