@@ -47,7 +47,7 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
     else:
         folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
         raise _bad(
-            f"cannot write {path.suffix} files" if path.suffix else f"-o {target} has no suffix",
+            f"-o {target}: cannot write {path.suffix} files" if path.suffix else f"-o {target} has no suffix",
             target,
             folder or "out.npz, out.npy (one output), DIR/ or -",
         )
