@@ -194,7 +194,7 @@ def _outcome(found: SavedProfiles) -> str:
         "slower": "slower, more than the spread",
         "faster": "faster, more than the spread",
         "same": "no change of the whole run beyond the spread",
-        "few runs": f"fewer than {LEAST} runs, so the spread is unknown",
+        "few runs": f"fewer than {LEAST} runs, which tell no spread",
     }[c.verdict]
     return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
 
@@ -266,7 +266,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
     if found.first is not None:
         blocks.append(Block("First difference", facts=_first(found.first)))
         later = [t for t in changed if t is not found.first]
-        blocks += top_rows("Others, with a lower bound of the difference", _CHANGE_COLUMNS, later, top, "tensor", True)
+        blocks += top_rows("Others, of which at least so much differs", _CHANGE_COLUMNS, later, top, "tensor", True)
     blocks += name_tables([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
     told = _record_verdict(found, len(changed))
     return Sheet(blocks, told, GOOD if found.equal else BAD if told.startswith("differ") else OPEN, about=[title])
@@ -281,13 +281,13 @@ def _record_verdict(found: RecordComparison, changed: int) -> str:
         return f"equal within the tolerance: {count}."
     undecided, differ = len(found.undecided), sum(t.verdict in ("differs", "form") for t in found.tensors)
     if not differ:
-        these = "whether it is" if undecided == 1 else f"whether {undecided} of them are"
+        these = f"{undecided} whether {'it is' if undecided == 1 else 'they are'}"
         return (
-            f"inconclusive: {count}; the record cannot decide {these} within the tolerance. "
+            f"not decided: {count}; the record cannot tell of {these} within the tolerance. "
             "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files."
         )
     parts = [f"{differ} beyond the tolerance"] if differ < changed else []
-    parts += [f"the record cannot decide {undecided}"] if undecided else []
+    parts += [f"of {undecided} the record cannot tell"] if undecided else []
     at = found.first.now
     return f"differ: first at node {at.node}, {at.name}; {'; '.join([count, *parts])}."
 

@@ -298,7 +298,7 @@ def test_saved_results_of_two_models_stand_side_by_side(folder: Path) -> None:
     assert sum("-" in cells for cells in nodes.values()) == 1, "a node that only the first has"
     text = " ".join(" ".join(read.texts).split())
     assert "other.onnx is neither faster nor slower than m.onnx" in text
-    assert "too few runs to decide" in text
+    assert "there are too few runs to tell" in text
 
 
 @pytest.mark.usefixtures("saved")

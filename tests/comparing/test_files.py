@@ -732,7 +732,7 @@ def test_record_that_cannot_tell() -> None:
     found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judge(*entries, Tolerance()),), (), ())
     assert not found.equal
     text = shown(found)
-    assert "inconclusive: 1 of 1 tensor with other bits; the record cannot decide whether it is within" in text
+    assert "not decided: 1 of 1 tensor with other bits; the record cannot tell of 1 whether it is within" in text
     assert "no recorded fact is beyond the tolerance, but the other elements are not recorded" in text
 
 

@@ -176,7 +176,7 @@ _SIZES = [
     Column("max abs", right=True, cell=lambda t: number(real(t, "max_abs"))),
     Column("SQNR", right=True, cell=lambda t: decibel(real(t, "sqnr_db"))),
 ]
-_LARGEST = "Over differing elements; integers: steps, else absolute"
+_LARGEST = "Of those that differ; integers: steps, else absolute"
 _PAIRS = [
     Column("#", right=True, cell=_place),
     Column("tensor", shrink=2, cell=lambda t: t["name"].text),

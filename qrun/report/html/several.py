@@ -27,7 +27,7 @@ from qrun.report.profilerows import operator_rows
 from qrun.report.text import decibel, duration, percent, short_names
 
 ABOUT = (
-    "Bold: differs from the first column; green is better, red is worse. Times are bold from a difference of 10 % on, "
+    "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on, "
     "those of whole runs where the spread of the runs decides."
 )
 SLACK = 0.1
@@ -138,7 +138,7 @@ def _time_told(first: PageContent, page: PageContent, base: str, name: str) -> l
     if way in WAYS:
         word = tag("b", f"{name} is {way}", class_=WAYS[way])
         return [word, f" than {base}: {times} a run, {percent(page.time.median_ms / first.time.median_ms)} of its time"]
-    why = "too few runs to decide" if way == "few runs" else "the difference is within the spread of the runs"
+    why = "there are too few runs to tell" if way == "few runs" else "the difference is within the spread of the runs"
     return [tag("b", f"{name} is neither faster nor slower"), f" than {base}: {times} a run; {why}"]
 
 
