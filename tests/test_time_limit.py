@@ -75,7 +75,7 @@ def test_an_endless_loop_ends(text: str, backend: str) -> None:
         assert int(facts["turn"]) > 1
         assert facts["allowed"] == "0.2 s"
         assert "max_time=1" in str(error)
-        assert error.fixes == ("--max-time 1s, or none, if this is meant",)
+        assert error.fixes == ("--max-time 1s or none to allow it",)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -157,7 +157,7 @@ def test_rules_that_need_a_run_have_not_passed_without_one(folder: Path) -> None
     assert command == "run m.onnx -o test_data_set_0/"
     assert "nothing was checked: QR401, QR501 need a run" in call("check", ".", "--select", "QR401,QR501").err
     ended = call("check", "m.onnx", "--select", "QR401,QR301")
-    says(ended, 0, "QR401 not judged, without recorded inputs to run: a folder test_data_set_0")
+    says(ended, 0, "QR401 not checked without recorded inputs to run: a folder test_data_set_0")
     assert not call("check", "m.onnx").err, "nobody chose these rules"
     assert call(*command.split()).code == 0
     ended = call("check", "m.onnx", "--select", "QR401")

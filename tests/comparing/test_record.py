@@ -433,7 +433,7 @@ def test_form_and_missing_tensors(model: Model, tmp_path: Path) -> None:
     assert not found.equal
     assert found.first is not None
     assert found.first.verdict == "form"
-    with pytest.raises(CallError, match="no tensor in common"):
+    with pytest.raises(CallError, match="share no tensor"):
         against(model, {}, folder)
 
 

@@ -160,7 +160,7 @@ def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
         (("export",), "export needs one folder"),
         (("judge",), "does not know 'judge'"),
         (("-o", "x.doc"), "the format is not known"),
-        (("--select", "nothing-like-it"), "it fits no case"),
+        (("--select", "nothing-like-it"), "matches no case"),
         (("--timeout", "0"), "not a number above 0"),
         (("--runtime", "openvin"), "unknown runtime"),
     ],

@@ -119,7 +119,7 @@ def test_a_program_is_a_runtime(suite: Suite, tmp_path: Path) -> None:
         ("sys.exit(7)", "crashed", "exit code 7"),
         ("import os; os.abort()", "crashed", "SIGABRT"),
         ("import time; time.sleep(60)", "hung", "no answer in 2 s"),
-        ("(outputs / 'output_0.pb').write_bytes(b'rubbish'); sys.exit(0)", "crashed", "is no tensor"),
+        ("(outputs / 'output_0.pb').write_bytes(b'rubbish'); sys.exit(0)", "crashed", "is not a tensor"),
         ("sys.exit(0)", "wrong", "no output where"),
         ("(outputs / 'output_0.pb').symlink_to('/dev/zero'); sys.exit(0)", "crashed", "not a regular file"),
         ("import os; os.mkfifo(outputs / 'output_0.pb'); sys.exit(0)", "crashed", "not a regular file"),

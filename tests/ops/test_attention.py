@@ -191,7 +191,7 @@ def test_refusals() -> None:
             ("qk_matmul_output_mode is 4", "Attention", [X, X, X], {"qk_matmul_output_mode": 4}),
             ("softmax_precision is", "Attention", [X, X, X], {"softmax_precision": 7}),
             ("num_heads is left out", "RotaryEmbedding", [X[0], CACHE, CACHE, np.zeros((4, 3), int)], {}),
-            ("there is no position 5", "RotaryEmbedding", [X, CACHE, CACHE, np.full((2, 3), 5)], {}),
+            ("no position 5", "RotaryEmbedding", [X, CACHE, CACHE, np.full((2, 3), 5)], {}),
             ("cos_cache has shape", "RotaryEmbedding", [X, CACHE[:, :2], CACHE, np.zeros((2, 3), int)], {}),
             ("sin_cache has shape", "RotaryEmbedding", [X, np.ones((2, 3, 4), F), CACHE], {}),
             (

@@ -220,7 +220,7 @@ def test_refusals() -> None:
             ("mode is bad", "GridSample", [X, GRID], {"mode": "bad"}),
             ("mode is cubic", "GridSample", [X[0], GRID[0, :1, :, :1]], {"mode": "cubic"}),
             ("padding_mode is bad", "GridSample", [X, GRID], {"padding_mode": "bad"}),
-            ("a place that is no number", "GridSample", [X, GRID + np.inf], {}),
+            ("grid is not finite", "GridSample", [X, GRID + np.inf], {}),
             ("no elements to sample", "GridSample", [X[:, :, :0], GRID], {}),
             ("nothing between them", "GridSample", [X > 0, GRID], {}),
             ("theta does not fit", "AffineGrid", [np.ones((1, 2, 2), F), np.array([1, 1, 2, 2])], {}),
@@ -228,7 +228,7 @@ def test_refusals() -> None:
             ("X is not an image", "RoiAlign", [X[0], ROIS, np.array([0])], {}),
             ("rois are not rectangles", "RoiAlign", [X, ROIS[:, :3], np.array([0])], {}),
             ("batch_indices do not fit", "RoiAlign", [X, ROIS, np.array([0, 0])], {}),
-            ("there is no image 1", "RoiAlign", [X, ROIS, np.array([1])], {}),
+            ("no image 1", "RoiAlign", [X, ROIS, np.array([1])], {}),
             ("a region is not a number", "RoiAlign", [X, ROIS * np.nan, np.array([0])], {}),
             ("mode is min", "RoiAlign", [X, ROIS, np.array([0])], {"mode": "min"}),
             ("output_width is 0", "RoiAlign", [X, ROIS, np.array([0])], {"output_width": 0}),
@@ -297,8 +297,8 @@ def test_refusals_of_max_roi_pool() -> None:
         ("rois are not rectangles", X, REGIONS[:, 1:], [1, 1]),
         ("pooled_shape is", X, REGIONS, [1]),
         ("pooled_shape is", X, REGIONS, [1, 0]),
-        ("there is no image 1", X, REGIONS + F([1, 0, 0, 0, 0]), [1, 1]),
-        ("there is no image 0.5", X, REGIONS + F([0.5, 0, 0, 0, 0]), [1, 1]),
+        ("no image 1", X, REGIONS + F([1, 0, 0, 0, 0]), [1, 1]),
+        ("no image 0.5", X, REGIONS + F([0.5, 0, 0, 0, 0]), [1, 1]),
         ("a region is not a number", X, REGIONS + F([0, np.inf, 0, 0, 0]), [1, 1]),
     ]
     assert_refused((text, "MaxRoiPool", [x, rois], {"pooled_shape": shape}) for text, x, rois, shape in cases)

@@ -248,7 +248,7 @@ def test_refusals(text: str, code: str, op_type: str, inputs: list[Any], attribu
     [
         (r"additional_inputs\[0\] is missing", 'y = SequenceMap(s, "")'),
         (r"additional_inputs\[0\] has another length", "e = SequenceEmpty()  y = SequenceMap(s, e)"),
-        (r"inputs\[0\] is no tensor", "y = SequenceConstruct(s)"),
+        (r"inputs\[0\] is not a tensor", "y = SequenceConstruct(s)"),
     ],
 )
 def test_places_of_inputs_count_from_0(text: str, node: str) -> None:

@@ -62,7 +62,7 @@ def _next(screen: Screen, report: Report, notes: bool, *, apart: bool) -> None:
     hidden = len(report.findings) - len(visible(report, notes))
     codes = list(dict.fromkeys(f.rule for _, f in visible(report, notes)))
     parts = [f"-v shows {plural(hidden, 'note')}"] if hidden else []
-    parts += [f"see qrun explain {codes[0]}"] if codes else []
+    parts += [f"qrun explain {codes[0]} tells more"] if codes else []
     if parts and apart:
         screen.line()
     if parts:
