@@ -249,7 +249,7 @@ def test_bounds_from_the_histogram(model: Model, tmp_path: Path) -> None:
     first = against(model, other, folder).first
     assert first is not None
     assert (first.elements, first.step, first.sampled) == (6, 4, ())
-    assert "no matter of ties" in first.reading
+    assert "not only ties" in first.reading
     two = {**tensors, "q": other["q"].copy()}
     two["q"].ravel()[free[5]] = 102
     assert [t.now.name for t in against(model, two, folder, Tolerance(lsb=2)).undecided] == ["q"]

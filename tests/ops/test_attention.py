@@ -179,7 +179,7 @@ def test_refusals() -> None:
         [
             ("K has shape", "Attention", [X, X[:1], X[:1]], {}),
             ("V has shape", "Attention", [X, X, X[:, :, :2]], {}),
-            ("heads of K do not divide", "Attention", [X, X[:, :3], X[:, :3]], {}),
+            ("number of heads of K does not divide", "Attention", [X, X[:, :3], X[:, :3]], {}),
             ("q_num_heads is left out", "Attention", [X[0], X[0], X[0]], {}),
             ("kv_num_heads is 3", "Attention", [X[0], X[0], X[0]], {"q_num_heads": 2, "kv_num_heads": 3}),
             ("past_value is missing", "Attention", [X, X, X, None, X], {}),
