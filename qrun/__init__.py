@@ -44,7 +44,7 @@ if _is_command():
     gc.set_threshold(_COLLECT_EVERY, 20)
 
 
-class _Package(type(sys)):
+class _Package(type(sys)):  # type: ignore[misc]
     """The module qrun. Its submodule of the same name does not hide the function ``qrun.report``."""
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -790,7 +790,7 @@ def test_record_and_compare(folder: Path) -> None:
     assert differ.code == 1
     assert differ.json["tensors"][0]["verdict"] == "differs"
     assert call("compare", "m.onnx", "-i", "x.npy", "--record", ".").code == 2
-    assert "no record" in call("compare", "m.onnx", "-i", "x.npy", str(folder)).err
+    assert "not a record" in call("compare", "m.onnx", "-i", "x.npy", str(folder)).err
 
 
 def test_record_of_another_runtime(folder: Path) -> None:

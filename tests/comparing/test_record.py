@@ -533,7 +533,7 @@ def test_a_failed_run_leaves_the_older_record(model: Model, tmp_path: Path) -> N
 def test_no_record(model: Model, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for wrong in ("nothing", "folder", "m.onnx"):
-        with pytest.raises(CallError, match="no record") as error:
+        with pytest.raises(CallError, match="not a record") as error:
             against(model, run(model), tmp_path / wrong)
         assert "--record DIR" in error.value.fixes[0]
 
