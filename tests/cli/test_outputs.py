@@ -123,7 +123,7 @@ def test_no_match_names_near_ones() -> None:
         ("missing/out.npz", "QR008", "mkdir -p missing"),
         ("out", "QR005", "-o out/ writes a folder"),
         ("x.npy/out.npz", "QR008", "is not a folder"),
-        ("out.txt", "QR005", "suffix"),
+        ("out.txt", "QR005", "cannot write .txt files"),
         ("out", "QR005", "suffix"),
         ("x.npy/", "QR008", "a file of that name"),
     ],
