@@ -43,6 +43,17 @@ if _is_command():
 
     gc.set_threshold(_COLLECT_EVERY, 20)
 
+
+class _Package(type(sys)):  # type: ignore[misc]
+    """The module qrun. Its submodule of the same name does not hide the function ``qrun.report``."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "report" or not isinstance(value, type(sys)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding, check
@@ -59,6 +70,7 @@ if TYPE_CHECKING:
         TimeLimitError,
         UnsupportedError,
     )
+    from qrun.evaluating.evaluation import Evaluation
     from qrun.evaluating.setup import evaluate
     from qrun.ir import Model, Node, TensorType
     from qrun.ir.load import load
@@ -72,6 +84,7 @@ __all__ = [
     "Accuracy",
     "CallError",
     "Comparison",
+    "Evaluation",
     "Finding",
     "MemoryLimitError",
     "Model",
@@ -115,7 +128,9 @@ _HOME = {
     "Finding": "qrun.checking.rules",
     "check": "qrun.checking.rules",
     "compare": "qrun.comparing.compare",
+    "Evaluation": "qrun.evaluating.evaluation",
     "evaluate": "qrun.evaluating.setup",
+    "report": "qrun.report.html.made",
     "Comparison": "qrun.comparing.comparison",
     "Accuracy": "qrun.comparing.accuracy",
     "NodeEvent": "qrun.running.session",
@@ -131,11 +146,9 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """Imports on first use, so that ``qrun --help`` starts without numpy and onnx."""
-    if name in _HOME or name == "report":
+    if name in _HOME:
         from importlib import import_module
 
-        if name == "report":
-            return import_module("qrun.report")
         value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
         return value

@@ -141,8 +141,8 @@ def out_of_time(seconds: float) -> TimeLimitError:
         "QR016",
         "this run takes longer than allowed",
         facts=[("allowed", f"{seconds:g} s")],
-        fixes=[f"--max-time {enough:g}s, or none, if this is meant"],
-        calls=[f"Session(model, max_time={enough:g}), or None, if this is meant"],
+        fixes=[f"--max-time {enough:g}s or none to allow it"],
+        calls=[f"Session(model, max_time={enough:g}) or None to allow it"],
     )
 
 
@@ -282,7 +282,7 @@ def over_limit(
     dims = ",".join(str(n) for n in shape)
     enough = f"--max-memory {_round_up_size(max(needed, least))} is enough up to here, though later nodes may need more"
     if least:
-        enough = f"--max-memory {_round_up_size(max(needed, least))} if this is meant, or smaller inputs"
+        enough = f"--max-memory {_round_up_size(max(needed, least))} to allow it, or use smaller inputs"
     possible = max(needed, least) < ADDRESSABLE
     return MemoryLimitError(
         "QR010",
@@ -294,7 +294,7 @@ def over_limit(
             ("allowed", human(allowed)),
         ],
         fixes=[enough if possible else "make it smaller: no machine has that much memory"],
-        calls=[f"Session(model, max_memory={max(needed, least)}) if this is meant, or smaller inputs"]
+        calls=[f"Session(model, max_memory={max(needed, least)}) to allow it, or use smaller inputs"]
         if possible
         else [],
     )

@@ -1,7 +1,9 @@
-"""``pytest -p qrun.pytest_plugin``: the fixture `qrun_check`, which checks models inside another project's tests.
+"""The fixture `qrun_check`, which checks models inside another project's tests. Installing qrun is enough.
 
 def test_models(qrun_check):
     qrun_check("models/", ignore=["QR402"])
+
+pytest loads this module in every run, so that only the first check imports the rest of qrun.
 """
 
 from __future__ import annotations
@@ -9,16 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from qrun.checking.check import Report, Settings, check_models, find_models, runner_maker
-from qrun.comparing.differences import Tolerance
-from qrun.errors import QrunError
-from qrun.report.catalog import select
-from qrun.report.formats import Asked, report_text
+if TYPE_CHECKING:
+    from qrun.checking.check import Report
 
-Check = Callable[..., Report]
+    Check = Callable[..., Report]
 
 
 def check_path(
@@ -39,6 +39,11 @@ def check_path(
     path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; ():
     none. The other parameters are the options of ``qrun check`` (select_ is --select).
     """
+    from qrun.checking.check import Report, Settings, check_models, find_models, runner_maker
+    from qrun.comparing.differences import Tolerance
+    from qrun.errors import QrunError
+    from qrun.report.catalog import select
+    from qrun.report.formats import Asked, report_text
 
     try:
         models = find_models([os.fspath(given) for given in (path, *more)])

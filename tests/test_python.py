@@ -3,13 +3,18 @@ and errors in Python's words."""
 
 from __future__ import annotations
 
+import html
+import inspect
+import pydoc
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import qrun
@@ -35,19 +40,40 @@ def test_the_public_names_are_there_whatever_is_imported_first(first: str) -> No
     assert {n for n in dir(qrun) if not n.startswith("_")} == set(qrun.__all__)
 
 
-def test_inputs_and_outputs_under_the_names_of_onnxruntime(session: qrun.Session) -> None:
-    assert [v.name for v in session.get_inputs()] == ["images"]
-    assert [v.name for v in session.get_outputs()] == ["logits"]
+def test_the_calls_of_onnxruntime_work(session: qrun.Session) -> None:
+    """What a script for onnxruntime calls, and it gets lists in the order of the names."""
+    (given,), (made,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.type, list(given.shape or ())) == ("images", "tensor(float)", ["N", 1, 8, 8])
+    known = session.run(X, ["logits", "c1.raw_quantized"])
+    assert isinstance(known, dict)
+    for names, want in [
+        (None, ["logits"]),
+        ([], ["logits"]),
+        ([made.name], ["logits"]),
+        ("logits", ["logits"]),
+        (["c1.raw_quantized", "logits"], ["c1.raw_quantized", "logits"]),
+    ]:
+        for call in ((names, X), (names, X, None)):
+            got = session.run(*call)
+            assert isinstance(got, list)
+            assert len(got) == len(want)
+            assert all(np.array_equal(array, known[name]) for array, name in zip(got, want, strict=True))
+    with pytest.raises(qrun.CallError, match="run_options is not usable"):
+        session.run(None, X, object())  # type: ignore[call-overload]
+    with pytest.raises(qrun.CallError, match="no tensor 'logit'"):
+        session.run(["logit"], X)
 
 
-@pytest.mark.parametrize(
-    ("first", "call"),
-    [(None, "session.run({'images': array}) "), (["logits"], "session.run({'images': array}, ['logits']) ")],
-)
-def test_the_order_of_onnxruntime_is_answered_with_the_right_call(first: Any, call: str, session: qrun.Session) -> None:
-    with pytest.raises(qrun.CallError, match="run takes the inputs first") as caught:
-        session.run(first, X)  # type: ignore[arg-type]
-    assert caught.value.fixes == (f"{call}returns a dict: result['logits']",)
+def test_types_in_the_words_of_onnxruntime() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N] a, uint8[2] b, float16[2] c, string[2] d, bool[2] e, double[2] f, seq(int64[2]) s)
+      => (float[N] y, uint8[2] bb, float16[2] cc, string[2] dd, bool[2] ee, double[2] ff, seq(int64[2]) ss)
+    { y = Identity(a) bb = Identity(b) cc = Identity(c) dd = Identity(d) ee = Identity(e) ff = Identity(f)
+      ss = Identity(s) }"""
+    data = onnx.parser.parse_model(text).SerializeToString()
+    theirs = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).get_inputs()
+    assert [v.type for v in qrun.Session(data).get_inputs()] == [v.type for v in theirs]
 
 
 def answers(session: qrun.Session) -> dict[str, Any]:
@@ -57,16 +83,18 @@ def answers(session: qrun.Session) -> dict[str, Any]:
         "Finding": qrun.check(session.model)[0],
         "Comparison": qrun.compare(DIGITS / "qdq" / "model.onnx", feeds=X, against="fused"),
         "Accuracy": qrun.compare(DIGITS / "float" / "model.onnx", DIGITS / "qdq" / "model.onnx", X),
+        "Evaluation": qrun.evaluate(DIGITS / "qdq" / "model.onnx", [X], against=DIGITS / "float" / "model.onnx"),
     }
 
 
-def test_an_answer_is_one_line_and_in_a_notebook_what_the_terminal_shows(session: qrun.Session) -> None:
+def test_an_answer_is_one_line_and_printed_or_in_a_notebook_what_the_terminal_shows(session: qrun.Session) -> None:
     words = {
         "Model": "QLinearConv",
         "Profile": "Slowest nodes",
         "Finding": "reduce_range",
         "Comparison": "First difference",
         "Accuracy": "Keep in float",
+        "Evaluation": "argmax agreement",
     }
     for name, answer in answers(session).items():
         line, shown = repr(answer), answer._repr_html_()
@@ -76,6 +104,8 @@ def test_an_answer_is_one_line_and_in_a_notebook_what_the_terminal_shows(session
         assert shown.startswith("<pre")
         assert shown.count("<") == 2, "names are text"
         assert words[name] in shown
+        assert html.unescape(shown).partition(">")[2].removesuffix("</pre>") == str(answer)
+        assert isinstance(answer, getattr(qrun, name))
         assert "\\n" not in shown
         assert not re.search(r"--(top|by)", shown)
 
@@ -85,11 +115,17 @@ def test_compare_says_what_the_command_does(session: qrun.Session) -> None:
     assert not found.equal
     assert found.first is not None
     assert found.first.node.index == 30
+    assert found.first.cause == "fused-requantization"
+    assert [t.cause for t in found.tensors if t.name == "logits"] == [""]
     assert qrun.compare(session.model, feeds=X, against="native").equal
     cost = qrun.compare(DIGITS / "float" / "model.onnx", DIGITS / "qdq" / "model.onnx", [X, X], min_sqnr=90)
     assert isinstance(cost, qrun.Accuracy)
     assert not cost.passed
     assert cost.runs == 2
+    assert cost.sqnr == pytest.approx(cost.outputs[0].noise.sqnr)
+    assert cost.outputs[0].noise.outliers == 0
+    assert not cost.budget_exceeded
+    assert qrun.compare(DIGITS / "float" / "model.onnx", DIGITS / "qdq" / "model.onnx", X, budget=0).budget_exceeded
     assert set(OFFERED) <= set(AGAINST)
 
 
@@ -135,14 +171,22 @@ def test_the_command_still_names_its_options(session: qrun.Session) -> None:
     assert "session.run({'images': array})" in str(caught.value)
 
 
+def test_a_profile_says_whether_the_machine_was_busy(session: qrun.Session) -> None:
+    quiet = replace(session.profile(X, runs=5), run_ns=(10**9,) * 20, on_ns=None)
+    assert not quiet.noisy
+    assert "the machine is busy" not in str(quiet)
+    noisy = replace(quiet, run_ns=(10**9,) * 15 + (3 * 10**9,) * 5)
+    assert noisy.noisy
+    assert "the machine is busy" in str(noisy)
+
+
 def test_help_shows_the_function_of_the_report() -> None:
     """Its package has the same name."""
-    import inspect
-    import pydoc
+    from qrun.report import text
 
+    assert text.__name__ == "qrun.report.text"
+    assert inspect.isfunction(qrun.report)
     shown = pydoc.render_doc(qrun.report, renderer=pydoc.plaintext)
-    assert "qrun.report - Makes one self-contained HTML page of a model" in shown
-    assert "qrun.report(model: 'str | Path | bytes | onnx.ModelProto | Model', feeds:" in shown
+    assert "report(model: 'str | Path | bytes | onnx.ModelProto | Model', feeds:" in shown
     assert "as for Session" in shown
-    assert "May be imported by" not in shown
     assert list(inspect.signature(qrun.report).parameters)[:3] == ["model", "feeds", "output"]

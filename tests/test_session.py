@@ -181,7 +181,7 @@ def test_public_names_exist() -> None:
     "call",
     [
         lambda s, f: s.run(np.zeros(3)),
-        lambda s, f: s.run(None, f),
+        lambda s, f: s.run(None, None),
         lambda s, f: s.run_observed(None),
         lambda s, f: s.watch(None, print),
         lambda s, f: s.profile(f, runs=0),
@@ -191,7 +191,7 @@ def test_public_names_exist() -> None:
 )
 def test_wrong_arguments_are_call_errors(call) -> None:
     model, feeds = conv_model()
-    with pytest.raises(qrun.CallError, match=r"not usable|run takes the inputs first"):
+    with pytest.raises(qrun.CallError, match="not usable"):
         call(qrun.Session(model), feeds)
 
 
@@ -318,15 +318,15 @@ def test_observed_keeps_the_program_and_gives_what_run_gives() -> None:
         (lambda s, f: s.run(f, 1), "QR005", "outputs is not usable"),
         (lambda s, f: s.run(f, [["y0"]]), "QR005", "outputs is not usable"),
         (lambda s, f: s.execute(f, [1]), "QR005", "outputs is not usable"),
-        (lambda s, f: s.run([f["i0"]], [f["i0"]]), "QR005", "session.run({'i0': array, 'i1': array}) returns"),
+        (lambda s, f: s.run([f["i0"]], [f["i0"]]), "QR005", "session.run({'i0': array, 'i1': array})"),
         (lambda s, f: s.profile(f, runs="3"), "QR005", "runs is not usable"),
         (lambda s, f: s.profile(f, warmup=-1), "QR005", "warmup is not usable"),
         (lambda s, f: s.profile(f, seconds="1"), "QR005", "seconds is not usable"),
         (lambda s, f: qrun.Session(s.model, cache=1), "QR005", "cache is not usable"),
         (lambda s, f: qrun.Session(s.model, cache=""), "QR005", "cache is not usable"),
         (lambda s, f: qrun.Session(s.model, cache=None), "QR005", "cache is not usable"),
-        (lambda s, f: qrun.load(1), "QR005", "this is no model"),
-        (lambda s, f: qrun.check(1), "QR005", "this is no model"),
+        (lambda s, f: qrun.load(1), "QR005", "not a model"),
+        (lambda s, f: qrun.check(1), "QR005", "not a model"),
     ],
 )
 def test_calls_of_the_wrong_type_are_told(call, code: str, words: str) -> None:

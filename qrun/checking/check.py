@@ -149,7 +149,7 @@ def find_models(paths: Sequence[str]) -> list[Path]:
             raise no_model(given)
         if not below:
             fixes = ["name a folder that holds models, or the files themselves"]
-            raise CallError("QR004", f"there is no .onnx file in {given!r} or below", where=[given], fixes=fixes)
+            raise CallError("QR004", f"no .onnx file in {given!r} or below it", where=[given], fixes=fixes)
         found |= dict.fromkeys(below)
     return list(found)
 
@@ -356,7 +356,7 @@ def _checker(
 
 
 def _lost(path: Path) -> Checked:
-    error = RunError("QR015", f"checking {str(path)!r} made its process die each time", where=[str(path)])
+    error = RunError("QR015", f"checking {str(path)!r} crashed its process each time", where=[str(path)])
     return Checked(path, (as_finding(error),))
 
 

@@ -166,7 +166,7 @@ class Command(click.Command):
         if rest and not ctx.resilient_parsing:
             models = any(os.path.isdir(word) or word.endswith(".onnx") for word in rest)
             hint = f" Did you mean {_as_inputs(ctx.params['inputs'], rest)}?" if "inputs" in ctx.params else ""
-            hint = f" Did you mean a call of its own, {ctx.command_path} {rest[0]}?" if models else hint
+            hint = f" Did you mean a separate call, {ctx.command_path} {rest[0]}?" if models else hint
             ctx.fail(f"Got unexpected extra argument{'s' if len(rest) > 1 else ''} ({' '.join(rest)}).{hint}")
         return rest
 

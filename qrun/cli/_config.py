@@ -195,7 +195,7 @@ def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
     why = FORBIDDEN.get(name, "")
     return CallError(
         "QR009",
-        f"[tool.qrun] has {key!r}, which is not {what} that can stand there",
+        f"[tool.qrun] has {key!r}, which is not {what}",
         where=[str(path), f"[tool.qrun] {key}"],
         facts=[("known", ", ".join(known))],
         why=why,

@@ -172,7 +172,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
     with replace_file(options["trace"]) as stream:
         stream.write(text.encode())
     if ready.model.nodes and not result.events:
-        out.note(f"{options['trace']} has no times of nodes: --backend {options['backend']} does not give them")
+        out.note(f"{options['trace']} has no node times: --backend {options['backend']} does not give them")
 
 
 def start_other(name: str | None) -> None:

@@ -66,9 +66,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 @tolerance_options(vectors, "outputs", {"default": 1e-3}, {"default": 1e-7})
 @vectors("-b, --backend", "Which runtime replays the vectors.", type=BACKENDS, default="reference")
 @arith_option(vectors)
-@rules(
-    "-j, --jobs N", "Check up to N models at once, each in a process of its own.", type=WholeNumber(1, 1024), default=1
-)
+@rules("-j, --jobs N", "Check up to N models at once, each in its own process.", type=WholeNumber(1, 1024), default=1)
 @memory_option(vectors, "Do not run vectors that would take more, e.g. 8GiB: QR505.")
 @time_option(vectors, "Stop a vector that takes longer, e.g. 90s or 10m: QR505.")
 @output("--statistics", "Print how often each rule was found, instead of the findings.")
@@ -165,7 +163,7 @@ def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str]
         return
     needed = "recorded inputs to run: a folder test_data_set_0 beside the model, or --data DIR"
     if not alone:
-        out.note(f"{join_names(missing)} not judged, without {needed}")
+        out.note(f"{join_names(missing)} not checked without {needed}")
         return
     model = report.models[0].path
     folder = quote(f"{(model.parent / 'test_data_set_0').as_posix()}/")

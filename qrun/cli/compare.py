@@ -294,7 +294,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 )
 @run(
     "--emulate",
-    "Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes on others; both are emulated, on any CPU.",
+    "Compare onnxruntime on x86 CPUs without VNNI, where pairs of products saturate, with onnxruntime on other CPUs; both are emulated, on any CPU.",
     type=("avx2",),
 )
 @run("--isolate", "Feed every node the second side's values, so that errors do not add up.")
@@ -366,7 +366,7 @@ def kind_of(options: Mapping[str, Any]) -> str:
         for name in ("against", "arith", "record"):
             if options["emulate"] and options[name]:
                 got = f"--emulate {options['emulate']} --{name} {options[name]}"
-                message = f"--emulate compares two sides of its own, without --{name}"
+                message = f"--emulate makes both sides itself and takes no --{name}"
                 raise unfit(message, "one of them", got, f"leave out --{name}")
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):

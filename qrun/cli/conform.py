@@ -175,7 +175,7 @@ def _fail_on(text: str) -> tuple[str, ...]:
         return ()
     unknown = [word for word in words if word not in VERDICTS or word == "exact"]
     if unknown or not words:
-        raise _unfit(f"--fail-on {text}: these are no verdicts", f"{', '.join(VERDICTS[1:])}, or never")
+        raise _unfit(f"--fail-on {text}: not verdicts", f"{', '.join(VERDICTS[1:])}, or never")
     return words
 
 

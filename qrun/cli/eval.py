@@ -55,7 +55,7 @@ class Percent(RealNumber):
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
     notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
-    "missed, or no sample could be run. With -o, what is finished is kept, and --resume goes on after an interruption.",
+    "missed, or no sample could be run. With -o, finished chunks are kept, and --resume continues after an interruption.",
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
 @samples(
@@ -101,7 +101,7 @@ class Percent(RealNumber):
 )
 @judgement(
     "--until-sure POINTS",
-    "Stop as soon as the 95 % interval of the accuracy (without labels: of the argmax agreement) spans at most so many percentage points.",
+    "Stop as soon as the 95 % interval of the accuracy (without labels: of the argmax agreement) is at most this wide, in percentage points.",
     type=Percent(),
 )
 @judgement(
@@ -126,7 +126,7 @@ class Percent(RealNumber):
 @memory_option(run)
 @time_option(run)
 @output("-o, --output DIR", "A folder for outputs and scores, which are saved as they are made.")
-@output("--resume", "Continue with what the folder of --output holds.")
+@output("--resume", "Continue from the finished part in the folder of --output.")
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
@@ -171,7 +171,7 @@ def _contradictions(options: dict[str, Any]) -> None:
         if options[name] not in (None, False) and not options[other]:
             raise CallError("QR005", f"--{name.replace('_', '-')} goes with {text}", fixes=[f"add {text}"])
     if options["dask"] and options["jobs"]:
-        raise CallError("QR005", "--jobs and --dask exclude each other", fixes=["leave out one of them"])
+        raise CallError("QR005", "give --jobs or --dask, not both", fixes=["leave out one of them"])
 
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
@@ -185,7 +185,7 @@ def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
             "QR005",
             "--min-agreement finds no output whose agreement can be counted",
             where=[found.models[0].label],
-            facts=[("expected", "an output with one score a class, or texts")],
+            facts=[("expected", "an output with one score per class, or texts")],
             fixes=["--metric MODULE:FUNCTION judges other outputs"],
         )
     for place, model in enumerate(found.models):

@@ -40,7 +40,7 @@ def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     loaded = load(source, source="stdin" if model == "-" else "", spared=not tensor)
     if loaded.missing_files:
         files = some(loaded.missing_files)
-        out.note(f"QR104: external data missing: {files}, next to the model; what is shown does without")
+        out.note(f"QR104: external data missing: {files}, next to the model; shown without them")
     facts = ModelFacts(with_inferred(loaded, source, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
@@ -88,10 +88,15 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 @define(
     "explain",
-    examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain inputs"],
-    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, conform, roof. Without TOPIC: everything that can be explained.",
+    examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain sqnr"],
+    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, conform, roof, glossary. Without TOPIC: everything that can be explained.",
 )
-@argument("topic", about="A code, a rule, a cause, an operator or a topic.", required=False, shell_complete=_complete)
+@argument(
+    "topic",
+    about="A code, a rule, a cause, an operator, a topic or a word of the glossary.",
+    required=False,
+    shell_complete=_complete,
+)
 @format_options("text", "json")
 @general_options()
 def explain(out: Out, topic: str | None, format: str) -> None:
@@ -108,14 +113,14 @@ def explain(out: Out, topic: str | None, format: str) -> None:
 @define(
     "cache",
     examples=["qrun cache", "qrun cache --list", "qrun cache --clear", "QRUN_CACHE_SIZE=2GB qrun m.onnx -i x.npy"],
-    notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. The files that were not used for the longest time are removed first; what is missing is made again.",
+    notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. The least recently used files are removed first; qrun makes missing ones again.",
 )
 @output("-l, --list", "List every file, the most recently used one first.", into="every")
 @kept("--clear", "Remove all files, also those that killed processes left behind.")
 @format_options("text", "json")
 @general_options()
 def cache(out: Out, every: bool, clear: bool, format: str) -> int:
-    """Show, or clear, what is kept on disk of kernels and models."""
+    """Show or clear the cache."""
     from qrun.native.machine.cache import ObjectCache, default_directory
     from qrun.report.cache import cache_fields, print_cache
 

@@ -72,8 +72,8 @@ def command(out: Out, **options: Any) -> int:
         write_trace(ready, report.profile.last, options, out)
         if options["against"]:
             out.note(
-                f"{options['trace']} has the last run of qrun, none of {options['against']}; "
-                f"--backend {options['against']} --trace FILE writes that"
+                f"{options['trace']} has qrun's last run, not {options['against']}'s; "
+                f"--backend {options['against']} --trace FILE writes it"
             )
     code = INTERRUPTED if report.profile.interrupted else 0
     _print(out, report, options["format"], code)

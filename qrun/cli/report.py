@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     if saved and len(saved) < len(sources):
         raise CallError(
             "QR005",
-            "a page is made of models, or of saved results, not of both",
+            "give models or saved results, not both",
             facts=[("models", ", ".join(s for s in sources if s not in saved)), ("saved results", ", ".join(saved))],
             fixes=["qrun profile MODEL --json > MODEL.json, then qrun report with all the results"],
         )

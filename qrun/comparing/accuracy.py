@@ -304,7 +304,7 @@ class Accuracy(InNotebook):
     suggestion: the nodes to keep in float; None without measured costs, with a departure, or if the reference is
               quantized too.
     corrections: what to correct first, measured on the first _RUNS inputs.
-    real:     SQNR in dB of the mean noise ratio of the outputs, over the runs in which all nodes were measured
+    sqnr:     SQNR in dB of the mean noise ratio of the outputs, over the runs in which all nodes were measured
               together; the simulated value if an output has quantized values of unknown scale.
     averaged: the number of outputs in that mean: the float outputs, or all if none is float.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
@@ -328,7 +328,7 @@ class Accuracy(InNotebook):
     suggestion: Suggestion | None
     departure: Departure | None
     corrections: tuple[Corrected, ...]
-    real: float
+    sqnr: float
     averaged: int
     tolerance: Tolerance
     min_sqnr: float | None
@@ -336,14 +336,14 @@ class Accuracy(InNotebook):
     seconds: float = SECONDS
 
     def __repr__(self) -> str:
-        return f"<qrun.Accuracy {self.quantized.label} against {self.reference.label}: outputs {self.real:.1f} dB, {len(self.costs)} nodes ranked>"
+        return f"<qrun.Accuracy {self.quantized.label} against {self.reference.label}: outputs {self.sqnr:.1f} dB, {len(self.costs)} nodes ranked>"
 
     @property
-    def hurried(self) -> bool:
+    def budget_exceeded(self) -> bool:
         """Did the time run out before every node was measured alone and every list on all inputs?"""
         if self.departure is not None:
             return False
-        return self.measured < self.quantizing or (self.suggestion is not None and self.suggestion.hurried)
+        return self.measured < self.quantizing or (self.suggestion is not None and self.suggestion.budget_exceeded)
 
     @property
     def equal(self) -> bool:
@@ -510,14 +510,14 @@ _PART = 0.5
 class Departure:
     """The model's outputs are more or less accurate than the simulation of all its quantized nodes predicts.
 
-    real, measured: the SQNR of the model and of the simulation, in dB.
+    sqnr, measured: the SQNR of the model and of the simulation, in dB.
     node:           the first node whose result differs from its simulation; None if no tensor shows one.
     floats:         the reference's nodes that correspond to it.
     hint:           a sentence: which tensor the node reads with another scale or zero point than it was made with,
                     or what to look at.
     """
 
-    real: float
+    sqnr: float
     measured: float
     node: Node | None
     floats: tuple[Node, ...]
@@ -547,7 +547,7 @@ def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
             missed, noise = ErrorSums(), ErrorSums()
             missed.add(ranking.mixed.compute(group, ChainMap(own, clean)), got)
             noise.add(got, want)
-            if missed.odd or missed.noise > _PART * noise.noise:
+            if missed.outliers or missed.noise > _PART * noise.noise:
                 return group
         own[rows.a.name_after_rounding(pair.other)] = got.reshape(want.shape)
     return None
@@ -565,9 +565,7 @@ def _hint(b: Reals, group: RoundingGroup) -> str:
             one, other = (_number(b.constant(name)) for name in (read, written))
             if one is not None and other is not None and one != other:
                 return f"it reads {node.inputs[0]} with {what} {one:.4g}, which was made with {other:.4g}"
-    return (
-        "look at its scales and zero points" if group.whole else "what it reads has no counterpart in the first model"
-    )
+    return "look at its scales and zero points" if group.whole else "its inputs have no counterpart in the first model"
 
 
 def _number(array: Array | None) -> float | None:

@@ -103,14 +103,20 @@ class ComparedTensor:
         return not self.pair.equal
 
     @property
+    def cause(self) -> str:
+        """The name of the cause of its difference, as ``qrun explain causes`` lists them; "" if it has none of its
+        own: it is equal, or only inherits a difference."""
+        return self.guilt.reason.cause if self.guilt is not None else ""
+
+    @property
     def refused(self) -> bool:
         """Does the second side refuse to compute it, or crash?"""
-        return self.guilt is not None and self.guilt.reason.cause in (REFUSED, CRASHED)
+        return self.cause in (REFUSED, CRASHED)
 
     @property
     def crashed(self) -> bool:
         """Does the second side crash?"""
-        return self.guilt is not None and self.guilt.reason.cause == CRASHED
+        return self.cause == CRASHED
 
 
 @frozen

@@ -176,32 +176,33 @@ class Noise:
     """The error of a tensor, summed over all runs.
 
     sqnr:    signal to quantization noise ratio, ``10 log10(sum(want^2) / sum((got - want)^2))`` dB; inf without noise,
-             -inf if the signal is 0 or `odd` is not, nan if there are no elements.
+             -inf if the signal is 0 or `outliers` is not, nan if there are no elements.
     cosine:  cosine of the angle between both as vectors; 1 if both are 0, 0 if one is.
     largest: the largest absolute error.
-    count:   number of elements; odd: elements that are NaN or infinite on one side only, or infinite with different
-             signs. The sums leave out every element that is NaN or infinite on some side.
+    count:   number of elements.
+    outliers: elements that are NaN or infinite on one side only, or infinite with different signs. The sums leave out
+             every element that is NaN or infinite on some side.
     ratio:   noise to signal ratio: sum((got - want)^2) / sum(want^2).
     """
 
-    KEYS = keys("sqnr_db=sqnr cosine max_abs=largest elements=count odd")
+    KEYS = keys("sqnr_db=sqnr cosine max_abs=largest elements=count odd=outliers")
 
     sqnr: float
     cosine: float
     largest: float
     count: int
-    odd: int
+    outliers: int
     ratio: float
 
 
 class ErrorSums:
     """Accumulates the error of one tensor, run by run. whole: were all reference arrays integers or booleans?"""
 
-    __slots__ = ("count", "largest", "noise", "odd", "power", "product", "signal", "whole")
+    __slots__ = ("count", "largest", "noise", "outliers", "power", "product", "signal", "whole")
 
     def __init__(self) -> None:
         self.signal = self.power = self.product = self.noise = self.largest = 0.0
-        self.count = self.odd = 0
+        self.count = self.outliers = 0
         self.whole = True
 
     def add(self, got: Array, want: Array) -> None:
@@ -212,7 +213,7 @@ class ErrorSums:
         finite = np.isfinite(a) & np.isfinite(b)
         if not finite.all():
             same = (a == b) | (np.isnan(a) & np.isnan(b))
-            self.odd += int(np.count_nonzero(~finite & ~same))
+            self.outliers += int(np.count_nonzero(~finite & ~same))
             a, b = a[finite], b[finite]
         if not a.size:
             return
@@ -226,7 +227,7 @@ class ErrorSums:
     @property
     def ratio(self) -> float:
         """Noise power over signal power."""
-        if self.odd:
+        if self.outliers:
             return math.inf
         if not self.noise:
             return 0.0
@@ -237,7 +238,7 @@ class ErrorSums:
         size = math.sqrt(self.signal) * math.sqrt(self.power)
         cosine = min(1.0, self.product / size) if size else float(not self.signal and not self.power)
         sqnr = decibels(self.ratio) if self.count else math.nan
-        return Noise(sqnr, cosine, self.largest, self.count, self.odd, self.ratio)
+        return Noise(sqnr, cosine, self.largest, self.count, self.outliers, self.ratio)
 
 
 def decibels(ratio: float) -> float:

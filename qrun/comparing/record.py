@@ -279,7 +279,7 @@ def check_folder(folder: Path) -> None:
     if FILE in held:
         read_document(folder / FILE, ("record",), "name a new directory for the record")
     elif held:
-        raise _cannot(folder, f"it holds {held[0]!r} and is no record")
+        raise _cannot(folder, f"it holds {held[0]!r} and is not a record")
 
 
 @frozen
@@ -444,7 +444,7 @@ def read_record(folder: Path) -> Record:
     if not folder.is_dir() or not (folder / FILE).exists():
         got = "a directory without it" if folder.is_dir() else "a file" if folder.exists() else "nothing of that name"
         facts = [("expected", f"a directory with {FILE}"), ("got", got)]
-        raise CallError("QR004", f"{str(folder)!r} is no record", where=[str(folder)], facts=facts, fixes=[HOW])
+        raise CallError("QR004", f"{str(folder)!r} is not a record", where=[str(folder)], facts=facts, fixes=[HOW])
     _, item = read_document(folder / FILE, ("record",), HOW)
     entries: dict[str, RecordEntry] = {}
     for tensor in item["tensors"]:

@@ -221,7 +221,7 @@ def _origin(change: TensorChange, whole: bool) -> str:
         f", the nearest {ties.smallest:g}" if ties.smallest is not None else ""
     )
     if change.step > 1:
-        return f"no matter of ties: an element differs by {change.step:.0f} steps or more; {told}"
+        return f"not only ties: an element differs by {change.step:.0f} steps or more; {told}"
     if change.elements > ties.near:
         return f"more than rounding of near-ties: {change.elements} or more elements differ; {told}"
     return told
@@ -276,7 +276,7 @@ def compare_record(
     now, wholes, proofs = _now(tensors, model, feeds, record)
     if now.keys().isdisjoint(record.entries):
         there, here = (", ".join(list(found)[:3]) or "none" for found in (record.entries, now))
-        message = "the record and this run have no tensor in common"
+        message = "the record and this run share no tensor"
         raise _other_run_error("QR005", message, [str(folder)], there, here, "record it again")
     settings = differing_settings(record.made_by, {"runtime": label, **host()})
     changes = tuple(_changes(record, now, wholes, proofs, model, tolerance))

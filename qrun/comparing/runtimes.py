@@ -226,7 +226,7 @@ def _array(known: Results, name: str) -> Array:
 def _part(model: Model, graph: Model, values: Values) -> Model:
     """A subgraph as a model: constants of the outer graph become constants, its other tensors become inputs."""
     if any(map(is_compound, values.values())):
-        raise KeyError("a value that is no tensor")
+        raise KeyError("a value that is not a tensor")
     stored = {n: model.constants[n] for n in graph.captured if n in model.constants}
     whole = replace(graph, constants={**stored, **graph.constants}, opsets=graph.opsets or model.opsets)
     part = extract(whole, graph.nodes, values)

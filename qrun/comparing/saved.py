@@ -205,7 +205,7 @@ def _match_nodes(left: list[ProfileNode], right: list[ProfileNode]) -> list[tupl
 def _node(a: ProfileNode, b: ProfileNode, same_work: bool) -> NodeChange:
     """The change of a node's time."""
     before, now = (max(len(node.group), 1) for node in (a, b))
-    note = f"stands for {now} nodes, before for {before}" if before != now else ""
+    note = f"{now} nodes, {before} before" if before != now else ""
     return NodeChange(b.index, b.name, b.op, change(a.samples_ms, b.samples_ms, same_work), note)
 
 

@@ -47,8 +47,8 @@ def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
-    """DynamicQuantizeLinear of nothing but zeros, or of no elements: the formula divides 0 by 0, and the specification
-    does not say which scale that gives. Runtimes choose 1, 0 or 1/255.
+    """DynamicQuantizeLinear of zeros only, or of no elements: the formula divides 0 by 0, and the specification does
+    not say which scale that gives. Runtimes choose 1, 0 or 1/255.
 
     To confirm: Run the operator alone on zeros and print its second output, the scale.
 

@@ -239,7 +239,7 @@ class CommandRunner:
         except ValueError as error:
             raise _bad_command(text, str(error)) from None
         if not self._words or not all(any(f"{{{word}}}" in part for part in self._words) for word in WORDS):
-            raise _bad_command(text, "it names not all of {model}, {inputs} and {outputs}")
+            raise _bad_command(text, "it lacks one of {model}, {inputs} and {outputs}")
 
     def run(self, case: Case, limit: float) -> Response:
         """Run one case in a new process group, which is killed as a whole when the time is over."""
@@ -311,9 +311,9 @@ def _outputs(case: Case, folder: Path) -> Response:
         try:
             found[name] = read_tensor(path, budget)[1]
         except QrunError as error:
-            return Response({}, CRASHED, f"output_{index}.pb is no tensor: {error.message}")
+            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {error.message}")
         except Exception as error:
-            return Response({}, CRASHED, f"output_{index}.pb is no tensor: {type(error).__name__}")
+            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {type(error).__name__}")
     return Response(found)
 
 
@@ -321,7 +321,7 @@ def _bad_command(text: str, got: str) -> CallError:
     """The QR005 error of a --runtime cmd: option."""
     return CallError(
         "QR005",
-        f"--runtime cmd:{text[:80]}: this is no command that can run cases",
+        f"--runtime cmd:{text[:80]}: this command cannot run cases",
         facts=[("expected", "cmd:PROGRAM {model} {inputs} {outputs}"), ("got", got)],
         fixes=["qrun explain conform has the protocol"],
     )
@@ -380,7 +380,7 @@ def runtime(name: str) -> Runtime:
     near = suggest(name, RUNTIMES)
     raise CallError(
         "QR005",
-        f"--runtime {name}: there is no such runtime",
+        f"--runtime {name}: unknown runtime",
         facts=[("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}'")],
         fixes=[f"did you mean --runtime {near}?" if near else "qrun explain conform"],
     )

@@ -24,7 +24,7 @@ VERSION = "1.0"
 ARCHIVE = Path(__file__).parent / f"suite-{VERSION}.zip"
 INDEX = "suite.json"
 PROFILES = {
-    "core": "what the text of the ONNX specification says of the operators of ai.onnx",
+    "core": "the text of the ONNX specification, for the operators of ai.onnx",
     "edge": "ends of ranges, infinities, NaN, zero sizes, extreme scales, and what must be refused",
     "contrib": "the operators of com.microsoft",
     "narrow": "types of 4, 2 and 6 bits, and float8",
@@ -151,7 +151,7 @@ class Suite:
         near = close_matches(word, known, 1, 0.5)
         raise CallError(
             "QR005",
-            f"--select {word}: it fits no case",
+            f"--select {word} matches no case",
             facts=[("expected", "a profile, an operator, or the beginning of a case's id")],
             fixes=[f"--select {near[0]}" if near else "qrun conform --list shows all cases"],
         )

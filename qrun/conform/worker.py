@@ -28,7 +28,7 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
     """Read the next message. Raises EOFError if the other side is gone, ValueError if it is no message."""
     length = int.from_bytes(_exactly(stream, 8), "little")
     if length > MOST:
-        raise ValueError("this is no message")
+        raise ValueError("not a message")
     head = json.loads(_exactly(stream, length))
     return head, [_exactly(stream, size) for size in head["lengths"]]
 

@@ -2,7 +2,7 @@
 
 `frozen` makes immutable records; a `Registry` finds the declarations in a package's modules, and imports only the
 modules requested; `Later` defers the import of a module that most processes do not need; a class derived from
-`InNotebook` looks in a notebook as it does in the terminal; `grouped` collects the values of each key.
+`InNotebook` looks in a notebook, and printed, as it does in the terminal; `grouped` collects the values of each key.
 
 May be imported by everything. Knows nothing of qrun.
 """
@@ -44,9 +44,12 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 class InNotebook:
-    """An answer that a notebook shows as HTML, which `qrun.report.notebook` makes on demand."""
+    """An answer that `print` and a notebook show as the terminal does; `qrun.report.notebook` makes both on demand."""
 
     __slots__ = ()
+
+    def __str__(self) -> str:
+        return str(import_module("qrun.report.notebook").text_of(self))
 
     def _repr_html_(self) -> str:
         """The object as HTML, for notebooks."""

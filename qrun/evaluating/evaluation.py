@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
 from qrun.errors import CallError, QrunError
@@ -171,7 +172,7 @@ class ModelScores:
 
 
 @frozen
-class Evaluation:
+class Evaluation(InNotebook):
     """The result of evaluating models over samples.
 
     source:    where the samples come from. samples: the number evaluated; readable: the number of these that were read.
@@ -199,6 +200,12 @@ class Evaluation:
     seconds_per_sample: tuple[float | None, ...]
     converted: tuple[str, ...] = optional_field(())
     options: tuple[str, ...] = optional_field(())
+
+    def __repr__(self) -> str:
+        names = ", ".join(model.label for model in self.models[:3]) + (", ..." if len(self.models) > 3 else "")
+        scores = [f"{s.metric} {s.value:.4g}" for model in self.models[:1] for s in model.scores[:2]]
+        counts = [f"{self.samples} sample{'s' * (self.samples != 1)}", *([f"{self.failed} failed"] * bool(self.failed))]
+        return f"<qrun.Evaluation {names}: {', '.join([*counts, *scores])}>"
 
     def score(self, model: int, metric: str) -> Score | None:
         """The first score of this metric, or None."""

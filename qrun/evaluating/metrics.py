@@ -90,7 +90,7 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
             "QR003",
             f"output {name!r} does not hold {'a class name' if isinstance(label, str) else 'one score for each class'}",
             facts=[
-                ("expected", "one text" if isinstance(label, str) else "one score a class"),
+                ("expected", "one text" if isinstance(label, str) else "one score per class"),
                 ("got", describe(scores)),
             ],
             fixes=["leave out --labels, or judge with --metric module:function"],

@@ -51,7 +51,7 @@ def as_label(value: Any, names: bool) -> Label:
         number = None
     if number is None or isinstance(plain, str) or number != plain:
         raise CallError(
-            "QR003", "a label is no class number", facts=[("expected", _NUMBER), ("got", repr(plain))], fixes=[_HOW]
+            "QR003", "a label is not a class number", facts=[("expected", _NUMBER), ("got", repr(plain))], fixes=[_HOW]
         )
     return number
 
@@ -211,7 +211,7 @@ class Stacked:
                 "the inputs have different numbers of samples",
                 where=[model.label],
                 facts=[("got", told)],
-                fixes=["give each input as many samples"],
+                fixes=["give each input the same number of samples"],
             )
         self._count = next(iter(counts.values()))
         self.source = ", ".join(dict.fromkeys(file.source for file in self._files.values()))
@@ -373,7 +373,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise bad_file(str(path), str(error), "a list of files, a sample in each line") from None
+        raise bad_file(str(path), str(error), "a list of files, one sample per line") from None
     for number, line in enumerate(lines, 1):
         try:
             specs = shlex.split(line, comments=True)

@@ -55,7 +55,7 @@ def evaluate_models(
         conversion = Conversion(wishes.image, wishes.cast)
         given = open_samples(loaded[0], [os.fspath(spec) for spec in specs], stdin, budget, conversion)
         if not isinstance(given, StreamedSamples) and not len(given):
-            raise CallError("QR001", "there are no samples", where=[given.source])
+            raise CallError("QR001", "no samples", where=[given.source])
     else:
         given = StreamedSamples(loaded[0], specs)
     labels, names = wishes.labels, are_names(loaded[0])
@@ -81,7 +81,7 @@ def evaluate_models(
             "QR005",
             "nothing to compare with",
             where=[loaded[0].label],
-            fixes=["add --labels FILE, --against MODEL or --metric MODULE:FUNCTION", "or -o DIR to keep the outputs"],
+            fixes=["add --labels, --against or --metric", "or -o DIR to keep the outputs"],
         )
     return walk(setup, given, wishes.output, wishes.resume, progress)
 

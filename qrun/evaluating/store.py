@@ -61,7 +61,7 @@ class Store:
                 "QR005",
                 "the folder has results of an earlier call",
                 where=where,
-                fixes=["add --resume to go on with them", "name another folder"],
+                fixes=["add --resume to continue", "name another folder"],
             )
         try:
             before = json.loads(path.read_bytes())
@@ -72,7 +72,7 @@ class Store:
             if old != json.loads(json.dumps(value)):
                 raise CallError(
                     "QR005",
-                    f"the folder's results are of another call: {key} differs",
+                    f"the folder's results come from another call: {key} differs",
                     where=where,
                     facts=[("expected", _short(old)), ("got", _short(value))],
                     fixes=["name another folder", "call it as before"],

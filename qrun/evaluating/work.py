@@ -412,7 +412,7 @@ def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
         raise RunError(
             "QR011",
             f"the Dask cluster at {address} failed: {type(error).__name__}: {error}",
-            fixes=["start it again; with -o DIR, --resume goes on from what is finished"],
+            fixes=["start it again; with -o DIR, --resume continues from the finished part"],
         ) from None
     finally:
         logging.disable(logging.NOTSET)

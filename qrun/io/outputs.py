@@ -126,7 +126,7 @@ def check_keys(names: Iterable[str]) -> None:
             elif name.endswith(".npy") and name.removesuffix(".npy") in known:
                 got = f"numpy would read {name.removesuffix('.npy')!r} in its place"
         except UnicodeEncodeError:
-            got = "it is no UTF-8 text"
+            got = "it is not UTF-8 text"
         if got:
             facts = [("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)]
             fixes = ["-o DIR/ writes numbered files that hold any name"]

@@ -127,7 +127,7 @@ class External:
         """The opened external file of a tensor. Raises ModelError."""
         if location not in self.files:
             if self.folder is None:
-                reason = "the model did not come from a file, so there is no folder to look in"
+                reason = "the model did not come from a file, so its folder is unknown"
                 raise _external(tensor, location, reason)
             self.files[location] = _File(self._inside(location, tensor))
         return self.files[location]

@@ -64,7 +64,7 @@ def _path(given: object) -> Path:
     if isinstance(given, (str, os.PathLike)):
         return Path(given)
     facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(given).__name__)]
-    raise CallError("QR005", "this is no model", facts=facts)
+    raise CallError("QR005", "not a model", facts=facts)
 
 
 def _load_bytes(proto: onnx.ModelProto, data: bytes, source: str, spared: bool) -> Model:
@@ -120,7 +120,7 @@ def _models_below(folder: Path) -> list[str]:
     """Fixes that name the models below a folder."""
     found = sorted(folder.glob("*.onnx")) or sorted(folder.glob("*/*.onnx"))
     if not found:
-        return ["name a model: there is no .onnx file in it"]
+        return ["name a model; the folder has no .onnx file"]
     if len(found) == 1:
         return [f"did you mean {found[0]}?"]
     from shlex import quote

@@ -14,7 +14,7 @@ import numpy as np
 from qrun.declare import InNotebook, grouped
 from qrun.declare.frozen import frozen, replace
 from qrun.declare.stored import Part, constants_of, hold, parts
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import ONNX_NAMES, shape_text, type_name
 
 if TYPE_CHECKING:
     from qrun.declare.digest import Content
@@ -50,6 +50,15 @@ class TensorType:
         if None not in shape:
             return shape  # type: ignore[return-value]
         return tuple(f"{self.name}[{index}]" if dim is None else dim for index, dim in enumerate(shape))
+
+    @property
+    def type(self) -> str:
+        """The type in the words of onnxruntime: ``tensor(float)``, ``seq(tensor(int64))``."""
+        names: Mapping[Any, str] = ONNX_NAMES
+        inner = self.element.type if self.element else f"tensor({names.get(self.dtype, '?')})"
+        if self.kind == "map":
+            return f"map({names.get(self.key, '?')},{inner})"
+        return inner if self.kind == "tensor" else f"{'seq' if self.kind == 'sequence' else self.kind}({inner})"
 
     def __str__(self) -> str:
         if self.kind == "map":

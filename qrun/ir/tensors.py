@@ -247,7 +247,7 @@ def _in_range(name: str, indices: Array, size: int, along: str = "") -> None:
     """Raise ModelError for indices outside 0..size - 1."""
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         bad = int(indices.min() if indices.min() < 0 else indices.max())
-        expected = f"indices from 0 to {size - 1}{along}" if size else f"no indices: there are no elements{along}"
+        expected = f"indices from 0 to {size - 1}{along}" if size else f"no indices: no elements{along}"
         raise bad_tensor(name, expected, str(bad))
 
 

@@ -177,7 +177,9 @@ class Cache:
             made = append_to_cache(past, new, ctx)
             return made, made, past.shape[2]
         if self.filled is None or self.filled.size != 1:
-            raise refuse("past_sequence_length is no number", "past_sequence_length", "[1]", self.filled, code="QR205")
+            raise refuse(
+                "past_sequence_length is not a number", "past_sequence_length", "[1]", self.filled, code="QR205"
+            )
         count = int(self.filled.reshape(-1)[0])
         if not 0 <= count <= past.shape[2] - new.shape[2]:
             expected = f"0 to {past.shape[2] - new.shape[2]}, as {name} has room for {past.shape[2]}"

@@ -141,7 +141,7 @@ def check_range(places: Array, count: int, name: str, what: str, code: str = "QR
     """Refuse integers outside 0 to count - 1. what: the noun for one, as in "no row 7"; more: text after the range."""
     if places.size and (places.min() < 0 or places.max() >= count):
         bad = int(places.max() if places.max() >= count else places.min())
-        raise refuse(f"there is no {what} {bad}", name, f"0 to {count - 1}{more}", str(bad), code=code)
+        raise refuse(f"no {what} {bad}", name, f"0 to {count - 1}{more}", str(bad), code=code)
 
 
 def first_place(found: Array) -> tuple[int, ...]:

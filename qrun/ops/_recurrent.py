@@ -80,7 +80,7 @@ def activations(
     made = []
     for name in names:
         if name.lower() not in _OPERATORS:
-            raise refuse(f"there is no activation {name!r}", "activations", ", ".join(_OPERATORS), name, code="QR204")
+            raise refuse(f"unknown activation {name!r}", "activations", ", ".join(_OPERATORS), name, code="QR204")
         kinds = zip((_ALPHA, _BETA), _OPERATORS[name.lower()][1], strict=False)
         made.append(_function(name.lower(), {kind: _take(name, kind, rest[kind], default) for kind, default in kinds}))
     require("clip", clip is None or clip > 0, "more than 0", clip)

@@ -260,7 +260,7 @@ def attributes_given(
     for name in graphs:
         if not isinstance(node.attributes.get(name), Model):
             got = str(node.attributes.get(name))
-            raise refuse(f"attribute {name!r} is no graph", "", f"{name}, a graph", got, code="QR204")
+            raise refuse(f"attribute {name!r} is not a graph", "", f"{name}, a graph", got, code="QR204")
     names = [name for name in specs if known is None or name in known.attributes]
     given = {name: value for name, value in node.attributes.items() if name not in graphs}
     for name, value in given.items():

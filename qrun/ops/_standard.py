@@ -84,7 +84,7 @@ def standard_kernel(domain: str, op_type: str, known: Schema) -> Callable[..., A
         return array.astype(np.float64) if narrows and array.dtype.kind in "iu" else array
 
     narrows = domain == ML and any(formal.types == _SINGLE for formal in known.outputs)
-    kernel.__doc__ = "What onnx.reference computes, the standard's own code, in steps of the inputs' types."
+    kernel.__doc__ = "Computed by onnx.reference, the standard's own code, in steps of the inputs' types."
     return kernel
 
 

@@ -67,7 +67,7 @@ def check_rank(rank: int, param: str) -> None:
     most = MOST_AXES // 2 - 1
     if rank > most:
         why = f"arrays have at most {MOST_AXES} axes, and sums over windows take two for each spatial one."
-        fix = "drop axes of one element with a Reshape before the node, and add them again behind it"
+        fix = "drop axes of one element with a Reshape before the node, and add them again after it"
         raise refuse(f"{param} has too many spatial axes", param, f"at most {most}", str(rank), why=why, fix=fix)
 
 

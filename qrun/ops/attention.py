@@ -152,7 +152,7 @@ def _by_head(given: AttentionInputs, attributes: AttentionAttributes, ctx: Conte
         raise bad_shape("V", f"as K [B,heads,length,size] {shape_text(k.shape)}, but for size", v)
     if k.shape[1] < 1 or q.shape[1] % k.shape[1]:
         got = f"{q.shape[1]} and {k.shape[1]}"
-        raise misfit("the heads of K do not divide those of Q", "K", "a number of heads that divides that of Q", got)
+        raise misfit("the number of heads of K does not divide Q's", "K", "a number of heads that divides Q's", got)
     return q, k, v
 
 

@@ -107,7 +107,7 @@ class ScanOutput:
         """Adds one element. Raises MemoryLimitError if all elements, and the array that joins them, are too large."""
         if isinstance(element, Compound):
             got = type_name(element.dtype)
-            raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
+            raise refuse("an element of a scan output is not a tensor", "body", "a tensor", got, code="QR203")
         self.add_all(element[None])
 
     def add_all(self, block: Array) -> None:

@@ -63,7 +63,7 @@ def _gemm_nodes(product: GemmAttributes, name: str, values: Mapping[str, Any], a
     """Gemm and its activation; refuses an unknown activation."""
     if name and (name not in _OF_GEMM or (is_integer(a.dtype) and name != "Relu")):
         expected = "Relu" if is_integer(a.dtype) else ", ".join(_OF_GEMM)
-        raise refuse(f"there is no activation {name!r}", "activation", expected, name, code="QR204")
+        raise refuse(f"unknown activation {name!r}", "activation", expected, name, code="QR204")
     gemm = InnerNode("Gemm", (0, 1, 2), product.by_name(), "product" if name else "")
     if not name:
         return [gemm]
@@ -111,7 +111,7 @@ def _conv_nodes(
     if z is not None and z.shape != shape:
         raise misfit("Z has not the result's shape", "Z", shape_text(shape), z)
     if name and name not in _OF_CONV:
-        raise refuse(f"there is no activation {name!r}", "activation", ", ".join(_OF_CONV), name, code="QR204")
+        raise refuse(f"unknown activation {name!r}", "activation", ", ".join(_OF_CONV), name, code="QR204")
     names = _OF_CONV.get(name, ())
     if name and len(params) != len(names):
         what = f"{name} has {len(params)} parameters"

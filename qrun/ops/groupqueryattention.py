@@ -259,7 +259,7 @@ def _rotate(
     """Queries and keys with rotary embedding. Raises OperatorError if there are no angles."""
     cos_cache, sin_cache, position_ids = given.cos_cache, given.sin_cache, given.position_ids
     if cos_cache is None or sin_cache is None:
-        raise refuse("there are no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
+        raise refuse("no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
     length = q.shape[2]
     firsts = np.array([0 if total == length else step.first for step in steps], np.int64)
     with_shape(position_ids, "position_ids", (q.shape[0], length))

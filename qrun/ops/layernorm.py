@@ -253,12 +253,12 @@ def skip_simplified_layer_normalization(
     """RMSNormalization of input + skip + bias over the last axis: output, mean, inv_std_var, input_skip_bias_sum.
 
     As SkipLayerNormalization, but RMSNormalization with scale gamma follows the additions: inv_std_var is
-    1 / sqrt(mean of the squares + epsilon), float32, and there is no mean. Raises OperatorError for shapes that do not
+    1 / sqrt(mean of the squares + epsilon), float32, and no mean. Raises OperatorError for shapes that do not
     fit, and if the mean is requested.
     """
     _check_skip(input, skip, gamma=gamma, bias=bias)
     if ctx.wants(1):
-        raise refuse("there is no mean", "mean", "output 1 left out: squares are not centred", "output 1")
+        raise refuse("no mean", "mean", "output 1 left out: squares are not centred", "output 1")
     made = run_nodes(_skip_nodes(bias, "RMSNormalization", (2,), 3, epsilon), (input, skip, gamma, bias), ctx)
     none = np.empty(0, np.float32)
     inverse = inverse_rms(made["sum"], (input.ndim - 1,), epsilon).astype(np.float32) if ctx.wants(2) else none

@@ -61,7 +61,7 @@ def matmul_n_bits(
     accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
     onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in
     float32 steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must
-    be 0: other layouts are those of one device. Raises OperatorError for shapes, types and attributes that do not fit.
+    be 0: other layouts belong to one device. Raises OperatorError for shapes, types and attributes that do not fit.
     """
     weights = check_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     ctx.claim((*A.shape[:-1], N), 8)
@@ -134,7 +134,7 @@ def check_weights(
                 f"zero_points is {got}, but A is {type_name(a.dtype)}", "zero_points", expected, got, code="QR303"
             )
         wide = -(-blocks * bits // 8) if zero_points.dtype == np.uint8 else blocks
-        _shape(zero_points, "zero_points", [(columns, wide), (columns * wide,)], "N, those of all blocks", "QR302")
+        _shape(zero_points, "zero_points", [(columns, wide), (columns * wide,)], "N, one per block", "QR302")
         zero_points = zero_points.reshape(columns, wide)
     if groups is not None:
         _shape(groups, "g_idx", [(depth,), (blocks * block,)], "one for each k")
@@ -154,7 +154,7 @@ def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:
     require("N", columns > 0, "a positive number", columns)
     one_of("bits", bits, _BITS)
     require("block_size", block >= 16 and not block & (block - 1), "a power of two, 16 or more", block)
-    require("weight_prepacked", not weight_prepacked, "0: other layouts are those of one device", weight_prepacked)
+    require("weight_prepacked", not weight_prepacked, "0: other layouts belong to one device", weight_prepacked)
 
 
 def _shape(array: Array, name: str, allowed: Sequence[Shape], words: str, code: str = "QR208") -> None:
@@ -252,7 +252,7 @@ def _check_blocks(packed: bool, floating: bool, bits: int, block: int, along: in
     require("block_size", fits, "a power of two, 16 or more" + (", or 0" if floating else ""), block)
     require("gather_axis", not packed or not along, "0, as data is uint8", along)
     apart = not packed or bits == 8 or along != blocks_along
-    require("quantize_axis", apart, "another than gather_axis", blocks_along)
+    require("quantize_axis", apart, "an axis other than gather_axis", blocks_along)
 
 
 def _zeros(zero_points: Array, data: Array, size: Sequence[int], width: int) -> Array:

@@ -180,7 +180,7 @@ def dict_vectorizer(
     [1,n] of the values' type, as onnxruntime shapes it.
 
     0, or an empty text, where X has no such key; keys that the vocabulary lacks are left out.
-    Exactly one vocabulary is given, of the keys' type; else raises OperatorError.
+    Exactly one vocabulary is given, of the keys' type. Raises OperatorError otherwise.
     """
     keys, values = _map(X)
     names = "int64_vocabulary", "string_vocabulary"
@@ -244,7 +244,7 @@ def _cast(value: float | str, target: np.dtype[Any]) -> Any:
 def _map(value: Array) -> tuple[Array, Array]:
     """The keys and values of a map. Raises OperatorError for anything else."""
     if not isinstance(value, Compound) or value.dtype != MAP or value.ndim:
-        raise refuse("X is no map", "X", "a map", type_name(value.dtype), code="QR203")
+        raise refuse("X is not a map", "X", "a map", type_name(value.dtype), code="QR203")
     keys, values = value.elements
     return keys, values
 
@@ -258,7 +258,7 @@ def normalizer(X: Array, *, norm: str = "MAX", ctx: Context) -> Array:
     """
     one_of("norm", norm, ("MAX", "L1", "L2"))
     if X.ndim not in (1, 2):
-        raise misfit("X is no table", "X", "[N,F] or [F]", X)
+        raise misfit("X is not a table", "X", "[N,F] or [F]", X)
     ctx.claim(X.shape, 28)
     rows = np.atleast_2d(X).astype(np.float64)
     with np.errstate(all="ignore"):

@@ -74,7 +74,7 @@ def tokens_of(x: Array, router_probs: Array, experts: int, attributes: ExpertAtt
     limit = attributes.swiglu_limit
     require("swiglu_limit", limit is None or limit >= 0, "0 or more", limit)
     if attributes.use_sparse_mixer:
-        why = "no page says what the sparse mixer computes, and onnxruntime's CPU ignores it."
+        why = "no specification defines the sparse mixer, and onnxruntime's CPU ignores it."
         fix = "set it to 0 for what onnxruntime computes on a CPU"
         raise refuse("use_sparse_mixer is 1", "use_sparse_mixer", "0", "1", why=why, fix=fix, code="QR204")
     return rows

@@ -332,9 +332,9 @@ def max_roi_pool(
     images and attributes that do not fit.
     """
     if X.ndim != 4:
-        raise misfit("X is no image", "X", "[N,C,H,W]", X)
+        raise misfit("X is not an image", "X", "[N,C,H,W]", X)
     if rois.ndim != 2 or rois.shape[1] != 5:
-        raise misfit("rois are no rectangles", "rois", "[regions,5]", rois)
+        raise misfit("rois are not rectangles", "rois", "[regions,5]", rois)
     sizes = len(pooled_shape) == 2 and min(pooled_shape) >= 1
     require("pooled_shape", sizes, "2 numbers, each 1 or more", pooled_shape)
     ctx.claim((len(rois), X.shape[1], *pooled_shape), X.itemsize)
@@ -342,10 +342,10 @@ def max_roi_pool(
     scale = _float.single(spatial_scale)
     for number, (image, *corners) in enumerate(_float.widen(rois).tolist()):
         if image not in range(len(X)):
-            raise refuse(f"there is no image {image:g}", "rois", f"0 to {len(X) - 1}", f"{image:g}", code="QR209")
+            raise refuse(f"no image {image:g}", "rois", f"0 to {len(X) - 1}", f"{image:g}", code="QR209")
         scaled = [c * scale for c in corners]
         if not all(map(math.isfinite, scaled)):
-            raise refuse("a region is no number", "rois", "finite numbers", str(corners))
+            raise refuse("a region is not a number", "rois", "finite numbers", str(corners))
         x1, y1, x2, y2 = (int(math.copysign(math.floor(abs(c) + 0.5), c)) for c in scaled)
         rows = _bins(y1, y2, pooled_shape[0], X.shape[2])
         columns = _bins(x1, x2, pooled_shape[1], X.shape[3])

@@ -46,7 +46,7 @@ def _widths(bitwidth: Array, name: str) -> Array:
     wide = bitwidth.astype(np.float64)
     bad = ~((wide >= 1) & (wide == np.rint(wide)))
     if bad.any():
-        raise refuse(f"{name} is no positive integer", name, "1 or more bits", f"{wide[bad].reshape(-1)[0]:g}")
+        raise refuse(f"{name} is not a positive integer", name, "1 or more bits", f"{wide[bad].reshape(-1)[0]:g}")
     return np.asarray(np.minimum(wide, 1000), np.int64)
 
 
@@ -92,7 +92,7 @@ def _int_quant(
     QuantizeLinear and DequantizeLinear do not concern it. Quant is its former name; onnx.brevitas and
     finn.custom_op.general are former names of the domain, and files of 2021 have Quant and BipolarQuant without one.
 
-    Raises OperatorError for shapes that do not broadcast, a bitwidth that is no positive integer and other modes.
+    Raises OperatorError for shapes that do not broadcast, a bitwidth that is not a positive integer and other modes.
     """
     shape, bits = broadcast(ctx, (X, scale, zeropt, bitwidth), _NAMES), _widths(bitwidth, "bitwidth")
     zeropt = zeropt.astype(np.float32)

@@ -49,7 +49,7 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
             raise _misfit(data, wanted, "not both 0 and -1 when allowzero is 1")
         rest = math.prod(n for n in dims if n != -1)
         if not rest or data.size % rest:
-            expected = "no -1: a dimension of 0 leaves it open" if not rest else f"a divisor of {data.size} besides -1"
+            expected = "no -1: a dimension of 0 leaves it open" if not rest else f"-1 or a divisor of {data.size}"
             raise _misfit(data, wanted, expected)
         dims[dims.index(-1)] = data.size // rest
     if math.prod(dims) != data.size:

@@ -296,7 +296,7 @@ def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
     """For each spatial axis, the positions in units of elements, float64 [N,out...]."""
     wide = widen(grid)
     if not np.isfinite(wide).all():
-        raise refuse("grid has a place that is no number", "grid", "finite numbers", "NaN or infinity")
+        raise refuse("grid is not finite", "grid", "finite numbers", "NaN or infinity")
     turned = [wide[..., axis] for axis in reversed(range(len(size)))]
     with np.errstate(all="ignore"):
         return [(g + 1) / 2 * (n - 1) if align else ((g + 1) * n - 1) / 2 for g, n in zip(turned, size, strict=True)]
@@ -364,7 +364,7 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Conte
     dims = ints(size, "size")
     rank = len(dims) - 2
     if rank not in (2, 3) or min(dims) < 0:
-        raise misfit("size is that of no image", "size", "[N,C,H,W] or [N,C,D,H,W]", shape_text(dims))
+        raise misfit("size is not an image size", "size", "[N,C,H,W] or [N,C,D,H,W]", shape_text(dims))
     if theta.shape != (dims[0], rank, rank + 1):
         raise misfit("theta does not fit size", "theta", shape_text((dims[0], rank, rank + 1)), theta)
     shape = claim(ctx, (dims[0], *dims[2:], rank), np.dtype(np.float64), "size")
@@ -412,7 +412,7 @@ def roi_align(
     corners = widen(rois) * scale - offset
     for number, (x1, y1, x2, y2) in enumerate(corners.tolist()):
         if not all(map(math.isfinite, (x1, y1, x2, y2))):
-            raise refuse("a region is no number", "rois", "finite numbers", str(rois[number].tolist()))
+            raise refuse("a region is not a number", "rois", "finite numbers", str(rois[number].tolist()))
         sides = [(y1, y2 - y1, output_height, X.shape[2]), (x1, x2 - x1, output_width, X.shape[3])]
         lines = [_samples(*side, sampling_ratio, words[0] != "half_pixel", ctx) for side in sides]
         image = widen(X[int(batch_indices[number])])
@@ -423,9 +423,9 @@ def roi_align(
 def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes: tuple[int, int, int]) -> None:
     """Raise OperatorError for an image or regions that RoiAlign cannot take."""
     if x.ndim != 4 or not x.shape[2] * x.shape[3]:
-        raise misfit("X is no image", "X", "[N,C,H,W], H and W 1 or more", x)
+        raise misfit("X is not an image", "X", "[N,C,H,W], H and W 1 or more", x)
     if rois.ndim != 2 or rois.shape[1] != 4:
-        raise misfit("rois are no rectangles", "rois", "[regions,4]", rois)
+        raise misfit("rois are not rectangles", "rois", "[regions,4]", rois)
     if numbers.shape != rois.shape[:1]:
         raise misfit("batch_indices do not fit rois", "batch_indices", f"[{len(rois)}]", numbers)
     check_range(numbers, len(x), "batch_indices", "image")

@@ -237,7 +237,7 @@ def multi_head_attention(
     q, k, v, straight = _queries(query, key, value, positive("num_heads", num_heads))
     q, k, v = _with_bias(q, k, v, bias, straight, ctx)
     if k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3]:
-        raise bad_shape("key", f"heads as those of query {shape_text(q.shape)} and value {shape_text(v.shape)}", k)
+        raise bad_shape("key", f"as many heads as query {shape_text(q.shape)} and value {shape_text(v.shape)}", k)
     shared = past_key is not None and past_sequence_length is not None
     keys, present_key, past = Cache(past_key, shared, past_sequence_length).extend(k, "past_key", ctx)
     values, present_value, _ = Cache(past_value, shared, past_sequence_length).extend(v, "past_value", ctx)

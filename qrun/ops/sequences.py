@@ -33,7 +33,7 @@ def sequence_empty(*, dtype: int | None = None) -> Array:
     """A sequence without elements, of tensors of the type dtype, float32 where it is left out."""
     number = _FLOAT if dtype is None else dtype
     if number not in DTYPES:
-        raise refuse("dtype is no element type", "dtype", "a number of TensorProto.DataType", number, code="QR204")
+        raise refuse("dtype is not an element type", "dtype", "a number of TensorProto.DataType", number, code="QR204")
     return sequence((), DTYPES[number])
 
 
@@ -131,11 +131,11 @@ def _lengths(split: Array | None, size: int) -> Sequence[int]:
     if split is None or split.ndim == 0:
         length = 1 if split is None else int(split)
         if length < 1:
-            raise misfit("the parts have no elements", "split", "1 or more", length)
+            raise misfit("the parts are empty", "split", "1 or more", length)
         rest = size % length
         return [length] * (size // length) + [rest] * bool(rest)
     if split.ndim != 1:
-        raise misfit("split is no list", "split", "a scalar, or [parts]", split)
+        raise misfit("split is not a list", "split", "a scalar, or [parts]", split)
     lengths: list[int] = split.tolist()
     if any(n < 0 for n in lengths) or sum(lengths) != size:
         expected = f"numbers of 0 or more that add up to {size}"
@@ -212,7 +212,7 @@ def _sequence(value: Array) -> Compound:
     """The sequence. Raises OperatorError for anything else."""
     if not isinstance(value, Compound) or value.dtype != SEQUENCE:
         name, got = "input_sequence", type_name(value.dtype)
-        raise refuse(f"{name} is no sequence", name, "a sequence of tensors", got, code="QR203")
+        raise refuse(f"{name} is not a sequence", name, "a sequence of tensors", got, code="QR203")
     return value
 
 
@@ -227,7 +227,7 @@ def _tensor(value: Array | None, param: str) -> Array:
     """The tensor. Raises OperatorError if it is missing, a sequence or a map."""
     if value is None or isinstance(value, Compound):
         got = "nothing" if value is None else type_name(value.dtype)
-        raise refuse(f"{param} is no tensor", param, "a tensor", got, code="QR205" if value is None else "QR203")
+        raise refuse(f"{param} is not a tensor", param, "a tensor", got, code="QR205" if value is None else "QR203")
     return value
 
 

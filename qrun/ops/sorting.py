@@ -159,7 +159,7 @@ def non_max_suppression(
     most = 0 if max_output_boxes_per_class is None else scalar(max_output_boxes_per_class, "max_output_boxes_per_class")
     threshold = 0.0 if iou_threshold is None else scalar(iou_threshold, "iou_threshold")
     if not 0 <= threshold <= 1:
-        raise refuse("iou_threshold is no share", "iou_threshold", "0 to 1", threshold)
+        raise refuse("iou_threshold is not between 0 and 1", "iou_threshold", "0 to 1", threshold)
     least = None if score_threshold is None else scalar(score_threshold, "score_threshold")
     found: list[tuple[int, int, Array]] = []
     count = 0
@@ -186,7 +186,7 @@ def _check(boxes: Array, scores: Array, center: int) -> None:
         expected = f"[{boxes.shape[0]},classes,{boxes.shape[1]}], for boxes {shape_text(boxes.shape)}"
         raise misfit("scores do not fit the boxes", "scores", expected, scores)
     if center not in (0, 1):
-        raise refuse("boxes have no such form", "center_point_box", "0, 1", center, code="QR204")
+        raise refuse("center_point_box is not 0 or 1", "center_point_box", "0, 1", center, code="QR204")
 
 
 def _by_score(scores: Array, least: float | None) -> Array:

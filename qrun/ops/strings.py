@@ -30,7 +30,7 @@ def string_normalizer(
     """
     one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))
     if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):
-        raise misfit("X is no line of strings", "X", "[C] or [1,C]", X)
+        raise misfit("X is not a line of strings", "X", "[C] or [1,C]", X)
     ctx.claim(X.shape, 8)
     words = set(stopwords or ())
     if not is_case_sensitive:
@@ -110,7 +110,7 @@ def _grams(pool: Sequence[Any], starts: Sequence[int], places: Sequence[int], le
     number = 0
     for length, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool)), strict=True), 1):
         whole = 0 <= start <= end <= len(pool) and (end - start) % length == 0 and (length > 1 or start == 0)
-        require("ngram_counts", whole, "0, then where those of each length begin in the pool", starts)
+        require("ngram_counts", whole, "0, then where each length begins in the pool", starts)
         grams = found.setdefault(length, {})
         for first in range(start, end, length):
             grams.setdefault(tuple(pool[first : first + length]), []).append(number)

@@ -70,7 +70,7 @@ def read_output(draft: Draft, node: Node) -> Output:
         if name in draft.preserved:
             raise Refused(f"{what} is asked for")
         if len(readers) != 1:
-            raise Refused(f"{what} has {len(readers)} readers" if readers else f"nobody reads {what}")
+            raise Refused(f"{what} has {len(readers)} readers" if readers else f"no node reads {what}")
         reader = readers[0]
         if is_quantize(reader) and reader.inputs[0] == name:
             break

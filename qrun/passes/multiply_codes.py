@@ -56,7 +56,7 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
     if (shape or (depth,))[-1] not in (depth, None):
         raise Refused(f"A has {(shape or ())[-1:]} columns, and the weights {depth} rows")
     if draft.arith == "ort":
-        raise Refused("onnxruntime adds products with dequantized weights in an order of its own")
+        raise Refused("onnxruntime adds products with dequantized weights in its own order")
     bias = _bias(draft, node, columns)
     if bias and depth > BLOCK:
         raise Refused(f"C comes before the products of {BLOCK} rows of weights, and the bias of MatMulNBits after all")
@@ -120,7 +120,7 @@ def _weights(draft: Draft, source: Node, turned: bool) -> tuple[Array, Array, Ar
     if not bool(np.all(np.isfinite(scale) & (scale > 0))):
         raise Refused("a scale of its weights is not a positive finite number")
     if zero is not None and zero.shape != scale.shape:
-        raise Refused("its weights have not as many zero points as scales")
+        raise Refused("its weights have different numbers of zero points and scales")
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
     along, across = (1, 0) if turned else (0, 1)
     depth, columns = codes.shape[along], codes.shape[across]
@@ -133,7 +133,7 @@ def _weights(draft: Draft, source: Node, turned: bool) -> tuple[Array, Array, Ar
     if scale.ndim == _MATRIX:
         expected = tuple(-(-depth // block) if n == along else columns for n in range(_MATRIX)) if block > 0 else ()
         if scale.shape != expected or axis % _MATRIX != along or block < _LEAST or block & (block - 1):
-            raise Refused("its weights have no blocks along K of 16, 32, 64 or the like")
+            raise Refused("its weights have no blocks of 16, 32, 64, ... along K")
         size = block
     else:
         if scale.size != 1 and (axis % _MATRIX != across or scale.shape != (columns,)):

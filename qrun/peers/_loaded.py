@@ -68,7 +68,7 @@ def _version() -> str:
 
 def missing_error(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
     """The QR012 error of a runtime that is not installed."""
-    fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"]
+    fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort works without them"]
     return UnsupportedError("QR012", message, facts=facts, fixes=fixes)
 
 

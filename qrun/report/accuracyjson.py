@@ -42,7 +42,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "quantized_nodes": found.quantizing,
         "measured_nodes": found.measured,
         "budget_s": None if found.seconds == math.inf else found.seconds,
-        "out_of_time": found.hurried,
+        "out_of_time": found.budget_exceeded,
         "operators": found.suggestion.operators if found.suggestion else (),
         "departure": _departure(found),
         "corrections": found.corrections,
@@ -58,7 +58,7 @@ def _departure(found: Accuracy) -> dict[str, Any] | None:
     if gone is None:
         return None
     node = gone.node and {key: getattr(gone.node, name) for key, name in _NODE.items()}
-    return {"real_sqnr_db": gone.real, "measured_sqnr_db": gone.measured, "node": node, "why": departure_text(found)}
+    return {"real_sqnr_db": gone.sqnr, "measured_sqnr_db": gone.measured, "node": node, "why": departure_text(found)}
 
 
 _NODE = {"index": "index", "name": "name", "domain": "full_domain", "op": "op_type"}
@@ -106,7 +106,7 @@ def verdict(found: Accuracy) -> str:
         return f"equal: all outputs within {within}{flips}."
     codes = next((o for o in off if o.codes), None)
     if codes is not None:
-        return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
+        return f"differ: {codes.name} holds codes in one model only, and no node gives their scale{flips}."
     low = worst_output(off or found.outputs)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     part = min(low.parts, key=lambda one: one.noise.sqnr, default=None)
@@ -154,7 +154,7 @@ def departure_text(found: Accuracy) -> str:
         return ""
     text = (
         f"Nodes are not ranked: {decibel(gone.measured)} at {_at(found)} with all quantized nodes measured together, but "
-        f"{decibel(gone.real)} in the model itself."
+        f"{decibel(gone.sqnr)} in the model itself."
     )
     if gone.node is None:
         return text
@@ -185,8 +185,8 @@ def tips(found: Accuracy) -> list[str]:
     if advice is None or found.wrong:
         return []
     whole, steps = decibel(dict(advice.tried)[0]), f"({', '.join(f'{n}: {decibel(v)}' for n, v in advice.tried if n)})"
-    if decibel(found.real) != whole:
-        whole += f" (the model itself: {decibel(found.real)})"
+    if decibel(found.sqnr) != whole:
+        whole += f" (the model itself: {decibel(found.sqnr)})"
     if not advice.count:
         return [_no_list(found, advice, whole, steps)]
     raised = decibel(dict(advice.tried)[advice.count])
@@ -212,16 +212,16 @@ def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str
     """Says why no list of nodes is suggested: none was found in time, or those that were tried do not help."""
     tried = f"{whole} with all nodes quantized, and with the first ones in float {steps}"
     if advice.reached is False:
-        missed = "in time" if advice.hurried else "with any list"
+        missed = "in time" if advice.budget_exceeded else "with any list"
         return f"--min-sqnr {found.min_sqnr:g} was not reached {missed}: {tried}."
-    if found.hurried:
+    if found.budget_exceeded:
         return f"No list was found in time: {tried}."
     return f"No short list helps: {tried}. A list is suggested if it takes away {percent(HALF, 0)} of the noise ({decibels(1 - HALF):.0f} dB)."
 
 
 def hurry(found: Accuracy) -> str:
     """Says what was not measured for lack of time, and how to get it; "" if the time sufficed."""
-    if not found.hurried:
+    if not found.budget_exceeded:
         return ""
     parts = []
     if found.measured < found.quantizing:
@@ -241,8 +241,8 @@ CANCELLED = 1.0
 def notes(found: Accuracy) -> list[str]:
     """What the reader should know about these numbers."""
     made = []
-    whole = decibel(found.real)
-    worse = [c for c in found.costs if c.measured and c.sqnr < found.real - CANCELLED]
+    whole = decibel(found.sqnr)
+    worse = [c for c in found.costs if c.measured and c.sqnr < found.sqnr - CANCELLED]
     if worse:
         one = f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)})"
         others = f", and so do {len(worse) - 1} more" if worse[1:] else ""
@@ -263,7 +263,7 @@ def notes(found: Accuracy) -> list[str]:
             where = f"node {strays[0].index}: {strays[0].why}"
             made.append(f"{count} of the {side} model without a counterpart: {names} ({where}).")
     if any(not node.name for cost in found.costs for node in cost.floats):
-        made.append("some nodes of the first model have no name; quantizers need one to leave a node out.")
+        made.append("some nodes of the first model have no name; quantizers can only exclude named nodes.")
     return made
 
 

@@ -11,11 +11,11 @@ _TEXTS = {
     "QR000": "The command line cannot be read: an unknown command or option, an option without its value, or a value that is none of its choices. qrun COMMAND -h prints what there is.",
     "QR001": "The model has an input that was not given. Give all of them with -i, or fill the missing ones with --random.",
     "QR002": "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs.",
-    "QR003": "An array does not have the element type or the shape of its input, or a record was made of other inputs. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW.",
+    "QR003": "An array does not have the element type or the shape of its input, or a record was made of other inputs. qrun never converts arrays silently; the message shows what fits, such as a transposition from NHWC to NCHW.",
     "QR004": "A file cannot be opened, or a folder was given where a file is needed.",
-    "QR005": "The value of an option makes no sense, or two options contradict each other.",
+    "QR005": "An option has an unusable value, or two options contradict each other.",
     "QR006": "A name or pattern fits no tensor and no node of the model. qrun inspect MODEL --nodes lists the tensors.",
-    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image that is damaged or of a kind that qrun does not read, JSON of another kind or version. Pickles are never loaded.",
+    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is not a TensorProto, an image that is damaged or of a kind that qrun does not read, JSON of another kind or version. Pickles are never loaded.",
     "QR008": "The result cannot be written where it should go.",
     "QR009": "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind; qrun explain config lists what can stand there.",
     "QR010": "The run would hold more memory than allowed: 80 % of what is free, or --max-memory. Make the batch smaller with --shape, or raise the limit.",
@@ -23,23 +23,23 @@ _TEXTS = {
     "QR012": "--backend ort and --against ort need onnxruntime, and image files need Pillow, which is not installed.",
     "QR013": "The other runtime that was asked for with --backend or --against does not load the model. Its own message is shown.",
     "QR014": "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results.",
-    "QR015": "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in a process of its own, so qrun goes on: qrun compare runs the nodes one by one and shows which of them it is. The signal is shown, or the exit code, and the last line that the runtime printed.",
-    "QR016": "The run takes longer than --max-time allows. The message names the node that it came to, and in a Loop or Scan the turn. A run is ended between nodes and between turns of a loop; one node is not cut off, but another runtime is. Raise the limit, or see whether the condition of the Loop ever becomes false.",
+    "QR015": "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in its own process, so qrun continues: qrun compare runs the nodes one by one and finds the one that crashes. The message shows the signal or the exit code, and the last line that the runtime printed.",
+    "QR016": "The run takes longer than --max-time allows. The message names the node where it stopped, and in a Loop or Scan the turn. A run ends between nodes and between turns of a loop; qrun does not interrupt a node, but it interrupts another runtime. Raise the limit, or check whether the condition of the Loop ever becomes false.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle.",
-    "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or are numbers that the type has not; or the type does not exist.",
+    "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or hold numbers outside the type; or the type does not exist.",
     "QR104": "The data of a tensor are kept in another file that is missing, too short, outside the model's folder, or changed while it is in use.",
     "QR105": "A node uses a domain that the model does not import. Every node's domain needs an opset_import entry.",
     "QR106": "The model imports an opset that qrun does not read, or one domain twice.",
     "QR107": "A model-local function cannot be put in the place of its calls, for example because it calls itself.",
-    "QR202": "An operator refuses its inputs for a reason that has no code of its own.",
+    "QR202": "An operator refuses its inputs for a reason without a code of its own.",
     "QR209": "An index points outside the axis that it selects from.",
     "QR210": "The computation of a node failed on these values or shapes.",
-    "QR501": "An output differs from the one recorded in test_data_set_*/output_N.pb by more than the tolerance: --lsb steps for integers, atol + rtol * |recorded| for floats. Where the node that makes the output rounds (QuantizeLinear, QLinearConv, QLinearMatMul, QGemm, QLinearAdd, QLinearMul), the finding tells the exact value before rounding, and whether every differing element is within 1e-5 steps of a tie: then two runtimes chose differently, and --lsb 1 or --arith accepts it. Everything else is an error, of that node or of one before it.",
+    "QR501": "An output differs from the one recorded in test_data_set_*/output_N.pb by more than the tolerance: --lsb steps for integers, atol + rtol * |recorded| for floats. Where the node that makes the output rounds (QuantizeLinear, QLinearConv, QLinearMatMul, QGemm, QLinearAdd, QLinearMul), the finding shows the exact value before rounding, and whether every differing element is within 1e-5 steps of a tie: then two runtimes chose differently, and --lsb 1 or --arith accepts it. Everything else is an error, of that node or of one before it.",
     "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output is made with another type or shape than recorded. The vectors belong to another model, or the model declares its outputs wrongly.",
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it.",
-    "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a limit of memory or time, or files that cannot be read. The finding tells which vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
+    "QR505": "A recorded vector was not replayed, so its outputs are unchecked: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a limit of memory or time, or files that cannot be read. The finding lists the vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
 }
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Name and explanation by code."""
@@ -69,7 +69,7 @@ TOPICS = {
   test_data_set_0/        a folder with input_0.pb, input_1.pb ...
   -                       stdin: .npy or .npz
 
-Types must be those of the model, and shapes must fit it; nothing is converted in silence. --cast converts element types: it
+Types must be those of the model, and shapes must fit it; nothing is converted silently. --cast converts element types: it
 rounds floats to a smaller type, and refuses values beyond the type and fractions that shall become integers. A dynamic size such as N gets
 one value for all inputs. Without any -i, all inputs are random with --seed (default 0); with some of them, the others
 need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs; one that is not fixed is 1.
@@ -135,7 +135,7 @@ The keys of image are those of --image, which overrides them one by one (qrun ex
 ignore, lsb, rtol and atol hold for models whose path from the current folder fits the pattern (* fits slashes too). The first
 pattern that fits counts; its ignore adds to the other ones. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
 
-Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes from the file is said on stderr.
+Order: command line, environment (QRUN_MAX_MEMORY), file, default. stderr says what comes from the file.
 --config FILE reads another file, --config none reads none.""",
     "environment": """\
 Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA hold for qrun.Session too.
@@ -176,7 +176,7 @@ reads when it starts:
 
 A crash of qrun has the error code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
     "roof": """\
-The roof column of qrun profile is the share of what this machine can do that a node reaches, and what bounds the node:
+The roof column of qrun profile shows how close a node comes to the limit of this machine, and which limit:
 
   compute   the peak of the instructions that multiply and add (8-bit integers,
             or float32 for float nodes)
@@ -192,9 +192,9 @@ Gather does, has to read these parts. This is the roofline model (Williams, Wate
 Peak and speeds are measured on this machine for each number of threads, and kept beside the compiled kernels; --no-cache
 measures them anew. A node above 100 % shows that they were measured while the machine was busier or its clock lower: then
 they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
-below the table, which tells peak and speeds, says the same.""",
+below the table, with peak and speeds, is the same.""",
     "numerics": """\
-What all quantized operators have in common. qrun explain OPERATOR has the formula of one, and what --arith changes.
+Rules of all quantized operators. qrun explain OPERATOR prints the formula of one, and what --arith changes.
 
   rounding    a quotient, as a real number, goes to the nearest integer, ties
               to even; then the zero point is added; then the sum saturates
@@ -210,16 +210,18 @@ What all quantized operators have in common. qrun explain OPERATOR has the formu
               of the same shape
   nothing     where there are no elements, the sum is 0 and the mean is NaN""",
     "causes": """\
-qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There
-are three exceptions. What shows without computing (crashed, refused, missing-output, empty-sum, random-numbers) is told
-as it is. For float-steps, and for float-order of other sums than those of MatMul, Gemm and Conv, the order and the
-float32 steps are not known, so every element must lie within the bound on rounding errors instead; unknown-order says
-how far a MatMul, Gemm or Conv is from that bound. Where qrun knows what a runtime computes, but not
-its bits (runtime-arithmetic, empty-sequence), recomputing must bring every element within the tolerance; the evidence
-then says so. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives
-the other side's bits as soon as it reads the other side's values: the cause is then at an earlier node.
+qrun compare names a cause only if recomputing the node in that way reproduces every bit of the other side's tensor.
+There are three exceptions. Some causes show without computing: crashed, refused, missing-output, empty-sum and
+random-numbers. For float-steps, and for float-order of sums other than MatMul, Gemm and Conv, qrun does not know the
+order and the float32 steps, so every element must lie within the bound on rounding errors instead; unknown-order says
+how far a MatMul, Gemm or Conv is from that bound. Where qrun knows what a runtime computes, but not its bits
+(runtime-arithmetic, empty-sequence), recomputing must bring every element within the tolerance; the evidence then says
+so. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives the other
+side's bits when it reads the other side's values: an earlier node is the cause.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",
+    "glossary": """\
+Words that qrun's screens use. qrun explain WORD prints one of them.""",
     "conform": """\
 qrun conform gives a runtime the cases of a frozen suite, and judges every answer:
 
@@ -232,7 +234,7 @@ qrun conform gives a runtime the cases of a frozen suite, and judges every answe
   hung         the process did not answer within --timeout seconds
   unsupported  the runtime has no such operator or element type
 
-qrun explain CAUSE tells of each cause, also of garbage (other bits from run to run), accepts-invalid (an answer for a forbidden
+qrun explain CAUSE explains each cause, also garbage (other bits from run to run), accepts-invalid (an answer for a forbidden
 model) and zero-range (DynamicQuantizeLinear of zeros), which only qrun conform names.
 
 --runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case. {model} is an .onnx file; {inputs} a folder

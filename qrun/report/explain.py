@@ -1,4 +1,4 @@
-"""The report of ``qrun explain``: a rule, a code, a cause, an operator or a topic; as text and as JSON."""
+"""The report of ``qrun explain``: a rule, a code, a cause, an operator, a topic or a word; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from qrun.checking.rules import RULES, Rule
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
+from qrun.report.glossary import GLOSSARY
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import STYLES, Screen
 
@@ -29,25 +30,34 @@ def page(topic: str | None, verbose: bool = False) -> Page:
     if topic is None:
         return Page(_print_topics, {"topics": list(TOPICS), "codes": _code_fields("QR")})
     word = topic.strip()
-    found = _topic(word) or _cause(word) or _code(word) or _rule(word, verbose) or _group(word) or _operator(word)
+    found = (
+        _topic(word)
+        or _term(word)
+        or _cause(word)
+        or _code(word)
+        or _rule(word, verbose)
+        or _group(word)
+        or _operator(word)
+    )
     if found is None:
         raise _unknown(word)
     return found
 
 
 def names() -> list[str]:
-    """Everything that has a page: topics, codes, names of codes, causes, operators."""
+    """Everything that has a page: topics, words, codes, names of codes, causes, operators."""
     from qrun.report.ops import supported_operators
 
     pairs = [*((r.id, r.name) for r in RULES.values()), *((code, name) for code, (name, _) in CODES.items())]
     operators = dict.fromkeys(s.op_type for s in supported_operators())
     codes, names = sorted(code for code, _ in pairs), [name for _, name in sorted(pairs)]
-    return list(dict.fromkeys([*TOPICS, *GROUPS, *codes, *names, *causes(), *operators]))
+    return list(dict.fromkeys([*TOPICS, *GLOSSARY, *GROUPS, *codes, *names, *causes(), *operators]))
 
 
 def _print_topics(screen: Screen) -> None:
     """Prints everything that has a page: topics, then every code with its name."""
     screen.wrapped("Topics     ", " " * 11, ", ".join(TOPICS))
+    screen.wrapped("Words      ", " " * 11, ", ".join(GLOSSARY))
     screen.wrapped("Causes     ", " " * 11, ", ".join(causes()))
     screen.wrapped("Operators  ", " " * 11, "any of qrun ops, such as QLinearConv")
     screen.line(("Codes", "bold"))
@@ -153,7 +163,45 @@ def _topic(word: str) -> Page | None:
         return None
     if name == "causes":
         return _causes()
+    if name == "glossary":
+        return _glossary()
     return Page(lambda screen: screen.paragraphs(TOPICS[name]), {"topic": name, "text": TOPICS[name]})
+
+
+def _term(word: str) -> Page | None:
+    """The page of a word of the glossary, below that of a cause with the same name."""
+    name = word.lower()
+    if name not in GLOSSARY:
+        return None
+    cause = _cause(name)
+
+    def show(screen: Screen) -> None:
+        if cause is not None:
+            cause.show(screen)
+            screen.line()
+        screen.line((name, "bold"), "   word of the glossary")
+        screen.wrapped("  ", "  ", GLOSSARY[name])
+
+    return Page(show, {**(cause.fields if cause else {}), "term": name, "text": GLOSSARY[name]})
+
+
+def _glossary() -> Page:
+    """The page that lists every word below the topic's text."""
+
+    def show(screen: Screen) -> None:
+        screen.paragraphs(TOPICS["glossary"])
+        screen.line()
+        _definitions(screen, GLOSSARY)
+
+    terms = [{"term": name, "text": text} for name, text in GLOSSARY.items()]
+    return Page(show, {"topic": "glossary", "text": TOPICS["glossary"], "terms": terms})
+
+
+def _definitions(screen: Screen, texts: Mapping[str, str]) -> None:
+    """Prints each name with its text beside it."""
+    width = max(map(len, texts)) + 4
+    for name, text in texts.items():
+        screen.wrapped(f"  {name}".ljust(width), " " * width, text)
 
 
 def causes() -> Mapping[str, Cause]:
@@ -167,42 +215,40 @@ def causes() -> Mapping[str, Cause]:
 def _causes() -> Page:
     """The page that lists every cause below the topic's text."""
     known = causes()
-    width = max(map(len, known)) + 4
 
     def show(screen: Screen) -> None:
         screen.paragraphs(TOPICS["causes"])
         screen.line()
-        for name, told in known.items():
-            screen.wrapped(f"  {name}".ljust(width), " " * width, told.summary)
+        _definitions(screen, {name: cause.summary for name, cause in known.items()})
 
     from qrun.documents.record import encode
 
-    fields = [{"name": name, **encode(told)} for name, told in known.items()]
+    fields = [{"name": name, **encode(cause)} for name, cause in known.items()]
     return Page(show, {"topic": "causes", "text": TOPICS["causes"], "causes": fields})
 
 
 def _cause(word: str) -> Page | None:
     """The page of a cause. Codes begin with QR, causes do not, so for a code the causes are not even imported."""
-    told = None if word.upper().startswith("QR") else causes().get(word.lower())
-    if told is None:
+    cause = None if word.upper().startswith("QR") else causes().get(word.lower())
+    if cause is None:
         return None
     from qrun.documents.record import encode
 
-    also = next((r.id for r in RULES.values() if r.name == told.name), "")
-    return Page(lambda screen: _print_cause(screen, told, also), {**encode(told), "rule": also or None})
+    also = next((r.id for r in RULES.values() if r.name == cause.name), "")
+    return Page(lambda screen: _print_cause(screen, cause, also), {**encode(cause), "rule": also or None})
 
 
-def _print_cause(screen: Screen, told: Cause, also: str) -> None:
+def _print_cause(screen: Screen, cause: Cause, also: str) -> None:
     """Prints a cause. also: the code of a rule with the same name, "" if there is none."""
     from qrun.conform.judge import CAUSES
 
-    of = "a verdict of qrun conform" if told.name in CAUSES else "a difference in qrun compare"
-    screen.line((told.name, "bold"), f"   cause of {of}")
-    screen.wrapped("  ", "  ", told.summary)
+    of = "a verdict of qrun conform" if cause.name in CAUSES else "a difference in qrun compare"
+    screen.line((cause.name, "bold"), f"   cause of {of}")
+    screen.wrapped("  ", "  ", cause.summary)
     rows = [
-        ("confirm", told.confirm),
-        ("what to do", told.remedy),
-        ("source", told.source),
+        ("confirm", cause.confirm),
+        ("what to do", cause.remedy),
+        ("source", cause.source),
         ("see also", f"qrun explain {also}, the rule of the same name" if also else ""),
     ]
     screen.facts(rows)
@@ -224,9 +270,10 @@ def _unknown(word: str) -> CallError:
     codes = sorted((*RULES, *CODES))
     facts = [
         ("topics", ", ".join(TOPICS)),
-        ("causes", "those of qrun explain causes"),
+        ("words", "see qrun explain glossary"),
+        ("causes", "see qrun explain causes"),
         ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
-        ("operators", "those of qrun ops"),
+        ("operators", "see qrun ops"),
     ]
     fixes = [*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"]
-    return CallError("QR005", f"there is nothing to explain about {word!r}", facts=facts, fixes=fixes)
+    return CallError("QR005", f"nothing to explain about {word!r}", facts=facts, fixes=fixes)

@@ -1,4 +1,4 @@
-"""Shows results in a notebook: the terminal's text as HTML."""
+"""Shows results in a notebook and when printed: the terminal's text, as HTML or as it is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 from qrun.checking.rules import Finding
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.comparison import Comparison
+from qrun.evaluating.evaluation import Evaluation
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.ir.infer import with_inferred
 from qrun.ops import expansion
 from qrun.report.accuracy import accuracy_sheet
 from qrun.report.compare import comparison_sheet
+from qrun.report.evaluation import evaluation_sheet
 from qrun.report.inspect import print_overview
 from qrun.report.message import print_finding
 from qrun.report.modelfacts import ModelFacts
@@ -30,7 +32,7 @@ OPTIONS = re.compile(r" {3}--[a-z].*$", re.M)
 
 
 def html_of(value: Any) -> str:
-    """One HTML element for a Model, Profile, Finding, Comparison or Accuracy."""
+    """One HTML element for a Model, Profile, Finding, Comparison, Accuracy or Evaluation."""
     return f'<pre style="white-space: pre; overflow-x: auto">{escape(text_of(value))}</pre>'
 
 
@@ -55,6 +57,7 @@ def _sheet(value: Any, screen: Screen) -> Any:
         return profile_sheet(ProfileReport(value, Feeds(), 0, backend, "exact"), screen)
     if isinstance(value, Comparison):
         return comparison_sheet(value, 10)
+    if isinstance(value, Evaluation):
+        return evaluation_sheet(value, ())
     assert isinstance(value, Accuracy)
-
     return accuracy_sheet(value, 10)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -23,6 +24,8 @@ FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c",
 WIDE = 120
 """Columns from which a table also shows the rules."""
 NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
+PYTHON = re.compile(r"\bRaises \w+Error\b.*?\.(?: |\n|$)", re.DOTALL)
+"""What docstrings of operators tell callers in Python."""
 
 
 @frozen
@@ -46,8 +49,9 @@ class Supported:
 
     @property
     def text(self) -> str:
-        """The declaration's docstring and its sources: the operator's own page before others that it names."""
-        told = inspect.cleandoc(self.definition.__doc__ or "")
+        """The declaration's docstring without what concerns Python only, and its sources: the operator's own page
+        before others that it names."""
+        told = PYTHON.sub("", inspect.cleandoc(self.definition.__doc__ or "")).replace("``", "").rstrip()
         if self.op_type in told.partition("Source: ")[2]:
             return told
         pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}", QONNX: "QONNX custom operators, {}-{}"}

@@ -227,7 +227,7 @@ class NativeKernels:
             reason = "the nodes inside have kernels of their own" if definition.graphs else "no native kernel"
             return KernelBinding(None, self._reason(step, self.literal.get(step.node.index, reason)))
         if any(a is not None and a.dtype.names for a in args):
-            return KernelBinding(None, "a value that is no tensor")
+            return KernelBinding(None, "a value that is not a tensor")
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         wanted = tuple(bool(name) for name in step.node.outputs)

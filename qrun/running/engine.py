@@ -60,6 +60,6 @@ def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedErr
         "QR014",
         message,
         facts=[("got", str(reason)[:200])],
-        fixes=[*fixes, "--backend reference needs nothing more"],
-        calls=[*fixes, 'Session(model, backend="reference") needs nothing more'],
+        fixes=[*fixes, "--backend reference works without them"],
+        calls=[*fixes, 'Session(model, backend="reference") works without them'],
     )

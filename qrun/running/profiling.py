@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,6 +97,11 @@ class Profile(InNotebook):
     def held_ns(self) -> float:
         """By how much the nodes of one run together exceed their medians, ns: in each run other nodes are delayed."""
         return float(_median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
+
+    @property
+    def noisy(self) -> bool:
+        """Did other work on the machine disturb the measurement? ``print(profile)`` says how."""
+        return any(import_module("qrun.report.noise").signs(self)) if self.run_ns else False
 
     def with_nodes_of(self, other: Profile) -> Profile:
         """This profile with the nodes' times of `other`, whose runs alternated with its own."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, get_args, overload
 from weakref import finalize
 
 from qrun.errors import CallError, UnsupportedError, choose
@@ -172,13 +172,26 @@ class Session:
         """`outputs`, under onnxruntime's name."""
         return list(self.outputs)
 
-    def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """Run once and return arrays by name.
+    @overload
+    def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]: ...
+    @overload
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Array], run_options: None = None, /
+    ) -> list[Array]: ...
+    def run(self, feeds: Any, outputs: Any = None, run_options: object = None) -> dict[str, Array] | list[Array]:
+        """Run once and return arrays by name; or call it as in onnxruntime, ``run(None, feeds)`` or
+        ``run(["y"], feeds)``, and get a list of arrays.
 
         feeds:   an array of the exact type and shape for each input (for strings any array of texts); a list of arrays
                  for a sequence, None for an empty optional value, a dict for a map; the results have the same forms.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
+        if run_options is not None:
+            raise _bad_argument("run_options", "None", run_options)
+        if isinstance(outputs, Mapping) and not isinstance(feeds, Mapping):
+            names = [feeds] if isinstance(feeds, str) else list(feeds or (value.name for value in self.outputs))
+            found = self.run(outputs, names)
+            return [found[name] for name in names]
         repeated = self._runs.repeat(feeds) if outputs is None else None
         if repeated is not None:
             return repeated
@@ -240,7 +253,7 @@ class Session:
 
         Raises CallError for feeds that are no mapping."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
-            raise _no_feeds(self.model, feeds, outputs)
+            raise _no_feeds(self.model, feeds)
         replaced = self._defaults.intersection(feeds) if self._defaults else None
         if not replaced:
             return self._runs
@@ -333,13 +346,10 @@ def _bad_argument(name: str, expected: str, got: object) -> CallError:
     return CallError("QR005", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])])
 
 
-def _no_feeds(model: Model, feeds: object, outputs: object) -> CallError:
-    """The error of a call whose first argument is no dict of inputs: onnxruntime takes the inputs second."""
+def _no_feeds(model: Model, feeds: object) -> CallError:
+    """The error of a call without a dict of inputs."""
     asked = [feeds] if isinstance(feeds, str) else feeds if isinstance(feeds, (list, tuple)) else [None]
     wanted = f", {feeds!r}" if all(isinstance(name, str) for name in asked) else ""
-    turned = isinstance(outputs, Mapping)
-    name = model.outputs[0].name if model.outputs else "y"
     given = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"
-    return CallError("QR005", "run takes the inputs first, then the names of outputs" if turned else "feeds is not usable",
-                     facts=[("expected", "a dict of arrays by input name"), ("got", repr(feeds)[:80] if turned else type(feeds).__name__)],
-                     fixes=[f"session.run({given}{wanted[:80]}) returns a dict: result[{name!r}]"])  # fmt: skip
+    facts = [("expected", "a dict of arrays by input name"), ("got", type(feeds).__name__)]
+    return CallError("QR005", "feeds is not usable", facts=facts, fixes=[f"session.run({given}{wanted[:80]})"])

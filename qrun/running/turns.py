@@ -123,7 +123,7 @@ class _Call:
     def _scalar_words(self, word: str, name: str, nbytes: int) -> dict[str, int]:
         """The words that locate the number of turns, or the condition. Raises Declined for one that is no scalar."""
         if self._form(name).nbytes != nbytes:
-            raise Declined("no scalar")
+            raise Declined("not a scalar")
         return {word: 8 * (1 + self._number(name)), f"{word}_at": 0}
 
     def _places(self, turns: LoopBody) -> list[tuple[int, int] | None]:
@@ -132,7 +132,7 @@ class _Call:
         for number, (form, name) in enumerate(named):
             stacked = self.kind != "If" and number >= len(turns.carried)
             if name and self._form(name) != (replace(form, shape=(self.length, *form.shape)) if stacked else form):
-                raise Declined("a result of another shape or type")
+                raise Declined("a result with another shape or type")
         names = (*self.step.node.outputs, *[""] * len(turns.results))[: len(turns.results)]
         return [(self.wanted.index(name), 0) if name else None for name in names]
 

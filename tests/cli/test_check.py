@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files as resources
@@ -156,7 +157,7 @@ def test_rules_that_need_a_run_have_not_passed_without_one(folder: Path) -> None
     assert command == "run m.onnx -o test_data_set_0/"
     assert "nothing was checked: QR401, QR501 need a run" in call("check", ".", "--select", "QR401,QR501").err
     ended = call("check", "m.onnx", "--select", "QR401,QR301")
-    says(ended, 0, "QR401 not judged, without recorded inputs to run: a folder test_data_set_0")
+    says(ended, 0, "QR401 not checked without recorded inputs to run: a folder test_data_set_0")
     assert not call("check", "m.onnx").err, "nobody chose these rules"
     assert call(*command.split()).code == 0
     ended = call("check", "m.onnx", "--select", "QR401")
@@ -719,26 +720,52 @@ def test_missing(qrun_check):
 """
 
 
-def test_pytest_plugin(folder: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_pytest_plugin(folder: Path, named: bool) -> None:
+    """named: with -p; otherwise by its entry point, as an installed qrun has it."""
     save(quantize_model(), folder / "good.onnx")
     bad_scale(folder)
     (folder / "test_models.py").write_text(SUITE)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed(folder)), *sys.path])}
     command = [
         sys.executable,
         "-m",
         "pytest",
         "-q",
-        "-p",
-        "qrun.pytest_plugin",
+        *(("-p", "qrun.pytest_plugin") if named else ()),
         "-p",
         "no:cacheprovider",
         "test_models.py",
     ]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     assert "2 failed, 3 passed" in ended.stdout, ended.stdout
     assert "error QR301 scale-shape: " in ended.stdout
     assert "--> bad.onnx  node 0 /stem/conv" in ended.stdout
     assert "QR004 no-such-file" in ended.stdout
+
+
+def installed(folder: Path) -> Path:
+    """A folder with the metadata that pip installs for the entry points of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [f"{name} = {value}" for name, value in project["entry-points"]["pytest11"].items()]
+    info = folder / "installed" / "onnx_qrun-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: onnx-qrun\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]))
+    return info.parent
+
+
+def test_the_plugin_imports_nothing_until_it_checks(folder: Path) -> None:
+    """pytest loads it in every project that has qrun installed."""
+    (folder / "test_other.py").write_text(
+        "import sys\n\ndef test_other():\n    assert 'qrun.pytest_plugin' in sys.modules\n"
+        "    assert [m for m in sys.modules if m.startswith('qrun')] == ['qrun', 'qrun.pytest_plugin']\n"
+        "    assert 'numpy' not in sys.modules\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed(folder)), *sys.path])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_other.py"]
+    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert "1 passed" in ended.stdout, ended.stdout
 
 
 def test_many_models_are_each_read_and_run_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

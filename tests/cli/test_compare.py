@@ -328,7 +328,7 @@ def test_memory_limit() -> None:
 
 
 def test_without_onnxruntime(folder: Path) -> None:
-    """--against ort says what to install; onnx.reference needs nothing more."""
+    """--against ort says what to install; onnx.reference works without them."""
     (folder / "onnxruntime.py").write_text("raise ImportError('not here')\n")
     env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     ended = process("compare", "tie.onnx", "-i", "x.npy", env=env)
@@ -478,6 +478,16 @@ def test_a_cpu_without_vnni_is_emulated() -> None:
 @pytest.mark.parametrize(("option", "value"), [("--against", "ort"), ("--arith", "ort"), ("--record", "golden")])
 def test_an_emulated_cpu_is_a_side_of_its_own(option: str, value: str) -> None:
     says(call("compare", *digits("qdq"), "--emulate", "avx2", option, value), 2, f"leave out {option}")
+
+
+def test_the_finding_names_the_command_that_shows_it() -> None:
+    """It can be pasted: the model's file stands in it."""
+    (finding,) = json.loads(call("run", *digits("qoperator"), "--json").out)["findings"]
+    assert finding["message"].endswith("int16 holds 32767 (4 nodes)")
+    command = finding["why"].partition("See it: qrun ")[2]
+    assert command == f"compare {digits('qoperator')[0]} -i x.npy --emulate avx2"
+    x = digits("qoperator")[2]
+    assert call(*[x if word == "x.npy" else word for word in command.split()]).code == 1
 
 
 def test_a_run_with_inputs_counts_sums_that_leave_int16() -> None:

@@ -69,7 +69,7 @@ def test_without_a_target_it_is_a_measurement() -> None:
 
 
 HEADS = {
-    "one score a class": ("0, 6", True),
+    "one score per class": ("0, 6", True),
     "the same with axes of an image left": ("0, 6, 1, 1", True),
     "one value a sample": ("-1, 1", False),
     "boxes of each image": ("0, 3, 2", False),

@@ -24,7 +24,7 @@ def test_an_input_without_its_option() -> None:
     assert fixes(ended, 2, "QR000") == ["did you mean -i x.npy?", "qrun run -h"]
     assert "Got unexpected extra argument (x.npy).\n   =  fix: did you mean -i x.npy?" in ended.err
     assert "did you mean -i x.npy -i y.npy?" in call("profile", "m.onnx", "x.npy", "y.npy").err
-    assert "did you mean a call of its own, qrun profile other.onnx?" in call("profile", "m.onnx", "other.onnx").err
+    assert "did you mean a separate call, qrun profile other.onnx?" in call("profile", "m.onnx", "other.onnx").err
     assert "did you mean" not in call("inspect", "m.onnx", "x.npy").err
 
 

@@ -175,7 +175,7 @@ def test_folders_for_models(folder: Path) -> None:
         "name one: deep/one/a.onnx, deep/two/b.onnx",
         "or all: qrun check deep",
     ]
-    assert fixes(call("./none"), 2, "QR004") == ["name a model: there is no .onnx file in it"]
+    assert fixes(call("./none"), 2, "QR004") == ["name a model; the folder has no .onnx file"]
 
 
 @pytest.mark.parametrize(

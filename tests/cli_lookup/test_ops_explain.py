@@ -22,6 +22,7 @@ from qrun.ir.schema import ML, STANDARD
 from qrun.ops import REGISTRY, RUNNER, operators
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.explain import names
+from qrun.report.glossary import GLOSSARY
 from qrun.report.ops import compact, ranges, supported_operators
 
 TOTAL = len(operators())
@@ -145,7 +146,9 @@ def test_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<ir_version" in run(capsys, "explain", "QR301", "-v")[0]
 
 
-@pytest.mark.parametrize("topic", [*TOPICS, *RULES, *CODES, *(name for name, _ in CODES.values()), "QR3", "QR"])
+@pytest.mark.parametrize(
+    "topic", [*TOPICS, *GLOSSARY, *RULES, *CODES, *(name for name, _ in CODES.values()), "QR3", "QR"]
+)
 def test_every_topic(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text, _ = run(capsys, "explain", topic)
@@ -182,7 +185,10 @@ def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_operator_names_its_page() -> None:
+    """And nothing that only concerns Python."""
     for told in supported_operators():
+        assert "OperatorError" not in told.text, told.op
+        assert "``" not in told.text, told.op
         sources = " ".join(told.text.split()).split("Source: ")[1:]
         assert len(sources) == 1, told.op
         assert told.op_type in sources[0], told.op
@@ -203,7 +209,7 @@ def test_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_a_topic_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = run(capsys, "explain")
-    for name in (*TOPICS, *RULES, *CODES):
+    for name in (*TOPICS, *GLOSSARY, *RULES, *CODES):
         assert name in text
     for rule in RULES.values():
         assert rule.summary.split(". ")[0] in text
@@ -247,6 +253,20 @@ def test_every_cause_has_a_page(capsys: pytest.CaptureFixture[str], name: str) -
     assert told["cause"] == name
     assert all(told[key] for key in ("summary", "source", "confirm", "fix"))
     assert name in names()
+
+
+def test_words_of_the_screens_are_in_the_glossary(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "sqnr fused overhead local step code share group literal roof tie requantization saturation golden"
+    assert set(words.split()) <= set(GLOSSARY)
+    listed = " ".join(run(capsys, "explain", "glossary")[0].split())
+    assert all(f"{name} {text}" in listed for name, text in GLOSSARY.items())
+    assert "sum((got - want)^2)" in run(capsys, "explain", "SQNR")[0]
+    assert json.loads(run(capsys, "explain", "tie", "--json")[0])["text"] == GLOSSARY["tie"]
+    both = run(capsys, "explain", "saturation")[0]
+    assert "cause of a difference" in both
+    assert "word of the glossary" in both
+    assert run(capsys, "explain", "roof")[0].startswith("The roof column")
+    assert "did you mean requantization" in run(capsys, "explain", "requantisation", code=2)[1]
 
 
 def test_a_cause_names_the_rule_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:

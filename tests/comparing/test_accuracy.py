@@ -327,7 +327,7 @@ def test_sums_leave_out_what_is_not_finite() -> None:
         np.array([1, np.nan, np.inf, 2, -np.inf], np.float32), np.array([1, np.nan, np.inf, 4, np.inf], np.float32)
     )
     found = sums.result()
-    assert (found.count, found.odd, found.largest) == (5, 1, 2.0)
+    assert (found.count, found.outliers, found.largest) == (5, 1, 2.0)
     assert found.ratio == np.inf
     assert ErrorSums().result().cosine == 1.0
     assert np.isnan(ErrorSums().result().sqnr)
@@ -364,7 +364,7 @@ def test_nan_and_infinity() -> None:
     feeds[0, 0, 0, 0], feeds[1, 0, 2, 2] = np.nan, np.inf
     found = compared(digits("float"), digits("qdq"), [{"images": feeds}, *batches(1)])
     assert not found.equal
-    assert found.outputs[0].noise.odd > 0
+    assert found.outputs[0].noise.outliers > 0
     json.loads(document("compare", [], accuracy_fields(found)))
 
 
@@ -516,4 +516,4 @@ def test_what_a_group_that_departs_is_told_to_look_at() -> None:
         return SimpleNamespace(region=SimpleNamespace(operators=()), whole=whole)
 
     assert _hint(SimpleNamespace(), group(True)) == "look at its scales and zero points"  # type: ignore[arg-type]
-    assert _hint(SimpleNamespace(), group(False)) == "what it reads has no counterpart in the first model"  # type: ignore[arg-type]
+    assert _hint(SimpleNamespace(), group(False)) == "its inputs have no counterpart in the first model"  # type: ignore[arg-type]

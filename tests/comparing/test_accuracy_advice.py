@@ -61,7 +61,7 @@ def test_nodes_that_do_not_explain_the_model_are_not_ranked(form: str) -> None:
     found = compared(digits(form), swapped())
     gone = found.departure
     assert gone is not None
-    assert gone.real < 5 < 30 < gone.measured
+    assert gone.sqnr < 5 < 30 < gone.measured
     assert gone.node is not None
     assert (gone.node.index, gone.node.label) == (1, "Conv_c1.raw_quant")
     assert gone.hint == "it reads images_quantized with scale 0.01423, which was made with 0.003922"
@@ -112,9 +112,9 @@ def test_a_wrong_scale_is_to_be_corrected_first(form: str, scale: str, factor: f
     found = compared(digits("float"), digits(form, **{scale: factor}))
     (cost,), (better_by,) = found.mismatches, found.corrections
     assert cost.node.label == node
-    assert better_by.before == pytest.approx(found.real)
+    assert better_by.before == pytest.approx(found.sqnr)
     for said in (text(found), text(found, markdown=True)):
-        assert f"{scale} {change}: {found.real:.1f} -> {better_by.after:.1f} dB" in said
+        assert f"{scale} {change}: {found.sqnr:.1f} -> {better_by.after:.1f} dB" in said
         assert "nodes_to_exclude" not in said
         assert "Then compare again: nodes to keep in float appear once these are right." in said
     assert accuracy_fields(found)["keep_in_float"] is None
@@ -227,9 +227,9 @@ def test_a_first_model_that_rounds_where_the_second_does_not() -> None:
 def test_a_node_that_makes_more_noise_alone_is_remarked() -> None:
     found = compared(digits("float"), digits("qdq"))
     assert "cancel" not in text(found)
-    near = replace(found.costs[0], ratio=10 ** (-(found.real - 0.6) / 10))
+    near = replace(found.costs[0], ratio=10 ** (-(found.sqnr - 0.6) / 10))
     assert "cancel" not in text(replace(found, costs=(near, *found.costs[1:]))), "that hardly misleads"
-    dearest = replace(found.costs[0], ratio=10 ** (-(found.real - 2) / 10))
+    dearest = replace(found.costs[0], ratio=10 ** (-(found.sqnr - 2) / 10))
     assert (
         "alone makes more noise at the outputs (33.8 dB) than all nodes together (35.8 dB): the errors of nodes cancel"
         in text(replace(found, costs=(dearest, *found.costs[1:])))
@@ -262,9 +262,9 @@ def test_a_list_that_does_not_help_says_what_help_would_be() -> None:
 
 def test_two_baselines_are_both_named() -> None:
     found = compared(digits("float"), digits("qdq"))
-    assert found.real == pytest.approx(found.outputs[0].noise.sqnr)
+    assert found.sqnr == pytest.approx(found.outputs[0].noise.sqnr)
     assert "the model itself" not in text(found)
-    assert "from 35.8 dB (the model itself: 34.9 dB) to " in text(replace(found, real=34.9))
+    assert "from 35.8 dB (the model itself: 34.9 dB) to " in text(replace(found, sqnr=34.9))
 
 
 def test_readers_that_would_round_again() -> None:
@@ -289,7 +289,7 @@ def test_labels_beside_the_outputs_do_not_halve_their_noise() -> None:
     plain = compared(digits("float"), digits("qdq"))
     found = compared(labelled("float", "logits"), labelled("qdq", "logits"))
     assert [o.name for o in found.outputs] == ["logits", "labels"]
-    assert found.real == pytest.approx(found.outputs[0].noise.sqnr)
+    assert found.sqnr == pytest.approx(found.outputs[0].noise.sqnr)
     assert [c.ratio for c in found.costs] == pytest.approx([c.ratio for c in plain.costs])
     assert plain.suggestion is not None
     assert found.suggestion is not None
@@ -367,7 +367,7 @@ def test_the_list_is_as_long_as_the_sqnr_takes_and_no_longer(sets: int) -> None:
     plain = digits_compared(sets=sets)
     assert plain.suggestion is not None
     assert plain.suggestion.reached is None
-    wanted = plain.real + 8
+    wanted = plain.sqnr + 8
     found = digits_compared(wanted, sets=sets)
     advice = found.suggestion
     assert advice is not None
@@ -403,14 +403,14 @@ def test_an_sqnr_that_was_not_reached_is_said_to_be_so() -> None:
 
 
 def test_too_little_time_is_the_first_thing_said_of_the_run() -> None:
-    hurried = digits_compared(seconds=0.0, sets=3)
-    assert hurried.hurried
-    said = listed(hurried)
+    rushed = digits_compared(seconds=0.0, sets=3)
+    assert rushed.budget_exceeded
+    said = listed(rushed)
     assert "No short list helps" not in said
     assert said.index("Stopped at once") < said.index("3 sets of inputs") < said.index("Outputs")
     assert "1 of 3 sets of inputs" in said
     assert "; raise --budget (10m, or none)." in said
-    fields = accuracy_fields(hurried)
+    fields = accuracy_fields(rushed)
     assert fields["out_of_time"] is True
     assert fields["budget_s"] == 0
     assert fields["notes"][0].startswith("Stopped at once")
@@ -418,7 +418,7 @@ def test_too_little_time_is_the_first_thing_said_of_the_run() -> None:
 
 def test_with_time_enough_none_ran_out() -> None:
     found = digits_compared()
-    assert not found.hurried
+    assert not found.budget_exceeded
     assert "Stopped after" not in listed(found)
     assert accuracy_fields(found)["budget_s"] is None
 
@@ -434,7 +434,7 @@ def test_operators_are_measured_with_all_their_nodes_in_float() -> None:
     first = found.costs[0]
     if kinds.count(first.node.op_type) == 1:
         assert rows[first.node.op_type].sqnr == dict(found.suggestion.tried)[1]
-    assert all(row.sqnr > found.real - 1 for row in rows.values())
+    assert all(row.sqnr > found.sqnr - 1 for row in rows.values())
     assert "with every node of one type kept in float" in listed(found)
     assert json.loads(document("compare", [], accuracy_fields(found)))["operators"][0]["op"] == next(iter(rows))
 

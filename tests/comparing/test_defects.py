@@ -226,16 +226,16 @@ def test_a_range_that_does_not_fit_comes_first_with_what_correcting_it_brings(ki
     first = found.costs[0]
     assert first.fit is not None
     assert said in first.why
-    if good.real - found.real < 1:
+    if good.sqnr - found.sqnr < 1:
         assert found.corrections == (), "it costs next to nothing"
         return
     one = found.corrections[0]
     assert one.node.index == first.node.index
-    assert one.before == pytest.approx(found.real)
+    assert one.before == pytest.approx(found.sqnr)
     assert one.after is not None
-    assert one.after > found.real + 3
+    assert one.after > found.sqnr + 3
     if name != "activation scales":
-        assert one.after > good.real - 1.5
+        assert one.after > good.sqnr - 1.5
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -243,8 +243,8 @@ def test_a_correction_of_weights_is_measured(kind: str) -> None:
     """The scales of two layers exchanged: with both corrected, the model is as good as before."""
     found, good = compared(kind, partial(weight_scales, kind)), compared(kind)
     one, two = found.corrections
-    assert (one.before, one.after) == (pytest.approx(found.real), two.before)
-    assert two.after == pytest.approx(good.real, abs=0.5)
+    assert (one.before, one.after) == (pytest.approx(found.sqnr), two.before)
+    assert two.after == pytest.approx(good.sqnr, abs=0.5)
     names = [f"{name}_w_scale" for name in PAIRS[kind]]
     assert all(name in text for name in names for text in (one.text, two.text))
 

@@ -318,7 +318,7 @@ def test_nodes_are_matched_by_place_then_by_name(tmp_path: Path) -> None:
                 node(3, "", "Add", STEADY))  # fmt: skip
     found = compared(tmp_path, a, b)
     assert [(n.index, n.name, n.op) for n in found.nodes] == [(1, "a", "QLinearConv"), (2, "b", "Relu")]
-    assert found.nodes[0].note == "stands for 3 nodes, before for 1"
+    assert found.nodes[0].note == "3 nodes, 1 before"
     assert [n.op for n in found.only_a] == ["Add", "Mul"]
     assert [n.op for n in found.only_b] == ["Pad", "Add"]
     names = [node(n, "same", "Relu", STEADY) for n in range(3)]
@@ -631,7 +631,7 @@ def records(name: str = ODD) -> RecordComparison:
 
 def profiles() -> SavedProfiles:
     slower, few = Change(1.0, 2.0, "slower"), Change(0.0, 1.0, "few runs")
-    nodes = (NodeChange(0, ODD, "Conv", few), NodeChange(7, "", "Add", slower, "stands for 2 nodes, before for 1"))
+    nodes = (NodeChange(0, ODD, "Conv", few), NodeChange(7, "", "Add", slower, "2 nodes, 1 before"))
     return SavedProfiles(A, B, SETTINGS, slower, nodes, (Lone(1, ODD, "Pad", 0.1),), (Lone(2, "n", "Pad", 0.1),))
 
 
@@ -786,7 +786,7 @@ def test_record_and_compare(folder: Path) -> None:
     assert differ.code == 1
     assert differ.json["tensors"][0]["verdict"] == "differs"
     assert call("compare", "m.onnx", "-i", "x.npy", "--record", ".").code == 2
-    assert "no record" in call("compare", "m.onnx", "-i", "x.npy", str(folder)).err
+    assert "not a record" in call("compare", "m.onnx", "-i", "x.npy", str(folder)).err
 
 
 def test_record_of_another_runtime(folder: Path) -> None:

@@ -114,7 +114,7 @@ def test_fused_groups_are_equal_within_a_step_as_explain_says() -> None:
         ended = call(*words, "--lsb", "1", *exact)
         assert ended.code == 0, ended.out
         assert "within lsb 1" in ended.out
-    assert "--lsb 1 with --isolate" in call("explain", "fused-requantization").out
+    assert "--lsb 1 --isolate" in call("explain", "fused-requantization").out
 
 
 f32 = np.float32

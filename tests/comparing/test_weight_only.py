@@ -84,7 +84,7 @@ def test_products_of_blocks_are_matched_and_ranked(bits: int, zeros: str) -> Non
     assert all(cost.why.startswith(said) for cost in found.costs)
     assert (found.quantizing, found.unranked, found.departure) == (2, (), None)
     assert found.suggestion is not None
-    assert found.real == pytest.approx(dict(found.suggestion.tried)[0], abs=1e-4)
+    assert found.sqnr == pytest.approx(dict(found.suggestion.tried)[0], abs=1e-4)
     assert "does not cover" not in sheet_text(accuracy_sheet(found, None))
 
 

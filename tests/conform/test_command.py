@@ -73,7 +73,7 @@ def test_fail_on_says_what_fails() -> None:
     assert call("conform", "--runtime", "ort", "--select", KNOWN, "--fail-on", "never").code == 0
     assert call("conform", "--runtime", "ort", "--select", "known/qlinearadd-o15").code == 0
     assert call("conform", "--runtime", "ort", "--select", "known/qlinearadd-o15", "--fail-on", "refused").code == 1
-    says(call("conform", "--fail-on", "exact"), 2, "these are no verdicts")
+    says(call("conform", "--fail-on", "exact"), 2, "not verdicts")
 
 
 def test_verbose_shows_a_case_in_full() -> None:
@@ -160,9 +160,9 @@ def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
         (("export",), "export needs one folder"),
         (("judge",), "does not know 'judge'"),
         (("-o", "x.doc"), "the format is not known"),
-        (("--select", "nothing-like-it"), "it fits no case"),
+        (("--select", "nothing-like-it"), "matches no case"),
         (("--timeout", "0"), "not a number above 0"),
-        (("--runtime", "openvin"), "there is no such runtime"),
+        (("--runtime", "openvin"), "unknown runtime"),
     ],
 )
 def test_calls_that_are_wrong(words: tuple[str, ...], message: str) -> None:

@@ -89,7 +89,7 @@ def test_a_runtime_that_is_not_there_is_told() -> None:
     assert "ModuleNotFoundError" in dict(caught.value.facts)["got"]
     with pytest.raises(UnsupportedError, match="cannot be used"):
         conform(Suite(), Suite().cases[:1], runtime("ort"), python="/no/python")
-    with pytest.raises(CallError, match="no such runtime"):
+    with pytest.raises(CallError, match="unknown runtime"):
         runtime("orf")
 
 
@@ -119,7 +119,7 @@ def test_a_program_is_a_runtime(suite: Suite, tmp_path: Path) -> None:
         ("sys.exit(7)", "crashed", "exit code 7"),
         ("import os; os.abort()", "crashed", "SIGABRT"),
         ("import time; time.sleep(60)", "hung", "no answer in 2 s"),
-        ("(outputs / 'output_0.pb').write_bytes(b'rubbish'); sys.exit(0)", "crashed", "is no tensor"),
+        ("(outputs / 'output_0.pb').write_bytes(b'rubbish'); sys.exit(0)", "crashed", "is not a tensor"),
         ("sys.exit(0)", "wrong", "no output where"),
         ("(outputs / 'output_0.pb').symlink_to('/dev/zero'); sys.exit(0)", "crashed", "not a regular file"),
         ("import os; os.mkfifo(outputs / 'output_0.pb'); sys.exit(0)", "crashed", "not a regular file"),
@@ -149,12 +149,12 @@ def test_a_runtime_takes_nothing_from_the_current_folder(
     "text", ["cmd:", "cmd:mine", "cmd:mine {model} {inputs}", "cmd:'mine {model} {inputs} {outputs}"]
 )
 def test_a_command_that_names_no_places_is_refused(text: str) -> None:
-    with pytest.raises(CallError, match="no command that can run cases"):
+    with pytest.raises(CallError, match="this command cannot run cases"):
         conform(Suite(), Suite().cases[:1], runtime(text))
 
 
 def test_a_command_that_does_not_exist_is_told() -> None:
-    with pytest.raises(CallError, match="no command that can run cases"):
+    with pytest.raises(CallError, match="this command cannot run cases"):
         conform(Suite(), Suite().cases[:3], runtime("cmd:./no-such-program {model} {inputs} {outputs}"), jobs=2)
 
 

@@ -169,7 +169,7 @@ def test_results_of_another_call_are_not_gone_on_with(
     for name, data in undisturbed.items():
         (out / name).write_bytes(data)
     (fix, _) = fixes(call("eval", *many, "-o", out), 2, "QR005")
-    assert fix == "add --resume to go on with them"
+    assert fix == "add --resume to continue"
     ended = call("eval", *many, "-o", out, "--resume", "--limit", "300")
     assert "limit differs" in ended.err
     assert ended.code == 2

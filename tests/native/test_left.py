@@ -124,7 +124,7 @@ def computing() -> list[tuple[str, Model]]:
         ("no native kernel for float64", node("ReduceSum", np.ones((2, 3)))),
         ("no native mean of int64", node("ReduceMean", np.ones((2, 3), I64))),
         ("no native norm of int32", node("ReduceL2", np.ones((2, 3), np.int32))),
-        ("no native products of so many float32", node("ReduceProd", ROWS)),
+        ("no native products of that many float32", node("ReduceProd", ROWS)),
         ("no spatial axes", node("GlobalMaxPool", ROWS)),
         ("axis is not constant", node("CumSum", ROWS, np.array(0))),
         ("no native kernel for float64", node("Softmax", np.ones((2, 3)))),

@@ -179,7 +179,7 @@ def test_refusals() -> None:
         [
             ("K has shape", "Attention", [X, X[:1], X[:1]], {}),
             ("V has shape", "Attention", [X, X, X[:, :, :2]], {}),
-            ("heads of K do not divide", "Attention", [X, X[:, :3], X[:, :3]], {}),
+            ("number of heads of K does not divide", "Attention", [X, X[:, :3], X[:, :3]], {}),
             ("q_num_heads is left out", "Attention", [X[0], X[0], X[0]], {}),
             ("kv_num_heads is 3", "Attention", [X[0], X[0], X[0]], {"q_num_heads": 2, "kv_num_heads": 3}),
             ("past_value is missing", "Attention", [X, X, X, None, X], {}),
@@ -191,7 +191,7 @@ def test_refusals() -> None:
             ("qk_matmul_output_mode is 4", "Attention", [X, X, X], {"qk_matmul_output_mode": 4}),
             ("softmax_precision is", "Attention", [X, X, X], {"softmax_precision": 7}),
             ("num_heads is left out", "RotaryEmbedding", [X[0], CACHE, CACHE, np.zeros((4, 3), int)], {}),
-            ("there is no position 5", "RotaryEmbedding", [X, CACHE, CACHE, np.full((2, 3), 5)], {}),
+            ("no position 5", "RotaryEmbedding", [X, CACHE, CACHE, np.full((2, 3), 5)], {}),
             ("cos_cache has shape", "RotaryEmbedding", [X, CACHE[:, :2], CACHE, np.zeros((2, 3), int)], {}),
             ("sin_cache has shape", "RotaryEmbedding", [X, np.ones((2, 3, 4), F), CACHE], {}),
             (

@@ -79,7 +79,7 @@ def test_blocks_of_k() -> None:
 @pytest.mark.parametrize("zeros", ZEROS)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_beside_onnxruntime(bits: int, zeros: str) -> None:
-    """Its sums are float32, in an order of its own. Of 8 bits it takes no float zero points; g_idx: see numerics.md."""
+    """Its sums are float32, in its own order. Of 8 bits it takes no float zero points; g_idx: see numerics.md."""
     if (bits, zeros) == (8, "float"):
         return
     for seed in range(12):

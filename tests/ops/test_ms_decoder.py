@@ -223,8 +223,8 @@ GQA = {"num_heads": 4, "kv_num_heads": 2}
         ("seqlens_k has shape", [Q, KV, KV, None, None, END[:1], ALL], GQA),
         ("total_sequence_length is 2", [Q, KV, KV, None, None, END, ALL - 1], GQA),
         ("total_sequence_length has shape", [Q, KV, KV, None, None, END, END], GQA),
-        ("there are no angles", [Q, KV, KV, None, None, END, ALL], {**GQA, "do_rotary": 1}),
-        ("there is no position 2", [Q, KV, KV, None, None, END, ALL, *[CACHE[:2]] * 2], {**GQA, "do_rotary": 1}),
+        ("no angles", [Q, KV, KV, None, None, END, ALL], {**GQA, "do_rotary": 1}),
+        ("no position 2", [Q, KV, KV, None, None, END, ALL, *[CACHE[:2]] * 2], {**GQA, "do_rotary": 1}),
         ("attention_bias has shape", [Q, KV, KV, None, None, END, ALL, *[None] * 3, Q], GQA),
         ("head_sink has shape", [Q, KV, KV, None, None, END, ALL, *[None] * 4, CACHE[0]], GQA),
         ("k_norm_weight is missing", [Q, KV, KV, None, None, END, ALL, *[None] * 7, CACHE[0]], GQA),
@@ -272,7 +272,7 @@ def test_refusals_of_rotary_embedding() -> None:
         ("num_heads is 3", [x, np.array([0]), cache, cache], {"num_heads": 3}),
         ("input has shape", [x[0], np.array([0]), cache, cache], {}),
         ("position_ids has shape", [x, np.array([0, 1]), cache, cache], {}),
-        ("there is no position 5", [x, np.array([3]), cache, cache], {}),
+        ("no position 5", [x, np.array([3]), cache, cache], {}),
         ("sin_cache has shape", [x, np.array([0]), cache, cache[:, :2]], {}),
     ):
         with pytest.raises(qrun.QrunError, match=text):
@@ -321,8 +321,8 @@ def test_refusals_of_embeddings() -> None:
     inputs, _, _ = embedding(7)
     ids, kinds, words, places, segments, gamma, beta, mask, _ = inputs
     for text, given in (
-        ("there is no row 9", [ids + 9 - ids.max(), *inputs[1:]]),
-        ("there is no row -1", [ids, kinds - 1 - kinds.min(), *inputs[2:]]),
+        ("no row 9", [ids + 9 - ids.max(), *inputs[1:]]),
+        ("no row -1", [ids, kinds - 1 - kinds.min(), *inputs[2:]]),
         ("input_ids has shape", [ids[0], *inputs[1:]]),
         ("segment_embedding is missing", [ids, kinds, words, places, None, gamma, beta]),
         ("segment_ids is missing", [ids, None, words, places, segments, gamma, beta]),

@@ -161,10 +161,10 @@ def test_the_same_bits_as_the_nodes_they_were() -> None:
 def test_refusals() -> None:
     a, x, w = np.ones((3, 3), F), np.ones((1, 1, 4, 4), F), np.ones((2, 1, 3, 3), F)
     for text, op_type, inputs, attributes in (
-        ("no activation 'Gelu'", "FusedGemm", [a, a], {"activation": "Gelu"}),
-        ("no activation 'Tanh'", "FusedGemm", [a.astype(np.int32)] * 2, {"activation": "Tanh"}),
+        ("unknown activation 'Gelu'", "FusedGemm", [a, a], {"activation": "Gelu"}),
+        ("unknown activation 'Tanh'", "FusedGemm", [a.astype(np.int32)] * 2, {"activation": "Tanh"}),
         ("cannot be multiplied", "FusedGemm", [a, a[:2]], {"activation": "Tanh"}),
-        ("no activation 'Elu'", "FusedConv", [x, w], {"activation": "Elu"}),
+        ("unknown activation 'Elu'", "FusedConv", [x, w], {"activation": "Elu"}),
         ("LeakyRelu has 0 parameters", "FusedConv", [x, w], {"activation": "LeakyRelu"}),
         ("Clip has 1 parameters", "FusedConv", [x, w], {"activation": "Clip", "activation_params": [1.0]}),
         ("the result's shape", "FusedConv", [x, w, None, np.ones((2, 2), F)], {}),

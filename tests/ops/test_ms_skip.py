@@ -193,5 +193,5 @@ def test_refusals() -> None:
             qrun_node("SimplifiedLayerNormalization", [x, row], attributes, opset=13)
     with pytest.raises(qrun.QrunError, match="scale does not fit"):
         qrun_node("SimplifiedLayerNormalization", [x, row[:2]], opset=13)
-    with pytest.raises(qrun.QrunError, match="there is no mean"):
+    with pytest.raises(qrun.QrunError, match="no mean"):
         qrun_node(SIMPLIFIED, [x, x, row], domain=MS, outputs=[F, F])

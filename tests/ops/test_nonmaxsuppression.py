@@ -140,9 +140,9 @@ def test_refusals() -> None:
         ("do not fit", (boxes, scores[:1]), 0),
         ("do not fit", (boxes, scores[0]), 0),
         ("do not fit", (boxes, scores[..., :2]), 0),
-        ("no such form", (boxes, scores), 2),
-        ("no share", (boxes, scores, one, np.array(F(1.5))), 0),
-        ("no share", (boxes, scores, one, np.array(F(np.nan))), 0),
+        ("center_point_box is not 0 or 1", (boxes, scores), 2),
+        ("not between 0 and 1", (boxes, scores, one, np.array(F(1.5))), 0),
+        ("not between 0 and 1", (boxes, scores, one, np.array(F(np.nan))), 0),
         ("not a scalar", (boxes, scores, np.array([1, 2])), 0),
     ):
         with pytest.raises(qrun.QrunError, match=text):

@@ -260,9 +260,9 @@ def _trunc(inputs: list[Any], version: int) -> Any:
 @pytest.mark.parametrize(
     ("inputs", "attributes", "code", "told"),
     [
-        ([F([1, 2]), F(1), F(0), F(0)], {}, "QR202", "bitwidth is no positive integer"),
-        ([F([1, 2]), F(1), F(0), F(2.5)], {}, "QR202", "bitwidth is no positive integer"),
-        ([F([1, 2]), F(1), F(0), F(math.nan)], {}, "QR202", "bitwidth is no positive integer"),
+        ([F([1, 2]), F(1), F(0), F(0)], {}, "QR202", "bitwidth is not a positive integer"),
+        ([F([1, 2]), F(1), F(0), F(2.5)], {}, "QR202", "bitwidth is not a positive integer"),
+        ([F([1, 2]), F(1), F(0), F(math.nan)], {}, "QR202", "bitwidth is not a positive integer"),
         ([F([1, 2]), F(1), F(0), F(8)], {"rounding_mode": "NEAREST"}, "QR204", "rounding_mode is NEAREST"),
         ([F([1, 2]), F([1, 2, 3]), F(0), F(8)], {}, "QR208", "do not broadcast"),
         ([F([1, 2]), F([1, 2, 3]), F(0), F(-1)], {}, "QR208", "do not broadcast"),

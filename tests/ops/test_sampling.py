@@ -220,16 +220,16 @@ def test_refusals() -> None:
             ("mode is bad", "GridSample", [X, GRID], {"mode": "bad"}),
             ("mode is cubic", "GridSample", [X[0], GRID[0, :1, :, :1]], {"mode": "cubic"}),
             ("padding_mode is bad", "GridSample", [X, GRID], {"padding_mode": "bad"}),
-            ("a place that is no number", "GridSample", [X, GRID + np.inf], {}),
+            ("grid is not finite", "GridSample", [X, GRID + np.inf], {}),
             ("no elements to sample", "GridSample", [X[:, :, :0], GRID], {}),
             ("nothing between them", "GridSample", [X > 0, GRID], {}),
             ("theta does not fit", "AffineGrid", [np.ones((1, 2, 2), F), np.array([1, 1, 2, 2])], {}),
-            ("size is that of no image", "AffineGrid", [np.ones((1, 2, 3), F), np.array([1, 1, 2])], {}),
-            ("X is no image", "RoiAlign", [X[0], ROIS, np.array([0])], {}),
-            ("rois are no rectangles", "RoiAlign", [X, ROIS[:, :3], np.array([0])], {}),
+            ("size is not an image size", "AffineGrid", [np.ones((1, 2, 3), F), np.array([1, 1, 2])], {}),
+            ("X is not an image", "RoiAlign", [X[0], ROIS, np.array([0])], {}),
+            ("rois are not rectangles", "RoiAlign", [X, ROIS[:, :3], np.array([0])], {}),
             ("batch_indices do not fit", "RoiAlign", [X, ROIS, np.array([0, 0])], {}),
-            ("there is no image 1", "RoiAlign", [X, ROIS, np.array([1])], {}),
-            ("a region is no number", "RoiAlign", [X, ROIS * np.nan, np.array([0])], {}),
+            ("no image 1", "RoiAlign", [X, ROIS, np.array([1])], {}),
+            ("a region is not a number", "RoiAlign", [X, ROIS * np.nan, np.array([0])], {}),
             ("mode is min", "RoiAlign", [X, ROIS, np.array([0])], {"mode": "min"}),
             ("output_width is 0", "RoiAlign", [X, ROIS, np.array([0])], {"output_width": 0}),
         ],
@@ -293,13 +293,13 @@ def test_nan_and_images_without_elements() -> None:
 
 def test_refusals_of_max_roi_pool() -> None:
     cases = [
-        ("X is no image", X[0], REGIONS, [1, 1]),
-        ("rois are no rectangles", X, REGIONS[:, 1:], [1, 1]),
+        ("X is not an image", X[0], REGIONS, [1, 1]),
+        ("rois are not rectangles", X, REGIONS[:, 1:], [1, 1]),
         ("pooled_shape is", X, REGIONS, [1]),
         ("pooled_shape is", X, REGIONS, [1, 0]),
-        ("there is no image 1", X, REGIONS + F([1, 0, 0, 0, 0]), [1, 1]),
-        ("there is no image 0.5", X, REGIONS + F([0.5, 0, 0, 0, 0]), [1, 1]),
-        ("a region is no number", X, REGIONS + F([0, np.inf, 0, 0, 0]), [1, 1]),
+        ("no image 1", X, REGIONS + F([1, 0, 0, 0, 0]), [1, 1]),
+        ("no image 0.5", X, REGIONS + F([0.5, 0, 0, 0, 0]), [1, 1]),
+        ("a region is not a number", X, REGIONS + F([0, np.inf, 0, 0, 0]), [1, 1]),
     ]
     assert_refused((text, "MaxRoiPool", [x, rois], {"pooled_shape": shape}) for text, x, rois, shape in cases)
 

@@ -67,7 +67,7 @@ def test_refusals() -> None:
         [
             ("could not be broadcast", "StringConcat", [texts(["a", "b"]), texts(["a", "b", "c"])], {}),
             ("Invalid regex pattern", "RegexFullMatch", [texts(["a"])], {"pattern": "("}),
-            ("X is no line", "StringNormalizer", [texts([["a"], ["b"]])], {}),
+            ("X is not a line", "StringNormalizer", [texts([["a"], ["b"]])], {}),
             ("case_change_action is TITLE", "StringNormalizer", [texts(["a"])], {"case_change_action": "TITLE"}),
         ],
     )

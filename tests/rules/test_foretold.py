@@ -1,4 +1,4 @@
-"""What kernels refuse for stored tensors and stated shapes: `check` and `inspect` know it, and a run says the same."""
+"""What kernels refuse for stored tensors and stated shapes: `check` and `inspect` know it, and a run is the same."""
 
 from __future__ import annotations
 

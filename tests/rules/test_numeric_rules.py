@@ -88,7 +88,7 @@ def test_bound_of_a_long_sum() -> None:
     assert note.message == "the int32 accumulator has 0.00 bits of headroom"
     w[33025, 1] = 255
     (f,) = ours(matmul(w), "QR406")
-    assert f.message == f"the int32 accumulator of channel 1 can reach {33026 * 255 * 255}"
+    assert f.message == f"channel 1 can overflow int32: its sum can reach {33026 * 255 * 255}"
     assert f.got == f"{33026 * 255 * 255} in channel 1: 33026 products; headroom -0.00 bits"
 
 
@@ -141,7 +141,16 @@ def test_pairs_that_onnxruntime_saturates(channels: int, places: list[tuple[int,
     found = ours(conv(w), "QR409")
     assert bool(found) == wrong
     if wrong:
-        assert "255 * 100 + 255 * 100 = 51000" in found[0].message
+        assert found[0].message == (
+            "saturates in onnxruntime on x86 CPUs without VNNI: adjacent products reach 51000, int16 holds 32767"
+        )
+        assert found[0].expected == "adjacent weights to sum to -128..128"
+        assert found[0].got.startswith("255 * 100 + 255 * 100 = 51000 in output channel 0; ")
+
+
+def test_saturating_pairs_below_zero_name_the_lower_limit() -> None:
+    (f,) = ours(conv(np.full((16, 3, 3, 3), -100, I8)), "QR409")
+    assert "adjacent products reach -51000, int16 holds -32768" in f.message
 
 
 def test_depthwise_kernels_are_exact() -> None:

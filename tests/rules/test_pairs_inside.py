@@ -111,7 +111,7 @@ def test_what_the_rule_tells(op: Any, most: int) -> None:
     model, feeds = op(codes, weights, np.full((UNITS, 4 * UNITS), 1, np.int8))
     found = [f for f in qrun.check(model, None, feeds) if f.rule == "QR409"]
     assert len(found) == (most > 64)
-    assert not found or ("leave int16" in found[0].message and "more node" not in found[0].message)
+    assert not found or ("int16 holds" in found[0].message and " nodes)" not in found[0].message)
     pairs = (codes.astype(np.int64)[:, None] * weights).reshape(len(codes) // 2, 2, -1).sum(1)
     used = pairs[:, : 3 * UNITS] if op is attention else pairs
     count = np.count_nonzero((used > 2**15 - 1) | (used < -(2**15)))

@@ -193,7 +193,7 @@ def test_all_that_a_sigmoid_gives_becomes_one_code_whatever_is_fed() -> None:
     model = quantized("Sigmoid", 2.5, np.int8(-128))
     (f,) = [f for f in qrun.check(model) if f.rule in RULES]
     assert (f.rule, f.node) == ("QR416", "quantize")
-    assert f.message == "Sigmoid can reach 1 of 256 codes of q"
+    assert f.message == "Sigmoid can use only 1 of 256 codes of q"
     assert f.got == "Sigmoid gives 0 to 1, which are the codes -128 to -128; scale 2.5, zero point -128"
     assert f.fix.startswith("give q the scale 0.003922 and the zero point -128")
     assert [f.rule for f in collapsed(model)] == ["QR416"], "and not once more for what the run shows"

@@ -152,7 +152,12 @@ class Rule:
         """Yield the findings with the rule's code, name, level and fix filled in."""
         for finding in found:
             yield replace(
-                finding, rule=self.id, name=self.name, level=self.level, fix=model.fill_in(finding.fix or self.fix)
+                finding,
+                rule=self.id,
+                name=self.name,
+                level=self.level,
+                why=model.fill_in(finding.why),
+                fix=model.fill_in(finding.fix or self.fix),
             )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.checking.rules._observed import observations, tensors
-from qrun.checking.rules._rule import Finding, join_names, rule, several
+from qrun.checking.rules._rule import Finding, join_names, rule
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import INSIDE, PRODUCTS, Weight, is_quantized, weights, weights_inside
 from qrun.declare.frozen import frozen
@@ -274,11 +274,10 @@ def _terms(codes: Array) -> Array:
 def accumulator_bound(model: Model) -> Iterator[Finding]:
     """With these weights and this bias, some input makes the int32 accumulator overflow.
 
-    The bound is exact: the input that takes, for every weight, the code that moves the sum furthest reaches it. QR403
-    reports overflows that a run has seen.
+    The bound is exact: the input with the extreme code for every weight reaches it. QR403 reports overflows in a run.
 
     Why is this bad?
-        The sum wraps round and the output has nothing to do with the real value. onnxruntime checks nothing. Usually it
+        The sum wraps round and the output has nothing to do with the real value. onnxruntime does not check. Usually it
         is the bias: a channel with a tiny weight scale has a bias near the end of int32.
 
     Bad
@@ -299,7 +298,7 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
         if worst.wraps:
             behind = ", if it is run in integers" if w.float else ""
             yield Finding(
-                f"the int32 accumulator of channel {worst.row} can reach {worst.sum}{behind}",
+                f"channel {worst.row} can overflow int32: its sum can reach {worst.sum}{behind}",
                 **w.where,
                 expected="sums from -2147483648 to 2147483647",
                 got=f"{worst.sum} in channel {worst.row}: {worst.terms} products{bias}; headroom "
@@ -316,7 +315,7 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
     applies=PRODUCTS,
 )
 def accumulator_headroom(model: Model) -> Iterator[Finding]:
-    """The int32 accumulator surely does not overflow, but has less than two bits to spare.
+    """The int32 accumulator cannot overflow, but has less than two bits of headroom.
 
     Why is this bad?
         The model is right as it is. Hardware with accumulators of fewer than 32 bits, or with a requantization that
@@ -371,19 +370,19 @@ _IN_7_BITS = "quantize with reduce_range=True (7-bit weights); in onnxruntime, s
     ),
 )
 def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
-    """uint8 inputs with int8 weights whose products saturate on x86 CPUs without VNNI.
+    """uint8 inputs times int8 weights saturate in onnxruntime on x86 CPUs without VNNI.
 
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
-    channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no
-    input can saturate. int8 activations of a QDQ model are judged as uint8 where onnxruntime makes them uint8 (QR606).
+    channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no input
+    can saturate. int8 activations of a QDQ model are judged as uint8 where onnxruntime makes them uint8 (QR606).
     Depthwise convolutions are safe: they have other kernels. ARM, VNNI and AMX kernels compute the same node exactly.
-    One finding for a whole model: its worst node. With recorded vectors it counts the sums of pairs that saturate with
-    the inputs of the first one, for each node.
+    To see it on any CPU: qrun compare MODEL -i x.npy --emulate avx2. One finding per model, at its worst node. With
+    recorded vectors, the finding counts for each node the sums that saturate with the inputs of the first one.
 
     Why is this bad?
-        The same model gives other outputs on another CPU, by far more than rounding, and nothing says so. A machine
-        with VNNI, as most CI has today, cannot show it. In QDQ form it happens where onnxruntime fuses the node.
+        The same model gives different outputs on another CPU, far beyond rounding, without a warning. On a machine with
+        VNNI, which most CI has today, it never happens. In QDQ form it happens where onnxruntime fuses the node.
 
     Bad
         main (uint8[1,2] x) => (uint8[1,1] y)
@@ -401,20 +400,22 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     """
     unsafe = list(unsafe_pairs(model))
     if unsafe:
-        (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
+        (worst, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
         met = describe_saturation(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
-        nodes = {id(one.node): one.where["node"] for _, one in unsafe if one.node is not w.node}
-        others = f", and {several(len(nodes), 'more node')} like it" if nodes else ""
+        others = {id(one.node): one.where["node"] for _, one in unsafe if one.node is not w.node}
+        nodes = f" ({len(others) + 1} nodes)" if others else ""
         # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested.
         scales = model.constants.get(w.node.inputs[4]) if w.node.op_type == "QLinearConv" else None
         yield Finding(
-            f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
+            f"saturates in onnxruntime on x86 CPUs without VNNI: adjacent products reach {255 * worst}, int16 holds "
+            f"{_INT16.max if worst > 0 else _INT16.min}{nodes}",
             **w.where,
-            expected="pairs of neighbouring weights that add up to -128 .. 128, so that 255 times that fits int16",
-            got=f"{pair} {where}{others}{met}",
-            why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
+            expected=f"adjacent weights to sum to -{_SAFE}..{_SAFE}",
+            got=f"{pair} {where}{met}",
+            why="its AVX2 and AVX-512BW kernels (vpmaddubsw) add two products in int16; VNNI and ARM are exact. See it: "
+            "qrun compare MODEL -i x.npy --emulate avx2",
             fix=_IN_7_BITS if scales is not None and scales.size > 1 else "",
-            others=tuple(nodes.values()),
+            others=tuple(others.values()),
         )
 
 
@@ -422,13 +423,13 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     "QR403",
     "warning",
     spec="MatMulInteger",
-    fix="split the sum, or shrink the bias; 8-bit products need more than 33 000 terms to get here",
+    fix="split the sum, or shrink the bias; 8-bit products alone need more than 33 000 terms to overflow",
     replaces=("QR406",),
 )
 def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
     """An integer sum left the range of int32 and wrapped round.
 
-    QR406 tells, without a run, that it can; at a node where it did, this is reported instead.
+    QR406 finds possible overflows without a run; this replaces it at nodes where one happened.
 
     Why is this bad?
         The specification lets the 32-bit accumulator overflow, so the result is defined but has nothing to do with

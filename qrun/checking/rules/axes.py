@@ -117,7 +117,7 @@ def _judge_block(scope: Scope, node: Node, block: int) -> Iterator[Finding]:
             expected=f"{-len(x)} to {len(x) - 1}" if x else "none: x is a scalar",
             got=str(axis),
             why=why,
-            fix="write the axis along which the blocks run",
+            fix="write the axis of the blocks",
         )
 
 
@@ -129,12 +129,12 @@ def _judge_block(scope: Scope, node: Node, block: int) -> Iterator[Finding]:
     applies=("Conv", "MatMul", "Gemm"),
 )
 def weight_axis(model: Model) -> Iterator[Finding]:
-    """In QDQ form, weights have one scale per slice of another axis than that of the output channels.
+    """In QDQ form, weights have one scale per slice of an axis other than the output channels.
 
     Why is this bad?
         DequantizeLinear's axis is 1 unless written, but the output channels of Conv are on axis 0: a forgotten axis
-        gives a model that loads wherever the two sizes are equal, and computes something else than was quantized. Even
-        where it is meant, no integer operator can have such scales, because they differ inside one sum.
+        gives a model that loads if the two sizes are equal, and computes wrong values. Even where it is meant, no
+        integer operator can have such scales, because they differ within one sum.
 
     Bad
         main (uint8[1,2,2,2] x) => (float[1,2,2,2] y)
@@ -172,7 +172,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
             yield Finding(
                 f"the weights of {node.op_type} {node.label} have one scale per slice of axis {axis}",
                 **w.scope.at(w.node, f"{w.tensor} {shape_text(shape)}, feeds {node.op_type} {node.label}"),
-                expected=f"axis={want}, that of the output channels",
+                expected=f"axis={want}, the output channels",
                 got=f"axis {axis}{written}",
                 why=_why_other_axis(scope, node),
                 fix=f"write axis={want}, or quantize along it",
@@ -180,7 +180,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
 
 
 def _why_other_axis(scope: Scope, node: Node) -> str:
-    why = f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum."
+    why = f"{node.op}-{node.version} sums along that axis, so its scales cannot be factored out of the sum."
     if not any(node.outputs[0] in found.nodes for found in axis_rewrites(scope.model)):
         return why
-    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as scales of the output channels, and computes another result."
+    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as scales of the output channels and computes a different result."

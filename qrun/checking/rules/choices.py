@@ -17,14 +17,14 @@ _POOLS = ("AveragePool", "GlobalAveragePool")
     "QR605",
     "note",
     spec="QuantizeLinear",
-    fix="nothing; when outputs are compared between runtimes, allow a difference of 1 here",
+    fix="none needed; when you compare runtimes, allow a difference of 1 here (--lsb 1)",
     applies=_POOLS,
 )
 def fused_differs(model: Model) -> Iterator[Finding]:
     """An average pool whose exact results often lie halfway between two codes.
 
-    x_scale / (elements * y_scale) times a whole number is then a whole number and a half for many sums, as with equal
-    scales and windows of 4 elements.
+    Many sums times x_scale / (elements * y_scale) then end in exactly one half, as with equal scales and windows of 4
+    elements.
 
     Why is this bad?
         The model is not wrong. But run as written, the average and the quotient are rounded to float32 before the tie
@@ -66,9 +66,9 @@ def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
     step = Fraction(x_scale) / (count * Fraction(y_scale))
     if step.denominator % 2 == 0 and step.denominator <= 4 * count:
         yield Finding(
-            f"averages of {count} elements are ties in about 1 of {step.denominator} cases",
+            f"runtimes differ by 1: averages of {count} elements are ties in about 1 of {step.denominator} cases",
             **scope.at(node, f"{node.outputs[0]} (output 0)"),
-            expected="scales for which averages are no ties",
+            expected="scales whose averages are not ties",
             got=f"steps of {step} of a code: x_scale {x_scale:.6g}, y_scale {y_scale:.6g}, {count} elements",
             why=f"{node.op}-{node.version} in float rounds the average before QuantizeLinear rounds the tie.",
         )
@@ -97,19 +97,19 @@ DRAWING = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
     "QR219",
     "note",
     spec="RandomNormal",
-    fix="make the numbers outside of the model and feed them as an input, where runtimes are to be compared",
+    fix="to compare runtimes, make the numbers outside the model and feed them as an input",
     applies=DRAWING,
 )
 def random_numbers(model: Model) -> Iterator[Finding]:
     """Nodes draw random numbers. One finding for the model.
 
-    qrun draws them from numpy's MT19937, beginning with the seed of the node or else with its name, so that every run
-    gives the same numbers.
+    qrun draws them from numpy's MT19937, seeded with the node's seed or else its name, so every run gives the same
+    numbers.
 
     Why is this bad?
-        ONNX leaves the generator open, also where a seed is given: onnxruntime draws other numbers, and others in
-        every run; onnx.reference draws qrun's where there is a seed. Runtimes agree, and give outputs that were
-        recorded, only as far as these do not depend on the numbers.
+        ONNX does not define the generator, even with a seed: onnxruntime draws different numbers, and new ones in every
+        run; with a seed, onnx.reference draws the same as qrun. Outputs that depend on the numbers match neither
+        another runtime nor a recording.
 
     Bad
         main (float[4] x) => (float[4] y)
@@ -133,7 +133,7 @@ def random_numbers(model: Model) -> Iterator[Finding]:
         f"{several(len(drawing), 'node')} {'draws' if len(drawing) == 1 else 'draw'} random numbers; "
         "qrun's are the same in every run, onnxruntime's are not",
         **scope.at(node),
-        expected="numbers that follow from the inputs",
+        expected="numbers that depend on the inputs only",
         got=f"{several(len(drawing), 'node')}, {bare or 'none'} without a seed",
-        why=f"{node.op}-{node.version} leaves the generator open; qrun's is numpy's MT19937.",
+        why=f"{node.op}-{node.version} does not define the generator; qrun uses numpy's MT19937.",
     )

@@ -130,9 +130,9 @@ def scale_beyond_function(model: Model) -> Iterator[Finding]:
     Sin and Cos, also behind operators that only move values.
 
     Why is this bad?
-        The other codes can never occur. With a scale of 2.5 all that a Sigmoid can give becomes the code of 0. The
-        usual cause is one scale for tensors of unlike ranges, such as the scores of a detector that are joined with its
-        boxes of 0 to 640.
+        The other codes can never occur. With a scale of 2.5, every result of a Sigmoid becomes 0. The usual cause is
+        one scale for tensors of different ranges, such as the scores of a detector that are joined with its boxes of 0
+        to 640.
 
     Bad
         main (float[4] x) => (uint8[4] y)
@@ -162,7 +162,7 @@ def scale_beyond_function(model: Model) -> Iterator[Finding]:
                 model,
                 one,
                 fit,
-                f"{name} can reach {count} of {one.high - one.low + 1} codes of {one.name}",
+                f"{name} can use only {count} of {one.high - one.low + 1} codes of {one.name}",
                 f"{name} gives {low:g} to {high:g}, which are the codes {one.code(low)} to {one.code(high)}",
             )
 
@@ -229,7 +229,7 @@ def _finding(model: Model, one: OneScaled, fit: tuple[float, int], message: str,
         tensor=param_input(one.node, "")[1],
         expected=f"a scale near {scale} with zero point {zero}, which fits these values",
         got=f"{got}; scale {one.scale:.6g}{shared}, zero point {one.zero}",
-        why="values that are less than half a scale from a code become this code.",
+        why="values less than half a scale from a code become this code.",
         fix=f"give {one.name} the scale {scale} and the zero point {zero}, wherever it is read{apart}; or calibrate again",
     )
 
@@ -282,16 +282,15 @@ FAR = 64
     ),
 )
 def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
-    """Most values of a quantized tensor share one code, because a few outliers take its range.
+    """Most values of a quantized tensor share one code, because a few outliers set its range.
 
     Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at
     least half of the elements have one code though they differ, hardly any has one of the eight codes nearest to it,
     and others are 64 codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
 
     Why is this bad?
-        The differences between these values are lost, while most codes stand for no value. The usual case is the mask
-        of an attention: -10000 is added to what is to be hidden, the scale grows to 40,
-        and all scores that matter become 0.
+        The differences between these values are lost, while most codes are never used. The usual case is an attention
+        mask: -10000 is added to hidden positions, the scale grows to 40, and all scores that matter become 0.
 
     Bad
         main () => (uint8[2,8] y)
@@ -318,13 +317,13 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]
         inside, farthest = crowd
         low, high, far = ((value - zero) * scale for value in (inside.min(), inside.max(), farthest))
         yield Finding(
-            f"{percent(inside.size / codes.size, 0)} of {name} share one code, as outliers take the range",
+            f"{percent(inside.size / codes.size, 0)} of {name} share one code: a few outliers set the range",
             **at(node),
             tensor=param_input(node, "y" if node.op_type.startswith("Q") else "C")[1],
-            expected="a scale that tells most values apart",
+            expected="a scale that keeps most values distinct",
             got=f"{inside.size} of {codes.size} elements, from {low:.4g} to {high:.4g}, have code {mode}; others reach "
             f"{far:.4g}; the scale is {scale:.4g}",
-            why=f"{node.op}-{node.version}: values that are less than half a scale from a code get this code.",
+            why=f"{node.op}-{node.version}: values less than half a scale from a code become this code.",
         )
 
 

@@ -27,7 +27,7 @@ from qrun.comparing.rewrites import (
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text
 
-_PLAIN = 'or let onnxruntime leave them: options.add_session_config_entry("session.disable_quant_qdq", "1")'
+_PLAIN = 'or stop onnxruntime from rewriting them: options.add_session_config_entry("session.disable_quant_qdq", "1")'
 _SPEC = "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html"
 
 
@@ -58,14 +58,14 @@ _SINCE_1_20 = "seen with onnxruntime 1.20 to 1.32."
     applies=("Conv", "ConvTranspose", "Gemm", "MatMul"),
 )
 def float_bias(model: Model) -> Iterator[Finding]:
-    """A Conv, ConvTranspose or Gemm between DequantizeLinear and QuantizeLinear has a bias that is stored as floats, or
-    such a vector is added to a MatMul, or a ConvTranspose has such weights.
+    """Between DequantizeLinear and QuantizeLinear, a Conv, ConvTranspose or Gemm has a float bias, a float vector is
+    added to a MatMul, or a ConvTranspose has float weights.
 
     Why is this bad?
         The default session of onnxruntime turns such a bias into int32 codes of x_scale * w_scale, which rounds it.
-        Where the weights of a channel are next to 0, so is the product of the scales: the codes leave int32, and the
-        channel gets another bias. Seen with onnxruntime 1.22 to 1.32 on x86; 1.20 leaves the bias as it is. It turns
-        float weights into int8 codes with one scale. QR601 reports the float weights of Conv and Gemm.
+        Where the weights of a channel are close to 0, so is the product of the scales: the codes overflow int32, and
+        the channel gets a wrong bias. Seen with onnxruntime 1.22 to 1.32 on x86; 1.20 leaves the bias as it is. It
+        turns float weights into int8 codes with one scale. QR601 reports the float weights of Conv and Gemm.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
@@ -111,7 +111,7 @@ def float_bias(model: Model) -> Iterator[Finding]:
 
 @rule("QR609", "error", spec=_SPEC, fix=f"write another form, {_PLAIN}", replaces=("QR317", "QR601"))
 def default_session_fails(model: Model) -> Iterator[Finding]:
-    """The default session of onnxruntime rewrites the nodes to others that it refuses, or that fail in each run.
+    """The default session of onnxruntime rewrites the nodes into others that it refuses, or that fail in each run.
 
     These forms fail: weights of Conv whose scales are neither one nor one per output channel; such weights of MatMul
     behind DequantizeLinear and not before QuantizeLinear, or its activations with one scale per slice of an axis; int32
@@ -250,8 +250,8 @@ def _is_small(scope: Scope, before: Sequence[StoredParameters], results: Sequenc
     "QR610",
     "warning",
     spec=_SPEC,
-    fix='add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1") of the session options keeps them in '
-    "float",
+    fix='in the session options, add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1") keeps both '
+    "in float",
     applies=("MatMul", "Gemm"),
 )
 def rounded_activations(model: Model) -> Iterator[Finding]:
@@ -303,7 +303,7 @@ def merged_pairs(model: Model) -> Iterator[Finding]:
     """A pair of QuantizeLinear and DequantizeLinear is followed at once by another, with another scale or zero point.
 
     Why is this bad?
-        The model rounds twice. The default session of onnxruntime rounds once: it makes one pair of both, with the
+        The model rounds twice. The default session of onnxruntime rounds once: it merges both pairs into one, with the
         range that they share. Seen with onnxruntime 1.20 to 1.32.
 
     Bad

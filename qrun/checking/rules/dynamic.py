@@ -31,9 +31,9 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
 
     Why is this bad?
         The scale of a stored tensor is the same each time, so the work is wasted, and the float tensor is kept in the
-        file. A tensor of equal elements says nothing about the range that others have. If all are 0 (or there are
-        none, or their range / 255 underflows in float32), the scale is 0: the specification divides by it, its
-        reference and onnxruntime each put another one in its place.
+        file. Equal elements say nothing about the range of other inputs. If all are 0 (or there are none, or their
+        range / 255 underflows in float32), the scale is 0: the specification divides by it, its reference and
+        onnxruntime each replace it by a different one.
 
     Bad
         main () => (uint8[3] y, float s, uint8 z)
@@ -101,18 +101,18 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
     "QR410",
     "note",
     spec="DynamicQuantizeLinear",
-    fix="run one row at a time where rows must not influence each other, or quantize statically",
+    fix="quantize statically, or run one row at a time",
     applies=_APPLIES,
 )
 def batch_dependent(model: Model) -> Iterator[Finding]:
-    """Dynamic quantization of a tensor whose sizes vary: a row's result depends on the rows and padding beside it.
+    """A row's result depends on its batch and padding: the tensor is quantized dynamically, and its sizes vary.
 
     One finding per graph, at the first node. Models whose inputs all have fixed sizes and a batch of 1 pass.
 
     Why is this bad?
         DynamicQuantizeLinear takes one scale from the largest and smallest value of the whole tensor. The same sentence
         alone, in a batch, or padded to another length gets another scale, and so another result: scores that change
-        with the batch size are no bug of the server.
+        with the batch size are not a bug of the server.
 
     Bad
         main (float[N,4] x) => (uint8[N,4] y, float s, uint8 z)
@@ -133,7 +133,7 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
             node, name = found[0], found[0].inputs[0]
             count = f"; {len(found)} such nodes in this graph" if len(found) > 1 else ""
             yield Finding(
-                f"{name} is quantized with one scale for all rows, taken from its values{count}",
+                f"results depend on the batch: {name} gets one scale for all rows, taken from its values{count}",
                 **scope.at(node, f"{name} (input 0)"),
                 expected="one row, of fixed size",
                 got=f"sizes that vary{count}",

@@ -36,14 +36,14 @@ _TOLD = (
     "spatial axes",
     "is not known",
     "a positive finite number",
-    "nobody reads",
+    "no node reads",
     "refuses its parameters",
     "wholly in the padding",
 )
 """Parts of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that concern what qrun does not know."""
 _UINT8 = (
     "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that wants one reader, give every reader a "
-    "DequantizeLinear of its own behind the one QuantizeLinear"
+    "DequantizeLinear of its own after the one QuantizeLinear"
 )
 _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 
@@ -52,20 +52,21 @@ _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
     "QR601",
     "warning",
     spec="ort-quantization",
-    fix="put DequantizeLinear before every input, and QuantizeLinear, read by nobody else, behind the result",
+    fix="put DequantizeLinear before every input, and one QuantizeLinear, the result's only reader, after it",
     applies=FORMS,
 )
 def group_in_float(model: Model) -> Iterator[Finding]:
     """An operator among quantized tensors stays in float although it has an integer form; the reason is given.
 
-    Looked at are operators of the main graph with a dequantized input whose result is quantized, at once or some nodes
-    later. Results that leave the graph in float, and float inputs with float results (weight-only quantization), pass.
+    The rule looks at operators of the main graph with a dequantized input whose result is quantized, directly or some
+    nodes later. Results that leave the graph in float, and float inputs with float results (weight-only quantization),
+    pass.
 
     Why is this bad?
-        The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes,
-        which may have another rule, compute something else. ONNX says nowhere what a group is; these are qrun's
-        reasons. onnxruntime 1.32.0 has them too, except that it quantizes stored float weights itself. It also keeps
-        some whole groups in float, such as groups with int8 tensors that several nodes read: QR606 reports these.
+        The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes may
+        compute something else. ONNX does not define what a group is; these are qrun's reasons. onnxruntime 1.32.0 has
+        them too, except that it quantizes stored float weights itself. It also keeps some whole groups in float, such
+        as groups with int8 tensors that several nodes read: QR606 reports these.
 
     Bad
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)
@@ -103,7 +104,7 @@ def _why_float(model: Model, node: Node, reason: str) -> str:
     stored = [name for name in node.inputs[1:] if name in model.constants and model.constants[name].dtype.kind == "f"]
     if stored and node.op_type in ("Conv", "Gemm", "MatMul") and "dequantized" in reason:
         itself = f"onnxruntime 1.32.0 may quantize {stored[0]} itself"
-        return f"{itself}, and then computes something else than the model says."
+        return f"{itself}, and then computes something that the model does not say."
     return f"{node.op}-{node.version} is float; only a whole group becomes an integer operator."
 
 
@@ -229,7 +230,7 @@ def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     "QR604",
     "note",
     spec="ort-quantization",
-    fix="for such a compiler, give every reader a DequantizeLinear of its own behind the one QuantizeLinear",
+    fix="for such a compiler, give every reader a DequantizeLinear of its own after the one QuantizeLinear",
     applies=("DequantizeLinear",),
 )
 def shared_dequantize(model: Model) -> Iterator[Finding]:
@@ -391,7 +392,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     yield from (finding for share, finding in _findings_by_share(model) if share >= _SHARE)
 
 
-@rule("QR607", "note", spec="ort-quantization", fix="give the group a form that onnxruntime has in integers")
+@rule("QR607", "note", spec="ort-quantization", fix="give the group a form that onnxruntime computes in integers")
 def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     """onnxruntime 1.32.0 computes whole groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
     Gemm. One finding for each cause; QR606 explains more.

@@ -13,7 +13,7 @@ from qrun.ir import Array, Model, Node
 
 @rule("QR108", "error", spec="IR", fix="write the nodes in execution order; qrun inspect MODEL --nodes prints one")
 def unsorted_nodes(model: Model) -> Iterator[Finding]:
-    """The nodes of a graph are not in an order in which every tensor is made before it is read.
+    """The nodes are not sorted: one reads a tensor that a later node makes.
 
     Why is this bad?
         The ONNX IR requires topological order. onnx.checker refuses such a model and many tools read nodes in file
@@ -40,7 +40,7 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
                 f"the nodes of graph {scope.model.name or 'main'}{inside} are not in topological order",
                 node=scope.path[:-1],
                 index=scope.index,
-                expected="every tensor made by an earlier node than the one that reads it",
+                expected="every node after the nodes whose tensors it reads",
                 got="another order; qrun sorted the nodes",
                 why="ONNX IR: the nodes of a graph are topologically sorted.",
             )
@@ -48,11 +48,10 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
 
 @rule("QR109", "note", spec="IR", fix="remove the initializer from the file")
 def unused_initializer(model: Model) -> Iterator[Finding]:
-    """A graph stores tensors that no node reads and that are no output.
+    """A graph stores tensors that no node reads and no output returns.
 
     Why is this bad?
-        It only costs space. After quantization it often means that the float weights were left beside the quantized
-        ones.
+        They only take space. After quantization, the float weights often stay beside the quantized ones.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -88,8 +87,8 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
     """Two nodes of a graph have the same name. One finding for each name.
 
     Why is this bad?
-        Names of nodes are unique within a graph. onnxruntime 1.32.0 refuses the model ("two nodes with same node
-        name"), onnx.checker does not look. Lists such as nodes_to_exclude of a quantizer hit both nodes.
+        Node names must be unique within a graph. onnxruntime 1.32.0 refuses the model ("two nodes with same node
+        name"), onnx.checker does not look. A quantizer's nodes_to_exclude matches both nodes.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -116,7 +115,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
                 expected="one node of each name in a graph",
                 got=f"{first.op} #{first.index} and {second.op} #{second.index}"
                 + (f", and {len(same) - 2} more" if len(same) > 2 else ""),
-                why="ONNX IR: names are unique within a namespace, and the nodes of a graph are one.",
+                why="ONNX IR: names are unique within a namespace, and the nodes of a graph share one.",
             )
 
 
@@ -128,7 +127,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
     applies=("If", "Loop", "Scan"),
 )
 def shadowed_name(model: Model) -> Iterator[Finding]:
-    """A node inside a subgraph makes a tensor whose name the graph around it has already.
+    """A node in a subgraph makes a tensor whose name the outer graph already uses.
 
     Why is this bad?
         A reader of the name cannot tell which of the two is meant. onnx.checker and onnxruntime refuse the model,
@@ -166,7 +165,7 @@ def shadowed_name(model: Model) -> Iterator[Finding]:
                     yield Finding(
                         f"{name} is made inside the subgraph, but is already {where}",
                         **scope.at(node, f"{name} (output {place})"),
-                        expected="a name that no graph around this one has",
+                        expected="a name that no outer graph uses",
                         got=name,
                         why="ONNX IR: outputs of nodes in a subgraph differ from the names visible from outside.",
                     )
@@ -189,7 +188,7 @@ def _outside(scope: Scope, name: str) -> str:
 
 @rule("QR116", "note", spec="IR", fix="remove it from graph.input, if callers need not feed it")
 def unused_input(model: Model) -> Iterator[Finding]:
-    """A graph input is read by no node.
+    """No node reads a graph input.
 
     Why is this bad?
         Callers must feed a value that changes nothing. Often a conversion has folded away the nodes that read it.
@@ -219,11 +218,11 @@ def unused_input(model: Model) -> Iterator[Finding]:
 
 @rule("QR117", "note", spec="IR", fix="remove the nodes, or name their outputs in graph.output")
 def dead_node(model: Model) -> Iterator[Finding]:
-    """Nodes make tensors that no node reads and that are no output. One finding for each graph.
+    """Nodes make tensors that nothing uses. One finding for each graph.
 
     Why is this bad?
-        They cost time and change nothing. After quantization it often means that a QuantizeLinear was left hanging when
-        its reader was replaced, or that an output was lost.
+        They cost time and change nothing. After quantization, a QuantizeLinear often stays behind when its reader is
+        replaced, or an output got lost.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -247,7 +246,7 @@ def dead_node(model: Model) -> Iterator[Finding]:
             yield Finding(
                 f"{count} whose outputs nothing reads: {join_names([n.label for n in dead])}",
                 **scope.at(dead[0], join_names([name for n in dead for name in n.outputs if name])),
-                expected="every node has an output that a node reads or that is an output of the graph",
+                expected="every node makes something that a node or the graph's outputs use",
                 got=f"{count} of {len(scope.model.nodes)}",
             )
 
@@ -312,7 +311,7 @@ def stored_copies(model: Model) -> Iterator[Finding]:
             node=again[0][0].path[:-1],
             index=again[0][0].index,
             tensor=f"{again[0][0].path}{again[0][1]}",
-            expected="one copy, in a graph that both are inside",
+            expected="one copy, in a graph around both",
             got=f"{wasted} bytes of copies of {several(len(copies), 'tensor')}",
             why="ONNX IR: a graph inside a node reads the tensors of the graphs around it.",
         )

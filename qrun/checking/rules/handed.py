@@ -31,9 +31,8 @@ def other_scale(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The codes mean real values only together with their scale and zero point. Another scale at the reader multiplies
-        all values, another zero point adds a constant, and no runtime can notice. It is legal, because now and then
-        somebody multiplies by a constant in this way; far more often, two inputs were exchanged, or only one of the
-        two nodes was calibrated again.
+        all values, another zero point adds a constant, and no runtime can notice. It is legal: some models multiply by
+        a constant this way. Far more often, two inputs were swapped, or only one of the two nodes was recalibrated.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -73,7 +72,7 @@ def _finding(one: Handed, off: ParameterMismatch, more: int, exchanged: bool) ->
         **read.scope.at(read.node, f"{slot.tensor} (input {slot.place}, {slot.name}){codes}"),
         expected=f"{off.made}, as in {made.label}{made.names(off)}",
         got=f"{off.read} in {read.label}{also}{read.names(off)}",
-        why=f"legal ONNX, but what {made.label} means and {read.label} reads differ: {off.effect}.",
+        why=f"legal ONNX, but {read.label} reads other values than {made.label} wrote: {off.effect}.",
         fix="exchange the scales, and the zero points, of this node's input and output"
         if exchanged
         else f"give {made.label} and {read.label} one scale and one zero point; one of the two is wrong",

@@ -28,9 +28,9 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
     """The model uses an operator that qrun cannot run. One finding for each operator.
 
     Why is this bad?
-        The model may be fine: every node is still checked against its specification, but qrun run stops with this
-        code and exit code 4. An operator of an unknown domain cannot be checked either. One that its own domain does
-        not define is QR211.
+        The model may be fine: every node is still checked against its specification, but qrun run stops with this code
+        and exit code 4. An operator of an unknown domain cannot be checked either. QR211 reports operators that their
+        own domain does not define.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.acme" : 1]>
@@ -66,7 +66,7 @@ def bad_attribute(model: Model) -> Iterator[Finding]:
     or lacks one that is required.
 
     Why is this bad?
-        Runtimes refuse the model, or ignore the attribute and compute something else than was meant. The usual cause is
+        Runtimes refuse the model, or ignore the attribute and compute something that nobody meant. The usual cause is
         an opset_import that is older or newer than the nodes were written for.
 
     Bad
@@ -89,7 +89,7 @@ def bad_attribute(model: Model) -> Iterator[Finding]:
 
 @rule("QR205", "error", spec="operators", fix="qrun explain OPERATOR prints the inputs", stops=True)
 def input_count(model: Model) -> Iterator[Finding]:
-    """A node has too many inputs, or leaves out one that is not optional.
+    """A node has too many inputs, or lacks a required one.
 
     In QLinearConv and QLinearMatMul all zero points are required, even those that are 0.
 
@@ -177,11 +177,11 @@ def _why_unknown(node: Node) -> tuple[str, str]:
 
 @rule("QR212", "error", spec="IR#nodes", fix="name the outputs that the operator has, or remove the node")
 def output_count(model: Model) -> Iterator[Finding]:
-    """A node names no output, leaves out one that is not optional, or names more than its operator has.
+    """A node has no output, lacks a required one, or has more than its operator defines.
 
     Why is this bad?
-        A node without outputs computes nothing that could be used. onnxruntime refuses the model; onnx.checker does so
-        for ai.onnx, and accepts anything in com.microsoft.
+        Nothing can use a node without outputs. onnxruntime refuses the model; onnx.checker does so for ai.onnx, and
+        accepts anything in com.microsoft.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>

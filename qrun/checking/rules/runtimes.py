@@ -24,7 +24,7 @@ from qrun.ops import quantizers
     "QR217",
     "warning",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
-    fix="choose types that it has kernels for, such as uint8 activations",
+    fix="use types that it supports, such as uint8 activations",
 )
 def no_cpu_kernel(model: Model) -> Iterator[Finding]:
     """The types are legal, but the CPU provider of onnxruntime 1.32.0 has no kernel for them.
@@ -88,14 +88,14 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
         "com.microsoft::QLinearSigmoid",
         "com.microsoft::QLinearLeakyRelu",
     ),
-    fix="write the form that onnxruntime takes",
+    fix="write a form that onnxruntime accepts",
 )
 def refused_by_ort(model: Model) -> Iterator[Finding]:
     """The specification allows the form of a node, but onnxruntime 1.32.0 refuses it on the CPU, or crashes.
 
-    These are: an int8 tensor that one Transpose, Reshape or the like reads whose result is not quantized, from opset 21
-    on, and quantized ReduceMax and ReduceMin below opset 12 and DepthToSpace below opset 11, which onnxruntime does not
-    load on x86 CPUs; one zero point per row of a, or per output channel of ConvInteger;
+    The forms are: from opset 21 on, an int8 tensor that one Transpose, Reshape or similar node reads without quantizing
+    its result, below opset 12, quantized ReduceMax and ReduceMin, and below opset 11, quantized DepthToSpace
+    (onnxruntime does not load these on x86 CPUs); one zero point per row of a, or per output channel of ConvInteger;
     auto_pad SAME with dilations; a pool whose pads are as large as its kernel; zero points that are optional in
     com.microsoft and left out; x and scale of different types in QuantizeLinear (fixed in 1.32).
 

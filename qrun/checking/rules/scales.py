@@ -36,7 +36,7 @@ def scale_value(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         Quantizing divides by the scale: 0 gives infinities and NaN, whose codes no specification defines. Stored codes
-        with the scale 0 lose their values. A negative scale turns the order of the codes round. onnx.checker,
+        with the scale 0 lose their values. A negative scale reverses the order of the codes. onnx.checker,
         onnx.reference and onnxruntime all accept such models and compute something. Usual causes are calibration data
         that are all zero, and float16 underflow.
 
@@ -127,8 +127,8 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
     """A stored scale is positive, but below the smallest normal number of its type.
 
     Why is this bad?
-        Subnormal numbers have few significant bits left, and processors that flush them to zero divide by 0. In float32
-        it means that the tensor was as good as 0 in calibration; in float16 the scale lost digits when it was stored.
+        Subnormal numbers have few significant bits left, and processors that flush them to zero divide by 0. In
+        float32, the tensor was practically 0 in calibration; in float16, the scale lost digits when it was stored.
 
     Bad
         main (float[2] x) => (uint8[2] y)
@@ -166,14 +166,14 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
     "QR311",
     "warning",
     spec="DequantizeLinear",
-    fix="set the zero point to 0; it is there to give the type",
+    fix="set the zero point to 0; it only gives the type",
     applies=("QuantizeLinear", "DequantizeLinear", "QLinearMatMul"),
 )
 def float_zero_point(model: Model) -> Iterator[Finding]:
     """The zero point of a float8, float6 or float4 tensor is not 0.
 
     Why is this bad?
-        The page says that it is "usually not used", and nothing about rounding it. onnxruntime and onnx.reference
+        The specification says "usually not used", and does not define its rounding. onnxruntime and onnx.reference
         refuse to dequantize with it and ignore or add it when they quantize; qrun refuses both.
 
     Bad
@@ -304,9 +304,9 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
     the pairs.
 
     Why is this bad?
-        The values are rounded twice, and have the range of the smaller of two scales with the steps of the larger one.
-        The usual cause is a model that was quantized again, or parts that were quantized separately and then joined.
-        Some runtimes merge the two pairs, and give other results.
+        The values are rounded twice. They keep the range of the smaller scale and the steps of the larger one. The
+        usual cause is a model that was quantized again, or parts that were quantized separately and then joined. Some
+        runtimes merge the two pairs, and give other results.
 
     Bad
         main (float[2] x) => (uint8[2] y)

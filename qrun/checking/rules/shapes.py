@@ -41,7 +41,7 @@ _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
     stops=True,
 )
 def shape_mismatch(model: Model) -> Iterator[Finding]:
-    """The shapes of two inputs do not go together.
+    """The shapes of two inputs do not match.
 
     The columns of the first matrix are the rows of the second, x and w of a convolution have one rank, and operands of
     an elementwise operator broadcast. Judged where the file gives both shapes.
@@ -78,7 +78,7 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
                 **scope.at(node, f"{second} (input {places[1]})"),
                 expected=expected,
                 got=got,
-                why=f"{node.op}-{node.version} says how the shapes of its inputs go together.",
+                why=f"{node.op}-{node.version} defines which shapes of its inputs fit each other.",
             )
 
 
@@ -86,18 +86,18 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
     "QR120",
     "warning",
     spec="https://github.com/onnx/onnx/blob/main/docs/ShapeInference.md",
-    fix="leave the shape out, or state the one that is made; onnx.shape_inference.infer_shapes adds it",
+    fix="remove the shape, or correct it; onnx.shape_inference.infer_shapes adds the right one",
     follows=True,
 )
 def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Finding]:
-    """The file states another shape of a tensor than follows from the inputs and operators.
+    """The file states a shape that the inputs and operators contradict.
 
     Reported for outputs and inner tensors of the main graph, where the ranks differ, or two sizes that are numbers.
-    Only the first tensor is reported, as the tensors behind it differ too.
+    Only the first tensor is reported, because later ones differ too.
 
     Why is this bad?
         onnx.checker with full_check, and tools that infer shapes strictly, refuse the model. Others trust the file:
-        they reserve room for another tensor than comes, and a caller prepares for one.
+        they, and their callers, allocate for the wrong shape.
 
     Bad
         main (float[2,3] x) => (float y)
@@ -120,12 +120,12 @@ def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Findin
                 continue
             if not wrong.intersection(node.inputs):
                 yield Finding(
-                    f"{name} is stated as {shape_text(said)}, and made as {shape_text(made)}",
+                    f"{name} is stated as {shape_text(said)}, but the node makes {shape_text(made)}",
                     **at(node),
                     tensor=f"{name} (output {place})",
                     expected=shape_text(made),
                     got=f"{shape_text(said)} in the file",
-                    why=f"{node.op}-{node.version} makes this shape of its inputs.",
+                    why=f"{node.op}-{node.version} makes this shape from its inputs.",
                 )
             wrong.add(name)
 
@@ -186,9 +186,9 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
     """The window of a convolution or pool, with its dilations, is larger than the padded input.
 
     Why is this bad?
-        There is no place for the window: by the formula of the specification the output has no elements, or fewer than
-        none. onnx.checker accepts the model, onnxruntime loads it and fails while running. The usual cause is an input
-        in NHWC order, or a network that is too deep for this image size.
+        The window fits nowhere: the specification's formula gives an output size of 0 or less. onnx.checker accepts the
+        model, onnxruntime loads it and fails while running. The usual cause is an input in NHWC order, or a network
+        that is too deep for this image size.
 
     Bad
         main (uint8[1,1,1,3] x) => (uint8[1,2,0,2] y)
@@ -350,8 +350,8 @@ def pads_and_auto_pad(model: Model) -> Iterator[Finding]:
     """A convolution or pool has pads, and an auto_pad that is not NOTSET.
 
     Why is this bad?
-        The specification says that the two cannot be used simultaneously. onnxruntime refuses such a convolution, even
-        if all pads are 0, and ignores the pads of such a pool; onnx.checker accepts both.
+        The specification forbids using both. onnxruntime refuses such a convolution, even if all pads are 0, and
+        ignores the pads of such a pool; onnx.checker accepts both.
 
     Bad
         main (uint8[1,1,3,3] x) => (uint8[1,2,3,3] y)
@@ -395,7 +395,7 @@ _LEAST = {"pads": 0, "strides": 1, "dilations": 1, "kernel_shape": 1}
     stops=True,
 )
 def window_attribute(model: Model) -> Iterator[Finding]:
-    """An attribute of a convolution or pool has a value or a length that no window has.
+    """An attribute of a convolution or pool has an impossible value or length.
 
     pads are 0 or more, two for each spatial axis; strides, dilations and kernel_shape are 1 or more, one for each
     spatial axis; auto_pad is NOTSET, VALID, SAME_UPPER or SAME_LOWER.
@@ -426,7 +426,7 @@ def window_attribute(model: Model) -> Iterator[Finding]:
                 **window.scope.at(node),
                 expected=expected,
                 got=got,
-                why=f"{node.op}-{node.version} defines {name} so.",
+                why=f"{node.op}-{node.version} defines {name} this way.",
                 fix="" if name == "pads" else f"write {name} for the axes of this node",
             )
 

@@ -42,8 +42,8 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
     """A tensor has an element type that the file's IR version does not have yet. One finding for each type.
 
     Why is this bad?
-        A reader of that IR version does not know the type, and cannot tell before it meets it. It happens when a tool
-        converts tensors to int4 or float8 but leaves ir_version as it was.
+        A reader of that IR version does not know the type, and fails only when it meets the tensor. It happens when a
+        tool converts tensors to int4 or float8 but leaves ir_version as it was.
 
     Bad
         <ir_version: 8, opset_import: ["" : 21]>
@@ -173,10 +173,10 @@ def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dty
     fix="correct the type in graph.output or graph.value_info, or run onnx.shape_inference.infer_shapes again",
 )
 def output_type(model: Model) -> Iterator[Finding]:
-    """The file states another element type for an output than the node makes.
+    """The file declares an output with a type that the node does not make.
 
-    What QuantizeLinear makes without a zero point is uint8, or what output_dtype says. An output whose type a zero
-    point gives is judged by QR303.
+    Without a zero point, QuantizeLinear makes uint8, or the type of output_dtype. Where a zero point sets the type,
+    QR303 checks it.
 
     Why is this bad?
         onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker looks only with
@@ -237,8 +237,8 @@ def _is_allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
 def zero_point_type(model: Model) -> Iterator[Finding]:
     """A zero point has another element type than the tensor it belongs to.
 
-    The zero point is a code of its tensor, so it has the same type: uint8 data, uint8 zero point. For an output, the
-    zero point is what gives the output its type.
+    The zero point is a code of its tensor, so it has the same type: uint8 data, uint8 zero point. An output gets its
+    type from the zero point.
 
     Why is this bad?
         int8 and uint8 place the same real value 128 codes apart. Without full_check, onnx.checker accepts the mixture

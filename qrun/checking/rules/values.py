@@ -31,7 +31,7 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         No specification says which code NaN becomes. qrun and onnxruntime on x86 write the smallest code, other
-        runtimes may write 0 or anything else, and the mistake looks like a value afterwards.
+        runtimes may write 0 or anything else, and later nodes cannot tell it from a value.
 
     Bad
         main () => (uint8[2] y)
@@ -148,8 +148,8 @@ def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
     """A float output of the graph holds NaN or infinity.
 
     Why is this bad?
-        Comparisons and argmax on NaN give no usable answer. The cause is mostly a division by zero, an overflow of
-        float16, or NaN in the inputs.
+        Comparisons and argmax on NaN give no usable answer. The usual cause is a division by zero, a float16 overflow,
+        or NaN in the inputs.
 
     Bad
         main () => (float[2] y)
@@ -244,7 +244,7 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
     "QR411",
     "warning",
     spec="QuantizeLinear",
-    fix="remove infinity from the input, or clip it to the range that is meant; --fail-on warning turns this into exit 1",
+    fix="remove infinity from the input, or clip it to the intended range; --fail-on warning turns this into exit 1",
     applies=("QuantizeLinear",),
 )
 def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
@@ -315,5 +315,5 @@ def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
             **s.where,
             expected=f"numbers that {made} holds",
             got=f"{s.detail}; {s.share}",
-            why=f"{s.node.op}-{s.node.version}: the result is undefined for what is out of range.",
+            why=f"{s.node.op}-{s.node.version}: the result is undefined for values out of range.",
         )

@@ -18,7 +18,7 @@ OPSETS_SINCE = 3
     "QR110",
     "error",
     spec="IR",
-    fix="set model.ir_version to what the opset came with: onnx.helper.find_min_ir_version_for(model.opset_import)",
+    fix="set model.ir_version to the version of the opset: onnx.helper.find_min_ir_version_for(model.opset_import)",
 )
 def ir_version(model: Model) -> Iterator[Finding]:
     """The file states no IR version, one from before operator sets, or one that was never published.
@@ -87,7 +87,7 @@ def initializer_not_input(model: Model) -> Iterator[Finding]:
     missing = [name for name in model.constants if name not in inputs]
     if missing:
         yield Finding(
-            f"{len(missing)} initializer{'s are' if len(missing) > 1 else ' is'} no graph input: {join_names(missing)}",
+            f"{len(missing)} initializer{'s are not graph inputs' if len(missing) > 1 else ' is not a graph input'}: {join_names(missing)}",
             tensor=join_names(missing),
             expected=f"every initializer among the graph inputs, or IR version {RELAXED_IR} or later",
             got=f"IR version {model.ir_version}",
@@ -107,9 +107,9 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
     Up to IR version 3 initializers had to be graph inputs; such files are not reported.
 
     Why is this bad?
-        What may be replaced is no constant: onnxruntime neither folds nor packs it ("appears in graph inputs and will
-        not be treated as constant value/weight") and does not fuse quantized groups whose scales it does not know. qrun
-        takes it for constant until a run is fed another value.
+        A tensor that callers may replace is not constant: onnxruntime neither folds nor packs it ("appears in graph
+        inputs and will not be treated as constant value/weight") and does not fuse quantized groups whose scales it
+        does not know. qrun treats it as constant until a run feeds another value.
 
     Bad
         main (float[2] x, float scale = {0.5}) => (uint8[2] y)
@@ -132,7 +132,7 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
         yield Finding(
             f"{len(names)} initializer{'s are graph inputs' if len(names) > 1 else ' is a graph input'} too: {join_names(names)}",
             tensor=join_names(names),
-            expected="initializers that are no graph inputs",
+            expected="initializers that are not graph inputs",
             got=f"{len(names)} of {len(model.constants)} can be replaced by the caller",
             why="ONNX IR: an initializer with the name of a graph input is its default value, not a constant.",
         )

@@ -41,12 +41,12 @@ _ROOM = 4
 def codes_unused(model: Model) -> Iterator[Finding]:
     """Stored weights use less than a quarter of the codes of their type: the scale is much too large.
 
-    With one scale the whole tensor is judged; with one per channel, a tensor of which most channels are so. Weights of
-    7 bits (reduce_range) and weights of at most three values pass.
+    With one scale, the rule judges the whole tensor; with one per channel, it reports tensors where most channels are
+    like this. Weights of 7 bits (reduce_range) and weights of at most three values pass.
 
     Why is this bad?
-        Two bits or more are lost: the error of the weights is at least four times that which the type allows. Usual
-        causes are a range taken from another tensor, an outlier that was clipped later, or a scale copied from x.
+        At least two bits are lost: the weights' error is at least four times what the type allows. Usual causes are a
+        range taken from another tensor, an outlier that was clipped later, or a scale copied from x.
 
     Bad
         main (uint8[1,4] x) => (uint8[1,8] y)
@@ -85,13 +85,13 @@ def _judge_codes(w: Weight) -> Iterator[Finding]:
         return
     worst = int(np.argmin(np.where(small, used / reach, 1.0)))
     most, all_of = int(used[worst]), int(np.broadcast_to(reach, used.shape)[worst])
-    channels = f" in channel {worst}; so in {int(small.sum())} of {small.size} channels" if small.size > 1 else ""
+    channels = f" ({int(small.sum())} of {small.size} channels, worst channel {worst})" if small.size > 1 else ""
     yield Finding(
-        f"the weights reach {most} of {all_of} codes from the zero point{channels}",
+        f"weights use only {most} of {all_of} levels: the scale is about {all_of / most:.0f}x too large{channels}",
         **w.where,
-        expected=f"{type_name(w.dtype)} codes up to {all_of} away from the zero point",
+        expected=f"{type_name(w.dtype)} levels up to {all_of} from the zero point",
         got=f"{most}{channels}",
-        why=f"a scale that is the largest weight / {all_of} uses all codes; with this one, precision is lost.",
+        why=f"with scale = largest weight / {all_of}, the weights use all levels; this scale loses precision.",
     )
 
 
@@ -103,7 +103,7 @@ def _judge_codes(w: Weight) -> Iterator[Finding]:
     applies=PRODUCTS,
 )
 def zero_channel(model: Model) -> Iterator[Finding]:
-    """All weights of an output channel are 0 (their zero point), while other channels have some.
+    """All weights of an output channel are 0 (the zero point); other channels have nonzero ones.
 
     Why is this bad?
         The channel's output is its bias, whatever the input. Either training left the channel dead, and its work is
@@ -132,9 +132,9 @@ def zero_channel(model: Model) -> Iterator[Finding]:
         if dead.any() and not dead.all():
             names = [str(i) for i in np.flatnonzero(dead)]
             yield Finding(
-                f"{len(names)} of {dead.size} output channels have no weight but 0: {join_names(names)}",
+                f"{len(names)} of {dead.size} output channels have only zero weights: {join_names(names)}",
                 **w.where,
-                expected="a weight other than 0 in each channel",
+                expected="a nonzero weight in each channel",
                 got=f"channels {join_names(names, 8)}",
                 why="a channel without weights gives its bias, whatever the input.",
             )
@@ -206,7 +206,7 @@ def bias_scale(model: Model) -> Iterator[Finding]:
     Why is this bad?
         It is legal ONNX, but QLinearConv and QGemm have no scale for the bias: they take x_scale * w_scale. Where the
         two differ, onnxruntime either leaves the Conv unfused and runs it in float, or, if they are close or the node
-        is a Gemm, fuses it and adds another bias than the model says.
+        is a Gemm, fuses it and adds a bias that the model does not state.
 
     Bad
         main (uint8[1,1,2,2] x) => (float[1,1,2,2] y)
@@ -369,7 +369,7 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The float bias divided by x_scale * w_scale did not fit. This happens to channels whose weights are nearly 0, so
-        that their scale is tiny. The channel's output is then wrong by any amount, and no runtime says so.
+        that their scale is tiny. The channel's output can be wrong by any amount, and no runtime reports it.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
@@ -397,7 +397,7 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
         if clipped.size:
             first = int(clipped[0])
             yield Finding(
-                f"bias {b.slot.tensor}[{first}] is {flat[first]}, the limit of int32; {clipped.size} of {flat.size} values",
+                f"bias was clipped: {b.slot.tensor}[{first}] is {flat[first]}, the limit of int32; {clipped.size} of {flat.size} values",
                 **b.scope.at(b.node, b.slot),
                 expected="values between the limits -2147483648 and 2147483647",
                 got=f"{flat[first]} at [{first}]; {clipped.size} of {flat.size} values",

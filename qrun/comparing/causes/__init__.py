@@ -109,7 +109,7 @@ def all_causes() -> Mapping[str, Cause]:
     """Every cause by name, including ``unknown`` and ``inherited``."""
     others = [
         Cause(UNKNOWN, 0, "qrun explain causes lists the hypotheses", _unknown),
-        Cause(INHERITED, 0, "qrun compare makes the node anew from the other side's values", _inherited_hypotheses),
+        Cause(INHERITED, 0, "qrun compare recomputes the node from the other side's values", _inherited_hypotheses),
     ]
     return {known.name: known for known in sorted([*CAUSES.values(), *others], key=lambda known: known.name)}
 
@@ -127,7 +127,7 @@ def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _inherited_hypotheses(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The node gives the same as on the other side when it reads the other side's values: an earlier one is the cause.
+    """The node gives the other side's result when it reads the other side's values: an earlier node is the cause.
 
     To confirm: qrun compare MODEL -i X --isolate feeds every node the other side's values: the tensor is then equal.
 

@@ -116,7 +116,7 @@ def _erf(x: Array, step: Step, end: np.float32) -> Array:
 def _of_erf(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
     """Hypotheses of how another runtime approximates Erf."""
     for end in _ERF_ENDS:
-        yield f"erf as two polynomials, that of magnitudes above {_ERF_SPLIT:g} in an exponential", _erf(x, step, end)
+        yield f"erf as two polynomials, inside an exponential for magnitudes above {_ERF_SPLIT:g}", _erf(x, step, end)
 
 
 def _of_gelu(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
@@ -152,8 +152,8 @@ _KNOWN: Mapping[str, Callable[[Node, Array, Step], Iterator[tuple[str, Array]]]]
 
 @cause("approximation", rank=41, source="onnxruntime core/mlas/lib: logistic, tanh, erf, exp and gelu in float32 steps")
 def approximation(s: Suspect) -> Iterator[Hypothesis]:
-    """A function such as Sigmoid, Tanh, Exp, Erf or Gelu is approximated by polynomials in float32, where the real
-    value rounded once is due.
+    """A function such as Sigmoid, Tanh, Exp, Erf or Gelu is approximated by polynomials in float32, instead of rounding
+    the real value once.
 
     To confirm: Away from 0 the absolute difference is small, below 1e-6, but where the function comes near 0 (Sigmoid
     below -14, Gelu below -4) the relative one is not: more than the value itself.
@@ -215,10 +215,10 @@ def _rounds_within(s: Suspect, quantize: Node, x: ErrorBound | None) -> bool:
     source="Higham 2002, Accuracy and Stability of Numerical Algorithms, sections 2.2 and 3.3: running error bounds",
 )
 def float_steps(s: Suspect) -> Iterator[Hypothesis]:
-    """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, where the
-    real value rounded once is due. The steps and their order are the runtime's, so none are recomputed: every element
-    must lie within the bound on the formula's rounding errors, with functions within 8 units in the last place, or
-    Sigmoid, Tanh and Erf of rounded values within 2^-21.
+    """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, instead of
+    rounding the real value once. qrun does not know the runtime's steps and recomputes none: every element must lie
+    within the bound on the formula's rounding errors, with functions within 8 units in the last place, or Sigmoid, Tanh
+    and Erf of rounded values within 2^-21.
 
     To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts what is
     nearly equal: a variance far smaller than the square of the mean, Elu or Softplus near their bends.
@@ -245,7 +245,7 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         values[node.outputs[0]] = made
     if rounds:
         if _rounds_within(s, last, values.get(last.inputs[0])):
-            yield Hypothesis(None, "float32 steps of these nodes; each code is that of a value within their bound")
+            yield Hypothesis(None, "float32 steps of these nodes; each code belongs to a value within their bound")
         return
     if s.mine.dtype in NARROW:
         if s.tensor in values and values[s.tensor].rounds_to(s.theirs):

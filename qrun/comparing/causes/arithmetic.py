@@ -127,7 +127,7 @@ _NUMERICS = "onnxruntime core/mlas/lib/quantize.cpp; onnx/reference/ops/op_qline
 
 @cause("reciprocal-floor", rank=28, source="onnxruntime contrib_ops/cpu/quantization/qlinear_softmax.cc")
 def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
-    """QLinearSoftmax multiplies with floor(1 / y_scale), so that every scale that is no reciprocal integer is off.
+    """QLinearSoftmax multiplies with floor(1 / y_scale), so every scale other than 1/n is wrong.
 
     To confirm: qrun compare MODEL -i X --against ort --isolate: all elements are reproduced by multiplying with
     floor(1 / y_scale); with y_scale 1/256 the difference is gone.
@@ -215,9 +215,8 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The node computes something else than the exact arithmetic does, which qrun knows and computes with --arith: that
-    has the same bits, or comes within the tolerance in every element. The difference is more than float32 steps make,
-    or no bound on these is known.
+    """The runtime has its own arithmetic, which qrun computes with --arith: that gives the same bits, or every element
+    within the tolerance. The difference exceeds float32 rounding, or no bound on that is known.
 
     To confirm: The same comparison with --arith ort (or onnx-ref) is equal, or within the tolerance, at this node.
 
@@ -230,9 +229,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
         if made is not None:
-            told = (
-                f"{runtime}'s own arithmetic, as --arith {arith} computes it; qrun explain {s.node.op_type} tells of it"
-            )
+            told = f"{runtime}'s own arithmetic, as --arith {arith} computes it; see qrun explain {s.node.op_type}"
             yield Hypothesis(made, told, tolerant=True)
 
 
@@ -243,13 +240,13 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
         return
     shift = np.float32(0) if zero is None else s.along(zero).astype(np.float32)
     made = (x.astype(np.float32) - shift) * s.along(scale).astype(np.float32)
-    text = "rounds the int32 code to float32 before it subtracts the zero point"
+    text = "rounds the int32 code to float32 before subtracting the zero point"
     yield Hypothesis(np.asarray(made.astype(s.mine.dtype)), text)
 
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
-    """The value before rounding is itself rounded to float32, which makes ties of what is near one.
+    """The value before rounding is itself rounded to float32, which turns values near a tie into ties.
 
     To confirm: The line `ties` tells how near the elements are to the middle between two steps: within what float32
     tells apart.
@@ -276,9 +273,9 @@ def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: qrun compare MODEL -i X --against fused shows the same difference without another runtime.
 
-    To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse
-    the graph as written. Each group may differ by a step of its result, which later groups may enlarge: --lsb 1 with
-    --isolate allows for that; without --isolate it does where nothing adds up.
+    To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse the
+    graph as written. Each group may differ by one step, and later groups may enlarge that: --lsb 1 --isolate allows for
+    it.
     """
     for made, text in s.form_results("fused-requantization"):
         if s.fused_node is None or rounds_alike(s.fused_node, made):
@@ -322,7 +319,7 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
 @cause("cast-rounding", rank=27, source="ONNX operators, Cast-28: silent about fractions; numerics, F10")
 def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
     """A Cast to integers rounds fractions, where qrun cuts them off; or saturates, where qrun keeps the low bits. The
-    specification says neither.
+    specification defines neither.
 
     To confirm: Feed whole numbers within the range of the type: the difference is gone.
 

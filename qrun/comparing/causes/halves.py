@@ -54,7 +54,7 @@ def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
             if s.is_explained_by(result):
                 return
             if _within(s, depth, through) and not _within(s, 0, through):
-                yield Hypothesis(None, f"{text}; what is left is within the bound on float32 steps of these nodes")
+                yield Hypothesis(None, f"{text}; the rest is within the bound on float32 steps of these nodes")
 
 
 def _chain(

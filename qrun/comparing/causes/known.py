@@ -54,7 +54,7 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
     if made is None or s.theirs is None or s.theirs.shape != made.shape or not np.any(made != s.mine):
         return
     allowed = f", as accuracy_level {given['accuracy_level']} allows" if given.get("accuracy_level") else ""
-    text = f"rounds the activations to int8, each block of {block} with a scale of its own{allowed}"
+    text = f"rounds the activations to int8, each block of {block} with its own scale{allowed}"
     yield Hypothesis(made, text)
     sums = s.is_op("MatMulNBits") and s.theirs.dtype == np.float32
     left = _order_difference(s, made, _int8_bound(s), 64) if sums else None

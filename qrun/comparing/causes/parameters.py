@@ -85,7 +85,7 @@ def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("wrong-parameter", rank=48, source=_SPEC)
 def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
-    """A scale, zero point or bias is left out, or one is applied that must not be.
+    """A scale, zero point or bias is ignored, or wrongly applied.
 
     To confirm: Set the parameter that is named to 0 (or a scale to 1) in the model: the other side gives the same
     as before.

@@ -60,7 +60,7 @@ def random_numbers(s: Suspect) -> Iterator[Hypothesis]:
     """
     drawn = s.definition is not None and s.definition.draws
     if drawn and s.theirs is not None and (s.theirs.shape, s.theirs.dtype) == (s.mine.shape, s.mine.dtype):
-        yield Hypothesis(None, "numbers of another generator or seed: ONNX leaves both to the runtime")
+        yield Hypothesis(None, "numbers from another generator or seed: ONNX does not define either")
 
 
 @cause("wrong-shape", rank=3, source=_SPEC)

@@ -36,8 +36,8 @@ _HIGHAM = "Higham 2002, Accuracy and Stability of Numerical Algorithms, section 
 
 @cause("float-order", rank=47, source=f"numerics, F1 and A1; {_HIGHAM}")
 def float_order(s: Suspect) -> Iterator[Hypothesis]:
-    """A float32 sum in another order. MatMul, Gemm and Conv are recomputed in every order that is known, bit for bit.
-    No order is known of other sums: every element must lie within the bound on the rounding errors of any order.
+    """A float32 sum in another order. qrun recomputes MatMul, Gemm and Conv in every known order, bit for bit. For
+    other sums no order is known: every element must lie within the bound on the rounding errors of any order.
 
     To confirm: qrun compare MODEL -i X --against ort --arith ort is equal at this node. Of other sums, the largest
     difference is a few units in the last place of the largest term.
@@ -57,7 +57,7 @@ def float_order(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("unknown-order", rank=51, source=_HIGHAM)
 def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
-    """A sum of float32 products has other bits than every known order of additions gives.
+    """No known order of additions gives the bits of a sum of float32 products.
 
     To confirm: The text says whether the largest difference is within the bound on the rounding errors of any order.
     Within it, another order is possible; beyond it, the other side computes something else.
@@ -219,7 +219,7 @@ def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
     text = (
         "all elements are 0, as fresh memory is: nothing was computed"
         if s.is_explained_by(zeros)
-        else "what is given is arbitrary"
+        else "the result is arbitrary"
     )
     yield Hypothesis(None, f"{start}; {text}")
 
@@ -265,7 +265,7 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
                 yield Hypothesis(made[0], text)
         share = _share(s, node, args)
         if share is not None:
-            yield Hypothesis(None, f"{text}; what is left is {part(share)} of the bound on float32 sums in any order")
+            yield Hypothesis(None, f"{text}; the rest is {part(share)} of the bound on float32 sums in any order")
 
 
 def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:

@@ -127,7 +127,7 @@ class Suggestion:
     runs:      the number of inputs used. ratio: noise to signal ratio with no node in float, over these inputs.
     reached:   does each output reach the requested SQNR with these in float? None: none was requested.
     operators: the cost of each operator, the costliest first.
-    hurried:   did the time run out before everything was measured?
+    budget_exceeded: did the time run out before everything was measured?
     """
 
     tried: tuple[tuple[int, float], ...]
@@ -139,14 +139,14 @@ class Suggestion:
     ratio: float
     reached: bool | None = None
     operators: tuple[OperatorCost, ...] = ()
-    hurried: bool = False
+    budget_exceeded: bool = False
 
 
 @changeable
 class _Trials:
     """Measures the noise at the outputs with some groups in float, over as many runs as time allows, at least one.
 
-    sums: error sums for each list, by output or part. used: completed runs. hurried: was there too little time?
+    sums: error sums for each list, by output or part. used: completed runs. budget_exceeded: was there too little time?
     """
 
     mixed: Mixed
@@ -155,7 +155,7 @@ class _Trials:
     seconds: float
     sums: dict[Kept, list[ErrorSums]]
     used: int = 0
-    hurried: bool = False
+    budget_exceeded: bool = False
     begun: float = 0.0
     clean: Values | None = None
 
@@ -173,7 +173,7 @@ class _Trials:
             self.clean = clean if len(self.feeds) == 1 else None
             if monotonic() - self.begun > self.seconds * self.used / (self.used + 1):
                 break
-        self.hurried = self.used < len(self.feeds) or any(kept not in self.sums for kept in optional)
+        self.budget_exceeded = self.used < len(self.feeds) or any(kept not in self.sums for kept in optional)
 
     @property
     def late(self) -> bool:
@@ -225,7 +225,7 @@ def suggest(
             True,
         )
         if not count:
-            reached, trials.hurried = False, trials.hurried or trials.late
+            reached, trials.budget_exceeded = False, trials.budget_exceeded or trials.late
     tried = tuple((n, decibels(mean_ratio(trials.sums[lists[n]]))) for n in sorted(lists))
     order = [*measured, *(c for c in costs if not c.measured)]
     nodes, around = _names(mixed, order[:count])
@@ -241,7 +241,7 @@ def suggest(
         mean_ratio(trials.sums[lists[0]]),
         reached,
         _operator_costs(operators, trials),
-        trials.hurried,
+        trials.budget_exceeded,
     )
 
 

@@ -358,7 +358,7 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     if largest == "clipped" and spread.range is not None:
         return "clipped", _clipping_text(spread)
     if largest == "weights" and watch.group.inside:
-        return "operator", f"both models quantize what it reads; {_distance_text(local)} before the result is rounded"
+        return "operator", f"both models quantize its inputs; {_distance_text(local)} before the result is rounded"
     if largest == "structure" or (largest == "weights" and watch.constants is None):
         return "operator", _unlike(watch, local)
     if largest in ("weights", "bias"):

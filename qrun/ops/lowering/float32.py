@@ -144,7 +144,7 @@ def reduction_kernel(site: LoweringContext, kind: str, axes: Sequence[int], y_sh
     if not whole:
         x = _rows(site)
         if kind not in FLOAT_KINDS:
-            raise decline_error("no native products of so many float32")
+            raise decline_error("no native products of that many float32")
     if not x.size:
         raise decline_error("no elements")
     if not axes:

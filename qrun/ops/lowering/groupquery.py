@@ -93,7 +93,7 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
     if 0 in (form.batch, form.places, form.size):
         raise decline_error("no elements")
     if not 0 <= form.kept <= (form.past[2] if form.past else 0):
-        raise decline_error("its cache has not so many places")
+        raise decline_error("its cache has fewer places")
     if form.ragged and form.bias:
         raise decline_error("attention_bias is given for sequences that may have different places")
     if form.angles and form.total > form.angles[0]:

@@ -65,7 +65,7 @@ def _markdown(found: Sequence[Judgement]) -> str:
         "# Scoreboard",
         "",
         f"Suite {suites}, judged by `qrun conform`; written by `qrun conform scoreboard`. "
-        "[conformance.md](conformance.md) tells what the verdicts mean.",
+        "[conformance.md](conformance.md) explains the verdicts.",
         "",
     ]
     lines += [

@@ -153,7 +153,7 @@ CAUSE_COLUMNS = [
     Column("cases", right=True, cell=lambda f: str(len(f.cases))),
     Column("proved", right=True, optional=2, cell=lambda f: str(f.proved) if f.proved else "."),
     Column("example", below=True, cell=lambda f: f.example.id),
-    Column("what it does there", wrap=True, below=True, cell=lambda f: f.example.text),
+    Column("difference", wrap=True, below=True, cell=lambda f: f.example.text),
 ]
 
 
@@ -183,7 +183,7 @@ def _next(found: Judgement) -> list[str]:
         if shown:
             runtime = "" if each.name in OWN else f"--runtime {shlex.quote(each.name)} "
             return [
-                f"inputs, expected, got and the sentence behind it:   qrun conform {runtime}--select {shown[0].example.id} -v"
+                f"For the inputs, both answers and the rule:   qrun conform {runtime}--select {shown[0].example.id} -v"
             ]
     return []
 
