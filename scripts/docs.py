@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Write what is made from the code and the pages: docs/rules.md from the docstrings of the rules; llms.txt from
-docs/index.md; SKILL.md from the commands' help, `qrun explain`, the schemas and the questions of docs/index.md.
+"""Write what is made from the code and the pages: docs/rules.md from the docstrings of the rules; docs/glossary.md from
+`qrun explain glossary`; llms.txt from docs/index.md; SKILL.md from the commands' help, `qrun explain`, the schemas and
+the questions of docs/index.md.
 
 scripts/docs.py writes them; --check only compares, and exits 1 if one differs."""
 
@@ -19,6 +20,7 @@ from qrun.cli._base import COMMANDS, Command
 from qrun.cli._group import USAGE, group
 from qrun.report.catalog import CatalogEntry, catalog
 from qrun.report.codes import GROUPS, TOPICS
+from qrun.report.glossary import GLOSSARY
 from qrun.report.markdown import escape
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +33,13 @@ HEAD = """\
 prefixes such as `QR3`, and names. An error contradicts a specification, or the file; a warning is legal and will
 surprise; notes are shown with `-v`. Made by `python scripts/docs.py`.
 """
+GLOSSARY_HEAD = """\
+# Glossary
+
+Words of the screens and of these pages; `qrun explain WORD` prints one offline. Made by `python scripts/docs.py`.
+
+| word | meaning |
+| --- | --- |"""
 SKILL = """\
 ---
 name: qrun
@@ -110,6 +119,13 @@ def section(entry: CatalogEntry) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def glossary() -> str:
+    """The text of docs/glossary.md: commands and options stand in code."""
+    command = re.compile(r"(qrun [a-z]+(?: --[a-z-]+(?: literal| avx2)?| [a-z]+(?= tells))?|--[a-z-]+)")
+    rows = ["| `" + word + "` | " + command.sub(r"`\1`", escape(meaning)) + " |" for word, meaning in GLOSSARY.items()]
+    return "\n".join([GLOSSARY_HEAD, *rows]) + "\n"
+
+
 def llms() -> str:
     """The text of llms.txt (llmstxt.org): every page with its first sentence; those for builders are optional."""
     index = (DOCS / "index.md").read_text(encoding="utf-8")
@@ -165,7 +181,7 @@ def schemas() -> Iterator[str]:
         yield f"| `qrun/schemas/{path.name}` | {json.loads(path.read_text(encoding='utf-8'))['title']} |"
 
 
-PAGES = {"docs/rules.md": rules, "llms.txt": llms, "SKILL.md": skill}
+PAGES = {"docs/rules.md": rules, "docs/glossary.md": glossary, "llms.txt": llms, "SKILL.md": skill}
 
 
 def main(arguments: list[str]) -> int:

@@ -350,7 +350,7 @@ def test_every_variable_that_is_read_is_told() -> None:
 
 
 def test_pages_that_are_made_are_those_of_their_sources() -> None:
-    """docs/rules.md, llms.txt and SKILL.md: python scripts/docs.py writes them again."""
+    """docs/rules.md, docs/glossary.md, llms.txt and SKILL.md: python scripts/docs.py writes them again."""
     done = subprocess.run([sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

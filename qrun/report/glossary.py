@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 GLOSSARY = {
+    "calibration": "Choosing the range of each activation by running the float model on typical inputs. Ranges from too few inputs clip: qrun compare FLOAT INT8 says which.",
     "code": "The integer that stores a quantized value: real value = (code - zero point) * scale. uint8 has the codes 0 to 255.",
     "fused": "Several nodes that run as one: DequantizeLinear, an operator and QuantizeLinear become one integer operator that rounds once. Conv +4 is a Conv fused with four other nodes. --no-fuse runs the graph as written.",
     "golden": "Results against which others are judged. qrun's are golden because each element is the exact real result, rounded once. qrun compare --record keeps them.",
     "group": "DequantizeLinear nodes, one operator and QuantizeLinear, which a runtime may run as one integer operator; also called a QDQ group. QR601 says why a group stays in float.",
     "literal": "The graph as written: no groups are fused, and each node rounds its own result. qrun compare --against literal compares with it.",
     "local": "The error of one node alone: it reads the float model's values, and its result is compared with the float tensor. The cumulative error includes all nodes before it.",
+    "noise": "The quantized value minus the float value. The noise of a node is what it adds to the outputs.",
     "overhead": "The part of a run outside its nodes: the call from Python, and going from node to node. It is the time of a plain run minus the median times of its nodes.",
+    "qdq": "A model of float operators between DequantizeLinear and QuantizeLinear nodes. The runtime decides which groups run in integers.",
+    "qoperator": "A model of integer operators, such as QLinearConv, with their scales and zero points as inputs.",
     "requantization": "An int32 sum becomes an 8-bit code: multiply by x_scale * w_scale / y_scale, round, add the zero point, saturate. A runtime that also rounds in between may differ by one step.",
     "roof": "The shortest time in which this machine could run a node, given its multiply-adds and the bytes that it moves. 50 % of the roof: the node takes twice that time. qrun explain roof tells how it is measured.",
     "saturation": "A value outside the range of its type becomes the smallest or largest code. QR402 reports it for quantized tensors, QR409 for the int16 sums of onnxruntime on CPUs without VNNI.",
+    "scale": "The parameter that makes a code a real number: real value = (code - zero point) * scale. One for a tensor, one for each output channel (per channel), or one for each block.",
     "share": "A part of a total, in percent. In profile: of the time of all nodes. In compare: of the noise that all quantized nodes add to the outputs.",
     "sqnr": "Signal to quantization noise ratio, in dB: 10 log10(sum(want^2) / sum((got - want)^2)). Higher is better: 20 dB more is a tenth of the error, 6 dB is one bit. exact means no difference at all.",
     "step": "The distance between two neighbouring codes, which is the scale; to differ by one step is to differ by one code. In profile, nodes listed together ran as one step.",
     "tie": "A value exactly halfway between two codes, such as 10.5. The specification rounds ties to the even code; a runtime that rounds them up, or computes in float32, differs by one step.",
+    "vnni": "x86 instructions that add products of bytes in 32 bits. Without them onnxruntime adds pairs of products in 16 bits, with saturation. qrun compare --emulate avx2 shows what that does.",
 }
 """What each word means, in a few sentences, in the order of the alphabet."""
