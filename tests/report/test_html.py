@@ -480,7 +480,7 @@ def test_a_small_share_is_not_none() -> None:
     row = Read(html(collected(quantization={"tensors": [tensor(size=10**6, at_low=1, at_high=0)]}))).table(
         "zero point"
     )[1]
-    assert row[9:] == ["<0.01%", "0"]
+    assert row[9:] == ["<0.01 %", "0"]
 
 
 def test_two_runtimes() -> None:
