@@ -445,7 +445,7 @@ def test_many_tensors() -> None:
 def test_quantized_tensors() -> None:
     row = Read(full_page()).table("zero point")[2]
     assert row[:2] == ["0", "t1"]
-    assert row[3:] == ["activation", "uint8 [1,8]", "0.02", "3", "0 … 255", "-0.06 … 5.04", "12.50%", "25.00%"]
+    assert row[3:] == ["activation", "uint8 [1,8]", "0.02", "3", "0 … 255", "-0.06 … 5.04", "12.50 %", "25.00 %"]
 
 
 @pytest.mark.parametrize("odd", [None, ["nan", "nan"], [0, "inf"], [1], []])
@@ -500,7 +500,7 @@ def test_two_runtimes() -> None:
         "y",
         "QLinearConv",
         "uint8 [1,8]",
-        "1.5%",
+        "1.5 %",
         "2",
         "0.04",
         "31.2 dB",
