@@ -13,7 +13,7 @@ from helpers.models import make_model, typed
 from helpers.mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
 
-import qrun.report.profilerows
+from qrun.report import profilerows
 import qrun.running.machine
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
@@ -139,7 +139,7 @@ def test_the_machine_is_measured_with_no_more_threads_than_cpus(monkeypatch: pyt
         return machine(cache, threads, **rest)  # type: ignore[arg-type]
 
     machine = qrun.running.machine.this_machine
-    monkeypatch.setattr(qrun.report.profilerows, "this_machine", this_machine)
+    monkeypatch.setattr(profilerows, "this_machine", this_machine)
     ended = call("profile", "m.onnx", "--random", "-n", "2", "--threads", "64")
     assert ended.code == 0, ended.err
     assert measured

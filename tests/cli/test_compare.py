@@ -21,7 +21,7 @@ from helpers.support import MS, node_model
 from onnx import helper
 
 from qrun.comparing.differences import Tolerance, pair
-from qrun.report.compare import _argmax, _share
+from qrun.report.compare import _argmax, share_text
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())
 DIGITS = ROOT / "models" / "digits"
@@ -199,8 +199,8 @@ def test_a_verdict_on_random_inputs_says_so() -> None:
 
 
 def test_next_to_nothing_has_the_unit_of_the_others() -> None:
-    assert [_share(n, 10_000) for n in (0, 1, 4, 6, 200)] == ["0.0 %", "<0.1 %", "<0.1 %", "0.1 %", "2.0 %"]
-    assert _share(0, 0) == "0.0 %"
+    assert [share_text(n, 10_000) for n in (0, 1, 4, 6, 200)] == ["0.0 %", "<0.1 %", "<0.1 %", "0.1 %", "2.0 %"]
+    assert share_text(0, 0) == "0.0 %"
 
 
 def test_a_backend_that_is_not_there_refuses_no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_float_model_is_compared_too(folder: Path) -> None:
     assert "SQNR" in ended.out.splitlines()[2]
     assert [name for name, _ in read.elements].count("option") == 2
     page = report(QDQ, {"images": np.load(DIGITS / "x.npy")}, runs=2, against=FLOAT)
-    assert "Most costly nodes, each quantized alone" in page, "from Python, too"
+    assert "What costs most, one node at a time" in page, "from Python, too"
     ended = call("report", QDQ, *IMAGES, "--against", "none.onnx", "-o", "none.html")
     says(ended, 2, "none.onnx")
     assert "profile" not in ended.out, "before anything is measured"

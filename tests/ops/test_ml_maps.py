@@ -120,7 +120,7 @@ def test_category_mapper() -> None:
         ("is int64, which", "ZipMap", np.ones((1, 2), I64), {"classlabels_int64s": [1, 2]}),
         ("the keys are int64", "DictVectorizer", {1: 2.0}, {"string_vocabulary": ["a"]}),
         ("neither given", "DictVectorizer", {1: 2.0}, {}),
-        ("no map", "DictVectorizer", np.ones(2, F), {"string_vocabulary": ["a"]}),
+        ("is not a map", "DictVectorizer", np.ones(2, F), {"string_vocabulary": ["a"]}),
         ("cast_to is NO", "CastMap", {1: 2.0}, {"cast_to": "NO"}),
         ("map_form is NO", "CastMap", {1: 2.0}, {"map_form": "NO"}),
         ("outside the map", "CastMap", {1: 2.0}, {"map_form": "SPARSE"}),

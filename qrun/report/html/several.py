@@ -175,7 +175,7 @@ def _sections(pages: Pages, names: Sequence[str]) -> list[Markup]:
         several("outputs", "Outputs", "Of the first run.", "output", _outputs),
         several("evaluation", "Data set", "Intervals are 95 % confidence intervals.", "metric", _scores),
         several("findings", "Checks", "The number of findings of each rule.", "rule", _findings),
-        several("costs", "Most costly nodes, each quantized alone", "SQNR of the outputs with only this node quantized.", "node", _costs, lambda row: row.least),
+        several("costs", "What costs most, one node at a time", "SQNR of the outputs with only this node quantized.", "node", _costs, lambda row: row.least),
         several("differing", "Tensors that differ", "Elements that differ from the other runtime.", "tensor", _differing_section),
         several("operators", "By operator", "The sum of its nodes' median times; in brackets, the number of nodes.", "operator", _operators, lambda row: -row.most),
         several("nodes", "By node", "Median times of nodes with the same name; the largest difference first.", "node", _nodes, lambda row: -row.gap),
