@@ -92,7 +92,9 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
     before = read_baseline(options["baseline"]) if options["baseline"] else None
-    read = {str(path): "a model of this call" for path in models} | {options["baseline"]: "the baseline of this call"}
+    read = {str(path): "a model of this call" for path in models}
+    if options["baseline"]:
+        read[options["baseline"]] = "the baseline of this call"
     found = targets(options["output"], suffixes(), read)
     make = runner_maker(*_backend(options))
     report = _check_models(models, settings, make, options, out)
