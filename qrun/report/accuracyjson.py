@@ -11,7 +11,7 @@ from typing import Any
 from qrun.comparing.accuracy import Accuracy, OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
-from qrun.comparing.ranking.advice import HALF, Suggestion
+from qrun.comparing.ranking.advice import HALF, TOGETHER, Suggestion
 from qrun.documents.record import Item, encode
 from qrun.errors import percent, some
 from qrun.io.inputs import Feeds
@@ -175,7 +175,8 @@ def correction(one: Item) -> str:
     before, after = one.find("before_db"), one.find("after_db")
     if before is None or after is None:
         return f"{node}: {text}"
-    return f"{text}: {before.real:.1f} -> {decibel(after.real)} ({node})"
+    where = f"first {node}" if text.startswith(TOGETHER) else node
+    return f"{text}: {before.real:.1f} -> {decibel(after.real)} ({where})"
 
 
 def tips(found: Accuracy) -> list[str]:

@@ -27,7 +27,7 @@ from qrun.report.sheet import print_sheet
 from qrun.running.profiling import Profile
 
 WIDTH = 120
-OPTIONS = re.compile(r" {3}--[a-z].*$", re.M)
+OPTIONS = re.compile(r"^ *(?:--[a-z]|wider terminal or --json).*\n| {3}--[a-z].*$", re.M)
 """The command-line options that a report suggests for seeing more."""
 
 

@@ -260,6 +260,21 @@ def test_a_list_that_does_not_help_says_what_help_would_be() -> None:
     assert "A list is suggested if it takes away 50 % of the noise (3 dB)." in said
 
 
+def test_ranges_that_are_all_too_small_are_corrected_together() -> None:
+    """Each one alone gains next to nothing, as the others still clip."""
+    scales = [f"{name}_scale" for name in ("images", "c1", "dw", "pw", "c2", "sum", "mean", "logits")]
+    found = compared(digits("float"), digits("qdq", **dict.fromkeys(scales, 0.15)))
+    together = found.corrections[-1]
+    assert together.text.startswith("together: ")
+    assert together.text.count(" -> ") >= 5
+    assert together.after is not None
+    assert together.after > 30 > found.sqnr + 20
+    assert found.wrong
+    said = text(found)
+    assert "Correct first" in said
+    assert "Keep in float" not in said
+
+
 def test_two_baselines_are_both_named() -> None:
     found = compared(digits("float"), digits("qdq"))
     assert found.sqnr == pytest.approx(found.outputs[0].noise.sqnr)

@@ -25,6 +25,9 @@ _MOST = 16
 MANY = 3.0
 """The total gain in dB from which corrections come before any list of nodes to keep in float."""
 
+TOGETHER = "together: "
+"""Begins the text of corrections that only help together."""
+
 
 @frozen
 class Corrected:
@@ -49,7 +52,8 @@ def corrections(
 
     whole: noise to signal ratio of the model's outputs; measure: returns it for a changed model. seconds: the limit.
     """
-    begun, now, found = monotonic(), decibels(whole), []
+    begun, now, found = monotonic(), decibels(whole), list[Corrected]()
+    left: list[tuple[Node, tuple[Correction, ...]]] = []
     tried = 0
     for node, text, parts, least in _proposals(costs):
         if not parts:
@@ -58,13 +62,48 @@ def corrections(
         if tried >= _MOST or (tried and monotonic() - begun > seconds):
             break
         tried += 1
-        better = replace(model, constants={**model.constants, **{part.name: part.array for part in parts}})
+        better = _with(model, parts)
         after = decibels(measure(better))
         if after >= now + least:
-            changes = ", ".join(f"{part.name} {part.change}" for part in parts)
-            found.append(Corrected(node, changes, now, after))
+            found.append(Corrected(node, _changes(parts), now, after))
             model, now = better, after
+        else:
+            left.append((node, parts))
+    if len(left) > 1 and monotonic() - begun <= seconds:
+        found += _correct_together(left, model, now, lambda: monotonic() - begun > seconds, measure)
     return tuple(found)
+
+
+def _correct_together(
+    left: Sequence[tuple[Node, tuple[Correction, ...]]],
+    model: Model,
+    now: float,
+    out_of_time: Callable[[], bool],
+    measure: Callable[[Model], float],
+) -> Iterator[Corrected]:
+    """Yield the corrections that gain little one by one and much together, as one: with ranges that are all too small,
+    the others hide what one gains. Corrections that add nothing to the others are left out, while time lasts."""
+    node = left[0][0]
+    parts = {part.name: part for _, group in left for part in group}
+    after = decibels(measure(_with(model, tuple(parts.values()))))
+    if after < now + MANY:
+        return
+    for _, group in reversed(left):
+        fewer = {name: part for name, part in parts.items() if all(part is not one for one in group)}
+        if out_of_time() or not fewer:
+            break
+        without = decibels(measure(_with(model, tuple(fewer.values()))))
+        if without >= after - _LEAST_OF_FAULTS:
+            parts, after = fewer, without
+    yield Corrected(node, f"{TOGETHER}{_changes(tuple(parts.values()))}", now, after)
+
+
+def _with(model: Model, parts: Sequence[Correction]) -> Model:
+    return replace(model, constants={**model.constants, **{part.name: part.array for part in parts}})
+
+
+def _changes(parts: Sequence[Correction]) -> str:
+    return ", ".join(f"{part.name} {part.change}" for part in parts)
 
 
 def _proposals(costs: Sequence[Cost]) -> Iterator[tuple[Node, str, tuple[Correction, ...], float]]:
