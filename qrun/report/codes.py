@@ -133,20 +133,21 @@ Options can have defaults in [tool.qrun] of the nearest pyproject.toml, searchin
 
 The keys of image are those of --image, which overrides them one by one (qrun explain image). The other keys are the names of options. Keys directly in [tool.qrun] apply to every command that has the option. In per-file, select,
 ignore, lsb, rtol and atol apply to models whose path from the current folder matches the pattern (* matches slashes too). The first
-match counts; its ignore adds to the others. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
+match counts; its ignore adds to the others. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set here.
 
 Order: command line, environment (QRUN_MAX_MEMORY), file, default. stderr says what comes from the file.
 --config FILE reads another file, --config none reads none.""",
     "environment": """\
 Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA apply to qrun.Session too.
 
-  QRUN_MAX_MEMORY    as --max-memory: the most bytes that a run may hold, such
-                     as 8GiB
-  QRUN_CONFIG        as --config: a file in place of pyproject.toml, or none
+  QRUN_MAX_MEMORY    same as --max-memory: the most memory that a run may use,
+                     such as 8GiB
+  QRUN_CONFIG        same as --config: a file in place of pyproject.toml, or
+                     none
   QRUN_CACHE_DIR     the folder of compiled kernels and prepared models, in
                      place of the one in the user's cache folder
-  QRUN_CACHE_SIZE    the most bytes that are kept there, such as 2GB; 512 MiB if
-                     it is not set. What was used last stays
+  QRUN_CACHE_SIZE    the size limit of that folder, such as 2GB; 512 MiB if not
+                     set. The least recently used files are removed first
   QRUN_ISA           a lower instruction set for native kernels: amx,
                      avx512vnni, avxvnni, avx512bw, avx2, generic; neon-i8mm,
                      neon-dotprod, neon
@@ -154,7 +155,7 @@ Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DI
   FORCE_COLOR        colour in a pipe too; --color overrides it
   COLUMNS            the width of the screen, and of tables in a pipe
   SOURCE_DATE_EPOCH  the date that the page of qrun report shows, so that the
-                     same results make the same page
+                     same results give the same page
 
 An option overrides its variable, and the variable overrides [tool.qrun] (qrun explain config). qrun cache shows and clears
 what is kept.""",

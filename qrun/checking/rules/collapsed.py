@@ -48,7 +48,7 @@ class Used:
 def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """All values of a quantized tensor become one code, or two neighbouring ones.
 
-    Reported for recorded vectors, and for a run or `qrun eval --health` if the user provided the inputs. The tensor has
+    Reported for recorded vectors, and for a run or qrun eval --health if the user provided the inputs. The tensor has
     one stored scale, 16 values or more, and at least 8 different values before rounding; a scale of a quarter or less
     would fit it. Constant inputs prove nothing. With several vectors, every one must show it.
 
@@ -87,7 +87,7 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
 def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """The values of a quantized tensor lie within a quarter of its codes.
 
-    Reported for a recorded vector, a run with -v or --json, and `qrun eval --health`, if the user provided the inputs.
+    Reported for a recorded vector, a run with -v or --json, and qrun eval --health, if the user provided the inputs.
     The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One input is
     weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
 

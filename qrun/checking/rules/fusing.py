@@ -345,7 +345,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It turns an int8
     tensor into uint8 only where one node reads it. A tensor that several nodes read (SiLU, residual connections) stays
     int8; then its producer and its readers stay in float. quantize_static writes int8 activations by default.
-    ``session.qdqisint8allowed=1`` makes onnxruntime multiply int8.
+    session.qdqisint8allowed=1 makes onnxruntime multiply int8.
 
     Why is this bad?
         The results are right, but nothing says that the model runs in float, with the roundings of a quantized one.

@@ -40,7 +40,7 @@ def refused(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("missing-output", rank=2, source=_SPEC)
 def missing_output(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side makes no tensor at all for this output.
+    """The other side produces no tensor for this output.
 
     To confirm: Ask the other side for this output alone: it is absent.
 
