@@ -445,7 +445,7 @@ def test_many_tensors() -> None:
 def test_quantized_tensors() -> None:
     row = Read(full_page()).table("zero point")[2]
     assert row[:2] == ["0", "t1"]
-    assert row[3:] == ["activation", "uint8 [1,8]", "0.02", "3", "0 … 255", "-0.06 … 5.04", "12.50%", "25.00%"]
+    assert row[3:] == ["activation", "uint8 [1,8]", "0.02", "3", "0 … 255", "-0.06 … 5.04", "12.50 %", "25.00 %"]
 
 
 @pytest.mark.parametrize("odd", [None, ["nan", "nan"], [0, "inf"], [1], []])
@@ -480,7 +480,7 @@ def test_a_small_share_is_not_none() -> None:
     row = Read(html(collected(quantization={"tensors": [tensor(size=10**6, at_low=1, at_high=0)]}))).table(
         "zero point"
     )[1]
-    assert row[9:] == ["<0.01%", "0"]
+    assert row[9:] == ["<0.01 %", "0"]
 
 
 def test_two_runtimes() -> None:
@@ -500,7 +500,7 @@ def test_two_runtimes() -> None:
         "y",
         "QLinearConv",
         "uint8 [1,8]",
-        "1.5%",
+        "1.5 %",
         "2",
         "0.04",
         "31.2 dB",

@@ -22,7 +22,7 @@ from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
 from qrun.report.json import text as json_text
 from qrun.report.stats import Stats, stats_grid
-from qrun.report.text import duration, file_size, plural
+from qrun.report.text import duration, file_size, percent, plural
 
 
 def html(page: PageContent) -> str:
@@ -106,7 +106,7 @@ def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
             yield tag("b", counts(checked), class_=worst.level), f", first {worst.rule} {worst.name}."
     if page.time is not None:
         slowest = max(page.nodes, key=lambda n: n.median_ms, default=None)
-        most = f"; {100 * slowest.share:.0f}% of it in {slowest.label}" if slowest and slowest.share else ""
+        most = f"; {percent(slowest.share, 0)} of it in {slowest.label}" if slowest and slowest.share else ""
         yield tag("b", duration(page.time.median_ms * 1e6)), f" a run{most}."
 
 

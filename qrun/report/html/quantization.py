@@ -8,7 +8,7 @@ from qrun.documents.answers import TensorCodes
 from qrun.ir.types import shape_text
 from qrun.report.grid import Column, Grid
 from qrun.report.html.markup import Markup, search, section, shape, table, tag
-from qrun.report.text import number, plural
+from qrun.report.text import number, percent, plural
 
 WIDTH, HEIGHT, END = 120, 22, 3
 """Size of a histogram in pixels; END: the width of the bar at each limit, one pixel apart from the others."""
@@ -65,8 +65,12 @@ def _real_range(t: TensorCodes) -> str:
 def _part(count: int, size: int) -> str:
     if not size:
         return "-"
-    part = 100 * count / size
-    return "0" if not count else "<0.01%" if part < 0.01 else f"{part:.2f}%"
+    part = count / size
+    return "0" if not count else f"<{percent(_LEAST, 2)}" if part < _LEAST else percent(part, 2)
+
+
+_LEAST = 0.0001
+"""The least share that has a number of its own."""
 
 
 def _histogram(t: TensorCodes) -> Markup:
