@@ -36,8 +36,8 @@ def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give different bits from run to run: the runtime reads memory that it has not written, or
-    its threads race.
+    """The same model and inputs give different bits from run to run: the runtime reads memory that it has not written,
+    or its threads race.
 
     To confirm: Run the case several times, in one process and in several; with one thread a race does not show.
 

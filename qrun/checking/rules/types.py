@@ -180,8 +180,8 @@ def output_type(model: Model) -> Iterator[Finding]:
     QR303 checks it.
 
     Why is this bad?
-        onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker looks only with
-        full_check. Tools that trust the stated type read the wrong bytes.
+        onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker checks it only
+        with full_check. Tools that trust the stated type read the wrong bytes.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>
