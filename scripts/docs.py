@@ -30,8 +30,8 @@ HEAD = """\
 # What qrun finds
 
 `qrun check` reports these codes; `qrun explain CODE` prints the same offline. `--select` and `--ignore` take codes,
-prefixes such as `QR3`, and names. An error contradicts a specification, or the file; a warning is legal and will
-surprise; notes are shown with `-v`. Made by `python scripts/docs.py`.
+prefixes such as `QR3`, and names. An error contradicts a specification, or the file; a warning is legal but
+likely to surprise; notes are shown with `-v`. Made by `python scripts/docs.py`.
 """
 GLOSSARY_HEAD = """\
 # Glossary

@@ -276,7 +276,7 @@ def _explain_crash(model: Model, finding: Finding, wrong: Mapping[int | None, Fi
         return finding
     place = "this node" if cause.index == finding.index else f"node {cause.index} {cause.node} before it"
     why = f"{place} has {cause.rule} {cause.name}: {cause.message}. {finding.why}"
-    return replace(finding, why=why.strip(), fix=f"mend {cause.rule} first; then {finding.fix}")
+    return replace(finding, why=why.strip(), fix=f"fix {cause.rule} first; then {finding.fix}")
 
 
 def _of_vectors(vectors: Sequence[Vector], known: Sequence[Finding]) -> Iterator[Finding]:

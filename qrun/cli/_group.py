@@ -32,8 +32,8 @@ Examples:
 """
 
 ENVIRONMENT = (
-    ("QRUN_MAX_MEMORY", "As --max-memory."),
-    ("QRUN_CONFIG", "As --config."),
+    ("QRUN_MAX_MEMORY", "Same as --max-memory."),
+    ("QRUN_CONFIG", "Same as --config."),
     ("QRUN_CACHE_DIR", "Where compiled kernels and prepared models are kept."),
     ("QRUN_CACHE_SIZE", "Size limit of that cache, such as 2GB."),
     ("QRUN_ISA", "A lower instruction set for native kernels."),

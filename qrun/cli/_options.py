@@ -231,7 +231,7 @@ run_options = stack_decorators(
         "--threads N",
         "Threads of the backend (of BLAS, for qrun's numpy kernels).",
         type=WholeNumber(1, 4096),
-        show_default="the CPUs there are; 1 of BLAS",
+        show_default="all CPUs; 1 of BLAS",
     ),
     run("--no-cache", "Neither read nor write the cache of compiled kernels and prepared models (qrun cache)."),
     memory_option(run),

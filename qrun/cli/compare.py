@@ -272,7 +272,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     "model against a quantized one is a measurement, with exit code 0, unless --min-sqnr, --rtol, --atol or --lsb says what to reach. Two "
     "models take several sets of inputs: -i for each, or a folder of .npz files or test_data_set_* folders. A cause is named only if computing the node in this "
     "way gives the other side's bits. Between runtimes, without --atol, sums (of Conv, MatMul, AveragePool ...) may also differ by 16 eps (float32 "
-    "epsilons) of their tensor's largest magnitude, and what elementwise nodes make of them; --lsb counts dequantized steps too, also of two models.",
+    "epsilons) of their tensor's largest magnitude, and so may the results of elementwise nodes on them; --lsb counts dequantized steps too, also of two models.",
 )
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
 @argument(

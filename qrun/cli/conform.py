@@ -46,7 +46,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     multiple=True,
 )
 @run("--python PATH", "Run the runtime in this Python, which may have another version of it.", show_default="this one")
-@run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="the CPUs there are")
+@run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
 @output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,crashed,hung")

@@ -55,22 +55,22 @@ class Percent(RealNumber):
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
     notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
-    "missed, or no sample could be run. With -o, finished chunks are kept, and --resume continues after an interruption.",
+    "not met, or no sample could be run. With -o, finished chunks are kept, and --resume continues after an interruption.",
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
 @samples(
     "-i, --inputs SPEC",
     "A folder of .npy, .npz, .pb, images or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
-    "name=x.npy; a list .txt; or - for stdin. Repeatable.",
+    "name=x.npy; a .txt list; or - for stdin. Repeatable.",
     multiple=True,
     required=True,
     shell_complete=places("file"),
 )
 @samples(
     "--labels FILE",
-    "The right class of each sample: .npy, or a line each: numbers; names, if the model returns texts; 'folders' for samples in a folder for each class.",
+    "The correct class of each sample: .npy, or text with one label per line: numbers, or names if the model returns text; 'folders' if each class has its own folder.",
 )
-@samples("--classes FILE", "The names of the classes: a .json list, or a name in each line.")
+@samples("--classes FILE", "The names of the classes: a .json list, or one name per line.")
 @conversion_options(samples)
 @samples("--limit N", "Take at most N samples.", type=WholeNumber(1))
 @samples("--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))

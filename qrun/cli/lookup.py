@@ -59,7 +59,7 @@ def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
 @define(
     "ops",
     examples=["qrun ops", "qrun ops QLinear", "qrun ops --json"],
-    notes="Types: u8 uint8, i8 int8, f32 float32, bf16 bfloat16, f8 the float8 types. Exit code 1 if NAME fits nothing.",
+    notes="Types: u8 uint8, i8 int8, f32 float32, bf16 bfloat16, f8 the float8 types. Exit code 1 if NAME matches nothing.",
 )
 @argument("name", about="Only operators with this in their name.", required=False, shell_complete=None)
 @format_options("text", "json")

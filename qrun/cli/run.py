@@ -42,7 +42,7 @@ run, output = map(heading, ("Run", "Output"))
     multiple=True,
 )
 @output("--hist", "Draw a histogram of each tensor of -t; without -t, of each output.")
-@output("--classes FILE", "Show the best classes by name: a .json list, or a name in each line.")
+@output("--classes FILE", "Show the best classes by name: a .json list, or one name per line.")
 @output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
 @trace_option
 @format_options("text", "json")

@@ -25,7 +25,7 @@ ACCEPTS_INVALID, GARBAGE, ZERO_RANGE = "accepts-invalid", "garbage", "zero-range
 
 
 def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The runtime gives an answer for a model that the specification forbids, instead of refusing it.
+    """The runtime returns a result for a model that the specification forbids, instead of refusing it.
 
     To confirm: qrun conform --select CASE -v has the model and the sentence that forbids it; qrun check finds the
     defect in a model of your own.
@@ -36,8 +36,8 @@ def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give other bits from run to run: the runtime reads memory that it has not written, or
-    its threads race.
+    """The same model and inputs give different bits from run to run: the runtime reads memory that it has not written,
+    or its threads race.
 
     To confirm: Run the case several times, in one process and in several; with one thread a race does not show.
 

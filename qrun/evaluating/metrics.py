@@ -98,7 +98,7 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
     if not 0 <= label < row.size:
         raise CallError(
             "QR003",
-            f"label {label} is none of the {row.size} classes of output {name!r}",
+            f"label {label} is not one of the {row.size} classes of output {name!r}",
             facts=[("expected", f"0 to {row.size - 1}"), ("got", str(label))],
         )
     own = row[label]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from qrun.io.arrays import bad_file, no_such_file
 
-_LIST = "a .json list of names, or a name in each line"
+_LIST = "a .json list of names, or one name per line"
 
 
 def read_classes(path: str) -> tuple[str, ...]:
-    """Read the class names in the order of the model's scores: a JSON list, or a text file with a name in each line;
+    """Read the class names in the order of the model's scores: a JSON list, or a text file with one name per line;
     empty lines at its end do not count. Raises CallError."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -239,7 +239,7 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
     notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departure_text(each)) if text]
     columns = [column for column in _CANDIDATES if best.judged or column.header != "good enough"]
     (block,) = top_rows("Models, the best first", columns, found, top, "model")
-    tip = f"qrun compare {first} {found[0][0]} with the same inputs tells what each node costs"
+    tip = f"qrun compare {first} {found[0][0]} with the same inputs shows what each node costs"
     models = [headline(reference, Feeds(dict(best.feeds), dict(sources)))]
     style = OPEN if not best.judged else GOOD if best.passed else BAD
     return Sheet([replace(block, lines=[tip])], said + chance(sources), style, models, about, notes)

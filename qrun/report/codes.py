@@ -8,38 +8,38 @@ from collections.abc import Iterable
 from qrun.errors import NAMES, close_matches
 
 _TEXTS = {
-    "QR000": "The command line cannot be read: an unknown command or option, an option without its value, or a value that is none of its choices. qrun COMMAND -h prints what there is.",
+    "QR000": "The command line cannot be read: an unknown command or option, an option without its value, or a value that is not one of its choices. qrun COMMAND -h lists the options.",
     "QR001": "The model has an input that was not given. Give all of them with -i, or fill the missing ones with --random.",
     "QR002": "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs.",
     "QR003": "An array does not have the element type or the shape of its input, or a record was made of other inputs. qrun never converts arrays silently; the message shows what fits, such as a transposition from NHWC to NCHW.",
     "QR004": "A file cannot be opened, or a folder was given where a file is needed.",
     "QR005": "An option has an unusable value, or two options contradict each other.",
-    "QR006": "A name or pattern fits no tensor and no node of the model. qrun inspect MODEL --nodes lists the tensors.",
-    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is not a TensorProto, an image that is damaged or of a kind that qrun does not read, JSON of another kind or version. Pickles are never loaded.",
-    "QR008": "The result cannot be written where it should go.",
-    "QR009": "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind; qrun explain config lists what can stand there.",
-    "QR010": "The run would hold more memory than allowed: 80 % of what is free, or --max-memory. Make the batch smaller with --shape, or raise the limit.",
-    "QR011": "The other runtime that was asked for with --backend or --against failed while it ran the model. Its own message is shown.",
-    "QR012": "--backend ort and --against ort need onnxruntime, and image files need Pillow, which is not installed.",
-    "QR013": "The other runtime that was asked for with --backend or --against does not load the model. Its own message is shown.",
+    "QR006": "A name or pattern matches no tensor and no node of the model. qrun inspect MODEL --nodes lists the tensors.",
+    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is not a TensorProto, an image that is damaged or in a format that qrun does not read, or JSON of another kind or version. Pickles are never loaded.",
+    "QR008": "The result cannot be written to its destination.",
+    "QR009": "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind; qrun explain config says what is allowed.",
+    "QR010": "The run would use more memory than allowed: 80 % of what is free, or --max-memory. Make the batch smaller with --shape, or raise the limit.",
+    "QR011": "The runtime chosen with --backend or --against failed while it ran the model. Its own message is shown.",
+    "QR012": "A package is not installed: onnxruntime for --backend ort and --against ort, or Pillow for image files.",
+    "QR013": "The runtime chosen with --backend or --against does not load the model. Its own message is shown.",
     "QR014": "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results.",
-    "QR015": "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in its own process, so qrun continues: qrun compare runs the nodes one by one and finds the one that crashes. The message shows the signal or the exit code, and the last line that the runtime printed.",
+    "QR015": "The runtime chosen with --backend or --against crashed while it loaded or ran the model. It runs in its own process, so qrun continues: qrun compare runs the nodes one by one and finds the one that crashes. The message shows the signal or the exit code, and the last line that the runtime printed.",
     "QR016": "The run takes longer than --max-time allows. The message names the node where it stopped, and in a Loop or Scan the turn. A run ends between nodes and between turns of a loop; qrun does not interrupt a node, but it interrupts another runtime. Raise the limit, or check whether the condition of the Loop ever becomes false.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
-    "QR102": "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle.",
-    "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or hold numbers outside the type; or the type does not exist.",
+    "QR102": "The graph contradicts itself: a tensor made twice or never, nodes that depend on each other in a circle.",
+    "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, are stored in two fields, or hold numbers outside the type; or the type does not exist.",
     "QR104": "The data of a tensor are kept in another file that is missing, too short, outside the model's folder, or changed while it is in use.",
     "QR105": "A node uses a domain that the model does not import. Every node's domain needs an opset_import entry.",
     "QR106": "The model imports an opset that qrun does not read, or one domain twice.",
-    "QR107": "A model-local function cannot be put in the place of its calls, for example because it calls itself.",
+    "QR107": "A model-local function cannot be inlined, for example because it calls itself.",
     "QR202": "An operator refuses its inputs for a reason without a code of its own.",
     "QR209": "An index points outside the axis that it selects from.",
     "QR210": "The computation of a node failed on these values or shapes.",
     "QR501": "An output differs from the one recorded in test_data_set_*/output_N.pb by more than the tolerance: --lsb steps for integers, atol + rtol * |recorded| for floats. Where the node that makes the output rounds (QuantizeLinear, QLinearConv, QLinearMatMul, QGemm, QLinearAdd, QLinearMul), the finding shows the exact value before rounding, and whether every differing element is within 1e-5 steps of a tie: then two runtimes chose differently, and --lsb 1 or --arith accepts it. Everything else is an error, of that node or of one before it.",
-    "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output is made with another type or shape than recorded. The vectors belong to another model, or the model declares its outputs wrongly.",
+    "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output has a different type or shape from the recorded one. The vectors belong to another model, or the model declares its outputs wrongly.",
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it.",
-    "QR505": "A recorded vector was not replayed, so its outputs are unchecked: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a limit of memory or time, or files that cannot be read. The finding lists the vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
+    "QR505": "A recorded vector was not replayed, so its outputs are unchecked: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a memory or time limit is reached, or files cannot be read. The finding lists the vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
 }
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Name and explanation by code."""
@@ -59,8 +59,8 @@ TOPICS = {
 -i, --inputs takes any of these, and can be repeated:
 
   x.npy                   the next input in graph order
-  name=x.npy              this input; name may hold any sign, also = and :
-  x.npy[17]               one row of the leading axis, also of all.npz
+  name=x.npy              this input; name may contain any character, even =
+  x.npy[17]               one row of the leading axis; all.npz[17] works too
   all.npz                 keys are input names
   name=[[1,2,3]]          JSON, cast to the type of the input
   x.pb                    a TensorProto, the next input in graph order
@@ -69,17 +69,17 @@ TOPICS = {
   test_data_set_0/        a folder with input_0.pb, input_1.pb ...
   -                       stdin: .npy or .npz
 
-Types must be those of the model, and shapes must fit it; nothing is converted silently. --cast converts element types: it
-rounds floats to a smaller type, and refuses values beyond the type and fractions that shall become integers. A dynamic size such as N gets
-one value for all inputs. Without any -i, all inputs are random with --seed (default 0); with some of them, the others
-need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs; one that is not fixed is 1.
+Types must match the model's, and shapes must fit; nothing is converted silently. --cast converts element types: it
+rounds floats to a smaller type, and refuses values out of range and, for integer inputs, fractions. A dynamic size such as N gets
+one value for all inputs. Without any -i, all inputs are random with --seed (default 0); if only some are given, the
+others need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs; one that is not fixed is 1.
 
 Random data: floats uniform in [-1,1), 8-bit and smaller integers over their full range, other integers 0 or 1.
 
 Pickled arrays are never loaded.""",
     "image": """\
---image says how image files become inputs; [tool.qrun.image] in pyproject.toml says it for all calls. Of equal keys the last
-counts. Nothing is guessed: a missing key that is needed is an error, and the report says what was done. Pillow reads the
+--image says how image files become inputs; [tool.qrun.image] in pyproject.toml says so for all calls. If a key is repeated,
+the last one counts. Nothing is guessed: a missing key that is needed is an error, and the report says what was done. Pillow reads the
 files: pip install pillow.
 
   --image size=224 color=rgb scale=1/255 mean=0.485,0.456,0.406 std=0.229,0.224,0.225
@@ -96,11 +96,11 @@ files: pip install pillow.
   scale=1/255             needed for float inputs: 1/255 gives pixels from 0 to
                           1, scale=1 from 0 to 255
   mean=0.5 std=0.5        one number, or one for each channel: a value is
-                          (pixel * scale - mean) / std. Without, 0 and 1
+                          (pixel * scale - mean) / std. Default: 0 and 1
   exif=apply              or ignore: the camera's orientation. Needed if it is
                           not upright
 
-Inputs of uint8 take raw pixels; mean=128 gives those of int8. Transparent pixels and 16 bits a channel are errors. Colour
+uint8 inputs take raw pixels; for int8 inputs, add mean=128. Transparent pixels and 16 bits per channel are errors. Colour
 profiles are ignored.""",
     "exit-codes": """\
     0  done, and the answer is yes
@@ -111,9 +111,9 @@ profiles are ignored.""",
     5  the run failed: a limit of memory or time, or a node refused its values
    70  a bug in qrun
   130  interrupted with Ctrl-C
-  141  the reader of stdout went away""",
+  141  the reader of stdout closed the pipe""",
     "config": """\
-Options can have defaults in [tool.qrun] of the nearest pyproject.toml, upwards from the current folder:
+Options can have defaults in [tool.qrun] of the nearest pyproject.toml, searching upwards from the current folder:
 
   [tool.qrun]
   max-memory = "8GiB"
@@ -131,22 +131,23 @@ Options can have defaults in [tool.qrun] of the nearest pyproject.toml, upwards 
   mean = [0.485, 0.456, 0.406]
   std = [0.229, 0.224, 0.225]
 
-The keys of image are those of --image, which overrides them one by one (qrun explain image). The other keys are the names of options. Keys directly in [tool.qrun] hold for every command that has the option. In per-file, select,
-ignore, lsb, rtol and atol hold for models whose path from the current folder fits the pattern (* fits slashes too). The first
-pattern that fits counts; its ignore adds to the other ones. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
+The keys of image are those of --image, which overrides them one by one (qrun explain image). The other keys are the names of options. Keys directly in [tool.qrun] apply to every command that has the option. In per-file, select,
+ignore, lsb, rtol and atol apply to models whose path from the current folder matches the pattern (* matches slashes too). The first
+match counts; its ignore adds to the others. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set here.
 
 Order: command line, environment (QRUN_MAX_MEMORY), file, default. stderr says what comes from the file.
 --config FILE reads another file, --config none reads none.""",
     "environment": """\
-Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA hold for qrun.Session too.
+Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA apply to qrun.Session too.
 
-  QRUN_MAX_MEMORY    as --max-memory: the most bytes that a run may hold, such
-                     as 8GiB
-  QRUN_CONFIG        as --config: a file in place of pyproject.toml, or none
+  QRUN_MAX_MEMORY    same as --max-memory: the most memory that a run may use,
+                     such as 8GiB
+  QRUN_CONFIG        same as --config: a file in place of pyproject.toml, or
+                     none
   QRUN_CACHE_DIR     the folder of compiled kernels and prepared models, in
                      place of the one in the user's cache folder
-  QRUN_CACHE_SIZE    the most bytes that are kept there, such as 2GB; 512 MiB if
-                     it is not set. What was used last stays
+  QRUN_CACHE_SIZE    the size limit of that folder, such as 2GB; 512 MiB if not
+                     set. The least recently used files are removed first
   QRUN_ISA           a lower instruction set for native kernels: amx,
                      avx512vnni, avxvnni, avx512bw, avx2, generic; neon-i8mm,
                      neon-dotprod, neon
@@ -154,7 +155,7 @@ Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DI
   FORCE_COLOR        colour in a pipe too; --color overrides it
   COLUMNS            the width of the screen, and of tables in a pipe
   SOURCE_DATE_EPOCH  the date that the page of qrun report shows, so that the
-                     same results make the same page
+                     same results give the same page
 
 An option overrides its variable, and the variable overrides [tool.qrun] (qrun explain config). qrun cache shows and clears
 what is kept.""",
@@ -171,7 +172,7 @@ reads when it starts:
   schema       qrun/COMMAND/MAJOR.MINOR; a new minor version only adds keys
   qrun         the version of qrun
   command      the command line
-  exit_code    as of the process; qrun explain exit-codes
+  exit_code    the exit code of the process; see qrun explain exit-codes
   error        code, name, message, where, facts, why, fixes; only on failure
 
 A crash of qrun has the error code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
@@ -190,7 +191,7 @@ Gather does, has to read these parts. This is the roofline model (Williams, Wate
 52(4), 2009).
 
 Peak and speeds are measured on this machine for each number of threads, and kept beside the compiled kernels; --no-cache
-measures them anew. A node above 100 % shows that they were measured while the machine was busier or its clock lower: then
+measures them again. A node above 100 % shows that they were measured while the machine was busier or its clock lower: then
 they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
 below the table, with peak and speeds, is the same.""",
     "numerics": """\
@@ -216,7 +217,7 @@ random-numbers. For float-steps, and for float-order of sums other than MatMul, 
 order and the float32 steps, so every element must lie within the bound on rounding errors instead; unknown-order says
 how far a MatMul, Gemm or Conv is from that bound. Where qrun knows what a runtime computes, but not its bits
 (runtime-arithmetic, empty-sequence), recomputing must bring every element within the tolerance; the evidence then says
-so. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives the other
+so. The cause is unknown if no known computation reproduces the other side's bits. It is inherited if the node gives the other
 side's bits when it reads the other side's values: an earlier node is the cause.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",

@@ -15,7 +15,7 @@ GLOSSARY = {
     "qdq": "A model of float operators between DequantizeLinear and QuantizeLinear nodes. The runtime decides which groups run in integers.",
     "qoperator": "A model of integer operators, such as QLinearConv, with their scales and zero points as inputs.",
     "requantization": "An int32 sum becomes an 8-bit code: multiply by x_scale * w_scale / y_scale, round, add the zero point, saturate. A runtime that also rounds in between may differ by one step.",
-    "roof": "The shortest time in which this machine could run a node, given its multiply-adds and the bytes that it moves. 50 % of the roof: the node takes twice that time. qrun explain roof tells how it is measured.",
+    "roof": "The shortest time in which this machine could run a node, given its multiply-adds and the bytes that it moves. 50 % of the roof: the node takes twice that time. qrun explain roof says how it is measured.",
     "saturation": "A value outside the range of its type becomes the smallest or largest code. QR402 reports it for quantized tensors, QR409 for the int16 sums of onnxruntime on CPUs without VNNI.",
     "scale": "The parameter that makes a code a real number: real value = (code - zero point) * scale. One for a tensor, one for each output channel (per channel), or one for each block.",
     "share": "A part of a total, in percent. In profile: of the time of all nodes. In compare: of the noise that all quantized nodes add to the outputs.",

@@ -385,7 +385,7 @@ def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
     above = above_roof(report.rows, ABOVE) if report.machine else []
     if above:
         found.append(
-            f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it anew)"
+            f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it again)"
         )
     if report.machine is not None and report.machine.busy:
         found.append("the roof was measured beside other work, and is not kept")

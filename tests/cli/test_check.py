@@ -61,7 +61,7 @@ def test_a_finding_as_a_block(folder: Path) -> None:
     assert ended.code == 1
     assert ended.out.startswith("error QR301 scale-shape: ")
     assert "  --> bad.onnx  node 0 /stem/conv (QLinearConv-10)" in ended.out
-    assert ended.out.endswith("\n\nqrun explain QR301 tells more\nfailed: 1 error in 1 model\n")
+    assert ended.out.endswith("\n\nqrun explain QR301 has details\nfailed: 1 error in 1 model\n")
 
 
 def test_folders_are_searched(folder: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_difference_that_a_finding_explains_says_so(folder: Path) -> None:
     scale, differs = difference_behind(folder, -1)
     assert (scale["rule"], differs["rule"]) == ("QR306", "QR501")
     assert "node 0 quant before it has QR306 scale-value" in str(differs["why"])
-    assert str(differs["fix"]).startswith("mend QR306 first")
+    assert str(differs["fix"]).startswith("fix QR306 first")
 
 
 def test_no_finding_has_the_word_model_for_the_file(folder: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_pool_without_padding_has_one_divisor() -> None:
     model, feeds = qrun.load(folder / "qdq/model.onnx"), {"images": np.load(folder / "x.npy")}
     found = compare_runtimes(QrunSide(model), QrunSide(model, fuse=True), feeds)
     assert reason_of(found.first) == Reason(
-        "fused-requantization", "groups as integer operators, the real value rounded once", 17, None, 17, 0.0, 0.0
+        "fused-requantization", "groups run as integer operators, the real value rounded once", 17, None, 17, 0.0, 0.0
     )
 
 

@@ -84,7 +84,7 @@ def test_full() -> None:
     assert re.search(r"models/det.onnx +7 +3 +2 +1 of 3", shown)
     assert "test_data_set_2 skipped: no kernel for" in shown
     assert shown.endswith(
-        "\n-v shows 1 note; qrun explain QR301 tells more\n"
+        "\n-v shows 1 note; qrun explain QR301 has details\n"
         "failed: 3 errors, 2 warnings, 1 note in 2 models; 3 vectors: 1 passed, 1 failed, 1 skipped\n"
     )
     assert "QR304" not in shown

@@ -48,12 +48,12 @@ class Used:
 def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """All values of a quantized tensor become one code, or two neighbouring ones.
 
-    Reported for recorded vectors, and for a run or qrun eval --health with inputs that the user gave. The tensor has
+    Reported for recorded vectors, and for a run or qrun eval --health if the user provided the inputs. The tensor has
     one stored scale, 16 values or more, and at least 8 different values before rounding; a scale of a quarter or less
     would fit it. Constant inputs prove nothing. With several vectors, every one must show it.
 
     Why is this bad?
-        The nodes behind the tensor read one value, so a part of the model computes a constant. No runtime warns. The
+        The nodes after the tensor read one value, so a part of the model computes a constant. No runtime warns. The
         usual cause is one scale for tensors of different ranges, such as the scores of a detector that are joined with
         its boxes of 0 to 640.
 
@@ -87,7 +87,7 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
 def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """The values of a quantized tensor lie within a quarter of its codes.
 
-    Reported for a recorded vector, a run with -v or --json, and qrun eval --health, with inputs that the user gave.
+    Reported for a recorded vector, a run with -v or --json, and qrun eval --health, if the user provided the inputs.
     The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One input is
     weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
 
@@ -127,7 +127,7 @@ def scale_beyond_function(model: Model) -> Iterator[Finding]:
     """The whole range of a function, such as 0 to 1 of Sigmoid, takes less than a quarter of the codes.
 
     Judged where the scale is stored, whatever the inputs are, for Sigmoid, HardSigmoid, Softmax, Tanh, Erf, Softsign,
-    Sin and Cos, also behind operators that only move values.
+    Sin and Cos, also after operators that only move values.
 
     Why is this bad?
         The other codes can never occur. With a scale of 2.5, every result of a Sigmoid becomes 0. The usual cause is
@@ -286,7 +286,7 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]
 
     Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at
     least half of the elements have one code though they differ, hardly any has one of the eight codes nearest to it,
-    and others are 64 codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
+    and others are 64 codes away or farther. Zeros that are exactly 0, as after a Relu, are not counted.
 
     Why is this bad?
         The differences between these values are lost, while most codes are never used. The usual case is an attention

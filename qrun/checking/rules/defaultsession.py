@@ -111,17 +111,17 @@ def float_bias(model: Model) -> Iterator[Finding]:
 
 @rule("QR609", "error", spec=_SPEC, fix=f"write another form, {_PLAIN}", replaces=("QR317", "QR601"))
 def default_session_fails(model: Model) -> Iterator[Finding]:
-    """The default session of onnxruntime rewrites the nodes into others that it refuses, or that fail in each run.
+    """The default session of onnxruntime rewrites the nodes into others that it refuses, or that fail in every run.
 
     These forms fail: weights of Conv whose scales are neither one nor one per output channel; such weights of MatMul
-    behind DequantizeLinear and not before QuantizeLinear, or its activations with one scale per slice of an axis; int32
+    after DequantizeLinear and not before QuantizeLinear, or its activations with one scale per slice of an axis; int32
     codes with a zero point, dequantized before Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool; output_dtype
-    int8 with a zero point; AveragePool with dilations; one scale per slice of an axis before or behind Conv, Sigmoid,
+    int8 with a zero point; AveragePool with dilations; one scale per slice of an axis before or after Conv, Sigmoid,
     LeakyRelu, AveragePool, GlobalAveragePool or Where.
 
     Why is this bad?
         The specification allows the model, and onnxruntime runs it as written with its optimizations off. As its users
-        run it, it does not start, or fails with the first input. Seen with onnxruntime 1.20 to 1.32 on x86.
+        run it, it does not start, or fails on the first input. Seen with onnxruntime 1.20 to 1.32 on x86.
 
     Bad
         main (uint8[1,2,2,2] x) => (uint8[1,3,2,2] y)
@@ -258,7 +258,7 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
     """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized to 8 bits itself.
 
     Why is this bad?
-        The default session of onnxruntime makes MatMulNBits of the two nodes, with accuracy_level 4: it rounds the
+        The default session of onnxruntime turns the two nodes into MatMulNBits, with accuracy_level 4: it rounds the
         float tensor to int8 in blocks, which the model does not say. Seen with onnxruntime 1.20 to 1.32 for blocks of 2
         and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm. Where
         QuantizeLinear to 8 bits reads the result, 1.32 leaves both nodes as they are.
@@ -300,7 +300,7 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
     replaces=("QR320",),
 )
 def merged_pairs(model: Model) -> Iterator[Finding]:
-    """A pair of QuantizeLinear and DequantizeLinear is followed at once by another, with another scale or zero point.
+    """A QuantizeLinear-DequantizeLinear pair is followed immediately by another with a different scale or zero point.
 
     Why is this bad?
         The model rounds twice. The default session of onnxruntime rounds once: it merges both pairs into one, with the
@@ -346,7 +346,7 @@ def moved_codes(model: Model) -> Iterator[Finding]:
     """int32 codes without a zero point are dequantized before an operator that only moves elements.
 
     Why is this bad?
-        The default session of onnxruntime repeats the pair behind Reshape, Transpose, Squeeze, Unsqueeze, Slice and
+        The default session of onnxruntime repeats the pair after Reshape, Transpose, Squeeze, Unsqueeze, Slice and
         MaxPool, and QuantizeLinear without a zero point makes uint8: codes below 0 become 0, and those above 255 become
         255. With a zero point, the session does not start (QR609). Seen with onnxruntime 1.20 to 1.32.
 
@@ -381,7 +381,7 @@ def first_scale_only(model: Model) -> Iterator[Finding]:
     """A Softmax between DequantizeLinear and QuantizeLinear has a result with one scale per slice of an axis.
 
     Why is this bad?
-        The default session of onnxruntime makes QLinearSoftmax of the three nodes. It quantizes all slices with the
+        The default session of onnxruntime turns the three nodes into QLinearSoftmax. It quantizes all slices with the
         scale and the zero point of the first one. Seen with onnxruntime 1.32.
 
     Bad

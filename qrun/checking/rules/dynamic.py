@@ -112,7 +112,7 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
     Why is this bad?
         DynamicQuantizeLinear takes one scale from the largest and smallest value of the whole tensor. The same sentence
         alone, in a batch, or padded to another length gets another scale, and so another result: scores that change
-        with the batch size are not a bug of the server.
+        with the batch size are not a bug in the server.
 
     Bad
         main (float[N,4] x) => (uint8[N,4] y, float s, uint8 z)

@@ -129,7 +129,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
     """An operator between DequantizeLinear and QuantizeLinear is always computed in float.
 
     Why is this bad?
-        The result is right. But the two nodes around the operator cost time and a rounding each, and gain nothing.
+        The result is right. But the two nodes around the operator each cost time and one rounding, and gain nothing.
 
     Bad
         main (uint8[1,4] a) => (uint8[1,4] y)
@@ -173,8 +173,8 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
     """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
 
     Why is this bad?
-        onnxruntime 1.32.0 makes no integer operator of such a group on its CPU provider, and neither does qrun: the
-        model is computed in float with roundings in between. The result is right, the speed is that of float or less.
+        onnxruntime 1.32.0 does not turn such a group into an integer operator on its CPU provider, and neither does
+        qrun: the model is computed in float with roundings in between. The result is right, but no faster than float.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>
@@ -345,7 +345,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It turns an int8
     tensor into uint8 only where one node reads it. A tensor that several nodes read (SiLU, residual connections) stays
     int8; then its producer and its readers stay in float. quantize_static writes int8 activations by default.
-    ``session.qdqisint8allowed=1`` makes onnxruntime multiply int8.
+    session.qdqisint8allowed=1 makes onnxruntime multiply int8.
 
     Why is this bad?
         The results are right, but nothing says that the model runs in float, with the roundings of a quantized one.
@@ -398,7 +398,7 @@ def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     Gemm. One finding for each cause; QR606 explains more.
 
     Why is this bad?
-        The results are right. Before and behind each of these nodes the values are dequantized and quantized again.
+        The results are right. Values are dequantized before each of these nodes and quantized again after it.
 
     Bad
         main (uint8[2,3] x) => (uint8[3,2] y)

@@ -31,7 +31,7 @@ def scale_shape(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         No value can be computed: the scales do not pair with the channels. onnx.checker accepts such a model, and
-        runtimes fail while running, or broadcast the scales to something that nobody meant.
+        runtimes fail while running, or broadcast the scales in a way nobody intended.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
@@ -158,8 +158,8 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
     """A scale is per channel and its zero point per tensor, or the other way round.
 
     Why is this bad?
-        The text of QLinearConv and QLinearMatMul wants scale and zero point in one shape. qrun, onnx.reference and
-        onnxruntime take the mixture for these operators, other runtimes may not.
+        The text of QLinearConv and QLinearMatMul requires scale and zero point to have the same shape. qrun,
+        onnx.reference and onnxruntime accept the mixture for these operators; other runtimes may not.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)

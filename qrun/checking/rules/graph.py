@@ -88,7 +88,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         Node names must be unique within a graph. onnxruntime 1.32.0 refuses the model ("two nodes with same node
-        name"), onnx.checker does not look. A quantizer's nodes_to_exclude matches both nodes.
+        name"), onnx.checker does not check this. A quantizer's nodes_to_exclude matches both nodes.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -266,7 +266,7 @@ def stored_copies(model: Model) -> Iterator[Finding]:
     Counts tensors of 256 bytes or more with equal types, shapes and elements, if a graph inside a node stores one.
 
     Why is this bad?
-        The file, and the memory of every runtime that reads it, hold the tensors several times. Exporters that write a
+        Both the file and every runtime that loads it hold several copies of these tensors. Exporters that write a
         decoder with and without its cache as the branches of an If double all weights in this way.
 
     Bad

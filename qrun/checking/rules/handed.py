@@ -24,9 +24,9 @@ from qrun.shapes import broadcast_shapes
     applies=operators(),
 )
 def other_scale(model: Model) -> Iterator[Finding]:
-    """A quantized tensor is read with another scale or zero point than it was made with.
+    """A quantized tensor is read with a different scale or zero point than it was made with.
 
-    The rule compares stored values, also behind operators that only move, choose or limit codes, such as Reshape,
+    The rule compares stored values, also after operators that only move, choose or limit codes, such as Reshape,
     MaxPool and Relu. Differences below 1e-5, or below one rounding of a float16 scale, pass.
 
     Why is this bad?

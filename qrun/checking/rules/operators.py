@@ -66,8 +66,8 @@ def bad_attribute(model: Model) -> Iterator[Finding]:
     or lacks one that is required.
 
     Why is this bad?
-        Runtimes refuse the model, or ignore the attribute and compute something that nobody meant. The usual cause is
-        an opset_import that is older or newer than the nodes were written for.
+        Runtimes refuse the model, or ignore the attribute and compute something nobody intended. The usual cause is an
+        opset_import that is older or newer than the nodes were written for.
 
     Bad
         <ir_version: 8, opset_import: ["" : 10]>

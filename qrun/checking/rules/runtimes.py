@@ -93,14 +93,14 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
 def refused_by_ort(model: Model) -> Iterator[Finding]:
     """The specification allows the form of a node, but onnxruntime 1.32.0 refuses it on the CPU, or crashes.
 
-    The forms are: from opset 21 on, an int8 tensor that one Transpose, Reshape or similar node reads without quantizing
-    its result, below opset 12, quantized ReduceMax and ReduceMin, and below opset 11, quantized DepthToSpace
-    (onnxruntime does not load these on x86 CPUs); one zero point per row of a, or per output channel of ConvInteger;
-    auto_pad SAME with dilations; a pool whose pads are as large as its kernel; zero points that are optional in
-    com.microsoft and left out; x and scale of different types in QuantizeLinear (fixed in 1.32).
+    On x86 CPUs, onnxruntime does not load these forms: from opset 21 on, an int8 tensor that one Transpose, Reshape or
+    similar node reads without quantizing its result; below opset 12, quantized ReduceMax and ReduceMin; below opset 11,
+    quantized DepthToSpace. The other forms are: one zero point per row of a, or per output channel of ConvInteger;
+    auto_pad SAME with dilations; a pool whose pads are as large as its kernel; optional zero points that are left out
+    in com.microsoft operators; x and scale of different types in QuantizeLinear (fixed in 1.32).
 
     Why is this bad?
-        Many of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
+        Many of these models load, but fail on the first input. Without Y_zero_point, QLinearSigmoid and
         QLinearLeakyRelu end the whole process.
 
     Bad

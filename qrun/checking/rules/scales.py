@@ -37,7 +37,7 @@ def scale_value(model: Model) -> Iterator[Finding]:
     Why is this bad?
         Quantizing divides by the scale: 0 gives infinities and NaN, whose codes no specification defines. Stored codes
         with the scale 0 lose their values. A negative scale reverses the order of the codes. onnx.checker,
-        onnx.reference and onnxruntime all accept such models and compute something. Usual causes are calibration data
+        onnx.reference and onnxruntime all accept such models and return a result. Usual causes are calibration data
         that are all zero, and float16 underflow.
 
     Bad
@@ -238,7 +238,7 @@ def uncalibrated_scale(model: Model) -> Iterator[Finding]:
     """An activation has exactly the scale 1 and the zero point 0, which quantizers write where they saw no values.
 
     Reported for tensors that nodes compute, with one stored scale. Not for inputs, which may be pixels of 0 to 255, nor
-    for tensors that may hold whole numbers, as behind Cast or Round. Not where every scale is a power of two and one of
+    for tensors that may hold whole numbers, as after Cast or Round. Not where every scale is a power of two and one of
     them is not 1, as quantizers for some hardware choose them.
 
     Why is this bad?
@@ -297,7 +297,7 @@ def _is_computed(model: Model, one: OneScaled) -> bool:
     applies=("QuantizeLinear",),
 )
 def quantized_twice(model: Model) -> Iterator[Finding]:
-    """A tensor is quantized, dequantized, and at once quantized again with another scale or zero point.
+    """A tensor is quantized, dequantized, and immediately quantized again with a different scale or zero point.
 
     Judged where both scales are stored single values and both types are equal; a change of type, as from 8 to 16 bits,
     is meant. Not judged where other nodes read the tensor between the pairs; QR611 replaces it where onnxruntime merges

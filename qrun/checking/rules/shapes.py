@@ -187,7 +187,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The window fits nowhere: the specification's formula gives an output size of 0 or less. onnx.checker accepts the
-        model, onnxruntime loads it and fails while running. The usual cause is an input in NHWC order, or a network
+        model; onnxruntime loads it, but fails while running. The usual cause is an input in NHWC order, or a network
         that is too deep for this image size.
 
     Bad

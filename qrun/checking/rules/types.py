@@ -90,7 +90,8 @@ def type_not_allowed(model: Model) -> Iterator[Finding]:
     constraints; inputs that share a type variable must have one type.
 
     Why is this bad?
-        Runtimes refuse the model, mostly with a text that names neither the input nor the opset that would allow it.
+        Runtimes refuse the model, usually with a message that names neither the input nor the opset that would allow
+        it.
 
     Bad
         <ir_version: 10, opset_import: ["" : 13]>
@@ -179,8 +180,8 @@ def output_type(model: Model) -> Iterator[Finding]:
     QR303 checks it.
 
     Why is this bad?
-        onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker looks only with
-        full_check. Tools that trust the stated type read the wrong bytes.
+        onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker checks it only
+        with full_check. Tools that trust the stated type read the wrong bytes.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>
@@ -235,7 +236,7 @@ def _is_allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
     stops=True,
 )
 def zero_point_type(model: Model) -> Iterator[Finding]:
-    """A zero point has another element type than the tensor it belongs to.
+    """A zero point has a different element type from the tensor it belongs to.
 
     The zero point is a code of its tensor, so it has the same type: uint8 data, uint8 zero point. An output gets its
     type from the zero point.

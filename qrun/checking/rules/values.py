@@ -31,7 +31,7 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         No specification says which code NaN becomes. qrun and onnxruntime on x86 write the smallest code, other
-        runtimes may write 0 or anything else, and later nodes cannot tell it from a value.
+        runtimes may write 0 or anything else, and later nodes cannot tell that code from a real value.
 
     Bad
         main () => (uint8[2] y)
@@ -253,7 +253,7 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
     Why is this bad?
         It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer
         first and gets 0 or the opposite end, and others do as their processor's conversion does. No measured value is
-        infinite; the cause is mostly a division by 0 or an overflow before the node.
+        infinite; the cause is usually a division by 0 or an overflow before the node.
 
     Bad
         main () => (uint8[2] y)

@@ -417,8 +417,8 @@ def shared_bias(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The integers of a bias count steps of x_scale * w_scale. Where two nodes have different products, the same
-        integers are different real values, so at most one of them has the bias that was meant. Quantizers that find a
-        float bias shared by two layers, and quantize it once, write such models.
+        integers are different real values, so at most one of them has the bias that was meant. Quantizers write such
+        models when two layers share a float bias and they quantize it only once.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)

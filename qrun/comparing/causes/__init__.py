@@ -115,7 +115,7 @@ def all_causes() -> Mapping[str, Cause]:
 
 
 def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
-    """No hypothesis about the other side gives its bits.
+    """No known computation reproduces the other side's bits.
 
     To confirm: qrun compare MODEL -i X --isolate --json has both values and the one before rounding, where they are
     farthest apart.

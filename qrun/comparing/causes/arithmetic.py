@@ -175,8 +175,8 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
 def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     """The scales become one float32 multiplier, which moves sums near a tie to the other side.
 
-    To confirm: The line `ties` tells how near the elements are to the middle between two steps: below 1e-4 LSB.
-    --arith ort or --arith onnx-ref gives the same codes without the other runtime.
+    To confirm: The line `ties` says how near the elements are to the middle between two steps: below 1e-4 LSB. --arith
+    ort or --arith onnx-ref gives the same codes without the other runtime.
 
     To do: Nothing is wrong with the model: allow --lsb 1 if the target does so too, or use the runtime's own codes
     as golden data.
@@ -220,7 +220,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: The same comparison with --arith ort (or onnx-ref) is equal, or within the tolerance, at this node.
 
-    To do: Nothing is wrong with the model. qrun explain OPERATOR tells what the other arithmetic does. Where that is
+    To do: Nothing is wrong with the model. qrun explain OPERATOR says what the other arithmetic does. Where that is
     what the target computes, run with --arith too; else set what the operator's page names, such as accuracy_level 0.
     """
     for form, text in s.form_results("fused-requantization"):
@@ -248,7 +248,7 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     """The value before rounding is itself rounded to float32, which turns values near a tie into ties.
 
-    To confirm: The line `ties` tells how near the elements are to the middle between two steps: within what float32
+    To confirm: The line `ties` says how near the elements are to the middle between two steps: within what float32
     tells apart.
 
     To do: Nothing is wrong with the model: allow --lsb 1, or change the scale a little, so that no value lies

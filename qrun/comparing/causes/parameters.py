@@ -184,7 +184,7 @@ def _difference(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("special-value", rank=12, source="numerics, D5 and D10; onnx/onnx#8437")
 def special_value(s: Suspect) -> Iterator[Hypothesis]:
-    """NaN or infinity, or a tensor without a range, for which the specification gives no answer or another one.
+    """NaN or infinity, or a tensor without a range, for which the specification gives no answer or a different one.
 
     To confirm: Replace NaN, infinities or the tensor of zeros in the input: the difference is gone.
 

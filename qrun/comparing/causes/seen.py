@@ -28,7 +28,7 @@ def crashed(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("refused", rank=1, source=_SPEC)
 def refused(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side refuses the node, or fails in it, where the specification allows it.
+    """The other side refuses the node, or fails while running it, although the specification allows it.
 
     To confirm: Run the other side alone: it ends with the message that is shown.
 
@@ -40,7 +40,7 @@ def refused(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("missing-output", rank=2, source=_SPEC)
 def missing_output(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side makes no tensor at all for this output.
+    """The other side produces no tensor for this output.
 
     To confirm: Ask the other side for this output alone: it is absent.
 

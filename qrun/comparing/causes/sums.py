@@ -243,7 +243,7 @@ _LEFT_OUT = ("auto_pad", "pads", "ceil_mode", "count_include_pad")
 
 @cause("pool-divisor", rank=24, source="ONNX operators, AveragePool-22: count_include_pad and ceil_mode")
 def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
-    """The sum of a pool's window is divided by another number of elements: padding counts where it must not, or does
+    """The sum of a pool's window is divided by the wrong number of elements: padding counts where it must not, or does
     not count where it must, or a window that reaches past the padding counts as a whole one.
 
     To confirm: Only windows at the border differ. Without pads and with ceil_mode 0 the difference is gone.

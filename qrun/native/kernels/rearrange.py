@@ -228,7 +228,7 @@ def _loops(line: Array) -> list[tuple[int, int, int]]:
         return [(length, step, 1)]
     far = int(line[run])
     if length % run or not np.array_equal(line, np.add.outer(np.arange(length // run) * far, line[:run]).reshape(-1)):
-        raise Declined("its places are in no even steps")
+        raise Declined("its places are not evenly spaced")
     return [(length // run, far, run), (run, step, 1)]
 
 

@@ -341,7 +341,7 @@ class QuantizedRecurrent(Walked):
         if walk.units > _MOST:
             raise Declined("sums that may leave int32")
         if not ((coded.scales > 0) & np.isfinite(coded.scales)).all():
-            raise Declined("a scale is no positive number")
+            raise Declined("a scale is not a positive number")
         self.held: dict[str, Array] = memo.once("packed", lambda: self._pack(coded))
 
     @cached_property

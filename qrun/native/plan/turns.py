@@ -74,7 +74,7 @@ class LoopBody:
         self.passed = [read for made, read in carried if self.place(made)[0] in {*self.sizes} - {read}]
         self.room = sum(self.sizes.values()) + sum(self.sizes[key] for key in self.passed)
         if any(self.form(made) != given[read] for made, read in carried) or self.room > MOVED:
-            raise Declined("what goes around changes its shape or type, or is large")
+            raise Declined("a carried value changes its shape or type, or is large")
         form, root = (_FLAG, None) if until == "" else (self.form(until), self.place(until)[0])
         if (form.dtype, size(form.shape)) != (_FLAG.dtype, 1) or (root in self.read and root not in self.buffers):
             raise Declined("the condition is not one bool that a turn makes")

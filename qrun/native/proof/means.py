@@ -109,7 +109,7 @@ class _Class:
         if self.high - self.low < _ALL:
             return np.arange(self.low, self.high + 1, dtype=np.int64)
         if not 0 < self.multiplier < np.inf:
-            raise Declined("so large windows with an unusual scale")
+            raise Declined("windows this large with an unusual scale")
         want = np.arange(self.limits[0] + 1, self.limits[1] + 1)
         low, high = np.full(want.shape, self.low), np.full(want.shape, self.high + 1)
         while (low < high).any():
@@ -169,7 +169,7 @@ class _Class:
         """The code of every sum, and three bytes of padding for kernels that read four at a time."""
         count = self.high - self.low + 1
         if count > _TABLE:
-            raise Declined("no multiplier gives the exact results of so large windows")
+            raise Declined("no multiplier gives the exact results of windows this large")
         sums = self.sums if len(self.sums) == count else np.arange(self.low, self.high + 1, dtype=np.int64)
         table = np.zeros(count + 3, np.uint8)
         table[:count] = np.asarray(self.rule(sums, self.divisor)).astype(np.int64) & 0xFF

@@ -76,7 +76,7 @@ def _next(screen: Screen, report: Report, notes: bool) -> None:
     shown = _sorted(visible(report, notes))
     hidden = len(report.findings) - len(shown)
     parts = [f"-v shows {plural(hidden, 'note')}"] if hidden else []
-    parts += [f"qrun explain {shown[0][1].rule} tells more"] if shown else []
+    parts += [f"qrun explain {shown[0][1].rule} has details"] if shown else []
     if parts:
         screen.wrapped("", "  ", ("; ".join(parts), NEXT))
     if report.since is not None:
