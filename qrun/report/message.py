@@ -189,7 +189,7 @@ TENSOR = re.compile(r"(?P<name>.+?)(\[[\d,]*\])? \((input \d+, (?P<param>\w+)|ou
 def tensor_name(finding: Finding) -> str:
     """The name alone of a finding's tensor."""
     found = TENSOR.fullmatch(finding.tensor)
-    return found["name"] if found else finding.tensor.partition(",")[0]
+    return found["name"] if found else re.split(r" \(|,", finding.tensor, maxsplit=1)[0]
 
 
 def _with_tensor(finding: Finding) -> str:

@@ -99,7 +99,8 @@ def _print_notes(screen: Screen, sheet: Sheet) -> None:
 
 def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
     """told: the legends printed so far; this block's are added to it."""
-    screen.wrapped("", "  ", (block.title, block.style))
+    if block.title:
+        screen.wrapped("", "  ", (block.title, block.style))
     screen.facts(block.facts)
     legends: list[str] = []
     if block.grid is not None:

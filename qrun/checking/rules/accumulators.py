@@ -347,6 +347,14 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
             )
 
 
+def _quantizes_to_int8(model: Model) -> bool:
+    """Whether a QuantizeLinear of the model makes int8 codes."""
+    zeros = (
+        model.constants.get(n.inputs[2]) for n in model.nodes if n.op_type == "QuantizeLinear" and len(n.inputs) > 2
+    )
+    return any(zero is not None and zero.dtype == np.int8 for zero in zeros)
+
+
 _IN_7_BITS = "quantize with reduce_range=True (7-bit weights); in onnxruntime, session.x64quantprecision=1"
 
 
@@ -405,7 +413,8 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
         met = describe_saturation(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
         others = {id(one.node): one.where["node"] for _, one in unsafe if one.node is not w.node}
         nodes = f" ({len(others) + 1} nodes)" if others else ""
-        # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested.
+        # onnxruntime.quantization writes per-channel weights of QLinearConv as int8, whatever type is requested, and
+        # takes no uint8 weights beside int8 activations.
         scales = model.constants.get(w.node.inputs[4]) if w.node.op_type == "QLinearConv" else None
         yield Finding(
             f"saturates in onnxruntime on x86 CPUs without VNNI: adjacent products reach {255 * worst}, int16 holds "
@@ -415,7 +424,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
             got=f"{pair} {where}{met}",
             why="its AVX2 and AVX-512BW kernels (vpmaddubsw) add two products in int16; VNNI and ARM are exact. See it: "
             "qrun compare MODEL -i x.npy --emulate avx2",
-            fix=_IN_7_BITS if scales is not None and scales.size > 1 else "",
+            fix=_IN_7_BITS if (scales is not None and scales.size > 1) or _quantizes_to_int8(model) else "",
             others=tuple(others.values()),
         )
 

@@ -28,18 +28,20 @@ def full(screen: Screen, report: Report, asked: Asked) -> None:
     else:
         shown = [(model.name, finding) for model, finding in _sorted(visible(report, asked.notes))]
         print_blocks(screen, shown, every=asked.notes)
+    if asked.quiet and not report.failed:
+        return
+    if report.findings and (asked.statistics or visible(report, asked.notes)):
+        screen.line()
     if not asked.quiet:
         _below(screen, report, asked)
+    _verdict(screen, report)
 
 
 def _below(screen: Screen, report: Report, asked: Asked) -> None:
-    if report.findings and (asked.statistics or visible(report, asked.notes)):
-        screen.line()
     if not asked.statistics:
         _table(screen, report, asked.notes)
     _integers(screen, report)
     _next(screen, report, asked.notes)
-    _verdict(screen, report)
 
 
 @check_format("concise")
@@ -53,6 +55,7 @@ def concise(screen: Screen, report: Report, asked: Asked) -> None:
         screen.line(f"{model.name}: ", *node, (finding.level, STYLES[finding.level]), " ", title, finding.message)
     if not asked.quiet:
         _next(screen, report, asked.notes)
+    if report.failed or not asked.quiet:
         _verdict(screen, report)
 
 
