@@ -155,9 +155,11 @@ def find_models(paths: Sequence[str]) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the .onnx files in a folder and its subfolders, except hidden folders."""
+    """Yield the .onnx files in a folder and its subfolders, except hidden folders and virtual environments."""
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(
+            name for name in folders if name[0] != "." and not os.path.isfile(os.path.join(parent, name, "pyvenv.cfg"))
+        )
         yield from (Path(parent) / name for name in sorted(files) if name.lower().endswith(".onnx"))
 
 

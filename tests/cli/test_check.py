@@ -65,7 +65,7 @@ def test_a_finding_as_a_block(folder: Path) -> None:
 
 
 def test_folders_are_searched(folder: Path) -> None:
-    for name in ("a/m.onnx", "a/b/N.ONNX", ".hidden/m.onnx", "a/text.txt"):
+    for name in ("a/m.onnx", "a/b/N.ONNX", ".hidden/m.onnx", "env/lib/m.onnx", "env/pyvenv.cfg", "a/text.txt"):
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         save(quantize_model(), folder / name)
     ended = call("check", ".", "a/m.onnx", "--json")
