@@ -311,6 +311,7 @@ class Accuracy(InNotebook):
     judged:   can the comparison fail? A quantized model differs from its float model, so without a tolerance or dB
               from the caller, comparing them is only a measurement.
     seconds:  the time limit of the ranking; inf: none.
+    exchanged: is the first model quantized and the second one not, so that their order is probably a mistake?
     """
 
     reference: Model
@@ -334,6 +335,7 @@ class Accuracy(InNotebook):
     min_sqnr: float | None
     judged: bool = True
     seconds: float = SECONDS
+    exchanged: bool = False
 
     def __repr__(self) -> str:
         return f"<qrun.Accuracy {self.quantized.label} against {self.reference.label}: outputs {self.sqnr:.1f} dB, {len(self.costs)} nodes ranked>"
@@ -460,6 +462,7 @@ def accuracy(
         min_sqnr,
         tolerance is not None or min_sqnr is not None or not only_second or any(rows.coded),
         seconds,
+        bool(a.quantizes or a.opaque) and not (b.quantizes or b.opaque),
     )
 
 

@@ -242,6 +242,10 @@ CANCELLED = 1.0
 def notes(found: Accuracy) -> list[str]:
     """What the reader should know about these numbers."""
     made = []
+    if found.exchanged:
+        made.append(
+            f"{found.quantized.label} is not quantized and {found.reference.label} is: name the float model first."
+        )
     whole = decibel(found.sqnr)
     worse = [c for c in found.costs if c.measured and c.sqnr < found.sqnr - CANCELLED]
     if worse:

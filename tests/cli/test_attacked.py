@@ -13,8 +13,8 @@ from helpers.models import make_model, typed
 from helpers.mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
 
-from qrun.report import profilerows
 import qrun.running.machine
+from qrun.report import profilerows
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
 

@@ -275,6 +275,13 @@ def test_ranges_that_are_all_too_small_are_corrected_together() -> None:
     assert "Keep in float" not in said
 
 
+def test_models_in_the_wrong_order_are_noted() -> None:
+    sentence = "name the float model first"
+    assert sentence in text(compared(digits("qdq"), digits("float")))
+    assert sentence not in text(compared(digits("float"), digits("qdq")))
+    assert sentence not in text(compared(digits("qdq"), digits("qoperator")))
+
+
 def test_two_baselines_are_both_named() -> None:
     found = compared(digits("float"), digits("qdq"))
     assert found.sqnr == pytest.approx(found.outputs[0].noise.sqnr)
