@@ -60,7 +60,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 @general_options()
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: Any) -> int:
-    """Judge a runtime by the conformance suite of the quantized operators."""
+    """Test a runtime against the conformance suite for quantized operators."""
     from qrun.conform.suite import Suite
 
     if words and words[0] == "scoreboard":

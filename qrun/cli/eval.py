@@ -130,7 +130,7 @@ class Percent(RealNumber):
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
-    """Judge models over a data set: accuracy, agreement, errors, with intervals."""
+    """Evaluate models on a data set: accuracy, agreement and errors, with intervals."""
     from qrun.evaluating.setup import evaluate_models
     from qrun.evaluating.work import Wishes
     from qrun.report.evaluation import csv_lines, evaluation_fields, evaluation_sheet, progress_callback

@@ -142,7 +142,7 @@ def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
     if got is None or (got.shape == want.shape and got.dtype == want.dtype):
         return None
     kind = "wrong-shape" if got.shape != want.shape else "wrong-type"
-    return kind, f"{describe(got)} where {describe(want)} is due"
+    return kind, f"{describe(got)} instead of {describe(want)}"
 
 
 def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:

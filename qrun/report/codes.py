@@ -185,14 +185,14 @@ The roof column of qrun profile shows how close a node comes to the limit of thi
             what the node moves
 
 The roof of a node is the larger of two times: its multiply-adds at the peak, and the bytes of its inputs, weights and
-outputs, each once, at the speed of the smallest cache that they fit in. 50 % compute: the node takes twice as long as its
-multiply-adds at the peak. A node without multiply-adds has the roof of the memory only; one that takes parts of a table, as
-Gather does, has to read these parts. This is the roofline model (Williams, Waterman, Patterson, Communications of the ACM
+outputs, each once, at the speed of the smallest cache that they fit in. 50 % compute means that the node
+takes twice as long as its multiply-adds would at the peak. A node without multiply-adds is limited by
+memory only. For a node that reads parts of a table, such as Gather, only those parts count. This is the roofline model (Williams, Waterman, Patterson, Communications of the ACM
 52(4), 2009).
 
 Peak and speeds are measured on this machine for each number of threads, and kept beside the compiled kernels; --no-cache
 measures them again. A node above 100 % shows that they were measured while the machine was busier or its clock lower: then
-they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
+they are measured once more, and the faster ones count from then on. So compare shares from different days only if the line
 below the table, with peak and speeds, is the same.""",
     "numerics": """\
 Rules of all quantized operators. qrun explain OPERATOR prints the formula of one, and what --arith changes.

@@ -133,8 +133,8 @@ def weight_axis(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         DequantizeLinear's axis is 1 unless written, but the output channels of Conv are on axis 0: a forgotten axis
-        gives a model that loads if the two sizes are equal, and computes wrong values. Even where it is meant, no
-        integer operator can have such scales, because they differ within one sum.
+        gives a model that loads if the two sizes are equal, and computes wrong values. Even if it is
+        intended, no integer operator can use such scales, because they vary within one sum.
 
     Bad
         main (uint8[1,2,2,2] x) => (float[1,2,2,2] y)

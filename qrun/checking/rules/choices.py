@@ -29,7 +29,8 @@ def fused_differs(model: Model) -> Iterator[Finding]:
     Why is this bad?
         The model is not wrong. But run as written, the average and the quotient are rounded to float32 before the tie
         is rounded; fused to one integer operator they are not, and onnxruntime's integer operator adds the zero point
-        before it rounds. So runtimes, and optimization levels of one runtime, differ by 1 in many elements.
+        before it rounds. As a result, two runtimes, or two optimization
+        levels of one runtime, differ by 1 in many elements.
 
     Bad
         main (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y)

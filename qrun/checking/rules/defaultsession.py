@@ -258,9 +258,9 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
     """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized to 8 bits itself.
 
     Why is this bad?
-        The default session of onnxruntime turns the two nodes into MatMulNBits, with accuracy_level 4: it rounds the
-        float tensor to int8 in blocks, which the model does not say. Seen with onnxruntime 1.20 to 1.32 for blocks of 2
-        and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm. Where
+        onnxruntime's default session turns the two nodes into MatMulNBits with accuracy_level 4. That rounds the
+        float tensor to int8 in blocks, which the model does not ask for. Seen with onnxruntime 1.20 to 1.32 for blocks
+        of 2 and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm. Where
         QuantizeLinear to 8 bits reads the result, 1.32 leaves both nodes as they are.
 
     Bad

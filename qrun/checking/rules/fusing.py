@@ -104,7 +104,7 @@ def _why_float(model: Model, node: Node, reason: str) -> str:
     stored = [name for name in node.inputs[1:] if name in model.constants and model.constants[name].dtype.kind == "f"]
     if stored and node.op_type in ("Conv", "Gemm", "MatMul") and "dequantized" in reason:
         itself = f"onnxruntime 1.32.0 may quantize {stored[0]} itself"
-        return f"{itself}, and then computes something that the model does not say."
+        return f"{itself}, and then computes something that the model does not ask for."
     return f"{node.op}-{node.version} is float; only a whole group becomes an integer operator."
 
 
@@ -392,7 +392,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     yield from (finding for share, finding in _findings_by_share(model) if share >= _SHARE)
 
 
-@rule("QR607", "note", spec="ort-quantization", fix="give the group a form that onnxruntime computes in integers")
+@rule("QR607", "note", spec="ort-quantization", fix="rewrite the group so that onnxruntime can run it on integers")
 def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     """onnxruntime 1.32.0 computes whole groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
     Gemm. One finding for each cause; QR606 explains more.

@@ -173,10 +173,10 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
 def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
-    """The scales become one float32 multiplier, which moves sums near a tie to the other side.
+    """The scales are combined into one float32 multiplier, which pushes sums that are close to a tie across it.
 
-    To confirm: The line `ties` says how near the elements are to the middle between two steps: below 1e-4 LSB. --arith
-    ort or --arith onnx-ref gives the same codes without the other runtime.
+    To confirm: The `ties` line shows how close the elements are to the midpoint between two steps: below 1e-4 LSB.
+    --arith ort or --arith onnx-ref gives the same codes without the other runtime.
 
     To do: Nothing is wrong with the model: allow --lsb 1 if the target does so too, or use the runtime's own codes
     as golden data.
@@ -193,8 +193,8 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     source="onnxruntime core/mlas/lib/qladd.cpp, contrib_ops/cpu/quantization; numerics, D2 to D4",
 )
 def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The node is computed in float32 steps, each rounded, where the real value is due. What differs is within the
-    bound on the rounding errors of such steps.
+    """The runtime computes the node in float32 steps and rounds each one, instead of rounding the real value once. All
+    differences are within the rounding-error bound of those steps.
 
     To confirm: --arith ort or --arith onnx-ref gives the same codes without the other runtime.
 
@@ -215,8 +215,8 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime has its own arithmetic, which qrun computes with --arith: that gives the same bits, or every element
-    within the tolerance. The difference exceeds float32 rounding, or no bound on that is known.
+    """The runtime uses its own arithmetic. qrun computes it with --arith, and gets the same bits, or every element
+    within the tolerance. The difference exceeds float32 rounding, or its bound is unknown.
 
     To confirm: The same comparison with --arith ort (or onnx-ref) is equal, or within the tolerance, at this node.
 
@@ -248,11 +248,11 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     """The value before rounding is itself rounded to float32, which turns values near a tie into ties.
 
-    To confirm: The line `ties` says how near the elements are to the middle between two steps: within what float32
-    tells apart.
+    To confirm: The `ties` line shows how close the elements are to the midpoint between two steps: closer than float32
+    can resolve.
 
-    To do: Nothing is wrong with the model: allow --lsb 1, or change the scale a little, so that no value lies
-    beside a tie.
+    To do: Nothing is wrong with the model: allow --lsb 1, or change the scale slightly, so that no value
+    is close to a tie.
     """
     if s.exact is None or not s.alone:
         return
@@ -287,7 +287,7 @@ _SPEC = "ONNX operators, QuantizeLinear: rounding to nearest ties to even, of x 
 
 @cause("zero-point-before-rounding", rank=30, source=_SPEC)
 def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
-    """The zero point is added before rounding, which sends ties to the other neighbour where it is odd.
+    """The zero point is added before rounding, so ties round the other way if it is odd.
 
     To confirm: The line `ties` says that all are exact ties, and the zero point is odd.
 

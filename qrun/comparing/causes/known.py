@@ -17,7 +17,7 @@ from qrun.ops import Arith
 
 @cause("session-rewrite", rank=40, source="onnxruntime, graph optimizations; measured with 1.20.1 to 1.32.0")
 def session_rewrite(s: Suspect) -> Iterator[Hypothesis]:
-    """The default session of onnxruntime rewrites the nodes to others that compute something else: a stored float bias
+    """onnxruntime's default session replaces the nodes with ones that compute something else: a stored float bias
     becomes int32, scales of weights are read along another axis, activations are rounded to 8 bits before weights of
     few bits, or two pairs of QuantizeLinear and DequantizeLinear become one.
 

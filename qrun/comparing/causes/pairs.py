@@ -114,7 +114,7 @@ _STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded
     "pair-saturation", rank=46, source="Intel SDM, VPMADDUBSW; onnxruntime core/mlas/lib/x86_64/QgemmU8S8KernelAvx2.S"
 )
 def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
-    """Two neighbouring products of uint8 and int8 are added in int16 with saturation, as CPUs without VNNI do.
+    """Adjacent uint8 * int8 products are added in int16 with saturation, as on x86 CPUs without VNNI.
 
     To confirm: Run the same model on a CPU with VNNI (avx512_vnni or avx_vnni in /proc/cpuinfo), or with weights of
     7 bits: the difference is gone. qrun compare MODEL -i INPUTS --emulate avx2 shows, on any CPU, what saturation makes

@@ -242,7 +242,7 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     wide = s.mine.astype(np.float32)
     if np.isinf(wide).any():
         made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)
-        yield Hypothesis(made, "overflow becomes NaN where infinity is due")
+        yield Hypothesis(made, "overflow becomes NaN instead of infinity")
     largest = _largest(s.mine.dtype)
     x, scale = s.args[0], s.args[1]
     if np.isnan(wide).any() and x is not None and scale is not None:

@@ -47,7 +47,7 @@ def missing_output(s: Suspect) -> Iterator[Hypothesis]:
     To do: Use the runtime's newest version, or do without this output; report it to the runtime.
     """
     if s.error is None and s.theirs is None:
-        yield Hypothesis(None, f"no output where {describe(s.mine)} is due")
+        yield Hypothesis(None, f"no output; expected {describe(s.mine)}")
 
 
 @cause("random-numbers", rank=6, source="ONNX operators, RandomNormal-22: the generator is left open")
@@ -72,7 +72,7 @@ def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
     To do: Add a Reshape after the node, or declare the shape in the graph; report it to the runtime.
     """
     if s.theirs is not None and s.theirs.shape != s.mine.shape and s.theirs.size == s.mine.size:
-        text = f"shape {shape_text(s.theirs.shape)} where {shape_text(s.mine.shape)} is due, same values"
+        text = f"shape {shape_text(s.theirs.shape)} instead of {shape_text(s.mine.shape)}, same values"
         yield Hypothesis(s.mine.reshape(s.theirs.shape), text)
 
 
@@ -87,5 +87,5 @@ def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
     if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
         back = s.theirs.astype(s.mine.dtype)
         if same(back, s.mine):
-            text = f"{type_name(s.theirs.dtype)} where {type_name(s.mine.dtype)} is due, same values"
+            text = f"{type_name(s.theirs.dtype)} instead of {type_name(s.mine.dtype)}, same values"
             yield Hypothesis(s.mine.astype(s.theirs.dtype), text)

@@ -37,7 +37,7 @@ _HIGHAM = "Higham 2002, Accuracy and Stability of Numerical Algorithms, section 
 @cause("float-order", rank=47, source=f"numerics, F1 and A1; {_HIGHAM}")
 def float_order(s: Suspect) -> Iterator[Hypothesis]:
     """A float32 sum in another order. qrun recomputes MatMul, Gemm and Conv in every known order, bit for bit. For
-    other sums no order is known: every element must lie within the bound on the rounding errors of any order.
+    other sums it does not know the order, so every element must lie within the rounding-error bound of any order.
 
     To confirm: qrun compare MODEL -i X --against ort --arith ort is equal at this node. Of other sums, the largest
     difference is a few units in the last place of the largest term.
@@ -243,8 +243,8 @@ _LEFT_OUT = ("auto_pad", "pads", "ceil_mode", "count_include_pad")
 
 @cause("pool-divisor", rank=24, source="ONNX operators, AveragePool-22: count_include_pad and ceil_mode")
 def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
-    """The sum of a pool's window is divided by the wrong number of elements: padding counts where it must not, or does
-    not count where it must, or a window that reaches past the padding counts as a whole one.
+    """The pool divides a window's sum by the wrong number of elements: it counts padding that it must leave out, leaves
+    out padding that it must count, or counts a window that reaches past the padding as full.
 
     To confirm: Only windows at the border differ. Without pads and with ceil_mode 0 the difference is gone.
 
