@@ -260,8 +260,8 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
     Why is this bad?
         onnxruntime's default session turns the two nodes into MatMulNBits with accuracy_level 4. That rounds the
         float tensor to int8 in blocks, which the model does not ask for. Seen with onnxruntime 1.20 to 1.32 for blocks
-        of 2 and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm. Where
-        QuantizeLinear to 8 bits reads the result, 1.32 leaves both nodes as they are.
+        of 2 and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm.
+        Where QuantizeLinear to 8 bits reads the result, 1.32 leaves both nodes as they are.
 
     Bad
         main (float[1,2] x) => (float[1,2] y)
