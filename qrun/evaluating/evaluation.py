@@ -207,6 +207,11 @@ class Evaluation(InNotebook):
         counts = [f"{self.samples} sample{'s' * (self.samples != 1)}", *([f"{self.failed} failed"] * bool(self.failed))]
         return f"<qrun.Evaluation {names}: {', '.join([*counts, *scores])}>"
 
+    @property
+    def stopped_by(self) -> Failure | None:
+        """The failure that ended an evaluation with fail_fast."""
+        return next((failure for failure in self.failures if self.stopped == f"{failure.sample} failed"), None)
+
     def score(self, model: int, metric: str) -> Score | None:
         """The first score of this metric, or None."""
         return next((score for score in self.models[model].scores if score.metric == metric), None)
@@ -445,7 +450,7 @@ class _Walk:
     def _enough(self) -> str:
         wishes, (metric, found) = self._setup.job.wishes, self._counted.headline()
         if wishes.fail_fast and self._counted.failures:
-            return f"{self._counted.failures[0].sample} failed"
+            return f"{min(self._counted.failures, key=lambda failure: failure.place).sample} failed"
         if wishes.until_sure is not None and found is not None and found.width <= wishes.until_sure:
             return f"{metric} has a 95 % interval of {found.width * 100:.2g} points"
         return ""

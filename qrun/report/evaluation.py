@@ -68,7 +68,10 @@ def evaluation_fields(found: Evaluation, gates: Sequence[Gate]) -> dict[str, Any
 def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = False) -> Sheet:
     """Lays out the report. markdown: one row of scores per model, instead of one per score."""
     verdict, style = verdict_of(found)
-    if missed := [str(gate) for gate in gates if not gate.passed]:
+    missed = [str(gate) for gate in gates if not gate.passed]
+    if gates and (lost := _lost(found)):
+        missed.insert(0, lost)
+    if missed and found.stopped_by is None:
         verdict, style = f"failed: {'; '.join(missed)}", BAD
     elif gates and style is not BAD:
         style = GOOD
@@ -89,8 +92,23 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
 
 def verdict_of(found: Evaluation) -> tuple[str, str]:
     """The answer as a sentence, and its style."""
+    if (last := found.stopped_by) is not None:
+        return f"failed: stopped at {last.sample}, which could not be {'read' if last.side is None else 'run'}", BAD
     if found.failed >= found.samples:
         return f"failed: none of {plural(found.samples, 'sample')} could be run", BAD
+    verdict, style = _scored(found)
+    return (f"{_lost(found)}; {verdict}", OPEN) if found.failed else (verdict, style)
+
+
+def _lost(found: Evaluation) -> str:
+    """``5 of 10 samples could not be read``; "" if none failed."""
+    unreadable = found.samples - found.readable
+    how = "read" if unreadable == found.failed else "read or run" if unreadable else "run"
+    return f"{found.failed} of {plural(found.samples, 'sample')} could not be {how}" if found.failed else ""
+
+
+def _scored(found: Evaluation) -> tuple[str, str]:
+    """The verdict about the samples that ran, and its style."""
     apart = [
         (d.value, place, d) for place, model in enumerate(found.models) for d in model.differences if d.metric == "top1"
     ]
