@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
+from os.path import splitext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,7 @@ class Percent(RealNumber):
     examples=[
         "qrun eval int8.onnx -i images/ --labels labels.npy",
         "qrun eval int8.onnx -i images.npy --against float.onnx",
-        "qrun eval int8.onnx -i pets/ --labels folders --classes names.txt --image size=224 color=rgb scale=1/255",
+        "qrun eval int8.onnx -i pets/ --labels folders --classes names.txt \\\n    --image size=224 color=rgb scale=1/255",
         "qrun eval int8.onnx -i images/ --against ort",
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
@@ -68,7 +69,7 @@ class Percent(RealNumber):
 )
 @samples(
     "--labels FILE",
-    "The right class of each sample: .npy, or a line each: numbers; names, if the model returns texts; 'folders' for samples in a folder for each class.",
+    "The right class of each sample: .npy, or a line each: numbers; names, with --classes or if the model returns texts; 'folders' for samples in a folder for each class.",
 )
 @samples("--classes FILE", "The names of the classes: a .json list, or a name in each line.")
 @conversion_options(samples)
@@ -173,6 +174,11 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
     if options["max_drop"] is not None and len(models) < 2 and not options["against"]:
         fixes = ["add --against MODEL, or a second model"]
         raise CallError("QR005", "--max-drop goes with --against MODEL or a second model", fixes=fixes)
+    if file := {".json": "--json", ".csv": "--format csv", ".md": "--format markdown"}.get(
+        splitext(options["output"] or "")[1].lower()
+    ):
+        name = options["output"]
+        raise CallError("QR005", f"--output {name}: a folder is wanted, not a file", fixes=[f"{file} > {name}"])
     if options["dask"] and options["jobs"]:
         raise CallError("QR005", "give --jobs or --dask, not both", fixes=["leave out one of them"])
 

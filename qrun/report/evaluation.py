@@ -11,7 +11,7 @@ from qrun.checking.rules._rule import join_names
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
-from qrun.evaluating.tally import PairedDifference, Score
+from qrun.evaluating.tally import TITLES, PairedDifference, Score
 from qrun.report.evaluationclasses import class_blocks
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, NAME, OPEN
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from qrun.evaluating.health import TensorHealth
     from qrun.report.progress import Progress
 
-TITLES = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "argmax": "argmax agreement",
-    "equal": "equal elements",
-    "mean_abs": "mean abs error",
-    "max_abs": "max abs error",
-    "cosine": "cosine",
-    "sqnr_db": "SQNR",
-}
 _SHARES = ("top1", "top5", "argmax", "equal")
 _TENSORS = 5
 """The number of tensors per model whose quantized values are shown."""
@@ -152,7 +142,10 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     points, low, high = ((value or 0.0) * 100 for value in (d.value, d.low, d.high))
     word = "below" if points < 0 else "above"
     changed = f"{plural(d.lost or 0, 'sample')} lost, {d.won or 0} gained"
-    if d.p is not None and d.p >= _SURE:
+    equal = d.p is not None and d.p >= _SURE
+    if d.p is not None and equal != (low <= 0 <= high):  # the interval is of another method (Newcombe's)
+        changed += f"; McNemar's p is {d.p:.2g}"
+    if equal:
         size = f"{abs(points):.2f} points {word} {names[d.to]}'s" if points else f"the same as {names[d.to]}'s"
         gap = f"{names[place]}'s top-1 is {size} ({low:+.2f} to {high:+.2f})"
         return f"no significant difference: {gap}; {changed}"

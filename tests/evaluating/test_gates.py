@@ -1,4 +1,4 @@
-"""Calls of ``qrun eval`` whose answer must not look better than it is: gates, samples that fail, words and intervals."""
+"""Answers of ``qrun eval`` do not look better than they are: gates, samples that fail, words and intervals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import Ended, call, fixes
+
+import qrun
 
 QDQ, FLOAT = MODELS / "qdq" / "model.onnx", MODELS / "float" / "model.onnx"
 
@@ -62,3 +64,62 @@ def test_fail_fast_ends_with_an_error_that_names_the_sample(half: list[str]) -> 
     ended = call(*half, "-q", "--fail-fast")
     assert first(ended).startswith("failed: stopped at samples/x1.npy")
     assert ended.code == 5
+
+
+def test_the_example_of_folders_with_names_runs(digits: Digits) -> None:
+    """As the help prints it, for the digits in folders with names, and their size."""
+    import re
+    import shlex
+
+    from PIL import Image
+
+    shown = call("eval", "-h").out.replace("\\\n", " ")
+    (example,) = re.findall("qrun (eval int8.onnx -i pets/ --labels folders .*)", shown)
+    for name, place in (("zero", 0), ("one", 1)):
+        Path("pets", name).mkdir(parents=True)
+        pixels = (digits.images[place, 0] * 255).astype(np.uint8)
+        Image.fromarray(pixels).save(f"pets/{name}/a.png")
+    Path("names.txt").write_text("zero\none\n" + "\n".join("23456789"))
+    Path("int8.onnx").write_bytes(QDQ.read_bytes())
+    words = shlex.split(example.replace("size=224 color=rgb", "size=8 color=gray"))
+    ended = call(*words)
+    assert ended.code == 0, ended.err
+    assert first(ended).startswith("accuracy: int8.onnx 100.00 %")
+
+
+@pytest.mark.parametrize("file", ["out.json", "out.csv"])
+def test_an_output_is_a_folder(digits: Digits, file: str) -> None:
+    ended = call("eval", QDQ, *digits.options, "--limit", "3", "-o", file)
+    (fix,) = fixes(ended, 2, "QR005")
+    assert f"> {file}" in fix
+    assert not Path(file).exists()
+
+
+@pytest.mark.parametrize(("first", "second", "agree"), [(5, 0, False), (1, 1, True), (9, 0, True), (60, 20, True)])
+def test_the_verdict_and_the_interval_beside_it_agree(first: int, second: int, agree: bool) -> None:
+    """5 samples lost of 2000: Newcombe's interval excludes 0, McNemar's p is 0.06."""
+    from qrun.evaluating.evaluation import Evaluation, ModelScores
+    from qrun.evaluating.statistics import Pairs
+    from qrun.evaluating.tally import PairedDifference
+    from qrun.report.evaluation import verdict_of
+
+    pairs = Pairs(2000 - first - second, first, second, 0)
+    d = pairs.difference()
+    apart = PairedDifference(0, "top1", d.value, d.low, d.high, second, first, pairs.p_value())
+    models = [ModelScores(name, "", (), made, (), 0) for name, made in (("a", ()), ("b", (apart,)))]
+    found = Evaluation("x", 2000, 2000, "", tuple(models), (), 0, "", 1.0, 1.0, 0, 1, (None, None))
+    words = verdict_of(found)[0]
+    assert ("McNemar's p is 0.062" in words) is not agree
+    assert words.startswith(("worse", "better")) is (pairs.p_value() < 0.05)
+
+
+def test_a_score_has_the_name_that_the_table_prints(digits: Digits) -> None:
+    found = qrun.evaluate(QDQ, digits.images[:20], labels=digits.labels[:20], against=FLOAT)
+    for name, title in (("top1", "top-1"), ("argmax", "argmax agreement"), ("sqnr_db", "SQNR")):
+        assert found.score(0, title) is found.score(0, name) is not None
+    assert found.score(0, "equal") is None
+    with pytest.raises(qrun.CallError, match="'top-11' does not exist") as caught:
+        found.score(0, "top-11")
+    assert caught.value.fixes == ("did you mean 'top1'?",)
+    with pytest.raises(qrun.CallError):
+        found.score(0, "nonsense")
