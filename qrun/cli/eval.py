@@ -178,7 +178,7 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
         splitext(options["output"] or "")[1].lower()
     ):
         name = options["output"]
-        raise CallError("QR005", f"--output {name}: a folder is wanted, not a file", fixes=[f"{file} > {name}"])
+        raise CallError("QR005", f"--output {name} names a folder, not a file", fixes=[f"{file} > {name}"])
     if options["dask"] and options["jobs"]:
         raise CallError("QR005", "give --jobs or --dask, not both", fixes=["leave out one of them"])
 

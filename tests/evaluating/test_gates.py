@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
@@ -64,6 +67,9 @@ def test_fail_fast_ends_with_an_error_that_names_the_sample(half: list[str]) -> 
     ended = call(*half, "-q", "--fail-fast")
     assert first(ended).startswith("failed: stopped at samples/x1.npy")
     assert ended.code == 5
+    answer = call(*half, "--fail-fast", "--json")
+    jsonschema.validate(answer.json, json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text()))
+    assert answer.json["exit_code"] == answer.code == 5
 
 
 def test_the_example_of_folders_with_names_runs(digits: Digits) -> None:
