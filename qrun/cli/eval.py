@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
+from os.path import splitext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,13 +50,14 @@ class Percent(RealNumber):
     examples=[
         "qrun eval int8.onnx -i images/ --labels labels.npy",
         "qrun eval int8.onnx -i images.npy --against float.onnx",
-        "qrun eval int8.onnx -i pets/ --labels folders --image size=224 scale=1/255",
+        "qrun eval int8.onnx -i pets/ --labels folders --classes names.txt \\\n    --image size=224 color=rgb scale=1/255",
         "qrun eval int8.onnx -i images/ --against ort",
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
     notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
-    "not met, or no sample could be run. With -o, finished chunks are kept, and --resume continues after an interruption.",
+    "not met or a sample fails with one of these, or if no sample could be run; 5 if --fail-fast stops. With -o, finished "
+    "chunks are kept, and --resume continues after an interruption.",
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
 @samples(
@@ -68,7 +70,7 @@ class Percent(RealNumber):
 )
 @samples(
     "--labels FILE",
-    "The correct class of each sample: .npy, or text with one label per line: numbers, or names if the model returns text; 'folders' if each class has its own folder.",
+    "The correct class of each sample: .npy, or text with one label per line: numbers, or names (with --classes, or if the model returns text); 'folders' if each class has its own folder.",
 )
 @samples("--classes FILE", "The names of the classes: a .json list, or one name per line.")
 @conversion_options(samples)
@@ -137,7 +139,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     from qrun.report.progress import Progress
     from qrun.report.sheet import print_sheet
 
-    _contradictions(options)
+    _contradictions(models, options)
     sure: float | None = options["until_sure"]
     texts = {name: options[name] or "" for name in ("against", "classes", "dask", "output")}
     others = {"metrics": options["metric"], "until_sure": sure and sure / 100}
@@ -147,7 +149,8 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     with Progress(out, "eval", "samples") as progress:
         found = evaluate_models(models, options["inputs"], wishes, stdin=stdin, progress=progress_callback(progress))
     gates = _gates(found, options)
-    code = int(found.failed >= found.samples or not all(gate.passed for gate in gates))
+    missed = not all(gate.passed for gate in gates) or bool(gates and found.failed)
+    code = 5 if found.stopped_by is not None else int(found.failed >= found.samples or missed)
     if options["format"] == "json":
         print_json(out, evaluation_fields(found, gates), code)
     elif options["format"] == "csv":
@@ -159,8 +162,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     return code
 
 
-def _contradictions(options: dict[str, Any]) -> None:
-
+def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
     wants = [
         ("resume", "output", "--output DIR"),
         ("min_accuracy", "labels", "--labels FILE"),
@@ -170,6 +172,14 @@ def _contradictions(options: dict[str, Any]) -> None:
     for name, other, text in wants:
         if options[name] not in (None, False) and not options[other]:
             raise CallError("QR005", f"--{name.replace('_', '-')} goes with {text}", fixes=[f"add {text}"])
+    if options["max_drop"] is not None and len(models) < 2 and not options["against"]:
+        fixes = ["add --against MODEL, or a second model"]
+        raise CallError("QR005", "--max-drop goes with --against MODEL or a second model", fixes=fixes)
+    if file := {".json": "--json", ".csv": "--format csv", ".md": "--format markdown"}.get(
+        splitext(options["output"] or "")[1].lower()
+    ):
+        name = options["output"]
+        raise CallError("QR005", f"--output {name} names a folder, not a file", fixes=[f"{file} > {name}"])
     if options["dask"] and options["jobs"]:
         raise CallError("QR005", "give --jobs or --dask, not both", fixes=["leave out one of them"])
 

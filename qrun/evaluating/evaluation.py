@@ -15,12 +15,12 @@ import numpy as np
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
-from qrun.errors import CallError, QrunError
+from qrun.errors import CallError, QrunError, choose
 from qrun.evaluating.health import Health, InnerCounts, health
 from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, rename_inputs
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
-from qrun.evaluating.tally import CONFUSED, Apart, ClassScore, Confusion, Paired, PairedDifference, Score, Tally
+from qrun.evaluating.tally import CONFUSED, TITLES, Apart, ClassScore, Confusion, Paired, PairedDifference, Score, Tally
 from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, describe_job, processes, serial
 from qrun.io.feeds import check_feeds
 from qrun.io.storable import digest
@@ -207,9 +207,19 @@ class Evaluation(InNotebook):
         counts = [f"{self.samples} sample{'s' * (self.samples != 1)}", *([f"{self.failed} failed"] * bool(self.failed))]
         return f"<qrun.Evaluation {names}: {', '.join([*counts, *scores])}>"
 
+    @property
+    def stopped_by(self) -> Failure | None:
+        """The failure that ended an evaluation with fail_fast."""
+        return next((failure for failure in self.failures if self.stopped == f"{failure.sample} failed"), None)
+
     def score(self, model: int, metric: str) -> Score | None:
-        """The first score of this metric, or None."""
-        return next((score for score in self.models[model].scores if score.metric == metric), None)
+        """The first score of this metric, or None if the evaluation did not compute it. metric: a name of `Score`, or
+        the name in tables, such as ``top-1``; CallError if there is no such metric."""
+        scores = self.models[model].scores
+        name = next((key for key, title in TITLES.items() if title == metric), metric)
+        if name not in TITLES:
+            choose("metric", name, list(dict.fromkeys([*(score.metric for score in scores), *TITLES])))
+        return next((score for score in scores if score.metric == name), None)
 
     def agreement(self, model: int) -> Score | None:
         """How often a model agrees with its reference: the first `argmax` score, or for strings the first `equal`."""
@@ -445,7 +455,7 @@ class _Walk:
     def _enough(self) -> str:
         wishes, (metric, found) = self._setup.job.wishes, self._counted.headline()
         if wishes.fail_fast and self._counted.failures:
-            return f"{self._counted.failures[0].sample} failed"
+            return f"{min(self._counted.failures, key=lambda failure: failure.place).sample} failed"
         if wishes.until_sure is not None and found is not None and found.width <= wishes.until_sure:
             return f"{metric} has a 95 % interval of {found.width * 100:.2g} points"
         return ""

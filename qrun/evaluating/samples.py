@@ -31,7 +31,7 @@ from qrun.memory import Budget
 
 Label = int | str
 _NUMBER = "the number of the right class for each sample, 0, 1, 2 ..."
-_HOW = "write the place of each sample's class among the model's scores in place of its name"
+_HOW = "write the place of each sample's class among the model's scores in place of its name, or add --classes FILE"
 
 
 def are_names(model: Model) -> bool:
@@ -56,36 +56,62 @@ def as_label(value: Any, names: bool) -> Label:
     return number
 
 
-def as_labels(values: Sequence[Any] | Array, names: bool) -> Array:
-    """Convert labels from Python to int64, or to str for names, [samples]. Raises CallError as `as_label` does."""
-    found = [as_label(value, names) for value in np.asarray(values).reshape(-1)]
+def as_labels(values: Sequence[Any] | Array, names: bool, classes: Sequence[str] = ()) -> Array:
+    """Convert labels from Python to int64, or to str for names, [samples]. Raises CallError as `as_label` does.
+    classes: the names of the classes, which labels may have in place of numbers."""
+    given = np.asarray(values).reshape(-1)
+    places = None if names else _places(given.tolist(), classes)
+    found = [as_label(value, names) for value in given] if places is None else places
     return np.array(found, object if names else np.int64)
 
 
-def read_labels(path: str, names: bool, budget: Budget) -> Array:
-    """Read labels, int64 or for names str, [samples]: a .npy file, or a text file with one a line. Raises CallError."""
+def _places(labels: Sequence[Any], classes: Sequence[str]) -> list[int] | None:
+    """The place of each label among the names of the classes; None if one is no such name."""
+    known = {name: place for place, name in enumerate(classes)}
+    found = [known.get(label) if isinstance(label, str) else None for label in labels]
+    made = [place for place in found if place is not None]
+    return made if made and len(made) == len(found) else None
+
+
+def _bad_label(path: str, labels: Sequence[str], classes: Sequence[str]) -> CallError:
+    """The error for a file with a label that is neither a number nor the name of a class, or with both kinds."""
+    others = [label for label in labels if label not in classes]
+    strange = next((label for label in others if not all(map(str.isdecimal, label.split()))), others[0])
+    near = close_matches(strange, classes)
+    expected = "a name of --classes for each sample" if classes else _NUMBER
+    return bad_file(
+        path, repr(strange), expected, fix=f"did you mean {near[0]!r}?" if near else "" if classes else _HOW
+    )
+
+
+def read_labels(path: str, names: bool, budget: Budget, classes: Sequence[str] = ()) -> Array:
+    """Read labels, int64 or for names str, [samples]: a .npy file, or a text file with one a line. Raises CallError.
+    classes: the names of the classes, which labels may have in place of numbers."""
     if path.lower().endswith((".npy", ".npz")):
         found = row_files(Path(path), budget)
         if len(found) != 1:
             raise bad_file(path, f"{len(found)} arrays", "one array of labels")
         file = next(iter(found.values()))
         labels = file.read(0, len(file))
-        if labels.dtype.kind not in ("iuU" if names else "iu") or labels.size != len(labels):
+        if labels.dtype.kind not in ("iuU" if names or classes else "iu") or labels.size != len(labels):
             raise bad_file(path, describe(labels), "a name for each sample" if names else _NUMBER, fix=_fix(labels))
-        return as_labels(labels, names)
+        texts = labels.reshape(-1).tolist() if labels.dtype.kind == "U" and not names else []
+        if texts and _places(texts, classes) is None:
+            raise _bad_label(path, texts, classes)
+        return as_labels(labels, names, classes)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise bad_file(path, str(error), "a label for each sample, in a .npy file or line by line") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if names:
-        return as_labels([line.strip() for line in text.splitlines() if line.strip()], names)
-    found_numbers = []
-    for word in text.split():
-        try:
-            found_numbers.append(int(word))
-        except ValueError:
-            raise bad_file(path, repr(word), _NUMBER, fix=_HOW) from None
-    return np.array(found_numbers, np.int64)
+        return as_labels(lines, names)
+    try:
+        return np.array([int(word) for word in text.split()], np.int64)
+    except ValueError:
+        if _places(lines, classes) is None:
+            raise _bad_label(path, lines, classes) from None
+    return as_labels(lines, names, classes)
 
 
 def _fix(labels: Array) -> str:

@@ -63,7 +63,10 @@ def evaluate_models(
     if isinstance(labels, str) and labels == FOLDERS and not isinstance(given, StreamedSamples):
         labels = folder_labels(given, names, classes)
     elif labels is not None:
-        labels = read_labels(labels, names, budget) if isinstance(labels, str) else as_labels(labels, names)
+        if isinstance(labels, str):
+            labels = read_labels(labels, names, budget, classes)
+        else:
+            labels = as_labels(labels, names, classes)
     setup = replace(_setup(loaded, models, wishes, _order(given, labels, wishes), labels), classes=classes)
     for spec in wishes.metrics:
         own_metric(spec)
@@ -215,8 +218,8 @@ def evaluate(
     models:  one, or several: paths, bytes or onnx.ModelProto.
     samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by
              input name), or of pairs of either and a label.
-    labels:  the number of each sample's class, or its name for models that return strings; or a file of these; or
-             "folders", if the samples are in a folder for each class.
+    labels:  the number of each sample's class, or its name for models that return strings and with `classes`; or a file
+             of these; or "folders", if the samples are in a folder for each class.
     against: a model, ``ort`` or ``onnx-ref``.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples per run, if the batch axis is free. jobs: processes; None: as many as pay off.

@@ -24,6 +24,19 @@ CONFUSED = 20
 _OF_OUTPUTS = (*_SHARES, "mean_abs")
 
 
+TITLES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "argmax": "argmax agreement",
+    "equal": "equal elements",
+    "mean_abs": "mean abs error",
+    "max_abs": "max abs error",
+    "cosine": "cosine",
+    "sqnr_db": "SQNR",
+}
+"""The name of each metric in tables."""
+
+
 @frozen
 class Score:
     """A metric of one model with the limits of its 95 % interval.

@@ -11,7 +11,7 @@ from qrun.checking.rules._rule import join_names
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
-from qrun.evaluating.tally import PairedDifference, Score
+from qrun.evaluating.tally import TITLES, PairedDifference, Score
 from qrun.report.evaluationclasses import class_blocks
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, NAME, OPEN
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from qrun.evaluating.health import TensorHealth
     from qrun.report.progress import Progress
 
-TITLES = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "argmax": "argmax agreement",
-    "equal": "equal elements",
-    "mean_abs": "mean abs error",
-    "max_abs": "max abs error",
-    "cosine": "cosine",
-    "sqnr_db": "SQNR",
-}
 _SHARES = ("top1", "top5", "argmax", "equal")
 _TENSORS = 5
 """The number of tensors per model whose quantized values are shown."""
@@ -68,7 +58,10 @@ def evaluation_fields(found: Evaluation, gates: Sequence[Gate]) -> dict[str, Any
 def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = False) -> Sheet:
     """Lays out the report. markdown: one row of scores per model, instead of one per score."""
     verdict, style = verdict_of(found)
-    if missed := [str(gate) for gate in gates if not gate.passed]:
+    missed = [str(gate) for gate in gates if not gate.passed]
+    if gates and (lost := _lost(found)):
+        missed.insert(0, lost)
+    if missed and found.stopped_by is None:
         verdict, style = f"failed: {'; '.join(missed)}", BAD
     elif gates and style is not BAD:
         style = GOOD
@@ -89,8 +82,23 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
 
 def verdict_of(found: Evaluation) -> tuple[str, str]:
     """The answer as a sentence, and its style."""
+    if (last := found.stopped_by) is not None:
+        return f"failed: stopped at {last.sample}, which could not be {'read' if last.side is None else 'run'}", BAD
     if found.failed >= found.samples:
         return f"failed: none of {plural(found.samples, 'sample')} could be run", BAD
+    verdict, style = _scored(found)
+    return (f"{_lost(found)}; {verdict}", OPEN) if found.failed else (verdict, style)
+
+
+def _lost(found: Evaluation) -> str:
+    """``5 of 10 samples could not be read``; "" if none failed."""
+    unreadable = found.samples - found.readable
+    how = "read" if unreadable == found.failed else "read or run" if unreadable else "run"
+    return f"{found.failed} of {plural(found.samples, 'sample')} could not be {how}" if found.failed else ""
+
+
+def _scored(found: Evaluation) -> tuple[str, str]:
+    """The verdict about the samples that ran, and its style."""
     apart = [
         (d.value, place, d) for place, model in enumerate(found.models) for d in model.differences if d.metric == "top1"
     ]
@@ -134,7 +142,10 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     points, low, high = ((value or 0.0) * 100 for value in (d.value, d.low, d.high))
     word = "below" if points < 0 else "above"
     changed = f"{plural(d.lost or 0, 'sample')} lost, {d.won or 0} gained"
-    if d.p is not None and d.p >= _SURE:
+    equal = d.p is not None and d.p >= _SURE
+    if d.p is not None and equal != (low <= 0 <= high):  # the interval is of another method (Newcombe's)
+        changed += f"; McNemar's p is {d.p:.2g}"
+    if equal:
         size = f"{abs(points):.2f} points {word} {names[d.to]}'s" if points else f"the same as {names[d.to]}'s"
         gap = f"{names[place]}'s top-1 is {size} ({low:+.2f} to {high:+.2f})"
         return f"no significant difference: {gap}; {changed}"

@@ -80,3 +80,23 @@ def test_kept_results_are_of_these_names() -> None:
     assert call(*args, "--resume").code == 0
     Path("y.txt").write_text("no\n01\nNew York\nno\n")
     assert "labels differs" in call(*args, "--resume").err
+
+
+@pytest.mark.parametrize("form", ["txt", "npy"])
+def test_names_of_classes_for_scores(form: str) -> None:
+    names = ["New York", "no", "yes"]
+    Path("names.txt").write_text("\n".join(names))
+    Path("y.txt").write_text("New York\nno\nno\n")
+    np.save("y.npy", np.array(["New York", "no", "no"]))
+    args = ["scores.onnx", "-i", "x.npy", "--classes", "names.txt", "--labels"]
+    assert top1(*args, f"y.{form}") == (pytest.approx(2 / 3), 3)
+    found = qrun.evaluate("scores.onnx", "x.npy", labels=["New York", "no", "no"], classes="names.txt")
+    assert found.models[0].scores[0].value == pytest.approx(2 / 3)
+    Path("y.txt").write_text("New York\nno\nyess\n")
+    np.save("y.npy", np.array(["New York", "no", "yess"]))
+    ended = call("eval", *args, f"y.{form}")
+    assert "'yess'" in ended.err
+    assert fixes(ended, 2, "QR007") == ["did you mean 'yes'?"]
+    for text in ("New York\n0\n1\n", "0 no 1", "²"):
+        Path("y.txt").write_text(text)
+        assert fixes(call("eval", *args, "y.txt"), 2, "QR007") is not None

@@ -14,9 +14,10 @@ from qrun.comparing.saved import change
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import SHORT, RanNode, Samples
 from qrun.documents.record import decode
+from qrun.evaluating.tally import TITLES
 from qrun.memory import file_size, human
 from qrun.report.accuracy import real
-from qrun.report.evaluation import TITLES, limits_text, value_text
+from qrun.report.evaluation import limits_text, value_text
 from qrun.report.grid import Column, Grid
 from qrun.report.html.collect import MOST, PageContent, items
 from qrun.report.html.comparison import headline, is_of_runtimes, least
