@@ -161,6 +161,9 @@ def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
         (("judge",), "does not know 'judge'"),
         (("-o", "x.doc"), "the format is not known"),
         (("--select", "nothing-like-it"), "matches no case"),
+        (("--select", "QLinearMul,core"), "the operators named have cases in contrib"),
+        (("--list", "--select", "QLinearMul", "--select", "core"), "--select QLinearMul,core matches no case"),
+        (("--runtime", "cmd:mine {modl} {inputs} {outputs}"), "no {model}, but {modl}"),
         (("--timeout", "0"), "not a number above 0"),
         (("--runtime", "openvin"), "unknown runtime"),
     ],
@@ -187,6 +190,11 @@ def ending_program(tmp_path: Path, lines: str) -> str:
     path.write_text(f"#!/bin/sh\n{lines}\n")
     path.chmod(0o755)
     return f"cmd:{path} {{model}} {{inputs}} {{outputs}} --fast"
+
+
+def test_other_braces_of_a_command_are_its_own(tmp_path: Path) -> None:
+    name = ending_program(tmp_path, 'echo "got $5" >&2; exit 2') + " {other}"
+    assert "got {other}" in call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1").out
 
 
 def test_a_narrow_screen_keeps_the_message_of_a_refusal(tmp_path: Path) -> None:
