@@ -252,13 +252,16 @@ class CommandRunner:
             write_case(case, folder, outputs=False)
             (folder / "out").mkdir()
             paths = (folder / "model.onnx", folder / "test_data_set_0", folder / "out")
+            places = dict(zip(PLACES, map(str, paths), strict=True))
             command = self._words
-            for place, path in zip(PLACES, paths, strict=True):
-                command = [part.replace(place, str(path)) for part in command]
+            for place, path in places.items():
+                command = [part.replace(place, path) for part in command]
             try:
                 done, told = _run_command(command, limit)
             except OSError as error:
                 raise _bad_command(command[0], f"{error.strerror or error}: {command[0]}") from None
+            for place, path in places.items():
+                told = told.replace(path, place)
             if done is None:
                 return Response({}, HUNG, f"no answer in {limit:g} s")
             if done:
