@@ -95,6 +95,10 @@ class Since:
     gone: int
 
 
+FAIL_ON = (*LEVELS, "never")
+"""The levels from which on a finding can make a check fail."""
+
+
 @frozen(slots=False)
 class Report:
     """The results for all models, with the settings that a reader of the report needs. since: None without a

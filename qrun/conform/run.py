@@ -9,8 +9,9 @@ from time import perf_counter
 
 from qrun.conform.judge import judge_case
 from qrun.conform.results import CaseResult, RuntimeResult
-from qrun.conform.runtimes import HUNG, CaseRunner, Response, Runtime, runner
+from qrun.conform.runtimes import COMMAND, CRASHED, HUNG, REFUSED, CaseRunner, Response, Runtime, runner
 from qrun.conform.suite import Case, CaseInfo, Suite
+from qrun.errors import CallError
 
 Progress = Callable[[int], None]
 
@@ -27,7 +28,8 @@ def conform(
 ) -> RuntimeResult:
     """Judge a runtime. jobs: its processes at once; limit: seconds per case; progress: called with the cases done.
 
-    Raises UnsupportedError if the runtime is not available, CallError for a command that cannot be started.
+    Raises UnsupportedError if the runtime is not available, CallError for a command that cannot be started, or that
+    ends with one and the same message in every case.
     """
     start = perf_counter()
     first = runner(chosen, python)
@@ -47,7 +49,34 @@ def conform(
         first.close()
     if work.errors:
         raise work.errors[0]
+    if chosen.name.startswith(COMMAND):
+        _check_answers(cases, work.results)
     return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results)
+
+
+def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:
+    """Raise CallError if a program refused each of several cases, or crashed in each, with the same message.
+
+    It probably does not start. A crash without a message, such as SIGSEGV, is a verdict on the program.
+    """
+    ends = {
+        (REFUSED if info.rejects and result.verdict == "exact" else result.verdict, result.text)
+        for info, result in zip(cases, results, strict=True)
+    }
+    if len(ends) != 1 or len(cases) < 2 or all(result.verdict == "exact" for result in results):
+        return
+    ((verdict, text),) = ends
+    if verdict != REFUSED and not (verdict == CRASHED and ": " in text):
+        return
+    how = "was refused" if verdict == REFUSED else verdict
+    raise CallError(
+        "QR005",
+        f"no case was answered: every one {how} with: {text or 'no message'}; does the program start?",
+        facts=[("got", f"the same message in {len(cases)} cases")],
+        why="exit code 2 means that the program refuses the model; Python, for one, ends with 2 for a script that it "
+        "cannot open",
+        fixes=["start the program by hand on a case of: qrun conform export DIR"],
+    )
 
 
 class _Work:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -214,7 +215,8 @@ def _listen(stream: Any, answers: _Answers) -> None:
     answers.put(None)
 
 
-WORDS = ("model", "inputs", "outputs")
+PLACES = ("{model}", "{inputs}", "{outputs}")
+"""Words of every command, which labels leave out."""
 REFUSES, LACKS = 2, 3
 """Exit codes of a program that refuses a model, and of one that does not have the operator or type."""
 _ROOM = 1 << 20
@@ -238,8 +240,10 @@ class CommandRunner:
             self._words = shlex.split(text)
         except ValueError as error:
             raise _bad_command(text, str(error)) from None
-        if not self._words or not all(any(f"{{{word}}}" in part for part in self._words) for word in WORDS):
-            raise _bad_command(text, "it lacks one of {model}, {inputs} and {outputs}")
+        missing = [place for place in PLACES if not any(place in part for part in self._words)]
+        if missing:
+            other = [place for place in re.findall(r"\{\w*\}", text) if place not in PLACES]
+            raise _bad_command(text, f"no {', '.join(missing)}" + (f", but {', '.join(other)}" if other else ""))
 
     def run(self, case: Case, limit: float) -> Response:
         """Run one case in a new process group, which is killed as a whole when the time is over."""
@@ -247,12 +251,17 @@ class CommandRunner:
             folder = Path(name)
             write_case(case, folder, outputs=False)
             (folder / "out").mkdir()
-            places = {"model": folder / "model.onnx", "inputs": folder / "test_data_set_0", "outputs": folder / "out"}
-            command = [part.format(**places) if "{" in part else part for part in self._words]
+            paths = (folder / "model.onnx", folder / "test_data_set_0", folder / "out")
+            places = dict(zip(PLACES, map(str, paths), strict=True))
+            command = self._words
+            for place, path in places.items():
+                command = [part.replace(place, path) for part in command]
             try:
                 done, told = _run_command(command, limit)
             except OSError as error:
                 raise _bad_command(command[0], f"{error.strerror or error}: {command[0]}") from None
+            for place, path in places.items():
+                told = told.replace(path, place)
             if done is None:
                 return Response({}, HUNG, f"no answer in {limit:g} s")
             if done:
@@ -329,8 +338,6 @@ def _bad_command(text: str, got: str) -> CallError:
 
 ADAPTERS = "qrun.conform.adapters"
 COMMAND = "cmd:"
-PLACES = ("{model}", "{inputs}", "{outputs}")
-"""Words of every command, which labels leave out."""
 
 
 @frozen

@@ -131,29 +131,36 @@ class Suite:
         return Clause(*self._clauses[info.clause])
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
-        """The cases that match words: ids, beginnings of ids, operators or profiles; see `fits`.
+        """The cases that match words: ids, beginnings of ids, operators or profiles; see `FITS`.
 
         Words of one kind are alternatives: two operators mean either, an operator and a profile mean both.
-        Raises CallError for a word that matches nothing.
+        Raises CallError for a word that matches nothing, and if no case is left.
         """
-        chosen = list(self.cases)
         given = dict.fromkeys(part.strip() for words_ in words for part in words_.split(",") if part.strip())
-        for kind, group in grouped((self._kind(word), word) for word in given).items():
-            chosen = [info for info in chosen if any(fits(info, kind, word) for word in group)]
+        kinds = grouped(self._match(word) for word in given)
+        chosen = [info for info in self.cases if all(any(info.id in ids for ids in kind) for kind in kinds.values())]
+        if not chosen:
+            named = frozenset().union(*kinds.get("operator", ()))
+            profiles = dict.fromkeys(info.profile for info in self.cases if info.id in named)
+            raise _no_case(
+                ",".join(given),
+                f"cases that fit one word of each kind: {', '.join(kinds)}",
+                f"the operators named have cases in {', '.join(profiles)}" if profiles else LIST,
+            )
         return chosen
 
-    def _kind(self, word: str) -> str:
-        """Whether a word of --select is a profile, an operator or a case's id. Raises CallError."""
-        for kind in ("profile", "operator", "id"):
-            if any(fits(info, kind, word) for info in self.cases):
-                return kind
+    def _match(self, word: str) -> tuple[str, frozenset[str]]:
+        """The kind of a word of --select (profile, operator or id), and the ids of its cases. Raises CallError."""
+        for kind, fits in FITS:
+            ids = frozenset(info.id for info in self.cases if fits(info, word))
+            if ids:
+                return kind, ids
         known = [*PROFILES, *sorted({info.op for info in self.cases}), *(info.id for info in self.cases)]
         near = close_matches(word, known, 1, 0.5)
-        raise CallError(
-            "QR005",
-            f"--select {word} matches no case",
-            facts=[("expected", "a profile, an operator, or the beginning of a case's id")],
-            fixes=[f"--select {near[0]}" if near else "qrun conform --list shows all cases"],
+        raise _no_case(
+            word,
+            "a profile, an operator, or the beginning of a case's id",
+            f"--select {near[0]}" if near else LIST,
         )
 
     def load(self, info: CaseInfo) -> Case:
@@ -163,13 +170,23 @@ class Suite:
         return unpack_case(info, self._block[1][info.start : info.start + info.length])
 
 
-def fits(info: CaseInfo, kind: str, word: str) -> bool:
-    """Does a case match a word of this kind: its profile, its operator (``Op``, ``com.microsoft::Op``), or its id?"""
-    if kind == "profile":
-        return info.profile == word
-    if kind == "operator":
-        return word.lower() in (info.op.lower(), f"{info.domain or 'ai.onnx'}::{info.op}".lower())
-    return info.id == word or info.id.startswith(word if word.endswith(("/", "-")) else f"{word}/")
+FITS: Sequence[tuple[str, Callable[[CaseInfo, str], bool]]] = (
+    ("profile", lambda info, word: info.profile == word),
+    (
+        "operator",
+        lambda info, word: word.lower() in (info.op.lower(), f"{info.domain or 'ai.onnx'}::{info.op}".lower()),
+    ),
+    ("id", lambda info, word: info.id == word),
+    ("id", lambda info, word: info.id.startswith(f"{word}/")),
+    ("id", lambda info, word: info.id.startswith(word)),
+)
+"""What a word of --select may be, and whether a case matches it; the first that matches any case counts."""
+LIST = "qrun conform --list shows all cases"
+
+
+def _no_case(words: str, expected: str, fix: str) -> CallError:
+    """The QR005 error of a --select that leaves no case."""
+    return CallError("QR005", f"--select {words} matches no case", facts=[("expected", expected)], fixes=[fix])
 
 
 def unpack_case(info: CaseInfo, data: bytes) -> Case:

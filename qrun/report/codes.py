@@ -106,7 +106,8 @@ profiles are ignored.""",
     0  done, and the answer is yes
     1  done, and the answer is no: a finding at or above --fail-on, a difference
     2  the call is wrong: unknown option, no such file, missing input
-    3  the model cannot be read: not ONNX, cut off, external data missing
+    3  the model cannot be read: not ONNX, cut off, external data missing;
+       qrun check reports that as a finding and ends with 1
     4  the model is fine, but qrun cannot run it: operator, opset or type
     5  the run failed: a limit of memory or time, or a node refused its values
    70  a bug in qrun
@@ -241,7 +242,8 @@ model) and zero-range (DynamicQuantizeLinear of zeros), which only qrun conform 
 --runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case. {model} is an .onnx file; {inputs} a folder
 with input_0.pb, input_1.pb, ..., a TensorProto each, in the order of the graph's inputs; {outputs} an empty folder, into which
 the program writes output_0.pb, output_1.pb, ... Exit code 0: it ran. 2: it refuses the model. 3: it has no such operator or
-type. Anything else is a crash. The last line on stderr is shown as its message.""",
+type. Anything else is a crash. The last line on stderr is shown as its message. One message for all of several cases ends qrun
+with 2: the program probably does not start.""",
 }
 
 

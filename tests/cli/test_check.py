@@ -715,8 +715,15 @@ def test_ignored(qrun_check):
 def test_never(qrun_check):
     assert qrun_check("bad.onnx", fail_on="never").count("error") == 1
 
+def test_one_code(qrun_check):
+    qrun_check("bad.onnx", ignore="QR301")
+    qrun_check("bad.onnx", select="QR302")
+
 def test_missing(qrun_check):
     qrun_check("nothing.onnx")
+
+def test_no_level(qrun_check):
+    qrun_check("bad.onnx", fail_on="warnings")
 """
 
 
@@ -738,10 +745,12 @@ def test_pytest_plugin(folder: Path, named: bool) -> None:
         "test_models.py",
     ]
     ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-    assert "2 failed, 3 passed" in ended.stdout, ended.stdout
+    assert "3 failed, 4 passed" in ended.stdout, ended.stdout
     assert "error QR301 scale-shape: " in ended.stdout
     assert "--> bad.onnx  node 0 /stem/conv" in ended.stdout
     assert "QR004 no-such-file" in ended.stdout
+    assert "During handling" not in ended.stdout
+    assert "fix: did you mean 'warning'?" in ended.stdout
 
 
 def installed(folder: Path) -> Path:

@@ -161,6 +161,9 @@ def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
         (("judge",), "does not know 'judge'"),
         (("-o", "x.doc"), "the format is not known"),
         (("--select", "nothing-like-it"), "matches no case"),
+        (("--select", "QLinearMul,core"), "the operators named have cases in contrib"),
+        (("--list", "--select", "QLinearMul", "--select", "core"), "--select QLinearMul,core matches no case"),
+        (("--runtime", "cmd:mine {modl} {inputs} {outputs}"), "no {model}, but {modl}"),
         (("--timeout", "0"), "not a number above 0"),
         (("--runtime", "openvin"), "unknown runtime"),
     ],
@@ -187,6 +190,34 @@ def ending_program(tmp_path: Path, lines: str) -> str:
     path.write_text(f"#!/bin/sh\n{lines}\n")
     path.chmod(0o755)
     return f"cmd:{path} {{model}} {{inputs}} {{outputs}} --fast"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            'echo "cannot open mine.py for $2" >&2; exit 2',
+            "every one was refused with: cannot open mine.py for {inputs}",
+        ),
+        ("echo 'no libmine' >&2; exit 127", "every one crashed with: exit code 127: no libmine"),
+    ],
+)
+def test_a_program_that_ends_alike_in_every_case_is_a_wrong_call(tmp_path: Path, lines: str, message: str) -> None:
+    """Also where some of the models must be refused."""
+    select = ("--select", "edge", "--select", "matmulinteger-10")
+    done = call("conform", "--runtime", ending_program(tmp_path, lines), *select)
+    says(done, 2, f"no case was answered: {message}; does the program start?")
+
+
+@pytest.mark.parametrize(("lines", "code"), [("wc -c <$1 >&2; exit 2", 0), ("kill -SEGV $$", 1)])
+def test_other_ends_of_a_program_are_judged(tmp_path: Path, lines: str, code: int) -> None:
+    """A message for each model, and a crash without any."""
+    assert call("conform", "--runtime", ending_program(tmp_path, lines), "--select", "known/qgemm").code == code
+
+
+def test_other_braces_of_a_command_are_its_own(tmp_path: Path) -> None:
+    name = ending_program(tmp_path, 'echo "got $5" >&2; exit 2') + " {other}"
+    assert "got {other}" in call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1").out
 
 
 def test_a_narrow_screen_keeps_the_message_of_a_refusal(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def test_a_case_is_packed_and_unpacked(suite: Suite, tmp_path: Path) -> None:
             lambda i: i.op in ("QLinearConv", "QLinearMatMul") and i.profile == "edge",
         ),
         (["qlinearconv-10/ties"], lambda i: i.id.startswith("qlinearconv-10/ties/")),
+        (["known/qgemm"], lambda i: i.id.startswith("known/qgemm-")),
+        (["known/qgemm-o3", "known/qgemm-o2"], lambda i: i.id in ("known/qgemm-o3", "known/qgemm-o25")),
     ],
 )
 def test_words_select(suite: Suite, words, fits) -> None:
