@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 import qrun
@@ -258,16 +259,21 @@ WORKFLOWS = [(page, text) for page, text in blocks("yaml") if "pip install" in t
     ("page", "text"), WORKFLOWS, ids=[f"{p}-{'github' if 'jobs' in t else 'gitlab'}" for p, t in WORKFLOWS]
 )
 def test_workflows_check_the_models_of_a_repository(page: str, text: str, tmp_path: Path) -> None:
-    install, check = steps(text)
-    assert install == "pip install onnx-qrun"
+    """Good and bad: a float model as the quantized one, and one with a warning."""
+    install, check, judge = steps(text)
+    assert install == "pip install ./qrun"
     files = re.findall(r"(?:codequality|junit|sarif_file): (\S+)", text)
-    for folder, code in (("good", 0), ("bad", 1)):
-        (tmp_path / folder).mkdir()
-        screens.fill(tmp_path / folder)
-        if code == 0:
-            (tmp_path / folder / "det.onnx").unlink()
-        assert screens.run(check, tmp_path / folder)[0] == code
-        assert all((tmp_path / folder / name).stat().st_size for name in files)
+    digits = ROOT / "models" / "digits"
+    for kind, code in (("float", 0), ("qdq", 1)):
+        folder = tmp_path / kind
+        (folder / "models").mkdir(parents=True)
+        shutil.copy(digits / "float" / "model.onnx", folder / "models" / "float.onnx")
+        shutil.copy(digits / kind / "model.onnx", folder / "models" / "int8.onnx")
+        shutil.copy(digits / "x.npy", folder / "test.npy")
+        np.save(folder / "labels.npy", np.arange(8))
+        assert screens.run(check, folder)[0] == code
+        assert all((folder / name).stat().st_size for name in files)
+        assert screens.run(judge, folder)[0] == 0
 
 
 def test_the_pytest_example_runs(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_program_is_a_runtime(suite: Suite, tmp_path: Path) -> None:
         ("import os; os.abort()", "crashed", "SIGABRT"),
         ("import time; time.sleep(60)", "hung", "no answer in 2 s"),
         ("(outputs / 'output_0.pb').write_bytes(b'rubbish'); sys.exit(0)", "crashed", "is not a tensor"),
-        ("sys.exit(0)", "wrong", "no output where"),
+        ("sys.exit(0)", "wrong", "no output; expected"),
         ("(outputs / 'output_0.pb').symlink_to('/dev/zero'); sys.exit(0)", "crashed", "not a regular file"),
         ("import os; os.mkfifo(outputs / 'output_0.pb'); sys.exit(0)", "crashed", "not a regular file"),
         ("open(outputs / 'output_0.pb', 'wb').truncate(2**40); sys.exit(0)", "crashed", "more memory"),
