@@ -298,7 +298,8 @@ def test_an_error_has_the_name_of_its_rule() -> None:
 def test_exit_codes_are_those_of_the_errors() -> None:
     from qrun.errors import CallError, ModelError, RunError, UnsupportedError
 
-    stated = {int(line.split()[0]) for line in TOPICS["exit-codes"].splitlines()}
+    first = [line.split()[0] for line in TOPICS["exit-codes"].splitlines()]
+    stated = {int(word) for word in first if word.isdigit()}
     assert {e.exit_code for e in (CallError, ModelError, QrunError, RunError, UnsupportedError)} <= stated
 
 
