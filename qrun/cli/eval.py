@@ -45,6 +45,16 @@ class Percent(RealNumber):
         return number
 
 
+class Goal(Percent):
+    """A percentage to reach, which nobody sets below 1: 0.9 is a share, and as a percentage it would always be met."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if 0 < number < 1:
+            self.fail(f"{value!r} is {number:g} %; did you mean {100 * number:g}?", param, ctx)
+        return number
+
+
 @define(
     "eval",
     examples=[
@@ -92,14 +102,14 @@ class Percent(RealNumber):
     "A metric of your own: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
     multiple=True,
 )
-@judgement("--min-accuracy PERCENT", "Top-1 accuracy in percent that each model must reach.", type=Percent())
+@judgement("--min-accuracy PERCENT", "Top-1 accuracy in percent that each model must reach.", type=Goal())
 @judgement(
     "--max-drop POINTS",
     "Percentage points of top-1 accuracy that a model may lose against --against, or against the first model.",
     type=Distance(0),
 )
 @judgement(
-    "--min-agreement PERCENT", "Percentage of samples whose argmax must be the same as with --against.", type=Percent()
+    "--min-agreement PERCENT", "Percentage of samples whose argmax must be the same as with --against.", type=Goal()
 )
 @judgement(
     "--until-sure POINTS",

@@ -447,7 +447,7 @@ def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
             packed, tries = submitted.pop(future.key)
             # not the future's status: it may have changed since, if its worker was lost
             error = result[1] if isinstance(result, tuple) else result
-            if getattr(error, "reason", "") == _FORGOTTEN and tries < TRIES:
+            if getattr(error, "reason", "") in _LOST and tries < TRIES:
                 shared = scatter()
                 submit(packed, tries + 1)
                 continue
@@ -457,7 +457,7 @@ def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
             future.release()
 
 
-_FORGOTTEN = "already forgotten"
+_LOST = frozenset(["already forgotten", "lost dependencies"])
 """Why Dask cancels a task whose data was lost with a worker."""
 
 

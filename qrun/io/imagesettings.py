@@ -22,7 +22,7 @@ CHANNELS = {"gray": 1, "rgb": 3, "bgr": 3, "rgba": 4}
 LAYOUTS = ("nchw", "nhwc", "chw", "hwc", "hw")
 FILTERS = ("bilinear", "nearest", "box", "hamming", "bicubic", "lanczos")
 
-_NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,18}|/\d{1,12})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d{1,12}(\.\d{1,18}|/\d{1,12})?|\.\d{1,18})", re.ASCII)
 
 
 @frozen

@@ -39,7 +39,10 @@ def axis_fix(shape: Sequence[int | str | None], count: int, axis: int) -> str:
     if not fitting:
         return PER_AXIS
     note = " (axis is 1 unless the node sets it)" if axis == 1 else ""
-    return f"set axis={' or axis='.join(fitting)}, along which there are {count} slices{note}"
+    return (
+        f"write one scale per slice of axis {axis}, or set axis={' or axis='.join(fitting)}, along which there are "
+        f"{count} slices{note}"
+    )
 
 
 def zero_point_fix(zero: Array | None, dtype: np.dtype[Any] | None, scale: Sequence[int]) -> str:

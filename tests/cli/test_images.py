@@ -44,7 +44,7 @@ def test_values_are_those_of_the_formula(files: np.ndarray) -> None:
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     want = ((files / 255 - mean) / std).astype(np.float32).transpose(2, 0, 1)[None]
     assert np.array_equal(made("-i", "a.png", "--image", NORMALIZED), want)
-    bgr = made("-i", "a.png", "--image", NORMALIZED, "--image", "color=bgr", "mean=0", "std=1")
+    bgr = made("-i", "a.png", "--image", NORMALIZED, "--image", "color=bgr", "mean=.0", "std=1")
     assert np.array_equal(bgr, (files[..., ::-1] / 255).astype(np.float32).transpose(2, 0, 1)[None])
 
 

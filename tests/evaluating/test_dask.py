@@ -99,8 +99,11 @@ def test_a_result_that_came_counts_whatever_became_of_its_worker(status: str, mo
     assert list(_tasks(cast("Any", client), cast("Any", "job"), cast("Any", iter(["chunk"])))) == [done]
 
 
+@pytest.mark.parametrize("reason", ["already forgotten", "lost dependencies"])
 @pytest.mark.parametrize("times", [1, TRIES - 1, TRIES])
-def test_a_task_that_the_scheduler_forgot_is_submitted_again(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_the_scheduler_forgot_is_submitted_again(
+    times: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the job, which was lost with its worker; not for ever."""
     from distributed.client import FutureCancelledError
 
@@ -122,7 +125,7 @@ def test_a_task_that_the_scheduler_forgot_is_submitted_again(times: int, monkeyp
         def __next__(self) -> Any:
             future = given.pop()
             assert future.shared == future.key + 1
-            return future, FutureCancelledError(future.key, "already forgotten") if future.key < times else done
+            return future, FutureCancelledError(future.key, reason) if future.key < times else done
 
     monkeypatch.setattr("distributed.as_completed", Completed)
     tasks = _tasks(cast("Any", client), cast("Any", "job"), cast("Any", iter(["chunk"])))

@@ -129,3 +129,11 @@ def test_a_score_has_the_name_that_the_table_prints(digits: Digits) -> None:
     assert caught.value.fixes == ("did you mean 'top1'?",)
     with pytest.raises(qrun.CallError):
         found.score(0, "nonsense")
+
+
+@pytest.mark.parametrize("gate", ["--min-accuracy", "--min-agreement"])
+def test_a_share_is_no_percentage(digits: Digits, gate: str) -> None:
+    """0.9 % would always be reached."""
+    ended = call("eval", QDQ, *digits.options, gate, "0.9")
+    assert ended.code == 2
+    assert "0.9 %; did you mean 90?" in ended.err

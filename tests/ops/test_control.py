@@ -339,7 +339,7 @@ def test_screens_and_documents_show_nodes_inside(tmp_path: Path) -> None:
         assert found["time_ms"] > 0
     page = tmp_path / "m.html"
     assert call("report", path, *given, "-o", page).code == 0
-    assert re.search(rf"<td[^>]*>{add}</td><td[^>]*>Add</td><td[^>]*>4</td>", page.read_text())
+    assert re.search(rf"<td[^>]*>{add}</td><td[^>]*>Add</td><td[^>]*>4</td>", page.read_text().replace("<wbr>", ""))
     assert "more nodes inside" not in call("run", path, "-v", *given).out
     assert "… 2 more nodes inside   -v" in call("run", path, *given).out
     assert "… 4 more nodes inside   --top all" in call("profile", path, "-n", "2", "--top", "3", *given).out

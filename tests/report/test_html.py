@@ -345,7 +345,7 @@ def test_the_boxes_of_the_graph() -> None:
     assert re.findall(r"<text>(layer\d|[\d.]+ (?:ms|us|dB))</text>", drawn) == [
         "layer0", "1.00 ms", "layer1", "10.0 ms", "layer2", "3.00 ms", "25.0 dB", "layer3", "10.0 us"
     ]  # fmt: skip
-    assert "t2 uint8 [1,96,56,56]\nSQNR 25.0 dB</title>" in drawn, "the tensor"
+    assert "t2 uint8 [1,96,56,56] · SQNR 25.0 dB</title>" in drawn, "the tensor"
     assert "<option" in text
     assert "<option" not in html(collected(profile=profile(nodes), graph=graph)), "there is no SQNR to colour by"
     assert 'class="map"' not in html(collected(profile=profile(nodes)))

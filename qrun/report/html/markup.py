@@ -145,9 +145,10 @@ def search(target: str, words: str, columns: str) -> Markup:
 
 
 def pointed(told: Sequence[str], parts: Child, row: int | None, **attributes: str | None) -> Markup:
-    """A part of a picture, with words that appear when it is pointed at or focused. told: these words, one text a line;
-    row: the node to whose row it is a link, None for no link."""
-    title = tag("title", join(told, "\n"))
+    """A part of a picture, with words that appear when it is pointed at or focused. told: these words. No line of the
+    page begins with one, as a name could be a command to a CI runner that reads it. row: the node to whose row it is a
+    link, None for no link."""
+    title = tag("title", join(told, " · "))
     return tag("g", title, parts) if row is None else tag("a", title, parts, href=f"#n{row}", **attributes)
 
 

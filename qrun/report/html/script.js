@@ -38,7 +38,7 @@ for (const box of document.querySelectorAll(".filter")) {
     shown.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
   });
 }
-const told = (part) => part.querySelector("title").textContent.replaceAll("\n", " · ");
+const told = (part) => part.querySelector("title").textContent;
 for (const figure of document.querySelectorAll("figure.picture")) {
   const links = [...figure.querySelectorAll("svg a")], line = figure.querySelector(".told");
   const named = new Map(links.map((link) => [link.getAttribute("href").slice(2), link]));
