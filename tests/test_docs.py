@@ -92,6 +92,9 @@ def test_of_a_profile_the_heads_of_its_tables_count() -> None:
     profile = screens.Shown("qrun profile m.onnx", ["7.2 us a run", "  #  node  op   time", "  1  fc    Gemm  2 us"])
     assert screens.fits(profile, "8 us a run\n   #  node   op    time\n  12  conv1  Conv  1 us\nnote: busy 3 us")
     assert not screens.fits(profile, "8 us a run\n  #  node  op   share\n  2  conv  Conv  1%")
+    narrow = "8 us a run\n  #  node  time\n  2  conv  1 us\n  wider terminal or --json: op"
+    assert screens.fits(profile, narrow), "which columns fit depends on the times"
+    assert not screens.fits(profile, narrow.replace(": op", ": p90"))
 
 
 def test_files_of_a_page_are_there_when_its_commands_run(tmp_path: Path) -> None:
