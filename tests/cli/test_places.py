@@ -124,6 +124,7 @@ def test_names_that_are_too_long(folder: Path) -> None:
 LIMITED = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # the limit would cut files of bytecode off, too, and later imports would fail
 from qrun.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
 sys.exit(main())

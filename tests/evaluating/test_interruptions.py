@@ -153,7 +153,7 @@ def test_a_limit_of_file_sizes_loses_only_the_chunk_in_work(
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    command = [sys.executable, "-m", "qrun", "eval", *many, "-o", "out", "-j", "1"]
+    command = [sys.executable, "-B", "-m", "qrun", "eval", *many, "-o", "out", "-j", "1"]
     ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=cap, check=False)
     assert ended.returncode == 2, ended.stderr
     assert "error QR008 cannot-write" in ended.stderr
