@@ -438,7 +438,7 @@ def accuracy(
             return trial.reached[-1]
 
         better = corrections(costs, quantized, rows.reached[len(used) - 1], measure, seconds * (1 - _SHARE))
-    only_second = not (a.quantizes or a.opaque) and bool(b.quantizes or b.opaque)
+    first, second = (bool(side.quantizes or side.opaque) for side in (a, b))
     locals_ = {watch.group.value: watch.local() for watch in ranking.watches}
     return Accuracy(
         reference,
@@ -460,9 +460,9 @@ def accuracy(
         len(outputs_to_average(rows.judged_sums)),
         tolerance or Tolerance(),
         min_sqnr,
-        tolerance is not None or min_sqnr is not None or not only_second or any(rows.coded),
+        tolerance is not None or min_sqnr is not None or first or not second or any(rows.coded),
         seconds,
-        bool(a.quantizes or a.opaque) and not (b.quantizes or b.opaque),
+        first and not second,
     )
 
 
