@@ -13,9 +13,11 @@ from qrun.declare.frozen import frozen
 from qrun.documents.record import damage_error, decode, read_document
 from qrun.errors import CallError
 
-VERDICTS = ("exact", "choice", "wrong", "refused", "crashed", "hung", "unsupported")
+VERDICTS = (
+    "exact", "choice", "ulp", "wrong", "unstable", "accepts-invalid", "refused", "crashed", "hung", "unsupported",
+)  # fmt: skip
 """The verdicts, from best to unsupported."""
-BAD = ("wrong", "crashed", "hung")
+BAD = ("wrong", "unstable", "crashed", "hung")
 """Verdicts for which a call fails, unless --fail-on says otherwise."""
 
 
@@ -119,8 +121,14 @@ def read_judgement(path: str) -> Judgement:
     return found
 
 
-def check_runtimes(names: Iterable[str], before: Judgement) -> None:
-    """Raise CallError for a runtime that the saved answer does not have."""
+def check_baseline(names: Iterable[str], suite: str, before: Judgement) -> None:
+    """Raise CallError for a baseline of another suite, or for a runtime that the baseline does not have."""
+    if before.suite != suite:
+        raise CallError(
+            "QR005",
+            f"the baseline was saved with suite {before.suite}; this is suite {suite}",
+            fixes=["save a new one: qrun conform --runtime NAME -o FILE.json"],
+        )
     known = [each.name for each in before.runtimes]
     for name in names:
         if name not in known:
