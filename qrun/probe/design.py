@@ -1,0 +1,153 @@
+"""The sums and scales of the probe: each branch is one convolution whose codes answer one question.
+
+A ladder reads off the arithmetic rung by rung. Its multipliers are 2^-8 * (1 + d), and its sums are exact ties at d = 0.
+An arithmetic that sees d rounds towards it; one that does not falls back on its tie rule. d goes from 2^-46, the least
+that three float32 scales can make, to 2^-10. Sums beside ties under random scales tell apart how the multiplier is made
+from the scales, and large sums how it is held and how wide the accumulator is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from qrun.arithmetics import Scales
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+
+f32 = np.float32
+LENGTH = 128
+"""Inputs of a branch that reach its sums: 127 of them are 127, one is 1, so that weights of at most 64 reach any sum up to
+REACH. Weights of 64 cannot saturate a pair of products in int16, also not beside codes of 255."""
+REACH = 127 * (LENGTH - 1) * 59
+ZERO = 3
+"""The output's zero point: odd, so that adding it before rounding moves ties."""
+LOW, HIGH = -128, 127
+RUNGS = (0.0, *(sign * 2.0**-j for j in (46, 40, 34, 30, 27, 24, 21, 18, 15, 12, 10) for sign in (-1, 1)))
+"""The relative distances of the ladder's multipliers from 2^-8."""
+BESIDE, PER_BRANCH = 12, 48
+"""Branches of sums beside ties, and sums in each."""
+
+
+@frozen
+class Branch:
+    """A convolution of the probe.
+
+    name:  of its output. scales: of input, weights and output. sums: int64 [n], before requantization.
+    zero:  zero point of the output. ties: are the sums exact ties of a power of two?
+    bias:  int32 [n], the part of the sums that a bias makes; None if weights make them all.
+    """
+
+    name: str
+    scales: Scales
+    sums: Array
+    zero: int = ZERO
+    ties: bool = False
+    bias: Array | None = None
+
+    @property
+    def weights(self) -> Array:
+        """int8 [n, LENGTH] that make the sums without the bias from `signal`."""
+        rest = self.sums if self.bias is None else self.sums - self.bias
+        return np.stack([_weights_of(int(target)) for target in rest])
+
+
+def signal() -> Array:
+    """The input: int8 [LENGTH]."""
+    return np.append(np.full(LENGTH - 1, 127), 1).astype(np.int8)
+
+
+def _weights_of(target: int) -> Array:
+    """int8 weights w with 127 * sum(w[:-1]) + w[-1] == target, as even as possible."""
+    quotient, rest = divmod(target + 63, 127)
+    base, more = divmod(abs(quotient), LENGTH - 1)
+    steps = np.full(LENGTH - 1, base)
+    steps[:more] += 1
+    made = np.append(np.sign(quotient) * steps, rest - 63)
+    assert np.abs(made).max() <= 64, target
+    return made.astype(np.int8)
+
+
+@cache
+def branches() -> tuple[Branch, ...]:
+    """All branches, in the order of the probe's outputs."""
+    return (*ladder(), *shifted_ties(), *beside_ties(), *large_sums(), *wide_sums())
+
+
+def ladder() -> Iterator[Branch]:
+    """A rung for each d of RUNGS: the same 30 ties, on both sides of 0."""
+    half = np.unique(np.concatenate([k := np.linspace(-118, 118, 16).astype(np.int64), k + 1]))
+    for number, d in enumerate(RUNGS):
+        yield Branch(f"ladder_{number:02}", _rung(d), (2 * half + 1) * 128, ties=d == 0)
+
+
+def _rung(d: float) -> Scales:
+    """Scales with sx * sw / sy = 2^-8 * (1 + d): one scale carries a d of at least 2^-23; for a smaller one,
+    (1 + a e) (1 + b e) / (1 + (a + b) e) = 1 + a b e^2 + ..., with e = 2^-23."""
+    e = 2.0**-23
+    a = b = c = 0
+    if abs(d) >= e:
+        a = round(d / e)
+    elif d:
+        power = 46 - round(-np.log2(abs(d)))
+        a, b = int(np.sign(d)) * 2 ** (power // 2), 2 ** (power - power // 2)
+        c = a + b
+    return _scales((1 + a * e) * 2.0**-4, (1 + b * e) * 2.0**-7, (1 + c * e) * 2.0**-3)
+
+
+def shifted_ties() -> Iterator[Branch]:
+    """Every sixteenth of a step at powers of two, which also engines without multipliers take: separates rules that
+    round only ties from those that cut or round down."""
+    sixteenths = np.arange(-1000, 1000, 31, dtype=np.int64)
+    for number, shift in enumerate((4, 6, 8)):
+        yield Branch(f"shift_{number}", _scales(2.0**-4, 2.0**-7, 2.0 ** (shift - 11)), sixteenths << (shift - 4), ties=True)
+
+
+def beside_ties() -> Iterator[Branch]:
+    """Random scales; the sums whose products are nearest to ties, without regard to any arithmetic."""
+    rng = np.random.default_rng(1)
+    for number in range(BESIDE):
+        sx, sw = rng.uniform(0.01, 0.05), rng.uniform(0.001, 0.01)
+        scales = _scales(sx, sw, sx * sw * 2.0 ** rng.uniform(8, 12.9))
+        real = _real(scales)
+        middle = np.rint((np.arange(LOW + 3 - ZERO, HIGH - 2 - ZERO) + 0.5) / real).astype(np.int64)
+        sums = np.unique(np.concatenate([middle - 1, middle, middle + 1]))
+        sums = sums[np.abs(sums) < REACH]
+        distance = np.abs(sums * real - np.floor(sums * real) - 0.5)
+        yield Branch(f"tie_{number:02}", scales, np.sort(sums[np.argsort(distance, kind="stable")[:PER_BRANCH]]))
+
+
+def large_sums() -> Iterator[Branch]:
+    """Sums up to 2^28, made by an int32 bias: beyond what float32 holds."""
+    rng = np.random.default_rng(2)
+    for number in range(2):
+        sx, sw = rng.uniform(0.01, 0.05), rng.uniform(0.001, 0.01)
+        scales = _scales(sx, sw, sx * sw * 2.0 ** (19.5 + number) * rng.uniform(1, 2))
+        sums = np.sort(np.rint((rng.permutation(np.arange(-110, 110))[:PER_BRANCH] + 0.5) / _real(scales)).astype(np.int64))
+        yield Branch(f"large_{number}", scales, sums, bias=sums - sums % 127)
+
+
+WIDTHS = {16: 9, 20: 13, 24: 17, 32: 25}
+"""Widths of accumulators in bits, and the shift at which their ends become codes of about 64."""
+
+
+def wide_sums() -> Iterator[Branch]:
+    """Sums around the ends of accumulators of a width: exact, saturated and wrapped ones give codes far apart."""
+    for bits, shift in WIDTHS.items():
+        end = 1 << (bits - 1)
+        sums = np.array([end // 4, end // 2, end * 5 // 4, end * 3 // 2, -end // 2, -end * 5 // 4, -end * 3 // 2], np.int64)
+        if bits == 32:  # a sum beyond int32 wraps everywhere that qrun knows; weights carry it over the end
+            sums = np.array([end // 2, end - 500, end + 5000, -end // 2, -end + 500, -end - 5000], np.int64)
+        bias = None if bits < 24 else np.clip(sums - np.sign(sums) * 10000, -(1 << 31), (1 << 31) - 1)
+        yield Branch(f"width_{bits}", _scales(2.0**-4, 2.0**-7, 2.0 ** (shift - 11)), sums, 0, bias=bias)
+
+
+def _scales(x: float, w: float, y: float) -> Scales:
+    return Scales(*(np.asarray(value, f32) for value in (x, w, y)))
+
+
+def _real(scales: Scales) -> float:
+    """The multiplier in float64."""
+    return float(scales.x) * float(scales.w) / float(scales.y)
