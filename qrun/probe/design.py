@@ -38,6 +38,7 @@ class Branch:
     name:  of its output. scales: of input, weights and output. sums: int64 [n], before requantization.
     zero:  zero point of the output. ties: are the sums exact ties of a power of two?
     bias:  int32 [n], the part of the sums that a bias makes; None if weights make them all.
+    given: int8 [n, LENGTH], weights that matter themselves; None: any that make the sums.
     """
 
     name: str
@@ -46,10 +47,13 @@ class Branch:
     zero: int = ZERO
     ties: bool = False
     bias: Array | None = None
+    given: Array | None = None
 
     @property
     def weights(self) -> Array:
         """int8 [n, LENGTH] that make the sums without the bias from `signal`."""
+        if self.given is not None:
+            return self.given
         rest = self.sums if self.bias is None else self.sums - self.bias
         return np.stack([_weights_of(int(target)) for target in rest])
 
@@ -73,12 +77,13 @@ def _weights_of(target: int) -> Array:
 @cache
 def branches() -> tuple[Branch, ...]:
     """All branches, in the order of the probe's outputs."""
-    return (*ladder(), *shifted_ties(), *beside_ties(), *large_sums(), *wide_sums())
+    return (*ladder(), *shifted_ties(), *beside_ties(), *large_sums(), *wide_sums(), ends(), pairs())
 
 
 def ladder() -> Iterator[Branch]:
-    """A rung for each d of RUNGS: the same 30 ties, on both sides of 0."""
-    half = np.unique(np.concatenate([k := np.linspace(-118, 118, 16).astype(np.int64), k + 1]))
+    """A rung for each d of RUNGS: the same ties, on both sides of 0, and those between 0 and minus the zero point, where
+    a rounding away from zero shows whether the zero point was added before it."""
+    half = np.unique(np.concatenate([k := np.linspace(-118, 118, 16).astype(np.int64), k + 1, np.arange(-5, 4)]))
     for number, d in enumerate(RUNGS):
         yield Branch(f"ladder_{number:02}", _rung(d), (2 * half + 1) * 128, ties=d == 0)
 
@@ -142,6 +147,19 @@ def wide_sums() -> Iterator[Branch]:
             sums = np.array([end // 2, end - 500, end + 5000, -end // 2, -end + 500, -end - 5000], np.int64)
         bias = None if bits < 24 else np.clip(sums - np.sign(sums) * 10000, -(1 << 31), (1 << 31) - 1)
         yield Branch(f"width_{bits}", _scales(2.0**-4, 2.0**-7, 2.0 ** (shift - 11)), sums, 0, bias=bias)
+
+
+def ends() -> Branch:
+    """Sums far beyond the codes: is the least code -128 or -127?"""
+    return Branch("ends", _scales(2.0**-4, 2.0**-7, 2.0**-3), np.array([-900000, 900000], np.int64), 0)
+
+
+def pairs() -> Branch:
+    """Two adjacent products of the greatest code and 127, alone: with codes of uint8, 2 * 255 * 127 leaves int16."""
+    weights = np.zeros((2, LENGTH), np.int8)
+    weights[0, :2], weights[1, :2] = 127, -127
+    sums = weights.astype(np.int64) @ signal().astype(np.int64)
+    return Branch("pairs", _scales(2.0**-4, 2.0**-7, 2.0**-2), sums, 0, given=weights)
 
 
 def _scales(x: float, w: float, y: float) -> Scales:

@@ -21,7 +21,7 @@ from qrun.probe.design import HIGH, LOW, WIDTHS, Branch, branches
 
 CHOICES = ("derive", "hold", "steps", "ties", "zero")
 """The five choices of an Arithmetic, by name."""
-MOST = 0.1
+MOST = 0.04
 """The largest share of codes that may differ from an arithmetic that is named."""
 
 
@@ -52,11 +52,15 @@ class Reading:
     """The answer of a probe.
 
     fits:    every arithmetic tried, the best first; known families before other combinations that fit as well.
-    widths:  of accumulators. missing: names of branches without an output.
+    widths:  of accumulators. least: the code of sums far below all codes, None if unknown.
+    pairs:   what two adjacent products do: ``exact``, ``saturates`` (in int16) or ``unclear``; "" if unknown.
+    missing: names of branches without an output.
     """
 
     fits: tuple[Fit, ...]
     widths: tuple[Width, ...]
+    least: int | None
+    pairs: str
     missing: tuple[str, ...]
 
     @cached_property
@@ -108,15 +112,33 @@ def _rows() -> Iterator[tuple[str, ...]]:
     yield from (("double", "power of two", "one", ties, "after") for ties in TIES)
 
 
-def read(codes: Mapping[str, Array]) -> Reading:
-    """Read the probe's outputs by name: int8 codes [n] of each branch, as `as_codes` makes them."""
+APART = ("width_", "ends", "pairs")
+"""Beginnings of the names of branches that answer questions of their own."""
+
+
+def read(codes: Mapping[str, Array], unsigned: bool = False) -> Reading:
+    """Read the probe's outputs by name: int8 codes [n] of each branch, as `as_codes` makes them.
+
+    unsigned: the inputs were uint8.
+    """
     given = [branch for branch in branches() if branch.name in codes]
-    asked = [branch for branch in given if not branch.name.startswith("width_")]
+    asked = [branch for branch in given if not branch.name.startswith(APART)]
     fits = _fits(asked, codes) if asked else []
     missing = tuple(branch.name for branch in branches() if branch.name not in codes)
     first = fits[0].arithmetic if fits and fits[0].share <= MOST else FAMILIES["exact"]
-    widths = tuple(_width(first, branch, codes[branch.name]) for branch in given if branch not in asked)
-    return Reading(tuple(fits), widths, missing)
+    widths = tuple(_width(first, branch, codes[branch.name]) for branch in given if branch.name.startswith("width_"))
+    least = int(codes["ends"].min()) if "ends" in codes else None
+    pairs = next((_pairs(first, b, codes["pairs"], unsigned) for b in given if b.name == "pairs"), "")
+    return Reading(tuple(fits), widths, least, pairs, missing)
+
+
+def _pairs(arithmetic: Arithmetic, branch: Branch, got: Array, unsigned: bool) -> str:
+    """Compare with the sums of pairs that saturate in int16, where codes are uint8 and the zero point is subtracted
+    from the saturated sum."""
+    offset = 128 * int(branch.weights[0].sum(dtype=np.int64)) * (1 if unsigned else 0)
+    raw = branch.sums + np.array([offset, -offset])
+    forms = {"exact": branch.sums, "saturates": np.clip(raw, -(1 << 15), (1 << 15) - 1) - np.array([offset, -offset])}
+    return _form_of(arithmetic, branch, got, forms)
 
 
 def _fits(asked: Sequence[Branch], codes: Mapping[str, Array]) -> list[Fit]:
@@ -148,11 +170,15 @@ def _width(arithmetic: Arithmetic, branch: Branch, got: Array) -> Width:
         "saturates": np.clip(branch.sums, -end, end - 1),
         "wraps": (branch.sums + end) % (2 * end) - end,
     }
+    return Width(bits, _form_of(arithmetic, branch, got, forms))
+
+
+def _form_of(arithmetic: Arithmetic, branch: Branch, got: Array, forms: Mapping[str, Array]) -> str:
+    """The name of the sums whose codes these are, but for a step of rounding; ``unclear`` if there are none."""
     for name, sums in forms.items():
-        made = arithmetic.codes(sums, branch.scales, branch.zero, LOW, HIGH)
-        if np.all(np.abs(made - got) <= 1):
-            return Width(bits, name)
-    return Width(bits, "unclear")
+        if np.all(np.abs(arithmetic.codes(sums, branch.scales, branch.zero, LOW, HIGH) - got) <= 1):
+            return name
+    return "unclear"
 
 
 def as_codes(branch: Branch, dump: Array) -> Array:
