@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": ("qrun.cli.compare:command", "Find where two runtimes, models or runs differ, and why."),
     "eval": ("qrun.cli.eval:command", "Evaluate models on a data set: accuracy, agreement, errors."),
     "conform": ("qrun.cli.conform:command", "Test a runtime against the operator conformance suite."),
+    "probe": ("qrun.cli.probe:command", "Name the requantization arithmetic of a runtime or device."),
     "inspect": ("qrun.cli.lookup:inspect", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
     "cache": ("qrun.cli.lookup:cache", "Show or clear the cache."),

@@ -24,6 +24,10 @@ CHOICES = ("derive", "hold", "steps", "ties", "zero")
 MOST = 0.04
 """The largest share of codes that may differ from an arithmetic that is named."""
 
+UNLIKE = 0.3
+"""Beyond this share the codes are of other scales: a toolchain for shifts has rounded the scales to powers of two. Sums of
+floats, which no combination explains, differ in less."""
+
 
 @frozen
 class Fit:
@@ -149,7 +153,7 @@ def _fits(asked: Sequence[Branch], codes: Mapping[str, Array]) -> list[Fit]:
     scales = Scales(*(_spread(asked, "scales", part) for part in ("x", "w", "y")))
     unlike = {each: each.codes(sums, scales, zero, LOW, HIGH) != got for each in combinations()}
     found = [Fit(each, int(np.count_nonzero(wrong)), got.size) for each, wrong in unlike.items()]
-    if min(fit.share for fit in found) > MOST and ties.any():
+    if min(fit.share for fit in found) > UNLIKE and ties.any():
         shifts = {each: wrong[ties] for each, wrong in unlike.items() if each.hold == "power of two"}
         found += [Fit(each, int(np.count_nonzero(wrong)), wrong.size) for each, wrong in shifts.items()]
     return sorted(found, key=lambda fit: fit.share)

@@ -1,0 +1,100 @@
+"""Gets the probe's outputs: from the files of a dump, or by running a form in a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from qrun.conform.runtimes import Runtime, runner
+from qrun.conform.suite import ANSWER, FORCED, Case, CaseInfo
+from qrun.declare.frozen import frozen
+from qrun.errors import CallError, QrunError
+from qrun.io.arrays import no_such_file, read_npy, read_npz
+from qrun.ir import Array
+from qrun.memory import Budget, default_limit
+from qrun.probe.design import branches
+from qrun.probe.models import feed, form_branches, is_unsigned, model
+from qrun.probe.reading import Reading, as_codes, read
+
+
+@frozen
+class FormReading:
+    """What a form of the probe says. reading: None if the runtime did not run it; problem: why, or what is odd."""
+
+    form: str
+    reading: Reading | None
+    problem: str = ""
+
+
+def run_forms(chosen: Runtime, forms: tuple[str, ...], python: str, limit: float) -> tuple[str, list[FormReading]]:
+    """Run forms of the probe in a runtime; returns its version and the readings. Raises UnsupportedError, CallError."""
+    mine = runner(chosen, python)
+    try:
+        return mine.version, [_run_form(mine.run(_case(form), limit), form) for form in forms]
+    finally:
+        mine.close()
+
+
+def _run_form(answer: object, form: str) -> FormReading:
+    """Read a runtime's answer to a form."""
+    failed, message = answer.failed, answer.message  # type: ignore[attr-defined]
+    if failed:
+        return FormReading(form, None, f"{failed}: {message}" if message else failed)
+    outputs = {name: array for name, array in answer.outputs.items() if array is not None}  # type: ignore[attr-defined]
+    return _reading(form, outputs)
+
+
+def _case(form: str) -> Case:
+    """A form as a case that a runner of ``qrun conform`` takes."""
+    kind = np.uint8 if is_unsigned(form) else np.int8
+    ends = () if form == "matmul" else (1, 1)
+    expected = {branch.name: np.zeros((1, branch.sums.size, *ends), kind) for branch in form_branches(form)}
+    info = CaseInfo(f"probe/{form}", "probe", "", 1, "core", "", FORCED, ANSWER, False, "", 0, 0)
+    return Case(info, model(form).SerializeToString(), {"x": feed(form)}, expected, {}, {}, 0.0, ())
+
+
+def read_dump(path: str, form: str = "") -> FormReading:
+    """Read a ``.npz`` file, or a folder of ``.npy`` files, named as the probe's outputs. Raises CallError.
+
+    form: of the dump; "" finds out whether the inputs were uint8 by the type of the outputs.
+    """
+    arrays = _arrays(Path(path))
+    known = {branch.name for branch in branches()}
+    outputs = {name: array for name, array in arrays.items() if name in known}
+    if not outputs:
+        names = ", ".join(list(arrays)[:4]) or "nothing"
+        raise CallError(
+            "QR005",
+            f"{path} has no output of the probe",
+            facts=[("expected", f"{', '.join(sorted(known)[:3])}, ..."), ("got", names)],
+            fixes=["save each output under its name: a .npz, or a folder of .npy files"],
+        )
+    unsigned = any(array.dtype == np.uint8 for array in outputs.values())
+    return _reading(form or ("qdq-uint8" if unsigned else "qlinear"), outputs)
+
+
+def _reading(form: str, outputs: Mapping[str, Array]) -> FormReading:
+    """The reading of outputs by name; those that are no codes are left out and named."""
+    codes, odd = {}, []
+    for branch in branches():
+        if branch.name in outputs:
+            try:
+                codes[branch.name] = as_codes(branch, outputs[branch.name])
+            except ValueError as error:
+                odd.append(f"{branch.name}: {error}")
+    problem = f"{len(odd)} outputs are no codes, such as {odd[0]}" if odd else ""
+    return FormReading(form, read(codes, is_unsigned(form)) if codes else None, problem)
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a dump by name. Raises CallError."""
+    budget = Budget(default_limit)
+    if path.is_dir():
+        return {file.stem: read_npy(file, budget) for file in sorted(path.glob("*.npy"))}
+    try:
+        with path.open("rb") as stream:
+            return read_npz(str(path), stream, budget)
+    except OSError as error:
+        raise no_such_file(path, error) from None
