@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from qrun.conform.suite import CaseHead
+from qrun.conform.suite import ANSWER, DECISION, CaseHead
 from qrun.declare.frozen import frozen
 from qrun.documents.record import damage_error, decode, read_document
 from qrun.errors import CallError
@@ -52,6 +52,11 @@ class CaseResult(CaseHead):
     elements: tuple[Element, ...] = ()
 
     @property
+    def decided(self) -> bool:
+        """Whether the specification gives the answer: the case is forced or implied, and must be answered."""
+        return self.expects == ANSWER and self.basis != DECISION
+
+    @property
     def operator(self) -> str:
         """``QLinearConv``, ``com.microsoft::QGemm``."""
         return f"{self.domain}::{self.op}" if self.domain else self.op
@@ -77,6 +82,16 @@ class RuntimeResult:
     def counts(self) -> Mapping[str, int]:
         """The number of cases of each verdict."""
         return count_verdicts(self.cases)
+
+    @property
+    def law_cases(self) -> tuple[CaseResult, ...]:
+        """The cases whose answer the specification gives: the headline counts only these."""
+        return tuple(case for case in self.cases if case.decided)
+
+    @property
+    def other_cases(self) -> tuple[CaseResult, ...]:
+        """The other cases: open questions, forms that the text excludes, models that it forbids."""
+        return tuple(case for case in self.cases if not case.decided)
 
     def failing_cases(self, fail_on: Iterable[str]) -> list[CaseResult]:
         """The cases whose verdict is one of `fail_on`."""

@@ -56,6 +56,7 @@ class CaseHead:
     op:     the operator that is judged, with its domain and version; in a graph, those of the first operator.
     rule:   key of the rule that decides the case, such as ``QLinearConv-10 G1``; see `Suite.rule`.
     basis:  that rule's basis: ``forced``, ``implied`` or ``decision``.
+    expects: ``answer``, ``either`` or ``refusal``.
     """
 
     id: str
@@ -65,17 +66,16 @@ class CaseHead:
     profile: str
     rule: str
     basis: str
+    expects: str
 
 
 @frozen
 class CaseInfo(CaseHead):
     """A case's entry in the list of cases.
 
-    expects:  ``answer``, ``either`` or ``refusal``. mustpass: is the case one of the 400 that no one can argue with?
-    block, start, length: its place in the archive.
+    mustpass: is the case one of the 400 that no one can argue with? block, start, length: its place in the archive.
     """
 
-    expects: str
     mustpass: bool
     block: str
     start: int
