@@ -33,7 +33,7 @@ def _runtimes(found: Sequence[Judgement]) -> list[RuntimeResult]:
 
 
 def totals(runtimes: Sequence[RuntimeResult]) -> Grid:
-    """One row per runtime, one column per verdict: shares of the cases that it supports and the specification decides."""
+    """One row per runtime, one column per verdict, in shares of the supported cases that the specification decides."""
     columns = [
         Column("runtime", wrap=True, cell=lambda r: r.title),
         Column("cases", right=True, cell=lambda r: str(len(r.law_cases))),
