@@ -117,6 +117,7 @@ def rule_of(draft: Draft, case: Case | None = None) -> tuple[str, str]:
     """
     key = f"{operator(draft)} {draft.clause}"
     if key not in LAW:
+        assert not draft.domain, f"no rule {key}"
         LAW[key] = _from_numerics(draft)
     basis = LAW[key].basis
     margins = list(case.margin.values()) if case is not None else []
@@ -132,7 +133,7 @@ def rule_of(draft: Draft, case: Case | None = None) -> tuple[str, str]:
 def _from_numerics(draft: Draft) -> Rule:
     """The clause of numerics.md, until every operator has its rules."""
     title, sentence = clauses()[draft.clause]
-    silent = bool(draft.domain) or sentence.lower().startswith("silent")
+    silent = sentence.lower().startswith("silent")
     return Rule(DECISION if silent else IMPLIED, draft.clause, title, (), sentence)
 
 

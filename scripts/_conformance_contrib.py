@@ -114,7 +114,7 @@ def conv_layouts(rng: Rng) -> Iterator[Draft]:
             f"{name}-{triple}{'-channels-last' if last else ''}",
             triple,
             name,
-            forms="tct",
+            forms="tcc",
             domain=MS,
             version=1,
             profile="contrib",
@@ -281,7 +281,7 @@ def softmax(rng: Rng) -> Iterator[Draft]:
         if opset == 11 and axis == 0 and scale != 1 / 255:
             continue
         yield contrib(f"{sign}-{scale:.4g}-opset-{opset}-axis-{axis}", "QLinearSoftmax", [codes(rng, kind, (2, 3, 4)), f32(0.05), zero(rng, kind), f32(scale),
-                      kind(np.iinfo(kind).min)], "S2", {"opset": opset, "axis": axis})  # fmt: skip
+                      kind(np.iinfo(kind).min)], "S2" if opset == 13 else "S2/coerced", {"opset": opset, "axis": axis})  # fmt: skip
     yield contrib(
         "no-elements",
         "QLinearSoftmax",

@@ -21,19 +21,21 @@ def average_pool(rng: Rng) -> Iterator[Draft]:
         "2d-pads": ((4, 5), {"kernel_shape": [3, 3], "pads": [1, 0, 1, 2]}),
         "2d-pads-counted": ((4, 5), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
         "2d-strides": ((5, 5), {"kernel_shape": [2, 2], "strides": [2, 2]}),
-        "2d-ceil": ((5, 6), {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}),
+        "2d-ceil": ((5, 7), {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}),
+        "2d-ceil-beyond": ((5, 6), {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}),
         "2d-same-upper": ((4, 5), {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}),
         "2d-same-lower": ((4, 5), {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
         "3d": ((3, 3, 3), {"kernel_shape": [2, 2, 2]}),
     }
     for sign, (name, (size, attributes)), ties in product(BOTH, windows.items(), (False, True)):
         kind = TYPES[sign]
+        clause = {"2d-ceil": "P1/ceil", "2d-ceil-beyond": "P1/beyond"}.get(name, "C4" if "same" in name else "P1")
         s = f32(0.5) if ties else some_scale(rng)
         z = zero(rng, kind)
         yield contrib(f"{name}{'-equal-scales-odd-zero' if ties else ''}-{sign}", "QLinearAveragePool",
-                      [codes(rng, kind, (1, 2, *size)), s, z, s if ties else some_scale(rng), odd(rng, kind) if ties else zero(rng, kind)], "G1" if ties else "P1", attributes)  # fmt: skip
+                      [codes(rng, kind, (1, 2, *size)), s, z, s if ties else some_scale(rng), odd(rng, kind) if ties else zero(rng, kind)], "G1" if ties and clause == "P1" else clause, attributes)  # fmt: skip
         if ties and "2d" in name:
-            yield contrib(f"{name}-channels-last-{sign}", "QLinearAveragePool", [codes(rng, kind, (1, *size, 2)), f32(0.1), z, f32(0.1), zero(rng, kind)], "P1",
+            yield contrib(f"{name}-channels-last-{sign}", "QLinearAveragePool", [codes(rng, kind, (1, *size, 2)), f32(0.125), z, f32(0.125), zero(rng, kind)], clause,
                           {**attributes, "channels_last": 1})  # fmt: skip
     for sign in BOTH:
         kind = TYPES[sign]
@@ -47,7 +49,7 @@ def average_pool(rng: Rng) -> Iterator[Draft]:
         yield contrib(
             f"without-zero-points-{sign}",
             "QLinearAveragePool",
-            [codes(rng, kind, (1, 1, 4, 4)), f32(0.1), None, f32(0.1), None],
+            [codes(rng, kind, (1, 1, 4, 4)), f32(0.125), None, f32(0.125), None],
             "G12",
             {"kernel_shape": [2, 2]},
         )
@@ -61,7 +63,7 @@ def global_average_pool(rng: Rng) -> Iterator[Draft]:
         s = f32(0.5) if ties else some_scale(rng)
         yield contrib(f"{'x'.join(map(str, size))}{'-channels-last' if last else ''}{'-ties' if ties else ''}-{sign}", "QLinearGlobalAveragePool",
                       [codes(rng, kind, shape), s, zero(rng, kind), s if ties else some_scale(rng), odd(rng, kind) if ties else zero(rng, kind)],
-                      "G1" if ties else "P2", {"channels_last": last})  # fmt: skip
+                      "P2/last" if last else "P2", {"channels_last": last})  # fmt: skip
 
 
 @family("ms.nhwcmaxpool-1/windows")

@@ -28,6 +28,7 @@ import _conformance_narrow  # noqa: E402, F401
 import _conformance_pools  # noqa: E402, F401
 import _conformance_quantize  # noqa: E402, F401
 import _conformance_rejects  # noqa: E402, F401
+import _conformance_law_contrib  # noqa: E402, F401
 from _conformance_case import FAMILIES, drafts, frozen_case  # noqa: E402
 from _conformance_law import LAW  # noqa: E402
 
