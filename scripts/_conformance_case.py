@@ -63,7 +63,8 @@ class Draft:
 
 FED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("QLinearMatMul", "QLinearAdd", "QLinearMul", "QGemm"), (0, 3)),
-    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat"), (0, 1)),
+    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat", "MatMulInteger16", "QMoE"), (0, 1)),
+    "GatherBlockQuantized": (1,),
     "QLinearWhere": (0, 1, 4),
 }
 """Places of the activations; the first input of all others."""
@@ -217,7 +218,7 @@ def float_of(q: Any) -> float:
 
 
 ZEROS = {"QLinearConv": 7, "QLinearMatMul": 7, "QuantizeLinear": 2, "QLinearAdd": 7, "QLinearMul": 7, "QGemm": 8, "QLinearWhere": 8,
-         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
+         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearSigmoid": 4, "QLinearSoftmax": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
 """Place of the zero point of the output."""
 
 

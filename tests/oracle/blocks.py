@@ -42,4 +42,33 @@ def matmul_n_bits(a, b, scales, zeros=None, groups=None, bias=None, *, K, N, blo
     return y.reshape(*a.shape[:-1], N)
 
 
+def gather_block_quantized(data, indices, scales, zeros=None, *, bits=4, block_size=128, gather_axis=0, quantize_axis=1):
+    """Each chosen code minus its zero point times its scale, in float32 steps; an index that does not exist gives 0.
+
+    block_size 0: one scale for the whole axis. uint8 data has `bits` bits to a number along its last axis.
+    """
+    packed = data.dtype == np.uint8
+    size = (*data.shape[:-1], data.shape[-1] * 8 // bits) if packed else data.shape
+    along, blocked, rank = gather_axis % len(size), quantize_axis % len(size), indices.ndim
+
+    def number(x, at):
+        return Fraction(code(x[at[:-1]], at[-1], bits)) if packed else Fraction(float(x[at]))
+
+    made = np.zeros((*size[:along], *indices.shape, *size[along + 1 :]), scales.dtype)
+    for at in np.ndindex(made.shape):
+        index, most = int(indices[at[along : along + rank]]), size[along]
+        if not -most <= index < most:
+            continue
+        place = (*at[:along], index % most, *at[along + rank :])
+        where = tuple(
+            (n // block_size if block_size else 0) if axis == blocked else n for axis, n in enumerate(place)
+        )
+        zero = Fraction(2 ** (bits - 1)) if packed else Fraction(0)
+        zero = zero if zeros is None else number(zeros, where)
+        scale = Fraction(float(scales[tuple(min(n, m - 1) for n, m in zip(where, scales.shape, strict=True))]))
+        product = nearest(Fraction(nearest(number(data, place) - zero, np.float32)) * scale, np.float32)
+        made[at] = nearest(Fraction(product), made.dtype)
+    return made
+
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -94,6 +94,19 @@ def activation(first: Values, third: Values | None, attributes: dict[str, Any], 
     return [r(r(swish(g, alpha)) * r(x + beta)) for g, x in zip(first, third, strict=True)]
 
 
+def q_moe(x, probs, *rest, **attributes):
+    """QMoE of integer weights; the inputs in the operator's order."""
+    given = [*rest, *[None] * (13 - len(rest))]
+    bits, block = attributes.get("expert_weight_bits", 4), attributes.get("block_size", 0)
+    weights = [
+        None if codes is None else dequantized(codes, scales, zeros, bits, block)
+        for codes, scales, zeros in zip(given[0:9:3], given[1:9:3], given[9:12], strict=True)
+    ]
+    routed = routes(probs, given[12], attributes, True)
+    made = experts(x.reshape(-1, x.shape[-1]), routed, weights, given[2:9:3], attributes)
+    return made.reshape(x.shape)
+
+
 def experts(
     x: np.ndarray,
     routed: Sequence[Any],
