@@ -261,7 +261,14 @@ def built(draft: Draft, outputs: Sequence[tuple[Any, Sequence[int] | None]]) -> 
     made = [helper.make_tensor_value_info(f"y{at}", NUMBERS[np.dtype(t)], s) for at, (t, s) in enumerate(outputs)]
     attributes = {k: v for k, v in draft.attributes.items() if not k.startswith("_")}
     node = helper.make_node(draft.op, names, [v.name for v in made], name="n", domain=draft.domain, **attributes)
-    return modelled([node], values, made, stored, draft.version if not draft.domain else 17, draft.domain)
+    return modelled([node], values, made, stored, draft.version if not draft.domain else opset(draft), draft.domain)
+
+
+def opset(draft: Draft) -> int:
+    """The opset of ai.onnx beside that of com.microsoft: 17, or the first whose models may have the types of a case."""
+    kinds = {np.asarray(v).dtype.name for v in draft.inputs if v is not None}
+    starts = ((23, "float4"), (21, "int4"), (21, "uint4"), (19, "float8"))
+    return max((first for first, name in starts if any(kind.startswith(name) for kind in kinds)), default=17)
 
 
 def modelled(nodes: Any, inputs: Any, outputs: Any, stored: Any, opset: int, domain: str = "") -> onnx.ModelProto:

@@ -15,7 +15,9 @@ from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote
 MS = "com.microsoft"
 QUANTIZE = Quote(f"{MS}.QuantizeLinear-1", "The quantization formula is y = saturate ((x / y_scale) + y_zero_point).")
 TO_EVEN = Quote(f"{MS}.QuantizeLinear-1", "For (x / y_scale), it's rounding to nearest ties to even.")
-SATURATE = Quote(f"{MS}.QuantizeLinear-1", "For saturation, it saturates to [0, 255] if it's uint8, [-128, 127] if it's int8,")
+SATURATE = Quote(
+    f"{MS}.QuantizeLinear-1", "For saturation, it saturates to [0, 255] if it's uint8, [-128, 127] if it's int8,"
+)
 DEQUANTIZE = Quote(f"{MS}.DequantizeLinear-1", "The dequantization formula is y = (x - x_zero_point) * x_scale.")
 LEFT_OUT = "Default value is 0 if it's not specified."
 NEAREST = "Of a number beyond all codes the nearest code is the least or the greatest, however far it lies."
@@ -42,7 +44,7 @@ law(f"{MS}.QuantizeLinear", (1,), "Q1/half", DECISION, "float16: the quotient is
 law(f"{MS}.QuantizeLinear", (1,), "Q9", DECISION, "A 1-D scale without axis counts along axis 1.",
     "If it's not specified, it means per-tensor quantization and input 'x_scale' and 'x_zero_point' must be scalars.",
     note="The schema excludes the form; ai.onnx has axis 1 where none is written.")  # fmt: skip
-_NUMBERS = "y = (x - x_zero_point) * x_scale, rounded once to float32."
+_NUMBERS = "y = (x - x_zero_point) * x_scale, rounded once."
 law(f"{MS}.DequantizeLinear", (1,), "D1", FORCED, _NUMBERS, DEQUANTIZE)
 law(f"{MS}.DequantizeLinear", (1,), "G12", FORCED, "Without a zero point it is 0.", DEQUANTIZE,
     "Zero point is 0 when it's not specified.")  # fmt: skip
@@ -61,7 +63,14 @@ for _name, _formula, _section, _what in (("QLinearAdd", _ADD, "E1", "sum"), ("QL
     law(f"{MS}.{_name}", (1,), _section, IMPLIED, f"The code nearest to the {_what} of the two numbers.", _formula)
     law(f"{MS}.{_name}", (1,), "G1", DECISION, "Round first, to the even integer at a tie, then add the zero point.",
         _formula, TO_EVEN, note=TIES)  # fmt: skip
-    law(f"{MS}.{_name}", (1,), "G3", IMPLIED, f"The {_what} is a real number, whatever the ratio of the scales.", _formula)
+    law(
+        f"{MS}.{_name}",
+        (1,),
+        "G3",
+        IMPLIED,
+        f"The {_what} is a real number, whatever the ratio of the scales.",
+        _formula,
+    )
     law(f"{MS}.{_name}", (1,), "G4", IMPLIED, "What lies beyond the codes gives the least or the greatest.", _formula,
         note=NEAREST)  # fmt: skip
     law(f"{MS}.{_name}", (1,), "G11", IMPLIED, "Tensors without elements give a tensor without elements.", _formula,
@@ -100,7 +109,15 @@ for _name, _section, _text, _what in (
     ("QLinearWhere", "E4", "Return elements, either from X or Y, depending on condition.", "The chosen element"),
 ):
     _scales = ("Y's scale.", "Y's zero point.") if _name == "QLinearConcat" else ("Z's scale.", "Z's zero point.")
-    law(f"{MS}.{_name}", (1,), _section, IMPLIED, f"{_what} is requantized: the code of the nearest number.", _text, *_scales)
+    law(
+        f"{MS}.{_name}",
+        (1,),
+        _section,
+        IMPLIED,
+        f"{_what} is requantized: the code of the nearest number.",
+        _text,
+        *_scales,
+    )
     law(f"{MS}.{_name}", (1,), "G1", DECISION, "Round first, to the even integer at a tie, then add the zero point.",
         _text, *_scales, TO_EVEN, note=TIES)  # fmt: skip
 law(f"{MS}.QLinearWhere", (1,), "E4/broadcast", IMPLIED, "Condition, X and Y broadcast together.",
@@ -130,7 +147,15 @@ law(f"{MS}.QLinearAveragePool", (1,), "G1", IMPLIED, "Quantize rounds to the eve
     note="The schema makes the operator of three, in this order; the scales of these cases are powers of two, so that the float32 steps are exact.")  # fmt: skip
 law(f"{MS}.QLinearAveragePool", (1,), "G4", IMPLIED, "What lies beyond the codes gives the least or the greatest.",
     _AVERAGE, QUANTIZE, SATURATE)  # fmt: skip
-law(f"{MS}.QLinearAveragePool", (1,), "G12", IMPLIED, "A zero point that is left out is 0.", _AVERAGE, f"Output zero point. {LEFT_OUT}")
+law(
+    f"{MS}.QLinearAveragePool",
+    (1,),
+    "G12",
+    IMPLIED,
+    "A zero point that is left out is 0.",
+    _AVERAGE,
+    f"Output zero point. {LEFT_OUT}",
+)
 _GLOBAL = "QLinearGlobalAveragePool consumes an input tensor X and applies Average pooling across"
 law(f"{MS}.QLinearGlobalAveragePool", (1,), "P2", IMPLIED, "The mean of a channel, as the code of the nearest number.", _GLOBAL,
     "the values in the same channel. This is equivalent to AveragePool with kernel size", "Scale of quantized output 'Y'.")  # fmt: skip
@@ -152,22 +177,54 @@ law(f"{MS}.QLinearConv", (1,), "C2", DECISION, "w_scale and w_zero_point: a scal
     note="QLinearConv of ai.onnx excludes the mixture.")  # fmt: skip
 _C = "Its type is int32_t and must be quantized with zero_point = 0 and scale = alpha / beta * a_scale * b_scale."
 _FULL = "The output is full precision(float32) if it is not provided. Or the output is quantized."
-_GEMM = ("Scalar multiplier for the product of input tensors A * B.", "Scale of quantized input 'A'.", "Scale of output 'Y'.")
-law(f"{MS}.QGemm", (1,), "M3", IMPLIED, "C counts in units of alpha * a_scale * b_scale; the result is the nearest code.", _C, *_GEMM)
+_GEMM = (
+    "Scalar multiplier for the product of input tensors A * B.",
+    "Scale of quantized input 'A'.",
+    "Scale of output 'Y'.",
+)
+law(
+    f"{MS}.QGemm",
+    (1,),
+    "M3",
+    IMPLIED,
+    "C counts in units of alpha * a_scale * b_scale; the result is the nearest code.",
+    _C,
+    *_GEMM,
+)
 law(f"{MS}.QGemm", (1,), "M4", IMPLIED, "Without y_scale and y_zero_point the result is float32.", _FULL, _C, *_GEMM[:2],
     note="The order of the float32 operations is open: a result within the case's bound is no other answer.")  # fmt: skip
 law(f"{MS}.QGemm", (1,), "M4/scale", DECISION, "Without y_zero_point the result is float32, and y_scale is not used.", _FULL,
     note="Of y_scale, which is given, the sentence says quantized; of y_zero_point, which is not, it says float32.")  # fmt: skip
-law(f"{MS}.QGemm", (1,), "G1", DECISION, "Round first, to the even integer at a tie, then add the zero point.", _FULL, TO_EVEN, note=TIES)
+law(
+    f"{MS}.QGemm",
+    (1,),
+    "G1",
+    DECISION,
+    "Round first, to the even integer at a tie, then add the zero point.",
+    _FULL,
+    TO_EVEN,
+    note=TIES,
+)
 law(f"{MS}.QGemm", (1,), "G11", IMPLIED, "With K = 0 the sum is C, or 0.", _C,
     "If not specified, the computation is done as if C is a scalar 0.", *_GEMM, note=NOTHING)  # fmt: skip
-law(f"{MS}.QGemm", (1,), "G4", IMPLIED, "What lies beyond the codes gives the least or the greatest.", _C, *_GEMM, note=NEAREST)
+law(
+    f"{MS}.QGemm",
+    (1,),
+    "G4",
+    IMPLIED,
+    "What lies beyond the codes gives the least or the greatest.",
+    _C,
+    *_GEMM,
+    note=NEAREST,
+)
 _PRODUCT = ("Matrix multiply results from A * B", "1D input tensor, whose dimension is same as B's last dimension")
 _FACTORS = ("Scale of quantized input 'A'.", "Scale of quantized input 'B'.", *_PRODUCT)
 law(f"{MS}.MatMulIntegerToFloat", (1,), "M5", IMPLIED, "The product of the numbers, plus the bias.", *_FACTORS,
     note="Precision and order of the float operations are open: a result within the case's bound is no other answer.")  # fmt: skip
 law(f"{MS}.MatMulIntegerToFloat", (1,), "G7", IMPLIED, "The products of codes and their sum are exact.", *_FACTORS)
-law(f"{MS}.MatMulIntegerToFloat", (1,), "G11", IMPLIED, "With K = 0 the sum is the bias, or 0.", *_FACTORS, note=NOTHING)
+law(
+    f"{MS}.MatMulIntegerToFloat", (1,), "G11", IMPLIED, "With K = 0 the sum is the bias, or 0.", *_FACTORS, note=NOTHING
+)
 law(f"{MS}.MatMulIntegerToFloat", (1,), "G12", IMPLIED, "A zero point that is left out is 0.",
     "Zero point tensor for input 'A'. It's optional and default value is 0.", *_FACTORS)  # fmt: skip
 _DYNAMIC = "The schema has no description: that A is quantized as DynamicQuantizeLinear does, the name alone says."
@@ -190,7 +247,17 @@ _WEIGHT = "dequantized_weight = (quantized_weight - zero_point) * scale"
 _FUSION = "2. Matrix multiplication between the input matrix A and the dequantized weight matrix."
 _PACKED = "For example, for 4 bits, the first 4 bits are stored in the lower 4 bits of a byte, and the second 4 bits are stored in the higher 4 bits of a byte."  # fmt: skip
 _ORDER = "The order of the float sums is open: a result within the case's bound is no other answer."
-law(f"{MS}.MatMulNBits", (1,), "M7", IMPLIED, "A times the numbers that the weights stand for.", _WEIGHT, _FUSION, _PACKED, note=_ORDER)
+law(
+    f"{MS}.MatMulNBits",
+    (1,),
+    "M7",
+    IMPLIED,
+    "A times the numbers that the weights stand for.",
+    _WEIGHT,
+    _FUSION,
+    _PACKED,
+    note=_ORDER,
+)
 law(f"{MS}.MatMulNBits", (1,), "M7/default", IMPLIED, "Without zero points a weight counts from 2^(bits - 1).", _WEIGHT, _FUSION,
     "If not provided, a default zero point is used: 2^(bits - 1) (e.g., 8 for 4-bit quantization, 128 for 8-bit).", note=_ORDER)  # fmt: skip
 law(f"{MS}.MatMulNBits", (1,), "M7/float", IMPLIED, "Zero points may be floats, one for each block.", _WEIGHT, _FUSION,

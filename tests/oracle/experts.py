@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from oracle.attention import numbers, rounded, shares_of
-from oracle.blocks import code
-from oracle.cast import nearest
+from oracle.blocks import code, codes, weight
 from oracle.chains import chained
 from oracle.polynomials import gelu_by_tanh, swish
 
@@ -26,29 +25,22 @@ REAL: dict[str, Callable[[F], F]] = {
 }
 
 
-def weight(codes: np.ndarray, place: int, scale: Any, zero: int, bits: int) -> F:
-    """What a code stands for: difference and product in float32."""
-    difference = nearest(F(code(codes, place, bits) - zero), np.float32)
-    return F(nearest(F(difference) * F(float(scale)), np.float32))
-
-
 def dequantized(
-    codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int
+    packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int
 ) -> list[list[Values]]:
     """Of each expert the rows of its weights. block: 0 where a row has one scale."""
     made = []
-    for e in range(len(codes)):
+    for e in range(len(packed)):
         rows = []
-        for n in range(codes.shape[1]):
+        for n in range(packed.shape[1]):
             row = []
-            for k in range(codes.shape[2] * 8 // bits):
+            for k, given in enumerate(codes(packed[e, n], bits)):
                 place = k // block if block else 0
                 if zeros is None:
                     zero = 2 ** (bits - 1)
                 else:
                     zero = code(zeros[e, n], place, bits) if block else code(zeros[e], n, bits)
-                scale = scales[e, n, place] if block else scales[e, n]
-                row.append(weight(codes[e, n], k, scale, zero, bits))
+                row.append(weight(given - zero, float(scales[e, n, place] if block else scales[e, n])))
             rows.append(row)
         made.append(rows)
     return made

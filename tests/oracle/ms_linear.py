@@ -81,7 +81,9 @@ def nhwc_max_pool(x, *, kernel_shape, strides=(), pads=(), dilations=(), auto_pa
     y = np.full((x.shape[0], *(a[0] for a in axes), x.shape[-1]), np.iinfo(x.dtype).min, x.dtype)
     for index in np.ndindex(y.shape):
         for tap in itertools.product(*map(range, kernel_shape)):
-            at = [o * s - a[1] + t * d for o, s, a, t, d in zip(index[1:-1], strides, axes, tap, dilations, strict=True)]
+            at = [
+                o * s - a[1] + t * d for o, s, a, t, d in zip(index[1:-1], strides, axes, tap, dilations, strict=True)
+            ]
             if all(0 <= p < n for p, n in zip(at, size, strict=True)):
                 y[index] = max(y[index], x[(index[0], *at, index[-1])])
     return y
@@ -159,6 +161,8 @@ def matmul_integer_to_float(a, b, sa, sb, za=None, zb=None, bias=None):
 def matmul_integer16(a, b):
     """Sums that keep their low 32 bits; unsigned only of two unsigned matrices."""
     acc = accumulators(a, None, b, None).astype(np.int64)
+    acc = acc[..., 0] if b.ndim == 1 else acc
+    acc = acc[0] if a.ndim == 1 else acc
     return acc.astype(np.uint32 if a.dtype == b.dtype == np.uint16 else np.int32)
 
 
