@@ -7,7 +7,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from qrun.conform.suite import (
     Alternative,
     Case,
     CaseInfo,
-    Rule,
     near_tie,
 )
 from qrun.ir.types import NUMBERS
@@ -78,7 +76,8 @@ class Draft:
 
 FED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("QLinearMatMul", "QLinearAdd", "QLinearMul", "QGemm"), (0, 3)),
-    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat"), (0, 1)),
+    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat", "MatMulInteger16", "QMoE"), (0, 1)),
+    "GatherBlockQuantized": (1,),
     "QLinearWhere": (0, 1, 4),
 }
 """Places of the activations; the first input of all others."""
@@ -136,33 +135,13 @@ def rule_of(draft: Draft, case: Case | None = None) -> tuple[str, str]:
     if ties in LAW and any(np.any(m == 0) for m in margins):
         keys.append(ties)
     for key in keys:
-        if key not in LAW:
-            assert draft.domain, f"{draft.id}: no rule {key}"
-            LAW[key] = _from_numerics(draft)
+        assert key in LAW, f"{draft.id}: no rule {key}"
     key = min(keys, key=lambda key: STRENGTH[LAW[key].basis])
     basis = LAW[key].basis
     if basis == FORCED and case is not None:
         near = (np.any((m > 0) & (m <= near_tie(case.expected[name].dtype))) for name, m in case.margin.items())
         basis = IMPLIED if any(near) else FORCED
     return key, basis
-
-
-def _from_numerics(draft: Draft) -> Rule:
-    """The clause of numerics.md, until every operator of com.microsoft has its rules."""
-    title, sentence = clauses()[draft.clause]
-    return Rule(DECISION, draft.clause, title, (), sentence)
-
-
-@cache
-def clauses() -> dict[str, tuple[str, str]]:
-    """Title and clause of each section of numerics.md, by number."""
-    found = {}
-    for part in re.split(r"^(?=### )", PAGE.read_text(encoding="utf-8"), flags=re.M):
-        head = re.match(r"### ([A-Z]\d+) (.+)\n", part)
-        told = re.search(r"- \*\*Clause\*\*: (.*?)(?=\n- \*\*|\n\n|\Z)", part, re.S)
-        if head and told:
-            found[head[1]] = (head[2], " ".join(told[1].split()))
-    return found
 
 
 def frozen_case(draft: Draft) -> Case:
@@ -250,7 +229,7 @@ def float_of(q: Any) -> float:
 
 
 ZEROS = {"QLinearConv": 7, "QLinearMatMul": 7, "QuantizeLinear": 2, "QLinearAdd": 7, "QLinearMul": 7, "QGemm": 8, "QLinearWhere": 8,
-         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
+         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearSigmoid": 4, "QLinearSoftmax": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
 """Place of the zero point of the output."""
 
 
@@ -293,7 +272,14 @@ def built(draft: Draft, outputs: Sequence[tuple[Any, Sequence[int] | None]]) -> 
     made = [helper.make_tensor_value_info(f"y{at}", NUMBERS[np.dtype(t)], s) for at, (t, s) in enumerate(outputs)]
     attributes = {k: v for k, v in draft.attributes.items() if not k.startswith("_")}
     node = helper.make_node(draft.op, names, [v.name for v in made], name="n", domain=draft.domain, **attributes)
-    return modelled([node], values, made, stored, draft.version if not draft.domain else 17, draft.domain)
+    return modelled([node], values, made, stored, draft.version if not draft.domain else opset(draft), draft.domain)
+
+
+def opset(draft: Draft) -> int:
+    """The opset of ai.onnx beside that of com.microsoft: 17, or the first whose models may have the types of a case."""
+    kinds = {np.asarray(v).dtype.name for v in draft.inputs if v is not None}
+    starts = ((23, "float4"), (21, "int4"), (21, "uint4"), (19, "float8"))
+    return max((first for first, name in starts if any(kind.startswith(name) for kind in kinds)), default=17)
 
 
 def modelled(nodes: Any, inputs: Any, outputs: Any, stored: Any, opset: int, domain: str = "") -> onnx.ModelProto:

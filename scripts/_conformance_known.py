@@ -23,7 +23,7 @@ MENDED: dict[str, tuple[int, Any]] = {"R13": (2, np.uint8(0))}
 """Of a model to be refused, the place of the faulty input and a value without the fault."""
 CLAUSES = {"O1": "G11", "O2": "G11", "O3": "G11", "O4": "G11", "O5": "G4", "O6": "G4", "O7": "G4", "O8": "G4", "O9": "Q6", "O10": "Q6",
            "O11": "Q1", "O12": "Q1", "O13": "S2", "O14": "G12", "O15": "G12", "O16": "G4", "O17": "G4", "O18": "G1", "O19": "C4", "O20": "C7",
-           "O21": "M1", "O22": "C1", "O23": "D2", "O24": "G11", "O25": "M4", "O26": "Q2", "O27": "C5", "O28": "Q5", "O29": "C4", "R1": "G1",
+           "O21": "M1", "O22": "C1", "O23": "D2", "O24": "G11", "O25": "M4/scale", "O26": "Q2", "O27": "C5", "O28": "Q5", "O29": "C4", "R1": "G1",
            "R2": "G1", "R3": "C2", "R4": "C2", "R5": "C7", "R6": "M1", "R7": "G4", "R8": "G4", "R9": "D2", "R10": "D1", "R11": "G9", "R12": "Q1",
            "R13": "G10", "R16": "M2", "R17": "G5"}  # fmt: skip
 VERSION = {"QLinearConv": (10,), "ConvInteger": (10,), "MatMulInteger": (10,), "QLinearMatMul": (10, 21)}

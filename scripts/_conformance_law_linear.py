@@ -4,7 +4,7 @@ operators. See _conformance_law.py. The same sentence is worded differently in d
 from __future__ import annotations
 
 from _conformance_law import law
-from _conformance_law_products import NAN, NUMPY, SCALES, TINY
+from _conformance_law_products import NUMPY, SCALES, TINY
 
 from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote
 

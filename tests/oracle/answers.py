@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from oracle import linear, ms, ms_linear, quantize
+from oracle import attention, blocks, experts, linear, ms, ms_linear, quantize, recurrent
 from oracle.cast import FORMATS, floor_log2
 from oracle.quantize import RANGES, Real
 
@@ -171,8 +171,18 @@ def qlinear_where(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer]
     return [Answer(y, np.where(condition, shaped(seen[:first], y.shape), shaped(seen[first:], y.shape)))]
 
 
+def _bounded(function: Callable[..., Sequence[Array]]) -> Callable[[Inputs, Mapping[str, Any]], list[Answer]]:
+    """An oracle that decides codes by bounds: it gives the codes and the real numbers, to many digits."""
+    return lambda inputs, attributes: [Answer(*function(*inputs, **attributes))]
+
+
+def _several(function: Callable[..., Sequence[Array]]) -> Callable[[Inputs, Mapping[str, Any]], list[Answer]]:
+    """An oracle of several outputs in floats."""
+    return lambda inputs, attributes: [Answer(array) for array in function(*inputs, **attributes)]
+
+
 def _undivided(function: Callable[..., Array]) -> Callable[[Inputs, Mapping[str, Any]], list[Answer]]:
-    """An oracle that decides codes by bounds: the codes only."""
+    """An oracle that rounds to no codes."""
 
     def answers(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer]:
         return [Answer(function(*inputs, **attributes))]
@@ -190,8 +200,15 @@ CONTRIB: dict[str, Callable[[Inputs, Mapping[str, Any]], list[Answer]]] = {
     "QGemm": _in_order(ms_linear.qgemm),
     "QLinearConcat": qlinear_concat,
     "QLinearWhere": qlinear_where,
-    "QLinearSigmoid": _undivided(ms.qlinear_sigmoid),
-    "QLinearSoftmax": _undivided(ms.qlinear_softmax),
+    "QLinearSigmoid": _bounded(ms.sigmoid_codes),
+    "QLinearSoftmax": _bounded(ms.softmax_codes),
+    "NhwcMaxPool": _undivided(ms_linear.nhwc_max_pool),
+    "MatMulInteger16": _undivided(ms_linear.matmul_integer16),
+    "MatMulNBits": _undivided(blocks.matmul_n_bits),
+    "GatherBlockQuantized": _undivided(blocks.gather_block_quantized),
+    "QMoE": _undivided(experts.q_moe),
+    "QAttention": _several(attention.q_attention),
+    "DynamicQuantizeLSTM": _several(recurrent.dynamic),
     "MatMulIntegerToFloat": _undivided(ms_linear.matmul_integer_to_float),
     "DynamicQuantizeMatMul": _undivided(ms_linear.dynamic_quantize_matmul),
 }
