@@ -54,12 +54,16 @@ def conv_node(
 def pairwise(rng: Rng, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Of these rows, enough that each pair of values of two columns that occurs in any occurs in one."""
     left = list(rows)
-    rng.shuffle(left)
-    seen: set[Any] = set()
-    columns = range(len(left[0]))
-    for least in range(len(columns) * (len(columns) - 1) // 2, 0, -1):
-        for row in left:
-            pairs = {(a, row[a], b, row[b]) for a, b in combinations(columns, 2)} - seen
-            if len(pairs) >= least:
-                seen |= pairs
-                yield row
+    columns = list(combinations(range(len(left[0])), 2))
+    numbers: dict[Any, int] = {}
+    pairs = [[numbers.setdefault((a, row[a], b, row[b]), len(numbers)) for a, b in columns] for row in left]
+    fresh = np.ones(len(numbers), bool)
+    order = rng.permutation(len(left))
+    table = np.array(pairs)
+    while fresh.any():
+        best = order[int(fresh[table[order[:4000]]].sum(1).argmax())]
+        if not fresh[table[best]].any():
+            order = np.roll(order, -4000)
+            continue
+        fresh[table[best]] = False
+        yield left[best]
