@@ -41,13 +41,11 @@ def floats(x: Any, to: str, saturate: bool = True) -> Any:
 
 def ends(to: str) -> Any:
     """Numbers around the ends of a float type, around its least, ties, infinities, NaN and zeros."""
-    kind = numpy_type(to)
     every = np.unique(np.abs(every_code(to).astype(f32)))
     every = every[np.isfinite(every)]
     top, step, least = every[-1], every[-1] - every[-2], every[1]
     around = [top, top + step * 0.4, top + step / 2, top + step * 0.6, top + step, top * 2, top * 1000, least, least / 2, least * 0.51, least * 0.49, least * 1.5]
     middle = (every[1:] + every[:-1]) / 2
-    del kind
     return np.array([0.0, -0.0, np.inf, -np.inf, np.nan, *around, *(-v for v in around), *middle[::5], *np.nextafter(middle[::7], f32(0)), 1e-30], f32)
 
 

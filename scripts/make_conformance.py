@@ -29,6 +29,7 @@ import _conformance_pools  # noqa: E402, F401
 import _conformance_power_cast  # noqa: E402, F401
 import _conformance_power_conv  # noqa: E402, F401
 import _conformance_power_dequantize  # noqa: E402, F401
+import _conformance_power_graphs  # noqa: E402, F401
 import _conformance_power_matmul  # noqa: E402, F401
 import _conformance_power_quantize  # noqa: E402, F401
 import _conformance_quantize  # noqa: E402, F401
