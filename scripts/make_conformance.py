@@ -31,6 +31,12 @@ import _conformance_law_contrib  # noqa: E402, F401
 import _conformance_matmul  # noqa: E402, F401
 import _conformance_narrow  # noqa: E402, F401
 import _conformance_pools  # noqa: E402, F401
+import _conformance_power_cast  # noqa: E402, F401
+import _conformance_power_conv  # noqa: E402, F401
+import _conformance_power_dequantize  # noqa: E402, F401
+import _conformance_power_graphs  # noqa: E402, F401
+import _conformance_power_matmul  # noqa: E402, F401
+import _conformance_power_quantize  # noqa: E402, F401
 import _conformance_quantize  # noqa: E402, F401
 import _conformance_rejects  # noqa: E402, F401
 from _conformance_case import FAMILIES, drafts, frozen_case  # noqa: E402
