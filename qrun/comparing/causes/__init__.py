@@ -26,6 +26,8 @@ for _module in iter_modules(__path__):
 
 UNKNOWN, INHERITED = "unknown", "inherited"
 REFUSED = "refused"
+LAST = 50
+"""Causes of this rank and above are tried only if no other reproduces the bits."""
 CRASHED = "crashed"
 
 
@@ -60,6 +62,8 @@ def reason(suspect: Suspect) -> Reason:
     fits: dict[str, str] = {}
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+            if fits and known.rank >= LAST:
+                break
             for hypothesis in _hypotheses(known, suspect):
                 if hypothesis.array is not None and suspect.is_explained_by(hypothesis.array):
                     if not fits or not hypothesis.tolerant:
