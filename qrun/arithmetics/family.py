@@ -103,6 +103,13 @@ class Arithmetic:
             made = np.clip(np.nan_to_num(whole.astype(f64) + shift, nan=low, posinf=high, neginf=low), low, high)
         return made.astype(np.int64)
 
+    def describe(self) -> str:
+        """The five choices in words."""
+        return (
+            f"multiplier {DERIVE[self.derive][0]} {HOLD[self.hold]}, {STEPS[self.steps]}, ties {TIES[self.ties]}, "
+            f"zero point {ZERO[self.zero]}"
+        )
+
     def _in_float(self, acc: Array, scales: Scales, zero: Any) -> Array:
         """The rounded products, with the zero point where it is added before rounding."""
         kind = f32 if self.hold == "float32" else f64

@@ -26,8 +26,8 @@ for _module in iter_modules(__path__):
 
 UNKNOWN, INHERITED = "unknown", "inherited"
 REFUSED = "refused"
-LAST = 50
-"""Causes of this rank and above are tried only if no other reproduces the bits."""
+LAST = 60
+"""Causes of this rank and above combine others, and are tried only if no other reproduces the bits."""
 CRASHED = "crashed"
 
 
@@ -66,7 +66,7 @@ def reason(suspect: Suspect) -> Reason:
                 break
             for hypothesis in _hypotheses(known, suspect):
                 if hypothesis.array is not None and suspect.is_explained_by(hypothesis.array):
-                    if not fits or not hypothesis.tolerant:
+                    if not fits or not (hypothesis.tolerant or set(hypothesis.implies) & set(fits.values())):
                         fits.setdefault(hypothesis.text, known.name)
                 elif fits:
                     continue

@@ -246,11 +246,13 @@ class Hypothesis:
     text:  a few words on what the other side does differently.
     tolerant: does the cause hold if every element is within the tolerance? For known behaviour of a runtime whose
            steps or sums qrun does not reproduce bit for bit.
+    implies: causes that this hypothesis contains, with more: it is no rival of theirs.
     """
 
     array: Array | None
     text: str
     tolerant: bool = False
+    implies: tuple[str, ...] = ()
 
 
 @frozen
