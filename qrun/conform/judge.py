@@ -10,7 +10,7 @@ from math import isfinite
 
 import numpy as np
 
-from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
+from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, partial_reason, reason
 from qrun.comparing.causes._cause import compute_node
 from qrun.comparing.differences import difference_mask, is_integral, same
 from qrun.comparing.sides import Unit
@@ -92,6 +92,8 @@ CAUSES: Mapping[str, Cause] = {
 
 RTOL, ATOL = 1e-3, 1e-7
 """The tolerance of onnx.backend.test, by which ONNX compares the floats of its own node cases."""
+RIVALS = 3
+"""The most other hypotheses that a text names."""
 SHOWN = 3
 """The most elements that a result shows."""
 ARITHMETIC = ("float32-multiplier", "float32-arithmetic")
@@ -195,12 +197,22 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
             break
         suspect = _suspect(case, model, name, got)
         found = reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
-        proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
         if found.cause == "unknown":
             form = _form(want, got)
-            found = Reason(*form) if form else found
-        return found, proved
+            part = partial_reason(suspect) if suspect is not None else None
+            return Reason(*form) if form else part or found, False
+        return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
     return Reason("unknown", "no hypothesis reproduces these bits"), False
+
+
+def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
+    """The reason, and whether it is proved: it reproduces the bits, and no hypothesis of another cause does.
+
+    seen: is the cause what the answer shows by itself? Rivals are added to the text.
+    """
+    rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
+    text = " or ".join([found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])])
+    return replace(found, text=text), (found.explained > 0 or seen) and not rivals
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

@@ -32,18 +32,45 @@ def forms(s: Suspect) -> Iterator[Form]:
     yield Form("", s.node, s.args, s.exact)
     if not s.alone:
         return
+    yield from _uncentred(s)
     for text, node, args in readings(s):
         made = before_rounding(node, args)
+        made = None if made is None else np.asarray(made)
         if made is not None and made.shape == s.mine.shape and not np.array_equal(made, s.exact, equal_nan=True):
             yield Form(text, node, args, made)
+
+
+def _uncentred(s: Suspect) -> Iterator[Form]:
+    """Readings of a QLinearConv that multiplies the codes of x, padded with the zero point, without subtracting it;
+    also without its bias, or without the zero points of the weights."""
+    if not s.is_op("QLinearConv") or s.node.attributes.get("channels_last"):
+        return
+    x_zero, w, w_zero = s.args[2], s.args[3], s.args[5]
+    if x_zero is None or w is None or s.exact is None:
+        return
+    lanes = (-1, *(1,) * (s.mine.ndim - 2))
+    for index, name in ((None, ""), (8, "B"), (5, "w_zero_point")):
+        old = s.args[index] if index is not None and index < len(s.args) else None
+        if index is not None and (old is None or not np.any(old)):
+            continue
+        args = list(s.args) if index is None or old is None else _with(s, index, np.zeros_like(old))
+        exact = s.exact if index is None else before_rounding(s.node, args)
+        scales = [np.asarray(s.args[at], np.float64) for at in (1, 4, 6)]
+        factor = scales[0] * scales[1].reshape(lanes if scales[1].size > 1 else ()) / scales[2]
+        shift = 0 if w_zero is None or index == 5 else w_zero.astype(np.int64).reshape(-1, *(1,) * (w.ndim - 1))
+        sums = (w.astype(np.int64) - shift).sum(axis=tuple(range(1, w.ndim))).reshape(lanes)
+        if exact is not None:
+            more = f" and {name}" if name else ""
+            yield Form(
+                f"ignores x_zero_point{more}", s.node, args, exact + x_zero.astype(np.float64).reshape(()) * sums * factor
+            )
 
 
 def readings(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
     """Yield other readings of the node: what deviates, the node, and its inputs."""
     yield from _attributes(s)
     yield from _parameters(s)
-    if s.is_op("QLinearMatMul"):
-        yield from _turned(s)
+    yield from _turned(s)
 
 
 _PADS = {"SAME_LOWER": "SAME_UPPER", "SAME_UPPER": "SAME_LOWER"}
@@ -64,7 +91,7 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
         text = "leaves padding out of the divisor" if counted else "counts padding in the divisor"
         tried.append((text, {"count_include_pad": 1 - counted}))
     if "alpha" in a:
-        tried.append(("ignores alpha", {"alpha": 1.0}))
+        tried += [("takes alpha as 1", {"alpha": 1.0}), ("takes alpha as 0", {"alpha": 0.0})]
     if a.get("transB"):
         tried.append(("ignores transB", {"transB": 0}))
     for text, changed in tried:
@@ -95,11 +122,22 @@ def _with(s: Suspect, index: int, array: Array) -> list[Array | None]:
 
 
 def _turned(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
-    """Readings of a square QLinearMatMul that apply the scales or zero points of rows to columns, or the reverse."""
-    a_scale, b_scale, y = s.args[1], s.args[4], s.mine
-    if a_scale is None or b_scale is None or y.ndim != 2:
+    """Readings of a square QLinearMatMul that apply the scales, or the zero points, of A's rows to columns."""
+    if not s.is_op("QLinearMatMul") or s.mine.ndim != 2 or len(set(s.mine.shape)) > 1:
         return
-    if a_scale.ndim == 1 and a_scale.size == y.shape[1] > 1 and b_scale.size == 1:
-        args = list(s.args)
-        args[1], args[4] = b_scale.reshape(()), a_scale.astype(b_scale.dtype)
-        yield "applies the scales of A's rows to columns", s.node, args
+    a, a_scale, a_zero, b, b_scale, b_zero = s.args[:6]
+    assert a is not None
+    assert a_scale is not None
+    assert b_scale is not None
+    rows, zeros = a_scale.size > 1, a_zero is not None and a_zero.size > 1
+    ones = np.ones((), a_scale.dtype)
+    columns = (b_scale.astype(np.float64) * a_scale).astype(b_scale.dtype)
+    if rows:
+        yield "applies the scales of A's rows to columns", s.node, [a, ones, a_zero, b, columns, *s.args[5:]]
+    if zeros and a_zero is not None and a.shape[1] == a_zero.size:
+        plain = a.astype(np.int32) - a_zero.astype(np.int32)
+        text = "subtracts the zero points of A's rows along its columns"
+        yield text, s.node, [plain, a_scale, None, *s.args[3:]]
+        if rows:
+            text = "applies the scales and zero points of A's rows to columns"
+            yield text, s.node, [plain, ones, None, b, columns, *s.args[5:]]

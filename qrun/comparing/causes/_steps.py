@@ -51,6 +51,7 @@ ROUNDINGS: Mapping[str, str] = {
 
 
 def _saturate(whole: Array, low: int, high: int) -> Array:
+    """The nearest end of the range; NaN becomes the lowest code."""
     return np.clip(np.nan_to_num(whole, nan=low, posinf=high, neginf=low), low, high)
 
 
@@ -61,22 +62,35 @@ def _indefinite(whole: Array) -> Array:
 
 
 def _low_bits(whole: Array, low: int, high: int) -> Array:
+    """The low bits of an int32."""
     return (np.asarray(_indefinite(whole), f64) - low) % (high - low + 1) + low
 
 
-CONVERSIONS: Mapping[str, tuple[str, Callable[[Array, int, int], Array]]] = {
-    "saturate": ("", _saturate),
+def _opposite_end(whole: Array, before: Array, low: int, high: int) -> Array:
+    """The low bits, but the opposite end for what enters the range only by the zero point."""
+    entered = (whole >= low) & (whole <= high) & ~((before >= low) & (before <= high))
+    return np.where(entered, np.where(before > high, low, high), _low_bits(whole, low, high))
+
+
+CONVERSIONS: Mapping[str, tuple[str, Callable[[Array, Array, int, int], Array]]] = {
+    "saturate": ("", lambda w, before, low, high: _saturate(w, low, high)),
     "indefinite": (
         "turns what int32 cannot hold into -2147483648",
-        lambda w, low, high: np.clip(_indefinite(w), low, high),
+        lambda w, before, low, high: np.clip(_indefinite(w), low, high),
     ),
-    "wrap": ("keeps only the low bits of the integer", _low_bits),
-    "symmetric": ("never gives the lowest code", lambda w, low, high: _saturate(w, low + 1, high)),
-    "NaN is 0": (
-        "turns NaN into 0",
-        lambda w, low, high: np.clip(np.nan_to_num(w, nan=0, posinf=high, neginf=low), low, high),
+    "wrap": ("keeps only the low bits of the integer", lambda w, before, low, high: _low_bits(w, low, high)),
+    "opposite": (
+        "keeps only the low bits of the integer, and gives the opposite end for values that enter the range by the "
+        "zero point",
+        _opposite_end,
+    ),
+    "symmetric": ("never gives the lowest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
+    "NaN": (
+        "turns NaN and infinities into the greatest code",
+        lambda w, before, low, high: np.where(np.isfinite(w), _saturate(w, low, high), high),
     ),
 }
+"""Conversions of a rounded value, which is also given without the zero point, by what deviates."""
 
 
 @frozen
@@ -132,18 +146,20 @@ def _codes(
     real: Real, zero: Array, low: int, high: int, before: int
 ) -> Iterator[tuple[int, tuple[str, ...], Array]]:
     """Yield the codes of each combination of the later steps, with the number of all deviations and their texts."""
-    for (first, rounding), whole in _wholes(real, zero):
+    for (first, rounding), whole, without in _wholes(real, zero):
         count = before + bool(first) + bool(rounding)
-        inside = bool(np.all((whole >= low + 1) & (whole <= high)))
+        both = np.concatenate([whole, without])
+        inside = bool(np.all((both >= low + 1) & (both <= high)))
         for conversion, (text, convert) in CONVERSIONS.items():
             total = count + bool(text)
             if total > _MOST or (inside and conversion != "saturate"):
                 continue
-            yield total, tuple(t for t in (first, rounding, text) if t), convert(whole, low, high)
+            yield total, tuple(t for t in (first, rounding, text) if t), convert(whole, without, low, high)
 
 
-def _wholes(real: Real, zero: Array) -> Iterator[tuple[tuple[str, str], Array]]:
-    """Yield the rounded values with the zero point, for each place of the zero point and each way of rounding."""
+def _wholes(real: Real, zero: Array) -> Iterator[tuple[tuple[str, str], Array, Array]]:
+    """Yield the rounded values with the zero point and without it, for each place of the zero point and each way of
+    rounding."""
     for first in ("", "adds the zero point before rounding"):
         if first and not np.any(zero):
             continue
@@ -153,16 +169,17 @@ def _wholes(real: Real, zero: Array) -> Iterator[tuple[tuple[str, str], Array]]:
         value = snap(value)
         for rounding, text in ROUNDINGS.items():
             whole = ROUND[rounding][0](value)
-            yield (first, text), whole if first else whole + zero
+            yield (first, text), whole if first else whole + zero, real.values if first else whole
 
 
 def _whole(real: Real, zero: Array, low: int, high: int, text: tuple[str, ...]) -> Callable[[], Array]:
     """A function that computes all codes of one combination, named by its texts."""
 
     def compute() -> Array:
-        for _, told, codes in _codes(real, zero, low, high, 0):
+        flat = Real(real.text, real.values.reshape(-1), real.single)
+        for _, told, codes in _codes(flat, zero.reshape(-1), low, high, 0):
             if told == text:
-                return codes
+                return codes.reshape(real.values.shape)
         return np.zeros(0)  # the conversion is the plain one outside of the sample
 
     return compute
@@ -197,6 +214,8 @@ def reals(s: Suspect, form: Form) -> Iterator[Real]:
         return
     if s.is_op("QuantizeLinear"):
         yield from _quotients(s, form)
+    elif s.is_op("DynamicQuantizeLinear"):
+        yield from _dynamic(s)
     elif not form.text:
         yield from _float_steps(s)
 
@@ -215,6 +234,19 @@ def _quotients(s: Suspect, form: Form) -> Iterator[Real]:
     if scale.dtype != f32:
         kind = scale.dtype
         yield Real(f"divides in {kind.name}", (x.astype(kind) / along.astype(kind)).astype(f64))
+
+
+def _dynamic(s: Suspect) -> Iterator[Real]:
+    """Quotients of a DynamicQuantizeLinear in other ways, for its codes."""
+    x = s.args[0]
+    if x is None or x.shape != s.mine.shape or not x.size:
+        return
+    span = np.maximum(f32(0), x.max()) - np.minimum(f32(0), x.min())
+    scale = span / f32(255)
+    yield Real("multiplies by float32(1 / scale)", (x * (f32(1) / scale)).astype(f64), True)
+    yield Real("multiplies by 255 and by float32(1 / range)", (x * f32(255) * (f32(1) / span)).astype(f64), True)
+    yield Real("multiplies by 255 and divides by the range", (x * f32(255) / span).astype(f64), True)
+    yield Real("multiplies by float32(255 / range)", (x * (f32(255) / span)).astype(f64), True)
 
 
 def _float_steps(s: Suspect) -> Iterator[Real]:
