@@ -4,13 +4,14 @@ names."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from math import isfinite
 
 import numpy as np
 
-from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
+from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, partial_reason, reason
+from qrun.comparing.causes._cause import compute_node
 from qrun.comparing.differences import difference_mask, is_integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
@@ -91,6 +92,8 @@ CAUSES: Mapping[str, Cause] = {
 
 RTOL, ATOL = 1e-3, 1e-7
 """The tolerance of onnx.backend.test, by which ONNX compares the floats of its own node cases."""
+RIVALS = 3
+"""The most other hypotheses that a text names."""
 SHOWN = 3
 """The most elements that a result shows."""
 ARITHMETIC = ("float32-multiplier", "float32-arithmetic")
@@ -193,13 +196,23 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = reason(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
-        proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
+        found = reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
         if found.cause == "unknown":
             form = _form(want, got)
-            found = Reason(*form) if form else found
-        return found, proved
+            part = partial_reason(suspect) if suspect is not None else None
+            return Reason(*form) if form else part or found, False
+        return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
     return Reason("unknown", "no hypothesis reproduces these bits"), False
+
+
+def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
+    """The reason, and whether it is proved: it reproduces the bits, and no hypothesis of another cause does.
+
+    seen: is the cause what the answer shows by itself? Rivals are added to the text.
+    """
+    rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
+    text = " or ".join([found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])])
+    return replace(found, text=text), (found.explained > 0 or seen) and not rivals
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
@@ -211,12 +224,19 @@ def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
 
 
 def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:
-    """The single node of the case as a suspect, with all its inputs; None for a graph of several nodes."""
-    if len(model.nodes) != 1:
-        return None
-    node = model.nodes[0]
+    """The node that makes an output as a suspect, with all its inputs, which qrun computes in a graph of several nodes;
+    None if it cannot."""
     values = {**model.constants, **case.inputs}
-    return Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
+    for node in model.nodes:
+        if name in node.outputs:
+            exact = case.exact.get(name)
+            suspect = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
+            return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
+        made = compute_node(node, [values[each] if each else None for each in node.inputs])
+        if made is None:
+            return None
+        values.update(zip(node.outputs, made, strict=False))
+    return None
 
 
 def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
