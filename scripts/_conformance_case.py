@@ -6,18 +6,20 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from _conformance_law import LAW, STRENGTH
 from onnx import helper, numpy_helper
 from oracle import answers
 from oracle.answers import Answer
 
 import qrun
-from qrun.conform.suite import DECISION, SPECIFICATION, Alternative, Case, CaseInfo
+from qrun.conform.suite import ANSWER, DECISION, FORCED, IMPLIED, REFUSAL, Alternative, Case, CaseInfo, Rule, near_tie
 from qrun.ir.types import NUMBERS
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +36,9 @@ class Draft:
 
     inputs:  arrays in order, None for one that is left out. fed: places of those that are graph inputs, the others
              being initializers; None: the places of `FED`. version: of the operator's opset.
-    answers: what is due; None: what the oracle of the operator gives. rejects: the model is forbidden.
+    answers: what is due; None: what the oracle of the operator gives. expects: see qrun.conform.suite.CaseInfo.
+    clause:  the section of the operator's rule in _conformance_law.py.
+    mended:  of a model to be refused: the same model without its one fault, which qrun runs and onnx.checker accepts.
     within:  see qrun.conform.suite.Case.
     """
 
@@ -49,7 +53,8 @@ class Draft:
     fed: Sequence[int] | None = None
     answers: Sequence[Answer] | None = None
     outputs: Sequence[Any] = ()
-    rejects: bool = False
+    expects: str = ANSWER
+    mended: Draft | None = None
     within: float = 0.0
     others: Sequence[Alternative] = ()
     model: onnx.ModelProto | None = None
@@ -98,6 +103,40 @@ def drafts(name: str) -> Iterator[Draft]:
         yield draft
 
 
+def operator(draft: Draft) -> str:
+    """The operator's name in _conformance_law.py, with its version; ``graph-13`` for graphs."""
+    domain = f"{draft.domain}." if draft.domain else ""
+    return f"graph-{draft.version}" if draft.profile == "graph" else f"{domain}{draft.op}-{draft.version}"
+
+
+def rule_of(draft: Draft, case: Case | None = None) -> tuple[str, str]:
+    """The key of the rule that decides a case, and its basis.
+
+    A case with an exact tie rests on the rule about ties too, and the weaker basis counts. With an element so
+    near a tie that a sound float32 arithmetic may give the other code, a case is implied at most.
+    """
+    key = f"{operator(draft)} {draft.clause}"
+    if key not in LAW:
+        LAW[key] = _from_numerics(draft)
+    basis = LAW[key].basis
+    margins = list(case.margin.values()) if case is not None else []
+    ties = f"{operator(draft)} G1"
+    if any(np.any(m == 0) for m in margins) and ties in LAW and STRENGTH[LAW[ties].basis] < STRENGTH[basis]:
+        key, basis = ties, LAW[ties].basis
+    if basis == FORCED and case is not None:
+        near = (np.any((m > 0) & (m <= near_tie(case.expected[name].dtype))) for name, m in case.margin.items())
+        basis = IMPLIED if any(near) else FORCED
+    return key, basis
+
+
+def _from_numerics(draft: Draft) -> Rule:
+    """The clause of numerics.md, until every operator has its rules."""
+    title, sentence = clauses()[draft.clause]
+    silent = bool(draft.domain) or sentence.lower().startswith("silent")
+    return Rule(DECISION if silent else IMPLIED, draft.clause, title, (), sentence)
+
+
+@cache
 def clauses() -> dict[str, tuple[str, str]]:
     """Title and clause of each section of numerics.md, by number."""
     found = {}
@@ -109,17 +148,13 @@ def clauses() -> dict[str, tuple[str, str]]:
     return found
 
 
-def frozen_case(draft: Draft, told: Mapping[str, tuple[str, str]]) -> Case:
+def frozen_case(draft: Draft) -> Case:
     """The case with all its data. AssertionError if oracle and reference kernels do not agree."""
-    info = CaseInfo(draft.id, draft.op, draft.domain, draft.version, draft.profile, draft.clause, basis(draft, told),
-                    draft.rejects, "", 0, 0)  # fmt: skip
-    if draft.rejects:
-        model, feeds = (
-            draft.model or built(draft, [(t, None) for t in draft.outputs or (np.uint8,)]),
-            draft.feeds or fed(draft),
-        )
-        assert_refused(draft.id, model, feeds)
-        return Case(info, model.SerializeToString(), feeds, {}, {}, {}, 0.0, ())
+    info = CaseInfo(
+        draft.id, draft.op, draft.domain, draft.version, draft.profile, *rule_of(draft), draft.expects, False, "", 0, 0
+    )
+    if draft.expects == REFUSAL:
+        return refusal(draft, info)
     due = list(draft.answers) if draft.answers is not None else oracle(draft)
     model = draft.model or built(draft, [(a.array.dtype, a.array.shape) for a in due])
     feeds = draft.feeds or fed(draft)
@@ -129,13 +164,18 @@ def frozen_case(draft: Draft, told: Mapping[str, tuple[str, str]]) -> Case:
         assert_same(f"{draft.id} {name}", answer.array, made[name], draft.within)
     expected = {name: np.array(made[name], order="C") for name in names}
     exact, margins = reals_of(draft, names, due, expected)
-    return Case(info, model.SerializeToString(), feeds, expected, exact, margins, draft.within, tuple(draft.others))
+    data = model.SerializeToString()
+    case = Case(info, data, feeds, expected, exact, margins, draft.within, tuple(draft.others))
+    rule, basis = rule_of(draft, case)
+    return replace(case, info=replace(info, rule=rule, basis=basis))
 
 
-def basis(draft: Draft, told: Mapping[str, tuple[str, str]]) -> str:
-    """Whose sentence decides: qrun's where the page of the operator is silent, as all of com.microsoft are."""
-    silent = bool(draft.domain) or told[draft.clause][1].lower().startswith("silent")
-    return DECISION if silent else SPECIFICATION
+def refusal(draft: Draft, info: CaseInfo) -> Case:
+    """A case that a runtime must refuse."""
+    model = draft.model or built(draft, [(t, None) for t in draft.outputs or (np.uint8,)])
+    feeds = draft.feeds or fed(draft)
+    assert_refused(draft.id, model, feeds)
+    return Case(info, model.SerializeToString(), feeds, {}, {}, {}, 0.0, ())
 
 
 def oracle(draft: Draft) -> list[Answer]:

@@ -10,6 +10,8 @@ from helpers.disagreements import CASES, REFUSED
 from helpers.disagreements import Case as Known
 from oracle.answers import Answer
 
+from qrun.conform.suite import ANSWER, REFUSAL
+
 ELSEWHERE = {"S1": "is a MaxPool in float32, about shape inference"}
 """Disagreements that are no case here, and why."""
 BY_HAND = ("R16",)
@@ -41,7 +43,7 @@ def known(rng: Rng) -> Iterator[Draft]:
         due = None if case.want is REFUSED else [Answer(np.asarray(case.want).astype(case.types[0]))]
         fed = tuple(at for at, value in enumerate(inputs) if value is not None)
         draft = Draft(f"{case.op.lower()}-{case.id.lower()}", case.op, inputs, case.attributes, version(case), case.domain, profile(case),
-                      CLAUSES[number], fed, None, case.types, case.want is REFUSED)  # fmt: skip
+                      CLAUSES[number], fed, None, case.types, REFUSAL if case.want is REFUSED else ANSWER)  # fmt: skip
         draft.answers = due if due is None or case.id in BY_HAND else agreed(draft, due)
         yield draft
 

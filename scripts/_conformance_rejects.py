@@ -11,13 +11,15 @@ from _conformance_case import Draft, Rng, family
 from _conformance_conv import conv, replaced
 from _conformance_matmul import matmul
 
+from qrun.conform.suite import REFUSAL
+
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
 
 
 @family("qlinearconv-10/rejects")
 def convolutions(rng: Rng) -> Iterator[Draft]:
     def reject(id: str, clause: str, geometry: str = "2d", attributes: Any = None, **changes: Any) -> Draft:
-        draft = conv(rng, id, "usu", geometry, forms="ttt", clause=clause, profile="edge", rejects=True)
+        draft = conv(rng, id, "usu", geometry, forms="ttt", clause=clause, profile="edge", expects=REFUSAL)
         draft.attributes = {**draft.attributes, **(attributes or {})}
         return replaced(draft, outputs=(u8,), **changes)
 
@@ -40,7 +42,9 @@ def convolutions(rng: Rng) -> Iterator[Draft]:
 @family("qlinearmatmul-10/rejects")
 def products(rng: Rng) -> Iterator[Draft]:
     def reject(id: str, clause: str, **changes: Any) -> Draft:
-        return replaced(matmul(rng, id, "usu", clause=clause, profile="edge", rejects=True, outputs=(u8,)), **changes)
+        return replaced(
+            matmul(rng, id, "usu", clause=clause, profile="edge", expects=REFUSAL, outputs=(u8,)), **changes
+        )
 
     yield reject("inner-dimensions-differ", "M1", i3=np.ones((3, 5), i8))
     yield reject("zero-point-of-another-type", "G10", i2=i8(1))
@@ -65,7 +69,7 @@ def quantizations(rng: Rng) -> Iterator[Draft]:
             "",
             "edge",
             clause,
-            rejects=True,
+            expects=REFUSAL,
             outputs=(u8,),
         )
 
@@ -102,7 +106,7 @@ def dequantizations(rng: Rng) -> Iterator[Draft]:
             "",
             "edge",
             clause,
-            rejects=True,
+            expects=REFUSAL,
             outputs=(f32,),
         )
 

@@ -36,7 +36,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
         "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
     ],
     notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, tinygrad, iree, or cmd: and a program. "
-    "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, wrong, refused, crashed, hung, unsupported.",
+    "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, ulp, wrong, unstable, accepts-invalid, refused, crashed, hung, unsupported.",
 )
 @argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")
 @run("--runtime NAME", "The runtime to judge. Repeatable.", multiple=True, show_default="qrun: native and reference")
@@ -49,7 +49,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 @run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
-@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,crashed,hung")
+@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,unstable,crashed,hung")
 @output("--baseline FILE", "An answer saved with --json: report only what changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",
@@ -86,7 +86,7 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
-    from qrun.conform.results import Judgement, check_runtimes, read_judgement, select_changed
+    from qrun.conform.results import Judgement, check_baseline, read_judgement, select_changed
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
     from qrun.report.progress import Progress
@@ -95,7 +95,7 @@ def _judge(
     chosen = [runtime(name) for name in dict.fromkeys(options["runtime"] or OWN)]
     before = read_judgement(options["baseline"]) if options["baseline"] else None
     if before is not None:
-        check_runtimes([each.name for each in chosen], before)
+        check_baseline([each.name for each in chosen], suite.version, before)
     found = []
     for each in chosen:
         with Progress(out, f"conform {each.name[:30]}", "cases") as progress:
