@@ -372,7 +372,7 @@ def _check_peer(backend: str, arith: str) -> None:
             "QR005",
             "--arith is for qrun's own backends; another runtime has its own arithmetic",
             facts=[("got", f"--arith {arith} --backend {backend}")],
-            fixes=["leave one of them out"],
+            fixes=["omit one of them"],
         )
     if backend == "ort" and find_spec("onnxruntime") is None:
         fixes = ["pip install 'onnx-qrun[ort]'"]

@@ -82,7 +82,9 @@ def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseR
     """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
     if case.info.rejects and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
-        return _result(case, "wrong", ACCEPTS_INVALID, f"returns {got} for a model that the specification forbids", True)
+        return _result(
+            case, "wrong", ACCEPTS_INVALID, f"returns {got} for a model that the specification forbids", True
+        )
     if case.info.rejects:
         return _result(case, "exact" if given.failed == REFUSED else given.failed, text=given.message)
     if given.failed:

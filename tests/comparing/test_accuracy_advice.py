@@ -64,7 +64,7 @@ def test_nodes_that_do_not_explain_the_model_are_not_ranked(form: str) -> None:
     assert gone.sqnr < 5 < 30 < gone.measured
     assert gone.node is not None
     assert (gone.node.index, gone.node.label) == (1, "Conv_c1.raw_quant")
-    assert gone.hint == "it reads images_quantized with scale 0.01423, which was made with 0.003922"
+    assert gone.hint == "it reads images_quantized with scale 0.01423, but the tensor was quantized with 0.003922"
     assert found.costs == ()
     assert found.suggestion is None
     fields = accuracy_fields(found)
@@ -79,9 +79,9 @@ def test_nodes_that_do_not_explain_the_model_are_not_ranked(form: str) -> None:
 
 
 @pytest.mark.parametrize(("tensor", "what", "other", "said"), [
-    ("c1", 1, "images_scale", "scale 0.003922, which was made with 0.01423"),
-    ("c2", 1, "images_scale", "scale 0.003922, which was made with 0.1131"),
-    ("c1", 2, "logits_zero_point", "zero point 129, which was made with 0"),
+    ("c1", 1, "images_scale", "scale 0.003922, but the tensor was quantized with 0.01423"),
+    ("c2", 1, "images_scale", "scale 0.003922, but the tensor was quantized with 0.1131"),
+    ("c1", 2, "logits_zero_point", "zero point 129, but the tensor was quantized with 0"),
 ])  # fmt: skip
 def test_a_pair_of_quantizers_that_do_not_fit_is_named(tensor: str, what: int, other: str, said: str) -> None:
     """However much the results before it differ from the first model's."""
@@ -133,7 +133,7 @@ def test_a_bias_that_follows_from_a_scale_is_not_blamed() -> None:
     assert [one.node.label for one in found.corrections] == ["images_QuantizeLinear"]
     behind = next(cost for cost in found.costs if cost.reason == "bias-factor")
     assert behind.faults == ()
-    assert behind.why.endswith("; that follows from images_scale")
+    assert behind.why.endswith("; this follows from images_scale")
 
 
 @pytest.mark.parametrize("reach", [0.02, 50.0])
@@ -198,7 +198,7 @@ def test_only_rounded_weights_are_blamed(one: str, other: str) -> None:
 def test_models_that_round_one_result_in_other_steps() -> None:
     (cost,) = compared(digits("qdq"), digits("qoperator")).costs
     assert (cost.node.op_type, cost.reason) == ("QLinearAveragePool", "both-round")
-    assert "both models round here, in other codes: steps of 0.0713, the first one 0.118" in cost.why
+    assert "both models round here, with different steps (0.0713, in the first model 0.118)" in cost.why
     assert (cost.local.weights, cost.local.before > cost.local.rounding > 0) == (0, True)
 
 

@@ -38,7 +38,7 @@ def test_the_evidence_counts_the_elements_that_it_reproduces() -> None:
     facts = dict(first_facts(found))
     assert facts["differ"] == "2 of 4 elements beyond lsb 1, largest of these 20 steps"
     assert facts["other bits"] == "4 elements, largest 20 steps"
-    assert facts["evidence"] == "4 of 4 elements with other bits reproduced bit for bit"
+    assert facts["evidence"] == "4 of 4 elements with different bits reproduced bit for bit"
 
 
 def test_numbers_that_stay_the_same_are_told_once() -> None:

@@ -141,9 +141,7 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
     inverse = np.float32(1) / scale.reshape(())
     made = s.evaluate("ort")
     if made is not None and np.floor(inverse) != inverse:
-        yield Hypothesis(
-            made, f"multiplies by floor(1 / y_scale) = {np.floor(inverse):.0f}, not {float(inverse):.7g}"
-        )
+        yield Hypothesis(made, f"multiplies by floor(1 / y_scale) = {np.floor(inverse):.0f}, not {float(inverse):.7g}")
 
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
@@ -226,11 +224,15 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     """
     for form, text in s.form_results("fused-requantization"):
         if s.is_explained_by(form):
-            yield Hypothesis(form, f"{text}; the difference is larger than another rounding of the exact value", tolerant=True)
+            yield Hypothesis(
+                form, f"{text}; the difference is larger than another rounding of the exact value", tolerant=True
+            )
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
         if made is not None:
-            told = f"uses {runtime}'s own arithmetic, which --arith {arith} reproduces; see qrun explain {s.node.op_type}"
+            told = (
+                f"uses {runtime}'s own arithmetic, which --arith {arith} reproduces; see qrun explain {s.node.op_type}"
+            )
             yield Hypothesis(made, told, tolerant=True)
 
 
@@ -260,7 +262,8 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     single = (s.exact - s.zero).astype(np.float32)
     for text, whole, zero in (("", single, s.zero), (" with the zero point added", s.exact.astype(np.float32), 0.0)):
         yield from recompute(
-            s.to_codes(np.rint(whole).astype(np.float64), zero), f"rounds the value to float32{text}, then to an integer"
+            s.to_codes(np.rint(whole).astype(np.float64), zero),
+            f"rounds the value to float32{text}, then to an integer",
         )
 
 

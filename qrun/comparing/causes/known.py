@@ -60,7 +60,9 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
     left = _order_difference(s, made, _int8_bound(s), 64) if sums else None
     if left is not None:
         most = float(np.max(np.abs(s.theirs.astype(np.float64) - s.mine)))
-        yield Hypothesis(None, f"{text}; the largest difference falls from {most:.2g} to {left:.2g}, the order of float32 sums")
+        yield Hypothesis(
+            None, f"{text}; the largest difference falls from {most:.2g} to {left:.2g}, the order of float32 sums"
+        )
     elif s.theirs.dtype != np.float32:
         yield Hypothesis(made, text, tolerant=True)
 

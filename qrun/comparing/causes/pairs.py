@@ -135,7 +135,7 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         where = losses.describe(s.mine)
         text = f"{losses.pairs} pairs of products saturate in int16, as on x86 CPUs without VNNI, in {where}"
         hidden = _count_hidden(s, losses)
-        text += f"; {hidden} of these elements still have the same code" if hidden else ""
+        text += f"; {hidden} still have the same code" if hidden else ""
         # Functions of the sums, such as the gates' functions, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
 

@@ -98,7 +98,9 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
-        yield Hypothesis(np.asarray(s.mine / scale), "divides a float result by y_scale, although y_zero_point is absent")
+        yield Hypothesis(
+            np.asarray(s.mine / scale), "divides a float result by y_scale, although y_zero_point is absent"
+        )
 
 
 def _without(name: str, array: Array) -> Array | None:
