@@ -204,7 +204,16 @@ def tips(found: Accuracy) -> list[str]:
         why = f"{'it consumes' if one else 'they consume'} these results and would requantize them"
         also = "" if decibel(advice.listed) == raised else f" ({decibel(advice.listed)} with the whole list)"
         lines.append(f"{who}: {why}{also}.")
+    if _some_stay_in_float(found):
+        lines.append("The list omits nodes that are already in float: add it to the nodes that you already exclude.")
     return lines
+
+
+def _some_stay_in_float(found: Accuracy) -> bool:
+    """Does the second model leave nodes in float, of types that it quantizes elsewhere?"""
+    floats = [node for cost in found.costs for node in cost.floats]
+    types, ranked = {node.op_type for node in floats}, {node.index for node in floats}
+    return any(node.op_type in types and node.index not in ranked for node in found.reference.nodes)
 
 
 def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str:

@@ -306,7 +306,7 @@ def _first(change: TensorChange) -> list[tuple[str, str]]:
         facts.append(("sample", f"{len(change.sampled)} of {len(old.sample)} sampled elements differ"))
         pairs = [(told, getattr(old, name), getattr(new, name)) for told, name in _STATISTICS.items()]
         facts += [(told, f"recorded {number(x)}  now {number(y)}") for told, x, y in pairs if x != y]
-    states = {True: "equal bit for bit", False: "other bits", None: "not all known"}
+    states = {True: "equal bit for bit", False: "different bits", None: "not all known"}
     facts.append(("inputs", states[change.inputs_equal]))
     return facts + ([("reading", change.reading)] if change.reading else [])
 
@@ -326,7 +326,7 @@ def _step(change: TensorChange) -> str:
     return f", one by at least {plural(round(change.step), 'step') if steps else number(change.step)}"
 
 
-_INPUTS = {True: "equal", False: "other bits", None: "-"}
+_INPUTS = {True: "equal", False: "different bits", None: "-"}
 _CHANGE_COLUMNS = [
     Column("#", right=True, cell=lambda c: str(c.now.node)),
     Column("tensor", style=NAME, shrink=2, cell=lambda c: c.now.name),

@@ -164,12 +164,12 @@ def describe_saturation(model: Model, unsafe: Sequence[Weight], feeds: Mapping[s
         return ""
     count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
     if not count:
-        return f"; with the recorded inputs, none of {total} sums exceeds int16"
+        return f"; with these inputs, none of {total} sums exceeds int16"
     met: Counter[str] = Counter()
     for w, (own, _) in zip(unsafe, counts, strict=True):
         met[w.node.label] += own
     names = [f"{label} {own}" for label, own in met.most_common() if own]
-    return f"; with the recorded inputs, {count} of {total} sums exceed int16: {join_names(names)}"
+    return f"; with these inputs, {count} of {total} sums exceed int16: {join_names(names)}"
 
 
 def _is_depthwise(w: Weight) -> bool:

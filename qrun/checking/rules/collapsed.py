@@ -271,7 +271,7 @@ FAR = 64
     "QR412",
     "warning",
     spec="QuantizeLinear",
-    fix="make the outliers smaller (a mask of -100 works as well as one of -10000), leave the node in float, or calibrate "
+    fix="make the outliers smaller (a mask of -100 works as well as one of -10000), keep the node in float, or calibrate "
     "without outliers",
     applies=(
         "QuantizeLinear",

@@ -91,9 +91,9 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
         f"{node.op_type} of {node.inputs[0]}, whose elements are all equal{zero}",
         **scope.at(node, f"{node.inputs[0]} (input 0)"),
         expected="elements that differ",
-        got=f"{value.size} times {value.reshape(-1)[0]:.6g} with the recorded inputs{zero}",
+        got=f"{value.size} times {value.reshape(-1)[0]:.6g} with these inputs{zero}",
         why=f"{node.op}-{node.version} takes scale and zero point from the range of the values and 0.",
-        fix="record inputs that vary, or find the node that makes the tensor constant",
+        fix="use inputs that vary, or find the node that makes the tensor constant",
     )
 
 

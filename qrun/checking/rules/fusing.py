@@ -42,8 +42,8 @@ _TOLD = (
 )
 """Parts of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that concern what qrun does not know."""
 _UINT8 = (
-    "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that wants one reader, give every reader a "
-    "DequantizeLinear of its own after the one QuantizeLinear"
+    "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that needs single readers, give every "
+    "reader a separate DequantizeLinear after the same QuantizeLinear"
 )
 _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 
