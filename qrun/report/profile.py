@@ -69,13 +69,13 @@ def _how(report: ProfileReport) -> str:
 
     profile, other = report.profile, report.against
     runner = report.label or f"qrun {__version__} {report.backend}"
-    runner += f" and {report.other} in turn" if other else ""
+    runner += f", alternating with {report.other}" if other else ""
     prepared = f"{plural(len(profile.prepare_ns), 'run')} to prepare, " if profile.prepare_ns else ""
     warm = plural(len(profile.warmup_ns), "warm-up")
     runs = plural(len(profile.run_ns), "plain run") + (" each" if other else "")
     spent = sum(profile.run_ns) + (sum(other.run_ns) if other else 0)
     threads = f", {plural(report.threads, 'thread')}" if report.threads else ""
-    nodes = f", in turn with {len(profile.profiled_ns)} that time the nodes" if profile.profiled_ns else ""
+    nodes = f", alternating with {len(profile.profiled_ns)} that time the nodes" if profile.profiled_ns else ""
     return f"{runner}, {prepared}{warm} + {runs} in {duration(spent)}{nodes}{threads}, {plural(usable_cpus(), 'CPU')}"
 
 
