@@ -27,34 +27,36 @@ FLOAT_ROUNDING, ZERO_SIGN = "float-rounding", "zero-sign"
 
 
 def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The runtime returns a result for a model that the specification forbids, instead of refusing it.
+    """The specification forbids this model. The runtime does not refuse it, but returns a result.
 
-    To confirm: qrun conform --select CASE -v has the model and the sentence that forbids it; qrun check finds the
-    defect in a model of your own.
+    To confirm: Run qrun conform --select CASE -v. It prints the model and the sentence that forbids it. In a model of
+    your own, qrun check finds the defect.
 
-    To do: Do not rely on the runtime to find broken models: run qrun check before. Report the case to the runtime.
+    To do: Do not rely on the runtime to refuse broken models: run qrun check first. Report the case to the runtime.
     """
     return iter(())
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give different bits from run to run: the runtime reads memory that it has not written,
-    or its threads race.
+    """The same model and inputs give different bits from run to run. The runtime reads uninitialised memory, or its
+    threads race.
 
-    To confirm: Run the case several times, in one process and in several; with one thread a race does not show.
+    To confirm: Run the case several times, both in one process and in separate ones. With one thread a race does not
+    show.
 
-    To do: Use the runtime's newest version, or do without this form of the operator; report it to the runtime.
+    To do: Use the newest version of the runtime, or avoid this form of the operator. Report the bug to the runtime.
     """
     return iter(())
 
 
 def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
-    """DynamicQuantizeLinear of zeros only, or of no elements: the formula divides 0 by 0, and the specification does
-    not say which scale that gives. Runtimes choose 1, 0 or 1/255.
+    """The input of DynamicQuantizeLinear is all zeros or empty. The formula divides 0 by 0, and the specification does
+    not define the scale. Runtimes return 1, 0 or 1/255.
 
-    To confirm: Run the operator alone on zeros and print its second output, the scale.
+    To confirm: Run the operator alone on zeros, and print its second output, the scale.
 
-    To do: Rely on no scale here: the codes are those of 0 in any case. A scale of 0 makes what divides by it NaN.
+    To do: Do not rely on this scale; the codes stand for 0 in any case. If the scale is 0, dividing by it gives NaN or
+    infinity.
     """
     return iter(())
 
@@ -106,7 +108,7 @@ def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseR
     """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
     if case.info.expects == REFUSAL and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
-        return _result(case, ACCEPTS_INVALID, "", f"gives {got} for a model that the specification forbids", True)
+        return _result(case, ACCEPTS_INVALID, "", f"returns {got} for a model that the specification forbids", True)
     if given.failed:
         right = given.failed == REFUSED and case.info.expects in (REFUSAL, EITHER)
         return _result(case, "exact" if right else given.failed, text=given.message)
@@ -114,7 +116,7 @@ def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseR
     if not bad:
         return _result(case, "exact", total=_size(case))
     if again is not None and _changes(given, again()):
-        text = "other bits from run to run: uninitialised memory, or threads that race"
+        text = "results change from run to run: uninitialised memory, or a race between threads"
         return _result_of(case, bad, "unstable", GARBAGE, text, True)
     open_ = case.info.basis == DECISION or case.info.expects == EITHER
     same_as = (a for a in case.alternatives if all(_right(want, given.outputs[n]) for n, want in a.outputs.items()))
@@ -202,7 +204,7 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
             part = partial_reason(suspect) if suspect is not None else None
             return Reason(*form) if form else part or found, False
         return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
-    return Reason("unknown", "no hypothesis reproduces these bits"), False
+    return Reason("unknown", "no known computation reproduces these bits"), False
 
 
 def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:

@@ -177,9 +177,9 @@ def test_reports_write_over_nothing_that_the_call_reads(tmp_path: Path, monkeypa
     saved = call("conform", "--runtime", "native", "--select", "qgemm", "--json")
     Path("base.json").write_text(saved.out)
     for words, message in (
-        (("--baseline", "base.json", "-o", "base.json"), "it is the baseline of this call"),
-        (("-o", "a.xml", "-o", "junit=a.xml"), "it is another report of this call"),
-        (("scoreboard", "base.json", "-o", "html=base.json"), "it is a saved answer of this call"),
+        (("--baseline", "base.json", "-o", "base.json"), "it is the baseline of this command"),
+        (("-o", "a.xml", "-o", "junit=a.xml"), "it is another report of this command"),
+        (("scoreboard", "base.json", "-o", "html=base.json"), "it is a saved result of this command"),
     ):
         says(call("conform", *words), 2, message)
     assert Path("base.json").read_text() == saved.out

@@ -75,7 +75,7 @@ def reason(suspect: Suspect) -> Reason:
                 elif hypothesis.tolerant and (left := suspect.residual(hypothesis.array)) is not None:
                     return Reason(known.name, hypothesis.text, suspect.beyond, left)
     if not fits:
-        return _measure(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
+        return _measure(suspect, UNKNOWN, "no known computation reproduces the other side's bits")
     (text, name), *others = fits.items()
     made = _measure(suspect, name, text)
     return replace(made, also=tuple(f"{cause}: {text}" for text, cause in others))
@@ -135,24 +135,26 @@ def all_causes() -> Mapping[str, Cause]:
 
 
 def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
-    """No known computation reproduces the other side's bits.
+    """No computation that qrun knows gives the other side's bits.
 
-    To confirm: qrun compare MODEL -i X --isolate --json has both values and the one before rounding, where they are
-    farthest apart.
+    To confirm: Run qrun compare MODEL -i X --isolate --json. It prints both values, and the value before rounding,
+    where the difference is largest.
 
-    To do: Run the node alone with other scales, shapes and inputs until it is equal:
-    what was changed last is the cause.
+    To do: Run the node alone with other scales, shapes and inputs until the results agree. The last thing that you
+    changed is the cause.
     """
     return iter(())
 
 
 def _inherited_hypotheses(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The node gives the other side's result when it reads the other side's values: an earlier node is the cause.
+    """The node is not at fault: given the other side's inputs, it gives the other side's result. An earlier node
+    differs.
 
-    To confirm: qrun compare MODEL -i X --isolate feeds every node the other side's values: the tensor is then equal.
+    To confirm: Run qrun compare MODEL -i X --isolate. It feeds every node the other side's inputs, and this tensor is
+    then equal.
 
-    To do: Look at the first node that differs by itself; where there is none,
-    --rtol 0 --atol 0 shows where other bits start.
+    To do: Look at the first node that differs by itself. If there is none, --rtol 0 --atol 0 shows where the bits first
+    differ.
     """
     return iter(())
 
