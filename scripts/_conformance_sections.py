@@ -62,7 +62,9 @@ def _geometry(draft: Any, x: Array, w: Array) -> Iterator[str]:
     strides, dilations = (draft.attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
     if auto.startswith("SAME"):
         yield "C4"
-        spans = [(n, s, (k - 1) * d + 1) for n, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations, strict=True)]
+        spans = [
+            (n, s, (k - 1) * d + 1) for n, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations, strict=True)
+        ]
         if any((-(-n // s) - 1) * s + span < n for n, s, span in spans):
             yield "C4/negative"
     if auto.startswith("SAME") or any(draft.attributes.get("pads", ())):
@@ -77,7 +79,10 @@ def _may_wrap(x: Array, w: Array, x_zero: Array, w_zero: Array, bias: Any) -> bo
     """May a sum of the convolution leave int32?"""
     if not x.size or not w.size:
         return False
-    far = [int(np.abs(codes.astype(np.int64).reshape(-1, 1) - zero.reshape(1, -1)).max()) for codes, zero in ((x, x_zero), (w, w_zero))]
+    far = [
+        int(np.abs(codes.astype(np.int64).reshape(-1, 1) - zero.reshape(1, -1)).max())
+        for codes, zero in ((x, x_zero), (w, w_zero))
+    ]
     most = 0 if bias is None or not np.size(bias) else int(np.abs(np.asarray(bias, np.int64)).max())
     return far[0] * far[1] * prod(w.shape[1:]) + most > 2**31 - 1
 
@@ -158,7 +163,9 @@ def _grains(draft: Any, x: Array, scale: Array) -> Iterator[str]:
     if block and scale.ndim:
         if scale.shape[draft.attributes.get("axis", 1) % x.ndim] == 1:
             yield "Q5/one-block"
-    elif scale.shape == (1,) and (draft.version < 13 or x.ndim <= draft.attributes.get("axis", 1) or x.shape[draft.attributes.get("axis", 1)] != 1):
+    elif scale.shape == (1,) and (
+        draft.version < 13 or x.ndim <= draft.attributes.get("axis", 1) or x.shape[draft.attributes.get("axis", 1)] != 1
+    ):
         yield "G9/one"
     if x.ndim == 1 and scale.ndim and draft.version >= 19:
         yield "Q4/vector"
@@ -189,7 +196,9 @@ def _quantize_linear(draft: Any) -> Iterator[str]:
     if "e8m0" in scale.dtype.name:
         yield "Q2/e8m0"
     if not _same_quotients(draft, x, scale, zero, target):
-        stated = draft.version >= 23 and x.dtype.kind != "i" and scale.dtype.kind != "i" and "e8m0" not in scale.dtype.name
+        stated = (
+            draft.version >= 23 and x.dtype.kind != "i" and scale.dtype.kind != "i" and "e8m0" not in scale.dtype.name
+        )
         yield "Q1/type" if stated else "Q1/open"
 
 

@@ -14,9 +14,7 @@ from jsonschema import Draft202012Validator
 from onnx import numpy_helper
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/conform-1.0.json").read_text())
-KNOWN = (
-    "known/convinteger-o20,known/matmulinteger-o21,known/quantizelinear-o9,known/dequantizelinear-o23,known/qlinearconv-r2"
-)
+KNOWN = "known/convinteger-o20,known/matmulinteger-o21,known/quantizelinear-o9,known/dequantizelinear-o23,known/qlinearconv-r2"
 """Of onnxruntime: two refusals, a wrong answer, a choice, an exact answer."""
 
 
