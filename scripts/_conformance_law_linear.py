@@ -137,6 +137,8 @@ for _v in _VERSIONS:
         law(*_op, "Q5/range", FORCED, "block_size fits the number of blocks.", "Given `x` shape `(D0, ..., Di, ..., Dn)`, `y_scale` shape `(S0, ... Si, ...Sn)` and `axis=i`, " + _RANGE)  # fmt: skip
         law(*_op, "Q5/negative", FORCED, "block_size is positive.", "The block size is a positive integer.")
         law(*_op, "Q8", FORCED, "Integers of few bits are rounded and saturate as the wider ones do.", _f, _e, _s)
+        law(*_op, "Q3", FORCED, "output_dtype is the type of y, whose zero point is 0 where none is given.", _f, _e, _s, "(Optional) The output data type.",
+            "with zero point of 0 if it's not specified.")  # fmt: skip
 
 # DequantizeLinear
 
@@ -204,6 +206,7 @@ for _v in _VERSIONS:
         law(*_op, "Q5/negative", FORCED, "block_size is positive.", "The block size is a positive integer.")
         law(*_op, "Q8", FORCED, "Integers of few bits are numbers as the wider ones are.", _f, *_precision)
     if _v >= 23:
+        law(*_op, "Q3", FORCED, "output_dtype is the type of y.", _f, _OUTPUT, "The output type is determined by the attribute `output_dtype`.")
         law(*_op, "D1/type", IMPLIED, "The difference is rounded to the output's type, and multiplied in it.", _f, _OUTPUT,
             note="A multiplication in a type has factors of that type.")  # fmt: skip
 
@@ -237,6 +240,27 @@ for _v in (19, 21, 23, 24, 25, 28):
         law("Cast", (_v,), "Q6/infinite", DECISION, "float8 FNUZ: an infinity saturates.", *_rows,
             Quote("Cast-24", "| Inf | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |"),
             note="The table says NaN, and from version 24 on the largest number. qrun saturates in all versions, against this version's text.")  # fmt: skip
+
+    law("Cast", (_v,), "F11", IMPLIED, "To a float that has the number, it is that number.", "Conversion from a numerical type to any numerical type is always allowed.",
+        note="A number that the other type has is not changed; infinities and NaN stay what they are.")  # fmt: skip
+    law("Cast", (_v,), "F10", FORCED, "From integer to integer the higher bits are discarded.",
+        "fixed point: when OOR, discard higher bits and reinterpret (with respect to two's complement representation for signed types).",
+        "Conversion from a numerical type to any numerical type is always allowed.")  # fmt: skip
+    law("Cast", (_v,), "F10/float", IMPLIED, "To an integer type that has the number, it is that number.",
+        "Conversion from a numerical type to any numerical type is always allowed.", note="A number that the other type has is not changed.")  # fmt: skip
+    law("Cast", (_v,), "F10/fraction", DECISION, "Fractions are cut off.", "User must be aware of precision loss and value change caused by range difference between two types.",
+        note="No sentence says whether a fraction is cut off or rounded. qrun cuts, as the conversions of C do.")  # fmt: skip
+    law("Cast", (_v,), "F10/range", DECISION, "Integers out of range become what x86 makes of them.", "fixed point: undefined if OOR.",
+        note="The text leaves it undefined.")  # fmt: skip
+    if _v >= 23:
+        law("Cast", (_v,), "Q6/float4", IMPLIED, "float4 and float6: the nearest number, and the even one at a tie.", "Conversion from a numerical type to any numerical type is always allowed.",
+            note="The text has no table for these types; all floats of ONNX are rounded to the nearest, ties to even.")  # fmt: skip
+        law("Cast", (_v,), "Q6/float4-ends", DECISION, "float4 and float6: what is out of range, and NaN, becomes the largest number.", "floating point: +/- infinity if OOR (out of range).",
+            note="These types have no infinity and no NaN, and no sentence says what stands for them. qrun saturates; NaN is the largest number.")  # fmt: skip
+    if _v >= 24:
+        law("Cast", (_v,), "Q6/e8m0", IMPLIED, "float8e8m0: the power of two that round_mode says.",
+            "`up`: round to nearest value away from zero, `down`: round to nearest value towards zero, `nearest`: round to nearest value and ties round up.",
+            note="The values of the type are the powers of two.")  # fmt: skip
 
 # Graphs
 
