@@ -150,7 +150,10 @@ def frozen_case(draft: Draft) -> Case:
     if draft.expects == REFUSAL:
         return refusal(draft)
     if not draft.domain:
-        assert (draft.profile == "lenient") == (draft.expects == EITHER) == is_lenient(draft), (draft.id, sections(draft))
+        assert (draft.profile == "lenient") == (draft.expects == EITHER) == is_lenient(draft), (
+            draft.id,
+            sections(draft),
+        )
     due = list(draft.answers) if draft.answers is not None else oracle(draft)
     model = draft.model or built(draft, [(a.array.dtype, a.array.shape) for a in due])
     onnx.checker.check_model(model, full_check=True)
