@@ -27,12 +27,12 @@ import _conformance_dequantize  # noqa: E402, F401
 import _conformance_floats  # noqa: E402, F401
 import _conformance_graphs  # noqa: E402, F401
 import _conformance_known  # noqa: E402, F401
+import _conformance_law_contrib  # noqa: E402, F401
 import _conformance_matmul  # noqa: E402, F401
 import _conformance_narrow  # noqa: E402, F401
 import _conformance_pools  # noqa: E402, F401
 import _conformance_quantize  # noqa: E402, F401
 import _conformance_rejects  # noqa: E402, F401
-import _conformance_law_contrib  # noqa: E402, F401
 from _conformance_case import FAMILIES, drafts, frozen_case  # noqa: E402
 from _conformance_law import LAW  # noqa: E402
 
