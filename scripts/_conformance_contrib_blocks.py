@@ -86,6 +86,25 @@ def blocks(rng: Rng) -> Iterator[Draft]:
             )
 
 
+@family("ms.matmulnbits-1/omitted")
+def omitted(rng: Rng) -> Iterator[Draft]:
+    """B with a length of 0, which stands for a product that is left out."""
+    for bits, (name, place) in product((4, 8), (("columns", 0), ("blocks", 1), ("bytes", 2))):
+        shape = [3, 2, 2 * bits]
+        shape[place] = 0
+        for bias in (None, rng.normal(0, 1, 3).astype(f32)):
+            inputs = [
+                rng.normal(0, 1, (2, 20)).astype(f32),
+                np.zeros(shape, u8),
+                np.ones((3, 2), f32),
+                None,
+                None,
+                bias,
+            ]
+            yield contrib(f"{bits}-bits-no-{name}{'' if bias is None else '-bias'}", "MatMulNBits", inputs, "G11",
+                          {"K": 20, "N": 3, "bits": bits, "block_size": 16})  # fmt: skip
+
+
 TABLES: dict[str, tuple[Any, str]] = {
     "int4": (ml_dtypes.int4, ""),
     "uint4": (ml_dtypes.uint4, ""),
