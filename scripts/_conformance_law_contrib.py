@@ -1,4 +1,4 @@
-"""The law of com.microsoft: what the schemas of onnxruntime say of each operator, word by word. See _conformance_law.py.
+"""The law of com.microsoft: what the schemas of onnxruntime say of each operator, word by word.
 
 Schemas without a description (QLinearConv, NhwcMaxPool, DynamicQuantizeMatMul, DynamicQuantizeLSTM) make nothing law:
 their cases are decisions. A scale and a zero point that a schema describes as those of a tensor do make law: a code is
@@ -287,6 +287,16 @@ law(f"{MS}.QMoE", (1,), "M13/shares", DECISION, "Without router_weights the shar
 law(f"{MS}.QMoE", (1,), "M8", DECISION, "accuracy_level changes nothing.",
     "Block-wise 8-bit experts have no fp32 kernel and use int8 activations at every level.",
     note="The schema allows to quantize activations of weights in blocks; qrun does not.")  # fmt: skip
+
+for _section, _title, _text in (
+    ("M13/gelu", "gelu is the approximation by tanh.", "Choose from relu, gelu, silu, swiglu and identity."),
+    (
+        "M13/normalized",
+        "normalize_routing_weights divides the shares by their sum.",
+        "Whether to normalize routing weights",
+    ),
+):
+    law(f"{MS}.QMoE", (1,), _section, DECISION, _title, _text, _CHOSEN, note="The schema names it and has no formula.")
 
 # Networks
 
