@@ -215,9 +215,13 @@ def blocks(place: Callable[[Array, int, int], Array]) -> Defect:
 
 
 def axis_by_default(n: Node) -> Array | None:
-    """A negative axis is taken for 1, if that has as many elements."""
+    """A negative axis is taken for 1."""
     axis = n.node.attributes.get("axis", 1)
-    return n.made({"axis": 1}) if axis < 0 and n.expected.ndim > 1 else None
+    return n.made({"axis": 1}) if axis < 0 and n.expected.ndim > 1 and axis % n.expected.ndim != 1 else None
+
+
+def axis_ignored(n: Node) -> Array | None:
+    return n.made({"axis": 1}) if n.node.attributes.get("axis", 1) != 1 and n.expected.ndim > 1 else None
 
 
 def axis_from_end_off_by_one(n: Node) -> Array | None:
@@ -272,5 +276,6 @@ PLANTED = [
     Planted("blocks interleaved", blocks(lambda at, size, count: at % count), QUANTIZERS),
     Planted("blocks one too long", blocks(lambda at, size, count: at // (size + 1)), QUANTIZERS),
     Planted("a negative axis is 1", axis_by_default, QUANTIZERS),
+    Planted("axis ignored", axis_ignored, QUANTIZERS),
     Planted("a negative axis is off by one", axis_from_end_off_by_one, QUANTIZERS),
 ]  # fmt: skip
