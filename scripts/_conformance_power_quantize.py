@@ -103,6 +103,13 @@ def sizes(rng: Rng) -> Iterator[Draft]:
             yield node(rng, f"{version}-3-channels-of-{n}-{target}", version, x, x, target, (1, 3, n), "axis", -2)
 
 
+@family("quantizelinear/cubes")
+def cubes(rng: Rng) -> Iterator[Draft]:
+    """As many elements along each axis: only the numbers tell which one is meant."""
+    for version, axis, target in product((13, 19, 21, 24, 28), (0, 2, -1, -2, -3), ("uint8", "int8")):
+        yield node(rng, f"{version}-axis-{axis % 3}{'-from-end' if axis < 0 else ''}-{target}", version, "float", "float", target, (3, 3, 3), "axis", axis)
+
+
 @family("quantizelinear/block-sizes")
 def block_sizes(rng: Rng) -> Iterator[Draft]:
     """Blocks of the lengths that weights have, the last of them shorter, along any axis."""
