@@ -213,8 +213,10 @@ def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     seen: is the cause what the answer shows by itself? Rivals are added to the text.
     """
     rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
-    text = " or ".join([found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])])
-    return replace(found, text=text), (found.explained > 0 or seen) and not rivals
+    more = len(found.also) - RIVALS
+    told = [rival.partition(": ")[2] for rival in found.also[:RIVALS]] + [f"{more} other ways"] * (more > 0)
+    reproduced = found.explained > 0 or seen
+    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals and more <= 0
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

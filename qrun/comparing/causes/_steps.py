@@ -15,7 +15,7 @@ from qrun.comparing.causes._cause import TIE, Suspect
 from qrun.comparing.causes._forms import Form, forms
 from qrun.comparing.differences import difference_mask
 from qrun.comparing.ties import real_operands
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array
 from qrun.ops import Context, quantizers, real_operator
 from qrun.ops._quantize import limits
@@ -50,9 +50,12 @@ ROUNDINGS: Mapping[str, str] = {
 }
 
 
+_TEXTS = tuple(ROUNDINGS.values())
+
+
 def _saturate(whole: Array, low: int, high: int) -> Array:
     """The nearest end of the range; NaN becomes the lowest code."""
-    return np.clip(np.nan_to_num(whole, nan=low, posinf=high, neginf=low), low, high)
+    return np.where(np.isnan(whole), low, np.clip(whole, low, high))
 
 
 def _indefinite(whole: Array) -> Array:
@@ -72,24 +75,24 @@ def _opposite_end(whole: Array, before: Array, low: int, high: int) -> Array:
     return np.where(entered, np.where(before > high, low, high), _low_bits(whole, low, high))
 
 
-CONVERSIONS: Mapping[str, tuple[str, Callable[[Array, Array, int, int], Array]]] = {
-    "saturate": ("", lambda w, before, low, high: _saturate(w, low, high)),
-    "indefinite": (
+CONVERSIONS: Sequence[tuple[str, Callable[[Array, Array, int, int], Array]]] = (
+    ("", lambda w, before, low, high: _saturate(w, low, high)),
+    (
         "turns what int32 cannot hold into -2147483648",
         lambda w, before, low, high: np.clip(_indefinite(w), low, high),
     ),
-    "wrap": ("keeps only the low bits of the integer", lambda w, before, low, high: _low_bits(w, low, high)),
-    "opposite": (
+    ("keeps only the low bits of the integer", lambda w, before, low, high: _low_bits(w, low, high)),
+    (
         "keeps only the low bits of the integer, and gives the opposite end for values that enter the range by the "
         "zero point",
         _opposite_end,
     ),
-    "symmetric": ("never gives the lowest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
-    "NaN": (
+    ("never gives the lowest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
+    (
         "turns NaN and infinities into the greatest code",
         lambda w, before, low, high: np.where(np.isfinite(w), _saturate(w, low, high), high),
     ),
-}
+)
 """Conversions of a rounded value, which is also given without the zero point, by what deviates."""
 
 
@@ -107,32 +110,21 @@ def combinations(s: Suspect) -> Sequence[Found]:
     theirs = s.theirs
     if theirs is None or (theirs.shape, theirs.dtype) != (s.mine.shape, s.mine.dtype) or not theirs.size:
         return ()
-    try:
-        low, high = limits(theirs.dtype)
-    except KeyError:
-        return ()
-    at = _sample(s.mine, theirs)
-    due = theirs.reshape(-1)[at].astype(f64)
-    zero = np.broadcast_to(s.zero, theirs.shape)
-    hits: list[tuple[int, str, Callable[[], Array]]] = []
+    ends, at = limits(theirs.dtype), _sample(s.mine, theirs)
+    due, zero = theirs.reshape(-1).astype(f64), np.broadcast_to(s.zero, theirs.shape).reshape(-1)
+    hits: list[Found] = []
     for form in forms(s):
         for real in reals(s, form):
             if real.values.shape != theirs.shape:
                 continue
-            part = Real(real.text, real.values.reshape(-1)[at], real.single)
-            texts = [t for t in (form.text, real.text) if t]
-            for deviations, text, codes in _codes(part, zero.reshape(-1)[at], low, high, len(texts)):
-                if np.array_equal(codes, due):
-                    told = _join([*texts, *text])
-                    hits.append((deviations, told, _whole(real, zero, low, high, text)))
-    best: list[Found] = []
-    for deviations, text, whole in sorted(hits, key=lambda hit: hit[0]):
-        if best and deviations > best[0].deviations:
-            break
-        codes = whole()
-        if np.array_equal(codes, theirs.astype(f64)) and deviations > 1:
-            best.append(Found(deviations, text, theirs.copy()))
-    return best
+            texts = tuple(t for t in (form.text, real.text) if t)
+            flat = replace(real, values=real.values.reshape(-1))
+            sample = replace(real, values=flat.values[at])
+            if any(True for _ in _reproduce(sample, zero[at], ends, due[at], len(texts))):
+                found = _reproduce(flat, zero, ends, due, len(texts))
+                hits += [Found(len(each) + len(texts), _join([*texts, *each]), theirs) for each in found]
+    hits = [hit for hit in hits if hit.deviations > 1]
+    return [hit for hit in hits if hit.deviations == min(each.deviations for each in hits)]
 
 
 def _sample(mine: Array, theirs: Array) -> Array:
@@ -142,47 +134,28 @@ def _sample(mine: Array, theirs: Array) -> Array:
     return np.concatenate([part[np.linspace(0, part.size - 1, min(part.size, _SAMPLE)).astype(int)] for part in parts])
 
 
-def _codes(
-    real: Real, zero: Array, low: int, high: int, before: int
-) -> Iterator[tuple[int, tuple[str, ...], Array]]:
-    """Yield the codes of each combination of the later steps, with the number of all deviations and their texts."""
-    for (first, rounding), whole, without in _wholes(real, zero):
-        count = before + bool(first) + bool(rounding)
-        both = np.concatenate([whole, without])
-        inside = bool(np.all((both >= low + 1) & (both <= high)))
-        for conversion, (text, convert) in CONVERSIONS.items():
-            total = count + bool(text)
-            if total > _MOST or (inside and conversion != "saturate"):
-                continue
-            yield total, tuple(t for t in (first, rounding, text) if t), convert(whole, without, low, high)
-
-
-def _wholes(real: Real, zero: Array) -> Iterator[tuple[tuple[str, str], Array, Array]]:
-    """Yield the rounded values with the zero point and without it, for each place of the zero point and each way of
-    rounding."""
-    for first in ("", "adds the zero point before rounding"):
-        if first and not np.any(zero):
-            continue
-        value = real.values
-        if first:
-            value = (value.astype(f32) + zero.astype(f32)).astype(f64) if real.single else value + zero
-        value = snap(value)
-        for rounding, text in ROUNDINGS.items():
-            whole = ROUND[rounding][0](value)
-            yield (first, text), whole if first else whole + zero, real.values if first else whole
-
-
-def _whole(real: Real, zero: Array, low: int, high: int, text: tuple[str, ...]) -> Callable[[], Array]:
-    """A function that computes all codes of one combination, named by its texts."""
-
-    def compute() -> Array:
-        flat = Real(real.text, real.values.reshape(-1), real.single)
-        for _, told, codes in _codes(flat, zero.reshape(-1), low, high, 0):
-            if told == text:
-                return codes.reshape(real.values.shape)
-        return np.zeros(0)  # the conversion is the plain one outside of the sample
-
-    return compute
+def _reproduce(
+    real: Real, zero: Array, ends: tuple[int, int], due: Array, before: int
+) -> Iterator[tuple[str, ...]]:
+    """Yield the texts of the later steps that give the codes `due`. before: the number of earlier deviations."""
+    places, values = [""], [snap(real.values)]
+    if np.any(zero):
+        places.append("adds the zero point before rounding")
+        inside = (real.values.astype(f32) + zero.astype(f32)).astype(f64) if real.single else real.values + zero
+        values.append(snap(inside))
+    stack = np.stack(values)
+    rounded = np.stack([ROUND[name][0](stack) for name in ROUNDINGS])
+    whole, without = rounded.copy(), rounded.copy()
+    whole[:, 0] += zero
+    without[:, 1:] = real.values
+    for text, convert in CONVERSIONS:
+        equal = np.all(convert(whole, without, *ends) == due, axis=-1)
+        for rounding, place in np.argwhere(equal):
+            told = tuple(t for t in (places[place], _TEXTS[rounding], text) if t)
+            if len(told) + before <= _MOST:
+                yield told
+        if not text and np.all((whole > ends[0]) & (whole <= ends[1]) & (without > ends[0]) & (without <= ends[1])):
+            return
 
 
 def _join(parts: Sequence[str]) -> str:

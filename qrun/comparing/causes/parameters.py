@@ -201,6 +201,8 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _of_input(s, x)
     if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
         yield from _overflow(s)
+    if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
+        yield from _late_overflow(s)
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
@@ -250,3 +252,19 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     if np.isnan(wide).any() and x is not None and scale is not None:
         full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
         yield Hypothesis(full.astype(s.mine.dtype), "overflow saturates where saturate = 0 asks for NaN")
+
+
+def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that numbers up to a threshold beyond the largest become it, where saturate = 0 asks for NaN."""
+    x, scale = s.args[0], s.args[1] if s.is_op("QuantizeLinear") else None
+    if x is None or s.theirs is None:
+        return
+    real = x.astype(np.float64) / (1.0 if scale is None else s.along(scale))
+    mine, theirs, largest = s.mine.astype(np.float64), s.theirs.astype(np.float64), _largest(s.mine.dtype)
+    late = np.isnan(mine) & (np.abs(theirs) == largest)
+    if real.shape != mine.shape or not late.any():
+        return
+    most = float(np.abs(real[late]).max())
+    made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
+    text = f"numbers beyond the largest, {largest:g}, still become it up to {most:g}, where saturate = 0 asks for NaN"
+    yield Hypothesis(made.astype(s.mine.dtype), text)
