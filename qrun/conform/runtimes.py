@@ -365,6 +365,7 @@ RUNTIMES = {
         Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}:OpenVino"),
         Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}:OpenCv"),
         Runtime("tinygrad", "tinygrad, DEV=PYTHON", f"{ADAPTERS}:TinyGrad"),
+        Runtime("tract", "tract", f"{ADAPTERS}:Tract"),
         Runtime("iree", "IREE, llvm-cpu", f"{ADAPTERS}:Iree"),
     )
 }
