@@ -6,18 +6,33 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import _conformance_law_linear  # noqa: F401  (declares rules)
+import _conformance_law_products  # noqa: F401
 import numpy as np
 import onnx
+from _conformance_law import LAW, STRENGTH
+from _conformance_sections import is_lenient, sections
 from onnx import helper, numpy_helper
 from oracle import answers
 from oracle.answers import Answer
 
 import qrun
-from qrun.conform.suite import DECISION, SPECIFICATION, Alternative, Case, CaseInfo
+from qrun.conform.suite import (
+    ANSWER,
+    DECISION,
+    EITHER,
+    FORCED,
+    IMPLIED,
+    REFUSAL,
+    Alternative,
+    Case,
+    CaseInfo,
+    near_tie,
+)
 from qrun.ir.types import NUMBERS
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +49,9 @@ class Draft:
 
     inputs:  arrays in order, None for one that is left out. fed: places of those that are graph inputs, the others
              being initializers; None: the places of `FED`. version: of the operator's opset.
-    answers: what is due; None: what the oracle of the operator gives. rejects: the model is forbidden.
+    answers: what is due; None: what the oracle of the operator gives. expects: see qrun.conform.suite.CaseInfo.
+    clause:  the section of the operator's rule in _conformance_law.py.
+    mended:  of a model to be refused: the same model without its one fault, which qrun runs and onnx.checker accepts.
     within:  see qrun.conform.suite.Case.
     """
 
@@ -49,7 +66,8 @@ class Draft:
     fed: Sequence[int] | None = None
     answers: Sequence[Answer] | None = None
     outputs: Sequence[Any] = ()
-    rejects: bool = False
+    expects: str = ANSWER
+    mended: Draft | None = None
     within: float = 0.0
     others: Sequence[Alternative] = ()
     model: onnx.ModelProto | None = None
@@ -58,7 +76,8 @@ class Draft:
 
 FED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("QLinearMatMul", "QLinearAdd", "QLinearMul", "QGemm"), (0, 3)),
-    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat"), (0, 1)),
+    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat", "MatMulInteger16", "QMoE"), (0, 1)),
+    "GatherBlockQuantized": (1,),
     "QLinearWhere": (0, 1, 4),
 }
 """Places of the activations; the first input of all others."""
@@ -98,30 +117,43 @@ def drafts(name: str) -> Iterator[Draft]:
         yield draft
 
 
-def clauses() -> dict[str, tuple[str, str]]:
-    """Title and clause of each section of numerics.md, by number."""
-    found = {}
-    for part in re.split(r"^(?=### )", PAGE.read_text(encoding="utf-8"), flags=re.M):
-        head = re.match(r"### ([A-Z]\d+) (.+)\n", part)
-        told = re.search(r"- \*\*Clause\*\*: (.*?)(?=\n- \*\*|\n\n|\Z)", part, re.S)
-        if head and told:
-            found[head[1]] = (head[2], " ".join(told[1].split()))
-    return found
+def operator(draft: Draft) -> str:
+    """The operator's name in _conformance_law.py, with its version; ``graph-13`` for graphs."""
+    domain = f"{draft.domain}." if draft.domain else ""
+    return f"graph-{draft.version}" if draft.profile == "graph" else f"{domain}{draft.op}-{draft.version}"
 
 
-def frozen_case(draft: Draft, told: Mapping[str, tuple[str, str]]) -> Case:
-    """The case with all its data. AssertionError if oracle and reference kernels do not agree."""
-    info = CaseInfo(draft.id, draft.op, draft.domain, draft.version, draft.profile, draft.clause, basis(draft, told),
-                    draft.rejects, "", 0, 0)  # fmt: skip
-    if draft.rejects:
-        model, feeds = (
-            draft.model or built(draft, [(t, None) for t in draft.outputs or (np.uint8,)]),
-            draft.feeds or fed(draft),
-        )
-        assert_refused(draft.id, model, feeds)
-        return Case(info, model.SerializeToString(), feeds, {}, {}, {}, 0.0, ())
+def rule_of(draft: Draft, case: Case | None = None) -> tuple[str, str]:
+    """The key of the rule that decides a case, and its basis: of all that bear on it, the weakest.
+
+    A case with an exact tie rests on the rule about ties too. With an element so near a tie that a sound float32
+    arithmetic may give the other code, a case is implied at most. Raises AssertionError if there is no rule.
+    """
+    margins = list(case.margin.values()) if case is not None else []
+    keys = [f"{operator(draft)} {section}" for section in sections(draft)]
+    ties = f"{operator(draft)} G1"
+    if ties in LAW and any(np.any(m == 0) for m in margins):
+        keys.append(ties)
+    for key in keys:
+        assert key in LAW, f"{draft.id}: no rule {key}"
+    key = min(keys, key=lambda key: STRENGTH[LAW[key].basis])
+    basis = LAW[key].basis
+    if basis == FORCED and case is not None:
+        near = (np.any((m > 0) & (m <= near_tie(case.expected[name].dtype))) for name, m in case.margin.items())
+        basis = IMPLIED if any(near) else FORCED
+    return key, basis
+
+
+def frozen_case(draft: Draft) -> Case:
+    """The case with all its data. AssertionError if oracle and reference kernels do not agree, or ONNX's checker
+    does not accept the model."""
+    if draft.expects == REFUSAL:
+        return refusal(draft)
+    if not draft.domain:
+        assert (draft.profile == "lenient") == (draft.expects == EITHER) == is_lenient(draft), (draft.id, sections(draft))
     due = list(draft.answers) if draft.answers is not None else oracle(draft)
     model = draft.model or built(draft, [(a.array.dtype, a.array.shape) for a in due])
+    onnx.checker.check_model(model, full_check=True)
     feeds = draft.feeds or fed(draft)
     names = [value.name for value in model.graph.output]
     made = qrun.Session(model, backend="reference", fuse=False).run(feeds)
@@ -129,13 +161,34 @@ def frozen_case(draft: Draft, told: Mapping[str, tuple[str, str]]) -> Case:
         assert_same(f"{draft.id} {name}", answer.array, made[name], draft.within)
     expected = {name: np.array(made[name], order="C") for name in names}
     exact, margins = reals_of(draft, names, due, expected)
-    return Case(info, model.SerializeToString(), feeds, expected, exact, margins, draft.within, tuple(draft.others))
+    case = Case(
+        info_of(draft), model.SerializeToString(), feeds, expected, exact, margins, draft.within, tuple(draft.others)
+    )
+    rule, basis = rule_of(draft, case)
+    return replace(case, info=replace(case.info, rule=rule, basis=basis))
 
 
-def basis(draft: Draft, told: Mapping[str, tuple[str, str]]) -> str:
-    """Whose sentence decides: qrun's where the page of the operator is silent, as all of com.microsoft are."""
-    silent = bool(draft.domain) or told[draft.clause][1].lower().startswith("silent")
-    return DECISION if silent else SPECIFICATION
+def info_of(draft: Draft, rule: str = "", basis: str = "") -> CaseInfo:
+    """The entry of a case in the list, before it has a place in the archive."""
+    return CaseInfo(
+        draft.id, draft.op, draft.domain, draft.version, draft.profile, rule, basis, draft.expects, False, "", 0, 0
+    )
+
+
+def refusal(draft: Draft) -> Case:
+    """A case that a runtime must refuse, for one fault: without it, ONNX's checker accepts it and qrun runs it."""
+    assert draft.mended is not None or draft.domain, f"{draft.id}: mended is missing"
+    outputs = [(t, None) for t in draft.outputs or (np.uint8,)]
+    if draft.mended is not None:
+        twin = frozen_case(draft.mended)
+        assert twin.info.profile != "lenient", draft.id
+        outputs = [(array.dtype, array.shape) for array in twin.expected.values()]
+    model = draft.model or built(draft, outputs)
+    feeds = draft.feeds or fed(draft)
+    assert_refused(draft.id, model, feeds)
+    rule, basis = rule_of(draft)
+    assert basis != DECISION or draft.domain, f"{draft.id}: no sentence forbids it"
+    return Case(info_of(draft, rule, basis), model.SerializeToString(), feeds, {}, {}, {}, 0.0, ())
 
 
 def oracle(draft: Draft) -> list[Answer]:
@@ -176,7 +229,7 @@ def float_of(q: Any) -> float:
 
 
 ZEROS = {"QLinearConv": 7, "QLinearMatMul": 7, "QuantizeLinear": 2, "QLinearAdd": 7, "QLinearMul": 7, "QGemm": 8, "QLinearWhere": 8,
-         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
+         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearSigmoid": 4, "QLinearSoftmax": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
 """Place of the zero point of the output."""
 
 
@@ -219,7 +272,14 @@ def built(draft: Draft, outputs: Sequence[tuple[Any, Sequence[int] | None]]) -> 
     made = [helper.make_tensor_value_info(f"y{at}", NUMBERS[np.dtype(t)], s) for at, (t, s) in enumerate(outputs)]
     attributes = {k: v for k, v in draft.attributes.items() if not k.startswith("_")}
     node = helper.make_node(draft.op, names, [v.name for v in made], name="n", domain=draft.domain, **attributes)
-    return modelled([node], values, made, stored, draft.version if not draft.domain else 17, draft.domain)
+    return modelled([node], values, made, stored, draft.version if not draft.domain else opset(draft), draft.domain)
+
+
+def opset(draft: Draft) -> int:
+    """The opset of ai.onnx beside that of com.microsoft: 17, or the first whose models may have the types of a case."""
+    kinds = {np.asarray(v).dtype.name for v in draft.inputs if v is not None}
+    starts = ((23, "float4"), (21, "int4"), (21, "uint4"), (19, "float8"))
+    return max((first for first, name in starts if any(kind.startswith(name) for kind in kinds)), default=17)
 
 
 def modelled(nodes: Any, inputs: Any, outputs: Any, stored: Any, opset: int, domain: str = "") -> onnx.ModelProto:

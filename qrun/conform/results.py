@@ -8,14 +8,16 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from qrun.conform.suite import CaseHead
+from qrun.conform.suite import ANSWER, DECISION, CaseHead
 from qrun.declare.frozen import frozen
 from qrun.documents.record import damage_error, decode, read_document
 from qrun.errors import CallError
 
-VERDICTS = ("exact", "choice", "wrong", "refused", "crashed", "hung", "unsupported")
+VERDICTS = (
+    "exact", "choice", "ulp", "wrong", "unstable", "accepts-invalid", "refused", "crashed", "hung", "unsupported",
+)  # fmt: skip
 """The verdicts, from best to unsupported."""
-BAD = ("wrong", "crashed", "hung")
+BAD = ("wrong", "unstable", "crashed", "hung")
 """Verdicts for which a call fails, unless --fail-on says otherwise."""
 
 
@@ -50,6 +52,11 @@ class CaseResult(CaseHead):
     elements: tuple[Element, ...] = ()
 
     @property
+    def decided(self) -> bool:
+        """Whether the specification gives the answer: the case is forced or implied, and must be answered."""
+        return self.expects == ANSWER and self.basis != DECISION
+
+    @property
     def operator(self) -> str:
         """``QLinearConv``, ``com.microsoft::QGemm``."""
         return f"{self.domain}::{self.op}" if self.domain else self.op
@@ -75,6 +82,16 @@ class RuntimeResult:
     def counts(self) -> Mapping[str, int]:
         """The number of cases of each verdict."""
         return count_verdicts(self.cases)
+
+    @property
+    def law_cases(self) -> tuple[CaseResult, ...]:
+        """The cases whose answer the specification gives: the headline counts only these."""
+        return tuple(case for case in self.cases if case.decided)
+
+    @property
+    def other_cases(self) -> tuple[CaseResult, ...]:
+        """The other cases: open questions, forms that the text excludes, models that it forbids."""
+        return tuple(case for case in self.cases if not case.decided)
 
     def failing_cases(self, fail_on: Iterable[str]) -> list[CaseResult]:
         """The cases whose verdict is one of `fail_on`."""
@@ -119,8 +136,14 @@ def read_judgement(path: str) -> Judgement:
     return found
 
 
-def check_runtimes(names: Iterable[str], before: Judgement) -> None:
-    """Raise CallError for a runtime that the saved answer does not have."""
+def check_baseline(names: Iterable[str], suite: str, before: Judgement) -> None:
+    """Raise CallError for a baseline of another suite, or for a runtime that the baseline does not have."""
+    if before.suite != suite:
+        raise CallError(
+            "QR005",
+            f"the baseline was saved with suite {before.suite}; this is suite {suite}",
+            fixes=["save a new one: qrun conform --runtime NAME -o FILE.json"],
+        )
     known = [each.name for each in before.runtimes]
     for name in names:
         if name not in known:

@@ -10,7 +10,7 @@ from time import perf_counter
 from qrun.conform.judge import judge_case
 from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.runtimes import COMMAND, CRASHED, HUNG, REFUSED, CaseRunner, Response, Runtime, runner
-from qrun.conform.suite import Case, CaseInfo, Suite
+from qrun.conform.suite import ANSWER, Case, CaseInfo, Suite
 from qrun.errors import CallError
 
 Progress = Callable[[int], None]
@@ -60,7 +60,10 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
     It probably does not start. A crash without a message, such as SIGSEGV, is a verdict on the program.
     """
     ends = {
-        (REFUSED if info.rejects and result.verdict == "exact" else result.verdict, result.text)
+        (
+            REFUSED if info.expects != ANSWER and result.verdict == "exact" and not result.total else result.verdict,
+            result.text,
+        )
         for info, result in zip(cases, results, strict=True)
     }
     if len(ends) != 1 or len(cases) < 2 or all(result.verdict == "exact" for result in results):

@@ -20,7 +20,7 @@ from qrun.ir import Array
 from qrun.ir.tensorfile import tensor_bytes
 from qrun.ir.types import DTYPES, NUMBERS
 
-VERSION = "1.0"
+VERSION = "1.1"
 ARCHIVE = Path(__file__).parent / f"suite-{VERSION}.zip"
 INDEX = "suite.json"
 PROFILES = {
@@ -29,18 +29,34 @@ PROFILES = {
     "contrib": "the operators of com.microsoft",
     "narrow": "types of 4, 2 and 6 bits, and float8",
     "graph": "a few nodes that an optimizer may rewrite",
+    "lenient": "forms that the text excludes, though some runtimes take them: to refuse one is right",
 }
-SPECIFICATION, DECISION = "specification", "decision"
+FORCED, IMPLIED, DECISION = "forced", "implied", "decision"
+"""What an answer rests on: the quoted sentences alone; the operator's formula or function body with them; or qrun's
+decision, because the text is silent or open."""
+ANSWER, EITHER, REFUSAL = "answer", "either", "refusal"
+"""What a runtime shall do: answer; answer or refuse, because the text excludes the form; or refuse."""
+MUSTPASS = "mustpass"
+"""The word of --select for the cases that no one can argue with."""
+
+
+def near_tie(dtype: Any) -> float:
+    """The distance from a tie, in steps, within which a sound float32 arithmetic may round to the other code.
+
+    Four roundings to float32 move a quotient of n levels by up to 4 * 2^-24 * n.
+    """
+    return float(4.0 * 2.0 ** (8 * np.dtype(dtype).itemsize - 24))
 
 
 @frozen
 class CaseHead:
     """Identifies a case and its subject.
 
-    id:      such as ``qlinearconv-10/per-channel/3d-tie-odd-zero``: operator and version, family, case.
-    op:      the operator that is judged, with its domain and version; in a graph, those of the first operator.
-    clause:  number of the section of numerics.md with the sentence that decides the case.
-    basis:   ``specification`` or ``decision``: is the sentence ONNX's, or qrun's because ONNX is silent?
+    id:     such as ``qlinearconv-10/per-channel/3d-tie-odd-zero``: operator and version, family, case.
+    op:     the operator that is judged, with its domain and version; in a graph, those of the first operator.
+    rule:   key of the rule that decides the case, such as ``QLinearConv-10 G1``; see `Suite.rule`.
+    basis:  that rule's basis: ``forced``, ``implied`` or ``decision``.
+    expects: ``answer``, ``either`` or ``refusal``.
     """
 
     id: str
@@ -48,27 +64,46 @@ class CaseHead:
     domain: str
     version: int
     profile: str
-    clause: str
+    rule: str
     basis: str
+    expects: str
 
 
 @frozen
 class CaseInfo(CaseHead):
-    """A case's entry in the list of cases. rejects: is the model forbidden, so that it must be refused? block, start,
-    length: its place in the archive."""
+    """A case's entry in the list of cases.
 
-    rejects: bool
+    mustpass: is the case one of the 400 that no one can argue with? block, start, length: its place in the archive.
+    """
+
+    mustpass: bool
     block: str
     start: int
     length: int
 
 
 @frozen
-class Clause:
-    """A section of numerics.md: its title, and the sentence of the specification or a note that there is none."""
+class Quote:
+    """A sentence of a specification, word by word. source: ``QLinearMatMul-10``, ``com.microsoft.QGemm-1``."""
 
+    source: str
+    text: str
+
+
+@frozen
+class Rule:
+    """The law of a case.
+
+    title:   what is due, in a sentence. section: the number of the section of numerics.md that tells more.
+    quotes:  the sentences that decide; for a decision, those that leave it open.
+    note:    how the answer follows from them; for a decision, why this answer was chosen.
+    """
+
+    basis: str
+    section: str
     title: str
-    sentence: str
+    quotes: tuple[Quote, ...]
+    note: str = ""
 
 
 @frozen
@@ -93,7 +128,7 @@ class Case:
     exact:   for each rounded output, the real numbers before rounding, in steps of the output, without the zero point;
              float64.
     margin:  the distance of each of these from the nearest tie at which the result changes, in the same steps; float32.
-    within:  the difference allowed for floats, because the specification does not fix the precision of their sums.
+    within:  the difference allowed for sums of floats, because the specification does not fix their precision.
     """
 
     info: CaseInfo
@@ -118,7 +153,7 @@ class Suite:
             raise CallError("QR004", f"cannot read the suite {path}: {error}", where=[str(path)]) from None
         self.version = str(told["version"])
         self._rows: Sequence[Sequence[Any]] = told["cases"]
-        self._clauses: Mapping[str, Sequence[str]] = told["clauses"]
+        self._rules: Mapping[str, Any] = told["rules"]
         self._block: tuple[str, bytes] = ("", b"")
 
     @cached_property
@@ -126,9 +161,10 @@ class Suite:
         """All cases, in the archive's order."""
         return tuple(CaseInfo(*row) for row in self._rows)
 
-    def clause(self, info: CaseInfo) -> Clause:
-        """The clause of the specification that a case tests."""
-        return Clause(*self._clauses[info.clause])
+    def rule(self, info: CaseHead) -> Rule:
+        """The rule that decides a case."""
+        basis, section, title, quotes, note = self._rules[info.rule]
+        return Rule(basis, section, title, tuple(Quote(*quote) for quote in quotes), note)
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
         """The cases that match words: ids, beginnings of ids, operators or profiles; see `FITS`.
@@ -155,7 +191,7 @@ class Suite:
             ids = frozenset(info.id for info in self.cases if fits(info, word))
             if ids:
                 return kind, ids
-        known = [*PROFILES, *sorted({info.op for info in self.cases}), *(info.id for info in self.cases)]
+        known = [*PROFILES, MUSTPASS, *sorted({info.op for info in self.cases}), *(info.id for info in self.cases)]
         near = close_matches(word, known, 1, 0.5)
         raise _no_case(
             word,
@@ -171,7 +207,7 @@ class Suite:
 
 
 FITS: Sequence[tuple[str, Callable[[CaseInfo, str], bool]]] = (
-    ("profile", lambda info, word: info.profile == word),
+    ("profile", lambda info, word: info.profile == word or (word == MUSTPASS and info.mustpass)),
     (
         "operator",
         lambda info, word: word.lower() in (info.op.lower(), f"{info.domain or 'ai.onnx'}::{info.op}".lower()),
@@ -243,8 +279,8 @@ def pack_case(case: Case) -> bytes:
     )
 
 
-def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, str]]) -> None:
-    """Write the archive; blocks follow the order of the cases."""
+def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Rule]) -> None:
+    """Write the archive with the rules that its cases name; blocks follow the order of the cases."""
     rows, blocks = [], []
     for first in range(0, len(cases), BLOCK):
         name, body = f"cases/{first // BLOCK:03}.bin", b""
@@ -253,11 +289,11 @@ def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, st
             rows.append(list(astuple(replace(case.info, block=name, start=len(body), length=len(made)))))
             body += made
         blocks.append((name, body))
-    used = {case.info.clause for case in cases}
+    used = {case.info.rule for case in cases}
     told = {
-        "format": "qrun/suite/1.0",
+        "format": "qrun/suite/1.1",
         "version": VERSION,
-        "clauses": {number: list(text) for number, text in clauses.items() if number in used},
+        "rules": {key: astuple(rule) for key, rule in sorted(rules.items()) if key in used},
         "cases": rows,
     }
     text = json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
@@ -302,7 +338,7 @@ def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Call
 
 def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
     """Write a case as files."""
-    case, clause = suite.load(info), suite.clause(info)
+    case, rule = suite.load(info), suite.rule(info)
     write_case(case, folder)
     told = {
         "id": info.id,
@@ -310,11 +346,12 @@ def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
         "domain": info.domain,
         "version": info.version,
         "profile": info.profile,
-        "rejects": info.rejects,
-        "clause": info.clause,
-        "title": clause.title,
-        "sentence": clause.sentence,
+        "expects": info.expects,
+        "mustpass": info.mustpass,
         "basis": info.basis,
+        "rule": rule.title,
+        "quotes": [{"source": quote.source, "text": quote.text} for quote in rule.quotes],
+        "note": rule.note,
         "exact": {name: [repr(float(v)) for v in values.flat] for name, values in case.exact.items()},
         "margin": {name: [repr(float(v)) for v in values.flat] for name, values in case.margin.items()},
         "within": case.within,

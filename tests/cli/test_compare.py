@@ -369,7 +369,7 @@ def test_beyond_the_tolerance_and_other_bits_are_two_numbers(folder: Path) -> No
     told = f"rtol 0, atol {exact['largest'] / 2:g}"
     beyond = f"differ {some['differing']} of 128 elements beyond {told}, largest of these "
     assert any(line.startswith(beyond) for line in lines)
-    assert any(line.startswith(f"other bits {some['other_bits']} elements, largest ") for line in lines)
+    assert any(line.startswith(f"different bits {some['other_bits']} elements, largest ") for line in lines)
     assert f"Tensors that differ, beyond {told}" in lines
     assert f"1 of 1 tensor beyond {told}, 1 by itself" in last
 
@@ -478,7 +478,7 @@ def test_a_cpu_without_vnni_is_emulated() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--against", "ort"), ("--arith", "ort"), ("--record", "golden")])
 def test_an_emulated_cpu_is_a_side_of_its_own(option: str, value: str) -> None:
-    says(call("compare", *digits("qdq"), "--emulate", "avx2", option, value), 2, f"leave out {option}")
+    says(call("compare", *digits("qdq"), "--emulate", "avx2", option, value), 2, f"omit {option}")
 
 
 def test_the_finding_names_the_command_that_shows_it() -> None:

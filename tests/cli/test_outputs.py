@@ -139,11 +139,11 @@ def test_what_is_read_is_not_written_over(folder: Path) -> None:
     (folder / "link.npy").symlink_to("x.npy")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     for words, what in (
-        (["--trace", "deep.onnx"], "the model of this call"),
-        (["--trace", str(folder / "deep.onnx")], "the model of this call"),
-        (["--trace", "x.npy"], "an input of this call"),
-        (["-o", "x.npy"], "an input of this call"),
-        (["-o", "link.npy"], "an input of this call"),
+        (["--trace", "deep.onnx"], "the model of this command"),
+        (["--trace", str(folder / "deep.onnx")], "the model of this command"),
+        (["--trace", "x.npy"], "an input of this command"),
+        (["-o", "x.npy"], "an input of this command"),
+        (["-o", "link.npy"], "an input of this command"),
         (["-o", "both.npz", "--trace", "both.npz"], "the file of --output"),
     ):
         for spec in ("x.npy", "image=x.npy"):

@@ -31,7 +31,7 @@ def answer(*words: str) -> dict:
 def test_qrun_itself_is_exact() -> None:
     done = call("conform", "--select", "QGemm")
     assert done.code == 0, done.err
-    assert done.out.startswith("exact: all 78 cases of suite 1.0, in 2 runtimes\n")
+    assert done.out.startswith("exact: all 78 cases of suite 1.1, in 2 runtimes\n")
     document = answer("--select", "QGemm,ConvInteger", "--select", "edge")
     assert [each["name"] for each in document["runtimes"]] == ["native", "reference"]
     assert {case["profile"] for each in document["runtimes"] for case in each["cases"]} == {"edge"}
@@ -133,7 +133,7 @@ def test_cases_are_exported_as_onnx_tests(tmp_path: Path) -> None:
     due = numpy_helper.to_array(onnx.TensorProto.FromString((case / "test_data_set_0" / "output_0.pb").read_bytes()))
     assert due.tolist() == [[[1]]]
     told = json.loads((case / "case.json").read_text())
-    assert (told["clause"], told["exact"], told["margin"]) == ("G1", {"y0": ["0.5"]}, {"y0": ["0.0"]})
+    assert (told["basis"], told["exact"], told["margin"]) == ("decision", {"y0": ["0.5"]}, {"y0": ["0.0"]})
     assert not list((folder / "qlinearconv-10/rejects/stride-of-zero/test_data_set_0").glob("output_*"))
     assert "is not empty" in call("conform", "export", str(folder)).err
 
@@ -177,9 +177,9 @@ def test_reports_write_over_nothing_that_the_call_reads(tmp_path: Path, monkeypa
     saved = call("conform", "--runtime", "native", "--select", "qgemm", "--json")
     Path("base.json").write_text(saved.out)
     for words, message in (
-        (("--baseline", "base.json", "-o", "base.json"), "it is the baseline of this call"),
-        (("-o", "a.xml", "-o", "junit=a.xml"), "it is another report of this call"),
-        (("scoreboard", "base.json", "-o", "html=base.json"), "it is a saved answer of this call"),
+        (("--baseline", "base.json", "-o", "base.json"), "it is the baseline of this command"),
+        (("-o", "a.xml", "-o", "junit=a.xml"), "it is another report of this command"),
+        (("scoreboard", "base.json", "-o", "html=base.json"), "it is a saved result of this command"),
     ):
         says(call("conform", *words), 2, message)
     assert Path("base.json").read_text() == saved.out
@@ -236,7 +236,7 @@ def test_two_runtimes_have_one_verdict(tmp_path: Path) -> None:
     name = ending_program(tmp_path, "exit 7")
     done = call("conform", "--runtime", "native", "--runtime", name, "--select", "known/qlinearmatmul-o1")
     assert done.code == 1
-    assert done.out.startswith("no: 1 crashed in suite 1.0\n")
+    assert done.out.startswith("no: 1 crashed in suite 1.1\n")
     assert "the case is exact, in" in done.out
     done = call(
         "conform",
@@ -249,7 +249,7 @@ def test_two_runtimes_have_one_verdict(tmp_path: Path) -> None:
         "--fail-on",
         "wrong,hung",
     )
-    assert done.out.startswith("yes: wrong or hung does not occur in 1 case of suite 1.0\n")
+    assert done.out.startswith("yes: wrong or hung does not occur in 1 case of suite 1.1\n")
 
 
 def test_a_baseline_of_another_runtime_is_refused_before_any_case(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from qrun.comparing.causes.pairs import saturated_pairs
 from qrun.conform.judge import judge_case
 from qrun.conform.results import CaseResult
 from qrun.conform.runtimes import Response
-from qrun.conform.suite import Case, Suite
+from qrun.conform.suite import REFUSAL, Case, Suite
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.ir.load import load
@@ -264,7 +264,7 @@ def caught(defect: Defect, words: list[str]) -> list[CaseResult]:
     found = []
     for info in SUITE.select(words):
         case = SUITE.load(info)
-        if info.rejects or len(case.expected) != 1:
+        if info.expects == REFUSAL or len(case.expected) != 1:
             continue
         try:
             got = defect(Node(case))

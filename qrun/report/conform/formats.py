@@ -34,6 +34,9 @@ from qrun.report.text import percent, safe
 
 LEVELS = {
     "wrong": "error",
+    "unstable": "error",
+    "accepts-invalid": "warning",
+    "ulp": "note",
     "crashed": "error",
     "hung": "error",
     "refused": "warning",
@@ -105,7 +108,13 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
     file = {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION}
     places = {"physicalLocation": file, "logicalLocations": [name]}
     prints = {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint}
-    about = {"verdict": case.verdict, "profile": case.profile, "clause": case.clause, "proved": case.proved}
+    about = {
+        "verdict": case.verdict,
+        "profile": case.profile,
+        "rule": case.rule,
+        "basis": case.basis,
+        "proved": case.proved,
+    }
     return result((case.cause or case.verdict, rule), LEVELS[case.verdict], text, places, prints, about)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, count_verdicts
 from qrun.conform.runtimes import OWN
-from qrun.conform.suite import DECISION, PROFILES, Case, Suite
+from qrun.conform.suite import EITHER, PROFILES, REFUSAL, Case, Suite
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
@@ -59,17 +59,30 @@ def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
 
 
 def summary(each: RuntimeResult, changes: bool = False) -> str:
-    """``all 2517 cases are exact``, or the number of cases per verdict."""
-    counts = {verdict: number for verdict, number in each.counts.items() if number}
+    """``all 2517 cases are exact``, or the number of cases per verdict, first where the specification gives the answer.
+
+    An answer to an open question is no merit and no fault, so that those cases are counted apart.
+    """
     time = f", in {duration(each.seconds * 1e9)}"
-    if not counts:
+    if not each.cases:
         return f"nothing changed{time}"
-    if list(counts) == ["exact"] and not changes:
+    if _is_clean(each) and not changes:
         return f"{f'all {len(each.cases)} cases are' if each.cases[1:] else 'the case is'} exact{time}"
-    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-    return (
-        f"{'now ' if changes else ''}{told} of {plural(len(each.cases), 'changed case' if changes else 'case')}{time}"
-    )
+    law, rest, noun = each.law_cases, each.other_cases, "changed case" if changes else "case"
+    parts = []
+    if law:
+        whose = " that the specification decides" if rest else ""
+        parts.append(f"{verdict_counts(law)} of {plural(len(law), noun)}{whose}")
+    if rest:
+        parts.append(
+            f"{verdict_counts(rest)} of {plural(len(rest), 'other' if law else f'{noun} that it leaves open')}"
+        )
+    return f"{'; '.join(parts)}{time}"
+
+
+def verdict_counts(cases: Iterable[CaseResult]) -> str:
+    """``1801 exact, 33 wrong``."""
+    return ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(cases).items() if number)
 
 
 def _together(found: Judgement, changes: bool) -> str:
@@ -130,7 +143,10 @@ def by_operator(cases: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
 
 def group_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
     """Groups the wrong cases and other choices by verdict, cause and operator; the worst first."""
-    order = {verdict: place for place, verdict in enumerate(("crashed", "hung", "wrong", "choice"))}
+    order = {
+        verdict: place
+        for place, verdict in enumerate(("crashed", "hung", "unstable", "wrong", "accepts-invalid", "choice", "ulp"))
+    }
     groups = grouped(((c.verdict, c.cause or _first_word(c), c.operator), c) for c in cases if c.verdict in order)
     made = [FoundCause(*key, sum(c.proved for c in found), tuple(found)) for key, found in groups.items()]
     return sorted(made, key=lambda f: (order[f.verdict], f.operator, f.cause))
@@ -206,15 +222,24 @@ def details(suite: Suite, found: Judgement) -> list[Block]:
     return blocks
 
 
+EXPECTED = {REFUSAL: "a refusal", EITHER: "this answer or a refusal, because the text excludes this form"}
+BASES = {
+    "forced": "forced: the quoted text alone gives the answer",
+    "implied": "implied: the formula gives the answer",
+    "decision": "a decision of qrun: the text is silent or open",
+}
+
+
 def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
-    clause = suite.clause(case.info)
-    whose = "a decision of qrun's" if case.info.basis == DECISION else "the specification"
+    rule = suite.rule(case.info)
     facts = [("verdict", describe_case(result)), *_of_model(case)]
     facts += [(f"input {key}", values_text(array)) for key, array in case.inputs.items()]
     facts += [(f"expected {key}", values_text(array)) for key, array in case.expected.items()]
     facts += [(f"exact {key}", values_text(array)) for key, array in case.exact.items()]
-    facts += [("must be", "refused")] if case.info.rejects else []
-    facts.append((f"clause {case.info.clause}", f"{clause.title} ({whose}): {clause.sentence}"))
+    facts += [("expected", EXPECTED[case.info.expects])] if case.info.expects in EXPECTED else []
+    facts.append(("rule", f"{rule.title} ({BASES[rule.basis]})"))
+    facts += [(quote.source, f'"{quote.text}"') for quote in rule.quotes]
+    facts += [("note", rule.note)] if rule.note else []
     grid = _elements(result) if result.elements else None
     return Block(f"{case.info.id}  {name}", grid, facts=facts)
 
