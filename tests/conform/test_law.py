@@ -138,7 +138,9 @@ def wrong_answers(case: Case, rng: np.random.Generator) -> Iterator[dict[str, An
 
 def open_cases() -> list[CaseInfo]:
     """Every fifth case that is open, so that each family has some."""
-    return [info for info in SUITE.cases if info.expects != REFUSAL and (info.basis == DECISION or info.expects == EITHER)][::5]
+    return [
+        info for info in SUITE.cases if info.expects != REFUSAL and (info.basis == DECISION or info.expects == EITHER)
+    ][::5]
 
 
 def test_what_is_open_is_never_wrong() -> None:
