@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.running.session import Session
-
 PLAIN: dict[int, Any] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
     11: np.float64, 12: np.uint32, 13: np.uint64,
@@ -128,15 +126,13 @@ class Qrun:
     UNSUPPORTED = ("QR201", "QR105", "QR106")
 
     def version(self) -> str:
-        """qrun's version."""
-        from qrun import __version__
-
-        return __version__
+        """Import qrun and return its version."""
+        self._session = import_module("qrun.running.session").Session
+        return str(import_module("qrun").__version__)
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in qrun; `option` is the backend."""
-
-        session = Session(model, backend=option, fuse=False, threads=1)
+        session = self._session(model, backend=option, fuse=False, threads=1)
         made = session.run({name: value.numpy() for name, value in inputs.items()}, list(outputs))
         return [tensor(made[name]) for name in outputs]
 
@@ -260,18 +256,52 @@ class TinyGrad:
         """Import tinygrad and return its version."""
         os.environ.setdefault("DEV", "PYTHON")
         self._grad = import_module("tinygrad")
-        self._model = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
+        self._model = ModelFile()
         return installed("tinygrad")
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""
-        self._model.seek(0)
-        self._model.truncate()
-        self._model.write(model)
-        self._model.flush()
-        runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.name)
+        runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.write(model))
         made = runner({name: self._grad.Tensor(t.numpy()) for name, t in inputs.items()})
         return [tensor(made[name].numpy()) for name in outputs]
+
+
+class Tract:
+    """tract on the CPU, with its optimizations."""
+
+    UNSUPPORTED = ("NoSuchType", "Unimplemented")
+
+    def version(self) -> str:
+        """Import tract and return its version."""
+        self._onnx = import_module("tract").onnx()
+        self._tensor = import_module("tract").Tensor
+        self._model = ModelFile()
+        return installed("tract")
+
+    def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in tract, whose functions take and give arrays in the model's order. Raises NoSuchType."""
+        if not all(t.type in PLAIN for t in inputs.values()):
+            raise NoSuchType("an input of a type that numpy lacks")
+        loaded = self._onnx.load(self._model.write(model))
+        names = [loaded.input_name(index) for index in range(loaded.input_count())]
+        given = [self._tensor.from_numpy(inputs[name].numpy()) for name in names]
+        made = loaded.into_model().into_runnable().run(given)
+        return [tensor(each.to_numpy()) for each in made]
+
+
+class ModelFile:
+    """A temporary file for runtimes that read models only from files."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
+
+    def write(self, model: bytes) -> str:
+        """Put a model into the file and return its path."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(model)
+        self._file.flush()
+        return self._file.name
 
 
 class Iree:

@@ -101,11 +101,11 @@ SHOWN = 3
 ARITHMETIC = ("float32-multiplier", "float32-arithmetic")
 
 
-Again = Callable[[], Response]
+Again = Callable[[], Iterable[Response]]
 
 
 def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseResult:
-    """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
+    """Judge an answer. again: runs the case some more times, to see if the runtime answers the same."""
     if case.info.expects == REFUSAL and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
         return _result(case, ACCEPTS_INVALID, "", f"returns {got} for a model that the specification forbids", True)
@@ -115,7 +115,7 @@ def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseR
     bad = {name: array for name, array in given.outputs.items() if not _right(case.expected[name], array)}
     if not bad:
         return _result(case, "exact", total=_size(case))
-    if again is not None and _changes(given, again()):
+    if again is not None and any(_changes(given, other) for other in again()):
         text = "results change from run to run: uninitialised memory, or a race between threads"
         return _result_of(case, bad, "unstable", GARBAGE, text, True)
     open_ = case.info.basis == DECISION or case.info.expects == EITHER
@@ -198,7 +198,9 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
+        found = (
+            reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
+        )
         if found.cause == "unknown":
             form = _form(want, got)
             part = partial_reason(suspect) if suspect is not None else None

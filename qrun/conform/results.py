@@ -156,11 +156,21 @@ def check_baseline(names: Iterable[str], suite: str, before: Judgement) -> None:
 
 
 def select_changed(now: Judgement, before: Judgement) -> Judgement:
-    """The judgement with only the cases whose verdict or cause changed, or that the saved answer does not have."""
-    known = {r.name: {case.id: (case.verdict, case.cause) for case in r.cases} for r in before.runtimes}
+    """The judgement with only the cases that changed (see `changed`), or that the saved answer does not have."""
+    known = {r.name: {case.id: case for case in r.cases} for r in before.runtimes}
     runtimes = []
     for runtime in now.runtimes:
         old = known[runtime.name]
-        new = tuple(case for case in runtime.cases if old.get(case.id) != (case.verdict, case.cause))
+        new = tuple(case for case in runtime.cases if case.id not in old or changed(case, old[case.id]))
         runtimes.append(replace(runtime, cases=new))
     return replace(now, runtimes=tuple(runtimes))
+
+
+def changed(now: CaseResult, before: CaseResult) -> bool:
+    """Did the verdict or the cause of a case change?
+
+    `unstable` and `wrong` count as the same, because results that change from run to run may be the same in a few runs.
+    """
+    if "unstable" in (now.verdict, before.verdict):
+        return not {now.verdict, before.verdict} <= {"unstable", "wrong"}
+    return (now.verdict, now.cause) != (before.verdict, before.cause)
