@@ -80,9 +80,8 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
         "QR005",
         f"no case was answered: every one {how} with: {text or 'no message'}; does the program start?",
         facts=[("got", f"the same message in {len(cases)} cases")],
-        why="exit code 2 means that the program refuses the model; Python, for one, ends with 2 for a script that it "
-        "cannot open",
-        fixes=["start the program by hand on a case of: qrun conform export DIR"],
+        why="exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script",
+        fixes=["run the program by hand on a case that qrun conform export DIR writes"],
     )
 
 

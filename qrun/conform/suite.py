@@ -180,7 +180,7 @@ class Suite:
             profiles = dict.fromkeys(info.profile for info in self.cases if info.id in named)
             raise _no_case(
                 ",".join(given),
-                f"cases that fit one word of each kind: {', '.join(kinds)}",
+                f"cases that match one word of each kind: {', '.join(kinds)}",
                 f"the operators named have cases in {', '.join(profiles)}" if profiles else LIST,
             )
         return chosen
@@ -195,7 +195,7 @@ class Suite:
         near = close_matches(word, known, 1, 0.5)
         raise _no_case(
             word,
-            "a profile, an operator, or the beginning of a case's id",
+            "a profile, an operator, or the prefix of a case id",
             f"--select {near[0]}" if near else LIST,
         )
 

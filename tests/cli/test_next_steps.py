@@ -249,7 +249,7 @@ def test_run_and_check_label_alike(folder: Path) -> None:
 
 def test_memory(folder: Path) -> None:
     ended = call("m.onnx", "-i", "x.npy", "--max-memory", "1kB")
-    assert fixes(ended, 5, "QR010") == ["--max-memory 2KiB is enough up to here, though later nodes may need more"]
+    assert fixes(ended, 5, "QR010") == ["--max-memory 2KiB is enough up to here, but later nodes may need more"]
     assert "  --> x.npy" in ended.err
     assert "at this node" not in ended.err
     ended = call("conv.onnx", "--max-memory", "1kB", "--backend", "reference")
