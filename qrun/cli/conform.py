@@ -140,7 +140,7 @@ def _print_judgement(
 
 
 def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
-    from qrun.conform.suite import export
+    from qrun.conform.export import export
     from qrun.report.progress import Progress
     from qrun.report.text import plural
 

@@ -249,7 +249,7 @@ class CommandRunner:
         """Run one case in a new process group, which is killed as a whole when the time is over."""
         with tempfile.TemporaryDirectory(prefix="qrun-") as name:
             folder = Path(name)
-            write_case(case, folder, outputs=False)
+            write_case(case, folder)
             (folder / "out").mkdir()
             paths = (folder / "model.onnx", folder / "test_data_set_0", folder / "out")
             places = dict(zip(PLACES, map(str, paths), strict=True))
