@@ -34,7 +34,7 @@ def conform(
     start = perf_counter()
     first = runner(chosen, python)
     work = _Work(suite, cases, limit, progress)
-    version = first.version
+    version, facts = first.version, first.facts
     try:
         others = [
             Thread(target=work.begin, args=(chosen, python), daemon=True) for _ in range(min(jobs, len(cases)) - 1)
@@ -51,7 +51,7 @@ def conform(
         raise work.errors[0]
     if chosen.name.startswith(COMMAND):
         _check_answers(cases, work.results)
-    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results)
+    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results, **facts)
 
 
 def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:

@@ -56,6 +56,11 @@ class CaseRunner(Protocol):
         """The runtime's version, as it reports it; "" if it does not."""
         ...
 
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The fields ``python``, ``wheel`` and ``options`` of `qrun.conform.results.RuntimeResult`, as far as known."""
+        ...
+
     def run(self, case: Case, limit: float) -> Response:
         """Run one case, in at most `limit` seconds."""
         ...
@@ -86,7 +91,7 @@ class ProcessRunner:
 
     def __init__(self, name: str, adapter: str, option: str, python: str = "") -> None:
         self.name, self.adapter, self.option, self.python = name, adapter, option, python
-        self.version = ""
+        self.version, self.facts = "", dict[str, Any]()
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
@@ -156,6 +161,7 @@ class ProcessRunner:
             self.close()
             raise self._missing_error(str(told.get("missing", "its answer cannot be read")))
         self.version = str(told["version"])
+        self.facts = {name: told[name] for name in ("python", "wheel", "options")}
 
     def _missing_error(self, got: str) -> UnsupportedError:
         """The QR012 error of a runtime that cannot be used."""
@@ -234,6 +240,7 @@ class CommandRunner:
     """
 
     version = ""
+    facts: Mapping[str, Any] = {}
 
     def __init__(self, text: str) -> None:
         try:

@@ -134,7 +134,11 @@ def test_onnx_runs_the_cases(release: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert cases.keys() == {path.name for path in (release / "node").iterdir()}
     monkeypatch.setattr("onnx.backend.test.runner.load_model_tests", lambda kind: [])
     runner = Runner(Reference)
-    wanted = ["test_quantizelinear-19_types_uint8", "test_dequantizelinear-19_types_uint8", "test_known_qlinearmatmul-r1"]
+    wanted = [
+        "test_quantizelinear-19_types_uint8",
+        "test_dequantizelinear-19_types_uint8",
+        "test_known_qlinearmatmul-r1",
+    ]
     chosen = [next(name for name in sorted(cases) if name.startswith(start)) for start in wanted]
     for name in chosen:
         cases[name].model_dir = str(release / "node" / name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from qrun.conform.results import VERDICTS, Judgement, RuntimeResult
-from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, group_causes
+from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, describe_call, describe_setup, group_causes
 from qrun.report.grid import Column, Grid
 from qrun.report.html.markup import html_page, join, table, tag
 from qrun.report.markdown import cell, code
@@ -25,6 +25,16 @@ def scoreboard_sheet(found: Sequence[Judgement]) -> Sheet:
 
 def _runtimes(found: Sequence[Judgement]) -> list[RuntimeResult]:
     return [each for judgement in found for each in judgement.runtimes]
+
+
+def setups(found: Sequence[Judgement]) -> Grid:
+    """How each runtime was judged: date, machine, versions, options."""
+    columns = [
+        Column("runtime", wrap=True, cell=lambda row: row[1].title),
+        Column("judged", wrap=True, cell=lambda row: describe_call(row[0])),
+        Column("setup", wrap=True, cell=lambda row: describe_setup(row[1])),
+    ]
+    return Grid.of(columns, [(judgement, each) for judgement in found for each in judgement.runtimes])
 
 
 def totals(runtimes: Sequence[RuntimeResult]) -> Grid:
@@ -74,6 +84,10 @@ def _markdown(found: Sequence[Judgement]) -> str:
         "Exact cases, by profile:",
         "",
         *markdown_table(profiles(runtimes)),
+        "",
+        "How each was judged:",
+        "",
+        *markdown_table(setups(found)),
     ]
     for each in runtimes:
         causes = group_causes(each.cases)
@@ -99,6 +113,8 @@ def _html(found: Sequence[Judgement]) -> str:
             table("verdicts", totals(runtimes)),
             tag("h2", "Exact, by profile"),
             table("profiles", profiles(runtimes)),
+            tag("h2", "How each was judged"),
+            table("setups", setups(found)),
         )
     ]
     for each in runtimes:
