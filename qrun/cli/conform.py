@@ -90,9 +90,11 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
+    from qrun.comparing.record import host
     from qrun.conform.results import Judgement, check_baseline, read_judgement, select_changed
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
+    from qrun.report.html.made import today
     from qrun.report.progress import Progress
     from qrun.running.cpus import usable_cpus
 
@@ -114,7 +116,8 @@ def _judge(
                     progress=lambda done: progress(done, len(cases), None),
                 )
             )
-    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found))
+    made_on = {"archive_sha256": suite.sha256, "date": today(), **{key: host()[key] for key in ("qrun", "cpu", "isa")}}
+    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found), **made_on)
     return select_changed(judgement, before) if before is not None else judgement
 
 
@@ -144,7 +147,7 @@ def _print_judgement(
 
 
 def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
-    from qrun.conform.suite import export
+    from qrun.conform.export import export
     from qrun.report.progress import Progress
     from qrun.report.text import plural
 

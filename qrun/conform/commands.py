@@ -21,6 +21,7 @@ from qrun.conform.runtimes import (
     CRASHED,
     FIRST,
     HUNG,
+    NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
@@ -51,6 +52,7 @@ class CommandRunner:
     """
 
     version = ""
+    facts = NO_FACTS
 
     def __init__(self, text: str, poison: int = FIRST) -> None:
         self._words, self._poison = command_words(COMMAND, text), poison
@@ -134,7 +136,7 @@ def case_folder(case: Case) -> Iterator[tuple[Path, Path, Path]]:
     """A temporary folder with a case, as the paths of PLACES."""
     with tempfile.TemporaryDirectory(prefix="qrun-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        write_case(case, folder, outputs=False)
+        write_case(case, folder)
         (folder / "out").mkdir()
         yield folder / "model.onnx", folder / "test_data_set_0", folder / "out"
 

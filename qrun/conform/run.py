@@ -7,12 +7,22 @@ from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
 
-from qrun.conform.judge import judge_case
-from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.batch import BatchRunner
 from qrun.conform.commands import CommandRunner
+from qrun.conform.judge import judge_case
+from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.runtimes import (
-    AGAIN, COMMAND, CRASHED, FIRST, HUNG, REFUSED, CaseRunner, ProcessRunner, Response, Runtime, is_program,
+    AGAIN,
+    COMMAND,
+    CRASHED,
+    FIRST,
+    HUNG,
+    REFUSED,
+    CaseRunner,
+    ProcessRunner,
+    Response,
+    Runtime,
+    is_program,
 )  # fmt: skip
 from qrun.conform.suite import ANSWER, Case, CaseInfo, Suite
 from qrun.errors import CallError
@@ -38,7 +48,7 @@ def conform(
     start = perf_counter()
     first = Runners(chosen, python)
     work = _Work(suite, cases, limit, progress)
-    version = first.version
+    version, facts = first.version, first.facts
     try:
         others = [
             Thread(target=work.begin, args=(chosen, python), daemon=True) for _ in range(min(jobs, len(cases)) - 1)
@@ -55,7 +65,7 @@ def conform(
         raise work.errors[0]
     if is_program(chosen.name):
         _check_answers(cases, work.results)
-    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results)
+    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results, **facts)
 
 
 def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:

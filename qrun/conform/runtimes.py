@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from time import perf_counter
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import numpy as np
 
 import qrun
-from qrun.conform.suite import Case, write_case
+from qrun.conform.suite import Case
 from qrun.conform.worker import receive, send
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError, UnsupportedError, suggest
+from qrun.errors import CallError, UnsupportedError, suggest
 from qrun.ir import Array
-from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import DTYPES, NUMBERS
-from qrun.memory import Budget
 
 REFUSED, UNSUPPORTED, CRASHED, HUNG = "refused", "unsupported", "crashed", "hung"
 
@@ -48,12 +42,21 @@ class Response:
     message: str = ""
 
 
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+"""The facts of a program, of which qrun knows nothing."""
+
+
 class CaseRunner(Protocol):
     """Runs cases, one after the other."""
 
     @property
     def version(self) -> str:
         """The runtime's version, as it reports it; "" if it does not."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The fields ``python``, ``wheel`` and ``options`` of `qrun.conform.results.RuntimeResult`, as far as known."""
         ...
 
     def run(self, case: Case, limit: float) -> Response:
@@ -97,7 +100,7 @@ class ProcessRunner:
 
     def __init__(self, name: str, adapter: str, option: str, python: str = "", poison: int = FIRST) -> None:
         self.name, self.adapter, self.option, self.python, self._poison = name, adapter, option, python, poison
-        self.version = ""
+        self.version, self.facts = "", dict[str, Any]()
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
@@ -173,6 +176,7 @@ class ProcessRunner:
             self.close()
             raise self._missing_error(str(told.get("missing", "its answer cannot be read")))
         self.version = str(told["version"])
+        self.facts = {name: told[name] for name in ("python", "wheel", "options")}
 
     def _missing_error(self, got: str) -> UnsupportedError:
         """The QR012 error of a runtime that cannot be used."""

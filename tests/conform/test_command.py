@@ -7,11 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree as Tree
 
-import onnx
 import pytest
 from helpers.cli import call, says
 from jsonschema import Draft202012Validator
-from onnx import numpy_helper
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/conform-1.0.json").read_text())
 KNOWN = "known/convinteger-o20,known/matmulinteger-o21,known/quantizelinear-o9,known/dequantizelinear-o23,known/qlinearconv-r2"
@@ -121,22 +119,6 @@ def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:
     assert "has no runtime" in call("conform", "--select", "QGemm", "--baseline", str(path)).err
     path.write_text('{"schema": "qrun/profile/1.0"}')
     assert call("conform", "--select", "QGemm", "--baseline", str(path)).code == 2
-
-
-def test_cases_are_exported_as_onnx_tests(tmp_path: Path) -> None:
-    folder = tmp_path / "cases"
-    done = call(
-        "conform", "export", str(folder), "--select", "known/qlinearconv-r2,qlinearconv-10/rejects/stride-of-zero"
-    )
-    assert done.code == 0, done.err
-    case = folder / "known" / "qlinearconv-r2"
-    onnx.checker.check_model(onnx.load(case / "model.onnx"))
-    due = numpy_helper.to_array(onnx.TensorProto.FromString((case / "test_data_set_0" / "output_0.pb").read_bytes()))
-    assert due.tolist() == [[[1]]]
-    told = json.loads((case / "case.json").read_text())
-    assert (told["basis"], told["exact"], told["margin"]) == ("decision", {"y0": ["0.5"]}, {"y0": ["0.0"]})
-    assert not list((folder / "qlinearconv-10/rejects/stride-of-zero/test_data_set_0").glob("output_*"))
-    assert "is not empty" in call("conform", "export", str(folder)).err
 
 
 def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
