@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
+from typing import Any
 
 from qrun.conform.batch import BatchRunner
 from qrun.conform.commands import CommandRunner
@@ -107,6 +108,11 @@ class Runners:
     def version(self) -> str:
         """The runtime's version."""
         return self._first.version
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See `CaseRunner.facts`."""
+        return self._first.facts
 
     def run(self, case: Case, limit: float) -> Response:
         """Run a case."""
