@@ -7,7 +7,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import _conformance_law_linear  # noqa: F401  (declares rules)
@@ -40,7 +39,6 @@ Rng = np.random.Generator
 MS = "com.microsoft"
 OPEN_SUMS = 2.0**-21
 """Share of the largest term by which a float sum may differ where nothing is said about its precision."""
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "numerics.md"
 
 
 @dataclass

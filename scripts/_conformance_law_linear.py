@@ -206,7 +206,15 @@ for _v in _VERSIONS:
         law(*_op, "Q5/negative", FORCED, "block_size is positive.", "The block size is a positive integer.")
         law(*_op, "Q8", FORCED, "Integers of few bits are numbers as the wider ones are.", _f, *_precision)
     if _v >= 23:
-        law(*_op, "Q3", FORCED, "output_dtype is the type of y.", _f, _OUTPUT, "The output type is determined by the attribute `output_dtype`.")
+        law(
+            *_op,
+            "Q3",
+            FORCED,
+            "output_dtype is the type of y.",
+            _f,
+            _OUTPUT,
+            "The output type is determined by the attribute `output_dtype`.",
+        )
         law(*_op, "D1/type", IMPLIED, "The difference is rounded to the output's type, and multiplied in it.", _f, _OUTPUT,
             note="A multiplication in a type has factors of that type.")  # fmt: skip
 

@@ -271,7 +271,12 @@ def _cast(draft: Any) -> Iterator[str]:
         yield "Q6/e8m0"
     elif name.startswith("float8"):
         yield "Q6"
-        if name.endswith("fnuz") and draft.version < 24 and draft.attributes.get("saturate", 1) and np.isinf(values).any():
+        if (
+            name.endswith("fnuz")
+            and draft.version < 24
+            and draft.attributes.get("saturate", 1)
+            and np.isinf(values).any()
+        ):
             yield "Q6/infinite"
     elif name.startswith(("float4", "float6")):
         inside = np.abs(values) <= float(ml_dtypes.finfo(target).max)
@@ -279,7 +284,13 @@ def _cast(draft: Any) -> Iterator[str]:
     elif name in RANGES and x.dtype.name not in RANGES:
         low, high = RANGES[name]
         cut = np.trunc(values)
-        yield "F10/range" if not np.all((cut >= low) & (cut <= high)) else "F10/fraction" if np.any(cut != values) else "F10/float"
+        yield (
+            "F10/range"
+            if not np.all((cut >= low) & (cut <= high))
+            else "F10/fraction"
+            if np.any(cut != values)
+            else "F10/float"
+        )
 
 
 def _dynamic(draft: Any) -> Iterator[str]:
