@@ -47,7 +47,10 @@ def conv_node(
     xs, ws = some_scale(rng), some_scale(rng, form)
     ys = fitting(rng, int(np.prod(w[1:])), xs, ws)
     if exact:
-        wide, large = np.asarray(2.0 ** rng.integers(-2, 1, form)).astype(f32), f32(2.0 ** int(4 + np.log2(np.prod(w[1:])) / 2))
+        wide, large = (
+            np.asarray(2.0 ** rng.integers(-2, 1, form)).astype(f32),
+            f32(2.0 ** int(4 + np.log2(np.prod(w[1:])) / 2)),
+        )
         acc = sums.conv(data, weights, int(xz), np.broadcast_to(wz, (w[0],)).tolist(), None, **given).astype(np.int64)
         found = untied(rng, np.moveaxis(acc, 1, 0), np.broadcast_to(2 * large / wide, (w[0],)))
         if found is not None:

@@ -45,7 +45,9 @@ def node(
         given["output_dtype"] = number(to)
     zeros = some_zeros(rng, x, parameters) if zero and x != "int32" else None
     profile = "narrow" if x in NARROW or x not in WHOLE or scale == "float8e8m0" else "core"
-    section = clause or ("Q5" if form == "block" else "Q8" if x in NARROW else "Q4" if form == "axis" and x in WHOLE else "D1")
+    section = clause or (
+        "Q5" if form == "block" else "Q8" if x in NARROW else "Q4" if form == "axis" and x in WHOLE else "D1"
+    )
     codes = some_codes(rng, x, shape) if data is None else data
     return Draft(id, "DequantizeLinear", [codes, some_scales(rng, scale, parameters, plain), zeros], given, version, "", profile, section,
                  outputs=[numpy_type(to or scale)])  # fmt: skip
@@ -56,9 +58,15 @@ def pairs(rng: Rng) -> Iterator[Draft]:
     """Each legal pair of: version, types, granularity, axis, zero point, output_dtype."""
     rows = []
     for version in VERSIONS:
-        forms = [("tensor", 1), *product(("axis",), (0, 1, -1, -3) if version >= 13 else ()), *product(("block",), (0, 2, -1, -2) if version >= 21 else ())]
+        forms = [
+            ("tensor", 1),
+            *product(("axis",), (0, 1, -1, -3) if version >= 13 else ()),
+            *product(("block",), (0, 2, -1, -2) if version >= 21 else ()),
+        ]
         outputs = ("", "float", "float16", "bfloat16") if version >= 23 else ("",)
-        for x, scale, (form, axis), zero, to in product(codes_of(version), scales_of(version), forms, (True, False), outputs):
+        for x, scale, (form, axis), zero, to in product(
+            codes_of(version), scales_of(version), forms, (True, False), outputs
+        ):
             if to or scale != "float8e8m0":
                 rows.append((version, x, scale, form, axis, zero, to))
     for version, x, scale, form, axis, zero, to in pairwise(rng, rows):
@@ -69,7 +77,9 @@ def pairs(rng: Rng) -> Iterator[Draft]:
 
 @family("dequantizelinear/output-dtype")
 def output_dtype(rng: Rng) -> Iterator[Draft]:
-    for version, scale, to in product((23, 25, 28), ("float", "float16", "bfloat16", "float8e8m0"), ("float", "float16", "bfloat16")):
+    for version, scale, to in product(
+        (23, 25, 28), ("float", "float16", "bfloat16", "float8e8m0"), ("float", "float16", "bfloat16")
+    ):
         if scale in scales_of(version):
             for x in ("uint8", "int16") if scale != to else ("int8",):
                 yield node(rng, f"{version}-{x}-{scale}-to-{to}", version, x, scale, (3, 11), to=to, plain=False)
@@ -93,9 +103,28 @@ def sizes(rng: Rng) -> Iterator[Draft]:
 def cubes(rng: Rng) -> Iterator[Draft]:
     """As many elements along each axis: only the numbers tell which one is meant."""
     for version, axis, x in product((13, 19, 21, 24, 28), (0, 2, -1, -2, -3), ("uint8", "int8")):
-        yield node(rng, f"{version}-axis-{axis % 3}{'-from-end' if axis < 0 else ''}-{x}", version, x, "float", (3, 3, 3), "axis", axis)
+        yield node(
+            rng,
+            f"{version}-axis-{axis % 3}{'-from-end' if axis < 0 else ''}-{x}",
+            version,
+            x,
+            "float",
+            (3, 3, 3),
+            "axis",
+            axis,
+        )
     for version, axis in product((21, 28), (0, 1, 2, -1, -2, -3)):
-        yield node(rng, f"{version}-blocks-axis-{axis % 3}{'-from-end' if axis < 0 else ''}", version, "int8", "float", (3, 3, 3), "block", axis, 2)
+        yield node(
+            rng,
+            f"{version}-blocks-axis-{axis % 3}{'-from-end' if axis < 0 else ''}",
+            version,
+            "int8",
+            "float",
+            (3, 3, 3),
+            "block",
+            axis,
+            2,
+        )
 
 
 @family("dequantizelinear/block-sizes")

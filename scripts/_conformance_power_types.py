@@ -69,10 +69,17 @@ def to_quantize(rng: Rng, shape: Sequence[int], wide: Any, target: str, x_name: 
 
     They are multiples of an eighth of the scale, or have 6 bits of it.
     """
-    low, high = RANGES[target] if target in WHOLE else (-LARGEST[numpy_type(target).name], LARGEST[numpy_type(target).name])
+    low, high = (
+        RANGES[target] if target in WHOLE else (-LARGEST[numpy_type(target).name], LARGEST[numpy_type(target).name])
+    )
     count = int(np.prod(shape))
     if target in WHOLE:
-        steps = np.round(np.resize(rng.uniform(low - 0.2 * (high - low), high + 0.2 * (high - low), min(count, 67)), shape) * 8) / 8
+        steps = (
+            np.round(
+                np.resize(rng.uniform(low - 0.2 * (high - low), high + 0.2 * (high - low), min(count, 67)), shape) * 8
+            )
+            / 8
+        )
         steps = np.where(np.resize(rng.random(61) < 0.4, shape), np.floor(steps / max(1, high / 30)) + 0.5, steps)
     else:
         share, power = np.frexp(2.0 ** rng.uniform(-7, np.log2(high) + 0.4, min(count, 67)))

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+
 from defects.node import Defect, Node, Planted
 from defects.products import Products
-
 from qrun.ir import Array
 from qrun.ops import Context, find
 from qrun.ops._quantize import is_integer, limits
@@ -107,7 +107,9 @@ def fixed_point(bits: int, codes: Callable[[int, int, int], int]) -> Callable[[A
         return codes(int(total), mantissa, exponent)
 
     def made(sums: Array, ratio: Array) -> Array:
-        return np.array([one(t, float(r)) for t, r in zip(sums.flat, ratio.flat, strict=True)], np.float64).reshape(sums.shape)
+        return np.array([one(t, float(r)) for t, r in zip(sums.flat, ratio.flat, strict=True)], np.float64).reshape(
+            sums.shape
+        )
 
     return made
 
