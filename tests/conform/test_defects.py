@@ -65,7 +65,7 @@ def test_a_planted_defect_is_caught_and_named(planted: Planted) -> None:
         named = [case for case in found if case.cause == planted.cause]
         rest = [(case.id, case.verdict, case.cause) for case in found if case.cause != planted.cause]
         assert len(named) >= 3, rest
-        assert len(named) > 0.5 * len(found), rest
+        assert len(named) >= 0.5 * len(found), rest
 
 
 @pytest.mark.parametrize(("name", "change", "words"), graphs.PLANTED, ids=[name for name, *_ in graphs.PLANTED])

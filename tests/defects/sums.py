@@ -136,7 +136,7 @@ def sums_of_nothing_are_what_was_in_memory(n: Node) -> Array | None:
 PLANTED = [
     Planted("pairs saturate in int16", pair_saturation_of_matrices, ["MatMulInteger"], "pair-saturation"),
     Planted("pairs saturate in int16 in QLinearConv", pair_saturation, ["qlinearconv-10"]),
-    Planted("pairs saturate in int16 in QLinearMatMul", pair_saturation, ["qlinearmatmul-10"]),
+    Planted("pairs saturate in int16 in QLinearMatMul", pair_saturation, ["qlinearmatmul-10"], "pair-saturation"),
     Planted("pairs of differences saturate in int16", pairs_of_differences, PRODUCTS),
     Planted("int16 accumulators saturate", int16_sums, PRODUCTS),
     Planted("24-bit accumulators wrap", int24_sums, PRODUCTS),
