@@ -64,7 +64,8 @@ def test_a_planted_defect_is_caught_and_named(planted: Planted) -> None:
     if planted.cause:
         named = [case for case in found if case.cause == planted.cause]
         rest = [(case.id, case.verdict, case.cause) for case in found if case.cause != planted.cause]
-        assert len(named) >= 3 and len(named) > 0.5 * len(found), rest
+        assert len(named) >= 3, rest
+        assert len(named) >= 0.5 * len(found), rest
 
 
 @pytest.mark.parametrize(("name", "change", "words"), graphs.PLANTED, ids=[name for name, *_ in graphs.PLANTED])
@@ -101,6 +102,9 @@ ANSWERS: list[Callable[[np.random.Generator, Array], Array | None]] = [
 ]
 
 
+VERDICTS = ("exact", "choice", "ulp", "wrong", "accepts-invalid")
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_every_answer_gets_a_verdict(seed: int) -> None:
     """Whatever a runtime returns costs its case alone, never the run."""
@@ -109,4 +113,4 @@ def test_every_answer_gets_a_verdict(seed: int) -> None:
     for info in [*layouts, *rng.choice(SUITE.select([]), 300, replace=False)]:
         case, answer = SUITE.load(info), ANSWERS[rng.integers(len(ANSWERS))]
         answers = {name: answer(rng, np.asarray(right)) for name, right in case.expected.items()}
-        assert judge_case(case, Response(answers)).verdict in ("exact", "choice", "wrong"), (seed, info.id)
+        assert judge_case(case, Response(answers)).verdict in VERDICTS, (seed, info.id)

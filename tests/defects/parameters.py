@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from defects.node import Defect, Node, Planted
 
+from defects.node import Defect, Node, Planted
 from qrun.ir import Array
 
 CONVS = ["qlinearconv-10", "convinteger-10"]
@@ -96,7 +96,9 @@ def groups_interleaved(n: Node) -> Array | None:
         return None
     order = np.argsort(np.arange(w.shape[0]) % group, kind="stable")
     sized = ("w", "w_scale", "w_zero_point", "B")
-    moved = {k: v[order] for k, v in n.inputs.items() if k in sized and v is not None and v.ndim and v.shape[0] == w.shape[0]}
+    moved = {
+        k: v[order] for k, v in n.inputs.items() if k in sized and v is not None and v.ndim and v.shape[0] == w.shape[0]
+    }
     return np.take(n.made(**moved), np.argsort(order), 1)
 
 
@@ -188,7 +190,18 @@ def transposed(array: Array) -> Array | None:
 
 def parameters(change: Callable[[Array], Array], rank: int) -> Defect:
     """Scales and zero points of many elements, of this rank or a greater one, are read in another way."""
-    names = ("w_scale", "w_zero_point", "a_scale", "a_zero_point", "b_scale", "b_zero_point", "x_scale", "x_zero_point", "y_scale", "y_zero_point")
+    names = (
+        "w_scale",
+        "w_zero_point",
+        "a_scale",
+        "a_zero_point",
+        "b_scale",
+        "b_zero_point",
+        "x_scale",
+        "x_zero_point",
+        "y_scale",
+        "y_zero_point",
+    )
 
     def apply(array: Array) -> Array | None:
         return change(array) if array.size > 1 and (array.ndim == 1 if rank == 1 else array.ndim >= rank) else None
@@ -275,7 +288,7 @@ PLANTED = [
     Planted("the last block takes the parameters of the one before", blocks(lambda at, size, count: np.where((at // size == count - 1) & (count > 1) & (len(at) % size > 0), count - 2, at // size)), QUANTIZERS),
     Planted("blocks interleaved", blocks(lambda at, size, count: at % count), QUANTIZERS),
     Planted("blocks one too long", blocks(lambda at, size, count: at // (size + 1)), QUANTIZERS),
-    Planted("a negative axis is 1", axis_by_default, QUANTIZERS),
-    Planted("axis ignored", axis_ignored, QUANTIZERS),
+    Planted("a negative axis is 1", axis_by_default, QUANTIZERS, "wrong-scale-axis"),
+    Planted("axis ignored", axis_ignored, QUANTIZERS, "wrong-scale-axis"),
     Planted("a negative axis is off by one", axis_from_end_off_by_one, QUANTIZERS),
 ]  # fmt: skip

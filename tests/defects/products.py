@@ -1,4 +1,4 @@
-"""QLinearConv, QLinearMatMul, ConvInteger and MatMulInteger as products of matrices of codes, whose sums defects spoil."""
+"""QLinearConv, QLinearMatMul, ConvInteger and MatMulInteger as products of matrices, whose sums defects spoil."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import product
 
 import numpy as np
-from defects.node import Node
 
+from defects.node import Node
 from qrun.ir import Array
 
 Sums = Callable[[Array, Array], Array]
@@ -30,15 +30,26 @@ class Products:
     def _of_matmul(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         a, b = self._named("a", "A"), self._named("b", "B")
         az, bz = self._named("a_zero_point"), self._named("b_zero_point")
-        assert a is not None and b is not None and a.ndim > 1 and b.ndim > 1
-        rows = 0 if az is None else np.asarray(az, np.int64)[:, None] if az.ndim == 1 and az.size > 1 else np.asarray(az, np.int64)
+        assert a is not None
+        assert b is not None
+        assert a.ndim > 1
+        assert b.ndim > 1
+        rows = (
+            0
+            if az is None
+            else np.asarray(az, np.int64)[:, None]
+            if az.ndim == 1 and az.size > 1
+            else np.asarray(az, np.int64)
+        )
         columns = 0 if bz is None else np.asarray(bz, np.int64)
         return (a.astype(np.int64) - rows, b.astype(np.int64) - columns), (a, b)
 
     def _of_conv(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         x, w = self._named("x"), self._named("w")
         xz, wz = self._named("x_zero_point"), self._named("w_zero_point")
-        assert x is not None and w is not None and not self.node.node.attributes.get("auto_pad")
+        assert x is not None
+        assert w is not None
+        assert not self.node.node.attributes.get("auto_pad")
         rank = x.ndim - 2
         given = self.node.node.attributes
         steps, holes = given.get("strides") or [1] * rank, given.get("dilations") or [1] * rank
@@ -64,7 +75,9 @@ class Products:
         return self.requantized(self.wrapped(self.shaped(sums) + self.bias))
 
     def shaped(self, sums: Array) -> Array:
-        return np.asarray(sums, np.float64 if np.asarray(sums).dtype.kind == "f" else np.int64).reshape(self.node.expected.shape)
+        return np.asarray(sums, np.float64 if np.asarray(sums).dtype.kind == "f" else np.int64).reshape(
+            self.node.expected.shape
+        )
 
     @staticmethod
     def wrapped(sums: Array) -> Array:

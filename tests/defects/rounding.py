@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+
 from defects.node import Defect, Node, Planted
 from defects.products import Products
-
 from qrun.ir import Array
 from qrun.ops import Context, find
 from qrun.ops._quantize import is_integer, limits
@@ -107,7 +107,9 @@ def fixed_point(bits: int, codes: Callable[[int, int, int], int]) -> Callable[[A
         return codes(int(total), mantissa, exponent)
 
     def made(sums: Array, ratio: Array) -> Array:
-        return np.array([one(t, float(r)) for t, r in zip(sums.flat, ratio.flat, strict=True)], np.float64).reshape(sums.shape)
+        return np.array([one(t, float(r)) for t, r in zip(sums.flat, ratio.flat, strict=True)], np.float64).reshape(
+            sums.shape
+        )
 
     return made
 
@@ -191,10 +193,10 @@ PLANTED = [
     Planted("multiplier of 24 bits, half up", single(24, half_up_shift), LINEAR),
     Planted("multiplier of 31 bits, half up", single(31, half_up_shift), LINEAR),
     Planted("multiplier of 31 bits, half away", single(31, half_away_shift), LINEAR),
-    Planted("multiplier of 31 bits, floor", single(31, lambda value, shift: value >> shift), LINEAR),
+    Planted("multiplier of 31 bits, floor", single(31, lambda value, shift: value >> shift), LINEAR, "truncation"),
     Planted("double rounding, half away", double(half_away_shift), LINEAR),
     Planted("double rounding, half up twice", double(half_up_shift), LINEAR),
-    Planted("multiplier rounded to float32", of_sums(float32_product), LINEAR),
+    Planted("multiplier rounded to float32", of_sums(float32_product), LINEAR, "float32-multiplier"),
     Planted("product rounded to float16", of_sums(float16_product), LINEAR),
     Planted("multiplier rounded to a power of two", of_sums(power_of_two), LINEAR),
     Planted("rounded to eighths first", of_sums(twice_rounded), LINEAR),

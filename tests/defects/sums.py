@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+
 from defects.node import Defect, Node, Planted
 from defects.products import Products, spoiled
-
 from qrun.comparing.causes.pairs import saturated_pairs
 from qrun.ir import Array
 
@@ -37,7 +37,11 @@ def one_by_one(left: Array, right: Array, step: int, add: object) -> Array:
     return total
 
 
-float32_sums = spoiled(lambda left, right: one_by_one(left, right, 1, lambda a, b: (a.astype(np.float32) + b.astype(np.float32)).astype(np.float64)))
+float32_sums = spoiled(
+    lambda left, right: one_by_one(
+        left, right, 1, lambda a, b: (a.astype(np.float32) + b.astype(np.float32)).astype(np.float64)
+    )
+)
 int16_sums = spoiled(lambda left, right: one_by_one(left, right, 1, lambda a, b: np.clip(a + b, -(2**15), 2**15 - 1)))
 int24_sums = spoiled(lambda left, right: (left @ right + 2**23) % 2**24 - 2**23)
 pairs_of_differences = spoiled(
@@ -57,7 +61,10 @@ def pair_saturation(n: Node) -> Array | None:
     left, right = p.raw
     lost = np.zeros(n.expected.shape, np.int64).reshape((p.left @ p.right).shape)
     for k in range(0, left.shape[-1] - 1, 2):
-        pair = left[..., k : k + 2].astype(np.int64)[..., :, :, None] * right[..., k : k + 2, :].astype(np.int64)[..., None, :, :]
+        pair = (
+            left[..., k : k + 2].astype(np.int64)[..., :, :, None]
+            * right[..., k : k + 2, :].astype(np.int64)[..., None, :, :]
+        )
         total = pair.sum(-2)
         lost = lost + np.clip(total, -(2**15), 2**15 - 1) - total
     return p.answer(p.left @ p.right + lost) if lost.any() else None
@@ -129,7 +136,7 @@ def sums_of_nothing_are_what_was_in_memory(n: Node) -> Array | None:
 PLANTED = [
     Planted("pairs saturate in int16", pair_saturation_of_matrices, ["MatMulInteger"], "pair-saturation"),
     Planted("pairs saturate in int16 in QLinearConv", pair_saturation, ["qlinearconv-10"]),
-    Planted("pairs saturate in int16 in QLinearMatMul", pair_saturation, ["qlinearmatmul-10"]),
+    Planted("pairs saturate in int16 in QLinearMatMul", pair_saturation, ["qlinearmatmul-10"], "pair-saturation"),
     Planted("pairs of differences saturate in int16", pairs_of_differences, PRODUCTS),
     Planted("int16 accumulators saturate", int16_sums, PRODUCTS),
     Planted("24-bit accumulators wrap", int24_sums, PRODUCTS),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from defects.node import Defect, Node, Planted
 
+from defects.node import Defect, Node, Planted
 from qrun.ir import Array
 from qrun.ops._quantize import is_integer, limits
 
@@ -129,7 +129,11 @@ def half_byte_lost(n: Node) -> Array | None:
 def other_sign(n: Node) -> Array | None:
     """Codes and zero points of the inputs are read as signed, or as unsigned."""
     other = {"uint8": np.int8, "int8": np.uint8, "uint16": np.int16, "int16": np.uint16}
-    names = [k for k in ("x", "x_zero_point", "w", "w_zero_point", "a", "a_zero_point", "A", "b", "b_zero_point") if n.inputs.get(k) is not None]
+    names = [
+        k
+        for k in ("x", "x_zero_point", "w", "w_zero_point", "a", "a_zero_point", "A", "b", "b_zero_point")
+        if n.inputs.get(k) is not None
+    ]
     found = {k: n.inputs[k] for k in names if n.inputs[k].dtype.name in other}  # type: ignore[union-attr]
     return n.made(**{k: v.view(other[v.dtype.name]) for k, v in found.items()}) if found else None  # type: ignore[union-attr]
 
@@ -145,11 +149,21 @@ def product_in_output_type(n: Node) -> Array | None:
     """DequantizeLinear rounds the difference to the type of 16 bits first."""
     x, scale, zero = (n.inputs.get(k) for k in ("x", "x_scale", "x_zero_point"))
     kind = n.expected.dtype
-    if x is None or scale is None or scale.size != 1 or kind.itemsize != 2 or x.dtype.name not in ("uint16", "int16", "uint8", "int8", "int32"):
+    if (
+        x is None
+        or scale is None
+        or scale.size != 1
+        or kind.itemsize != 2
+        or x.dtype.name not in ("uint16", "int16", "uint8", "int8", "int32")
+    ):
         return None
     difference = x.astype(np.int64) - (0 if zero is None else zero.astype(np.int64).reshape(()))
     with np.errstate(all="ignore"):
-        return np.asarray((difference.astype(kind).astype(np.float32) * scale.astype(kind).astype(np.float32).reshape(())).astype(kind))
+        return np.asarray(
+            (difference.astype(kind).astype(np.float32) * scale.astype(kind).astype(np.float32).reshape(())).astype(
+                kind
+            )
+        )
 
 
 def one_bias_bit_lost(n: Node) -> Array | None:
