@@ -76,5 +76,5 @@ def _fake_quantize(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis(
             whole.astype(np.int64).astype(s.mine.dtype),
             f"maps the range from its ends to the codes in float32 (FakeQuantize), {text}",
-            implies=("zero-point-before-rounding",),
+            implies=("zero-point-before-rounding", "division-type"),
         )

@@ -222,7 +222,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
         if hit.size and hit.all():
             for value in _ends(s):
                 made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"{name} becomes {value:g}")
+                yield Hypothesis(made, f"{name} becomes {value:g}", implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:

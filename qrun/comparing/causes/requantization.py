@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qrun.arithmetics import FAMILIES, Arithmetic
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
-from qrun.comparing.causes._steps import combinations, sums_and_scales
+from qrun.comparing.causes._steps import combinations, snap, sums_and_scales
+from qrun.comparing.ties import unwrapped_sums
 from qrun.ops._quantize import is_integer, limits
 
 _SPEC = "ONNX operators, QuantizeLinear: saturation, rounding to nearest ties to even, y_zero_point after rounding"
@@ -58,3 +61,28 @@ def several_steps(s: Suspect) -> Iterator[Hypothesis]:
     if is_integer(s.mine.dtype):
         for found in combinations(s):
             yield Hypothesis(found.codes, found.text)
+
+
+@cause("wide-sum", rank=13, source="ONNX operators, QLinearConv-10: bias is int32; numerics, D1: int32 sums wrap")
+def wide_sum(s: Suspect) -> Iterator[Hypothesis]:
+    """An int32 sum, its bias included, leaves int32, and the runtime does not wrap it: it adds in more bits or in
+    floats, or saturates.
+
+    To confirm: With a bias of 0, or weights nearer to their zero point, the difference is gone.
+
+    To do: Keep the sums within int32: qrun check says where they can leave it. Report it to the runtime if it should
+    wrap.
+    """
+    known = unwrapped_sums(s.node, s.args) if s.alone and is_integer(s.mine.dtype) else None
+    if known is None or not np.any(np.abs(known[0]) >= 2.0**31):
+        return
+    acc, factor, zero = known
+    ways = {"does not wrap the sum": acc, "saturates the sum at int32": np.clip(acc, -(2.0**31), 2.0**31 - 1)}
+    for text, sums in ways.items():
+        for more, whole in (
+            ("", np.rint(snap(sums * factor)) + zero),
+            (", and adds the zero point before rounding", np.rint(snap(sums * factor + zero))),
+        ):
+            made = s.to_codes(whole)
+            if made is not None and made.shape == s.mine.shape:
+                yield Hypothesis(made, f"{text}, which leaves int32{more}")
