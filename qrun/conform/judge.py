@@ -18,7 +18,7 @@ from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
 from qrun.conform.suite import DECISION, EITHER, REFUSAL, Case, CaseHead, near_tie
 from qrun.errors import QrunError
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ir.load import load
 from qrun.ir.types import describe
 
@@ -196,7 +196,9 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
+        found = (
+            reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
+        )
         if found.cause == "unknown":
             form = _form(want, got)
             part = partial_reason(suspect) if suspect is not None else None
@@ -231,14 +233,20 @@ def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect 
     values = {**model.constants, **case.inputs}
     for node in model.nodes:
         if name in node.outputs:
-            exact = case.exact.get(name)
-            suspect = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
-            return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
+            return _suspect_node(case, model, node, values, name, got)
         made = compute_node(node, [values[each] if each else None for each in node.inputs])
         if made is None:
             return None
         values.update(zip(node.outputs, made, strict=False))
     return None
+
+
+def _suspect_node(
+    case: Case, model: Model, node: Node, values: Mapping[str, Array], name: str, got: Array | None
+) -> Suspect:
+    """A node as a suspect, with the case's own real values where qrun has no formula."""
+    suspect, exact = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got), case.exact.get(name)
+    return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
 
 
 def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
@@ -278,7 +286,7 @@ def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
     """The wrong elements of a case."""
     for name, got in bad.items():
         want = case.expected[name]
-        if got is None or got.shape != want.shape:
+        if got is None or got.shape != want.shape or got.dtype.kind not in "biufV":
             continue
         exact, margin = case.exact.get(name), case.margin.get(name)
         with np.errstate(all="ignore"):

@@ -134,9 +134,7 @@ def _sample(mine: Array, theirs: Array) -> Array:
     return np.concatenate([part[np.linspace(0, part.size - 1, min(part.size, _SAMPLE)).astype(int)] for part in parts])
 
 
-def _reproduce(
-    real: Real, zero: Array, ends: tuple[int, int], due: Array, before: int
-) -> Iterator[tuple[str, ...]]:
+def _reproduce(real: Real, zero: Array, ends: tuple[int, int], due: Array, before: int) -> Iterator[tuple[str, ...]]:
     """Yield the texts of the later steps that give the codes `due`. before: the number of earlier deviations."""
     places, values = [""], [snap(real.values)]
     if np.any(zero):
@@ -237,7 +235,9 @@ def _float_steps(s: Suspect) -> Iterator[Real]:
     made = np.asarray(made[0] if isinstance(made, tuple) else made, f32)
     narrow = s.along(scale).astype(f32)
     yield Real("computes in float32 and divides by y_scale", (made / narrow).astype(f64), True)
-    yield Real("computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True)
+    yield Real(
+        "computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True
+    )
 
 
 def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales] | None:
@@ -254,7 +254,11 @@ def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales
     ndim = s.mine.ndim
     if s.is_op("QLinearConv"):
         last = bool(s.node.attributes.get("channels_last")) and ndim > 2
-        w = w.reshape([-1 if at == (ndim - 1 if last else 1) else 1 for at in range(ndim)]) if w.size > 1 else w.reshape(())
+        w = (
+            w.reshape([-1 if at == (ndim - 1 if last else 1) else 1 for at in range(ndim)])
+            if w.size > 1
+            else w.reshape(())
+        )
     elif x.ndim == 1 and x.size > 1:
         x = x[:, None]
     alpha = s.node.attributes.get("alpha", 1.0)
@@ -264,6 +268,10 @@ def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales
     factor = x.astype(f64) * w.astype(f64) / y.astype(f64)
     acc = (exact - s.zero) / factor
     whole = np.rint(acc)
-    if not np.all(np.isfinite(factor) & (factor > 0)) or not np.all(np.abs(acc - whole) < 1e-3) or np.abs(whole).max() >= 2.0**40:
+    if (
+        not np.all(np.isfinite(factor) & (factor > 0))
+        or not np.all(np.abs(acc - whole) < 1e-3)
+        or np.abs(whole).max() >= 2.0**40
+    ):
         return None
     return whole.astype(np.int64), Scales(x, w, y)

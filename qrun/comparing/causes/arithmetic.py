@@ -259,7 +259,10 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     if s.exact is None or not s.alone:
         return
     single = (s.exact - s.zero).astype(np.float32)
-    start, steps = "rounds the value before rounding to float32", ("division-type", "float32-multiplier", "float32-arithmetic")
+    start, steps = (
+        "rounds the value before rounding to float32",
+        ("division-type", "float32-multiplier", "float32-arithmetic"),
+    )
     made = s.to_codes(np.rint(single).astype(np.float64), s.zero)
     if made is not None:
         yield Hypothesis(made, start, implies=steps)

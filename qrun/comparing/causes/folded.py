@@ -33,7 +33,7 @@ def folded_zero_point(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _dequantize(s: Suspect) -> Iterator[Hypothesis]:
-    """x * scale + shift, with shift = -zero_point * scale, in one rounding or in two, in the scale's type or float32."""
+    """x * scale + shift, shift = -zero_point * scale, with one rounding or two, in float32 or the scale's type."""
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or zero is None or not np.any(zero):
         return
