@@ -45,6 +45,7 @@ ROUNDINGS: Mapping[str, str] = {
     "away": "rounds ties away from zero",
     "up": "rounds ties up",
     "zero": "rounds ties toward zero",
+    "down": "rounds ties down",
     "cut": "drops the fraction",
     "floor": "rounds down",
 }
