@@ -17,7 +17,15 @@ from qrun.ir.load import load
 from qrun.ops._quantize import is_integer, limits
 
 SUITE = Suite()
-OPERATORS = ["QLinearConv", "QLinearMatMul", "QuantizeLinear", "QGemm", "QLinearAdd", "QLinearMul", "QLinearAveragePool"]
+OPERATORS = [
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+    "QGemm",
+    "QLinearAdd",
+    "QLinearMul",
+    "QLinearAveragePool",
+]
 Truth = tuple[Array, set[str]]
 """Codes, and the causes that a judge may call proved for them."""
 
@@ -93,7 +101,12 @@ def zero_and_wrap(n: Rounded, rng: np.random.Generator) -> Truth:
 
 def in_float32(n: Rounded, rng: np.random.Generator) -> Truth:
     single = n.exact.astype(np.float32).astype(np.float64)
-    return n.saturate(np.rint(single) + n.zero), {"near-tie", "float32-multiplier", "float32-arithmetic", "division-type"}
+    return n.saturate(np.rint(single) + n.zero), {
+        "near-tie",
+        "float32-multiplier",
+        "float32-arithmetic",
+        "division-type",
+    }
 
 
 def another_family(n: Rounded, rng: np.random.Generator) -> Truth | None:
@@ -143,7 +156,11 @@ def planted(seed: int, count: int) -> Sequence[tuple[str, set[str], CaseResult]]
 @pytest.mark.parametrize("seed", [43, 44])
 def test_no_proof_is_false(seed: int) -> None:
     told = planted(seed, 200)
-    false = [(name, each.id, each.cause, each.text) for name, allowed, each in told if each.proved and each.cause not in allowed]
+    false = [
+        (name, each.id, each.cause, each.text)
+        for name, allowed, each in told
+        if each.proved and each.cause not in allowed
+    ]
     assert not false, (seed, false)
     singles = [(allowed, each) for name, allowed, each in told if name in {plant.__name__ for plant in SINGLE}]
     right = [each for allowed, each in singles if each.cause in allowed or each.text.count(" or ")]
