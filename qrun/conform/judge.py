@@ -92,6 +92,8 @@ CAUSES: Mapping[str, Cause] = {
 
 RTOL, ATOL = 1e-3, 1e-7
 """The tolerance of onnx.backend.test, by which ONNX compares the floats of its own node cases."""
+NUMERIC = "biufV"
+"""Kinds of numpy types that are numbers, those of ml_dtypes included."""
 RIVALS = 3
 """The most other hypotheses that a text names."""
 SHOWN = 3
@@ -167,7 +169,8 @@ def _ulp_distance(want: Array, got: Array) -> Array:
         raw = np.ascontiguousarray(values).view(bits).astype(object)
         return np.where(raw >= top, top - raw, raw)
 
-    both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
     return np.where(both_nan, 0, np.abs(ordered(want) - ordered(got)))
 
 
@@ -191,6 +194,8 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
     """The reason why the first differing output differs, and whether recomputing proved it."""
     for name, got in bad.items():
         want = case.expected[name]
+        if got is not None and got.dtype.kind not in NUMERIC:
+            return Reason("wrong-type", f"{describe(got)} instead of {describe(want)}"), True
         try:
             model = load(case.model)
         except QrunError:
@@ -286,7 +291,7 @@ def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
     """The wrong elements of a case."""
     for name, got in bad.items():
         want = case.expected[name]
-        if got is None or got.shape != want.shape or got.dtype.kind not in "biufV":
+        if got is None or got.shape != want.shape or got.dtype.kind not in NUMERIC:
             continue
         exact, margin = case.exact.get(name), case.margin.get(name)
         with np.errstate(all="ignore"):

@@ -126,7 +126,7 @@ class Suspect:
     @cached_property
     def zero(self) -> Array:
         """The output's zero point as float64, to broadcast with it; 0 if there is none."""
-        for name in ("y_zero_point", "C_zero_point", "z_zero_point"):
+        for name in ("z_zero_point", "y_zero_point", "C_zero_point"):
             value = self.arg(name)
             if value is not None and value.dtype == self.mine.dtype:
                 return self.along(value)
