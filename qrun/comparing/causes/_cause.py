@@ -157,7 +157,11 @@ class Suspect:
         return self._in_arith[arith]
 
     def evaluate(
-        self, arith: Arith = "exact", *, attributes: Mapping[str, Any] | None = None, inputs: Results | None = None
+        self,
+        arith: Arith = "exact",
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Array | None] | None = None,
     ) -> Array | None:
         """The node's result from qrun's kernel with other arithmetic, attributes or inputs; None if it refuses them.
 

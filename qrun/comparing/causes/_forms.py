@@ -109,6 +109,8 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
         counted = a.get("count_include_pad", 0)
         text = "leaves padding out of the divisor" if counted else "counts padding in the divisor"
         tried.append((text, {"count_include_pad": 1 - counted}))
+    if a.get("channels_last"):
+        tried.append(("ignores channels_last", {"channels_last": 0}))
     if "alpha" in a:
         tried += [("takes alpha as 1", {"alpha": 1.0}), ("takes alpha as 0", {"alpha": 0.0})]
     if a.get("transB"):
