@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import qrun
 from qrun.arithmetics import FAMILIES, Scales
 from qrun.conform.judge import judge_case
-from qrun.conform.results import CaseResult
+from qrun.conform.results import VERDICTS, CaseResult
 from qrun.conform.runtimes import Response
-from qrun.conform.suite import REFUSAL, Case, Suite
+from qrun.conform.suite import REFUSAL, Case, Suite, near_tie
 from qrun.ir import Array
 from qrun.ir.load import load
 from qrun.ops._quantize import is_integer, limits
@@ -166,3 +168,68 @@ def test_no_proof_is_false(seed: int) -> None:
     right = [each for allowed, each in singles if each.cause in allowed or each.text.count(" or ")]
     assert len(right) >= 0.9 * len(singles), seed
     assert sum(each.proved for _, each in singles) > 0.4 * len(singles), seed
+
+
+def judged(case: Case, answer: Array) -> CaseResult:
+    (name,) = case.expected
+    return judge_case(case, Response({name: answer}))
+
+
+def test_unquantized_activations_are_named() -> None:
+    for info in SUITE.select(["ms.dynamicquantizematmul-1/forms"]):
+        case = SUITE.load(info)
+        model = load(case.model)
+        values = {**model.constants, **case.inputs}
+        a, b, scale, zero, bias = (*(values[name] if name else None for name in model.nodes[0].inputs), None, None)[:5]
+        assert a is not None
+        assert b is not None
+        weights = (b.astype(np.float32) - (0 if zero is None else zero.astype(np.float32))) * scale
+        told = judged(case, (a @ weights + (0 if bias is None else bias)).astype(np.float32))
+        assert told.cause == "unquantized-activations" or a.size == 0, told
+
+
+def test_a_graph_is_judged_at_its_last_node() -> None:
+    """Every scale is a power of two here, so that float32 is exact; the zero points are odd."""
+    named = []
+    for info in SUITE.select(["graph.conv-13/qdq"]):
+        case = SUITE.load(info)
+        model = load(case.model)
+        session = qrun.Session(case.model, fuse=False)
+        last = model.nodes[-1]
+        scale, zero = (model.constants[name].astype(np.float64) for name in last.inputs[1:3])
+        real = session.run(dict(case.inputs), [last.inputs[0]])[last.inputs[0]].astype(np.float64) / scale
+        due = next(iter(case.expected.values()))
+        got = np.clip(np.rint(real + zero), *limits(due.dtype)).astype(due.dtype)
+        if not np.array_equal(got, due):
+            named.append(judged(case, got).cause)
+    assert len(named) > 20
+    assert set(named) == {BEFORE}
+
+
+STRANGE: Sequence[Callable[[np.random.Generator, Array], Array | None]] = (
+    lambda rng, right: np.zeros((0,), right.dtype),
+    lambda rng, right: np.full(right.shape, np.nan),
+    lambda rng, right: np.full(right.shape, -np.inf, np.float32),
+    lambda rng, right: np.full(right.shape, "abc"),
+    lambda rng, right: np.full(right.shape, "7", object),
+    lambda rng, right: np.zeros(right.shape, np.complex64),
+    lambda rng, right: np.zeros(right.shape, np.uint64) - np.uint64(1),
+    lambda rng, right: np.frombuffer(rng.bytes(8 * right.size), np.float64).reshape(right.shape),
+    lambda rng, right: right[None],
+    lambda rng, right: None,
+)
+
+
+def test_strange_answers_get_a_verdict() -> None:
+    rng = np.random.default_rng(45)
+    cases = [*SUITE.select(["ms.qlinearconv-1/layouts"]), *rng.choice(SUITE.select([]), 100, replace=False)]
+    for info in cases:
+        case, answer = SUITE.load(info), STRANGE[rng.integers(len(STRANGE))]
+        answers = {name: answer(rng, np.asarray(right)) for name, right in case.expected.items()}
+        assert judge_case(case, Response(answers)).verdict in VERDICTS, info.id
+
+
+def test_levels_decide_what_is_near_a_tie() -> None:
+    assert near_tie(np.uint8) == 4 * 256 / 2**24
+    assert near_tie(np.int16) == 256 * near_tie(np.uint8)
+    assert near_tie(ml_dtypes.int4) == near_tie(np.uint8) / 16
