@@ -13,6 +13,8 @@ from qrun.comparing.ties import unwrapped_sums
 from qrun.ops._quantize import is_integer, limits
 
 _SPEC = "ONNX operators, QuantizeLinear: saturation, rounding to nearest ties to even, y_zero_point after rounding"
+_LARGEST = 1 << 16
+"""The most elements of a tensor whose steps are searched, so that a comparison of a large model stays fast."""
 
 
 @cause("requantization", rank=56, source="qrun/arithmetics/families.py: the engines and their files")
@@ -25,7 +27,7 @@ def requantization(s: Suspect) -> Iterator[Hypothesis]:
     To do: Decide which arithmetic the target has. Where it is this runtime's, use its codes as golden data; else allow
     --lsb 1.
     """
-    known = sums_and_scales(s) if is_integer(s.mine.dtype) else None
+    known = sums_and_scales(s) if is_integer(s.mine.dtype) and s.mine.size <= _LARGEST else None
     if known is None:
         return
     acc, scales = known
@@ -58,7 +60,7 @@ def several_steps(s: Suspect) -> Iterator[Hypothesis]:
     To do: What is named for one of the steps: qrun explain zero-point-before-rounding, truncation, tie-rounding,
     wrap-around, saturation, wrong-parameter. Report it to the runtime.
     """
-    if is_integer(s.mine.dtype):
+    if is_integer(s.mine.dtype) and s.mine.size <= _LARGEST:
         for found in combinations(s):
             yield Hypothesis(found.codes, found.text)
 
