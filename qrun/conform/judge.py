@@ -18,7 +18,7 @@ from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
 from qrun.conform.suite import DECISION, EITHER, REFUSAL, Case, CaseHead, near_tie
 from qrun.errors import QrunError
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ir.load import load
 from qrun.ir.types import describe
 
@@ -94,6 +94,8 @@ CAUSES: Mapping[str, Cause] = {
 
 RTOL, ATOL = 1e-3, 1e-7
 """The tolerance of onnx.backend.test, by which ONNX compares the floats of its own node cases."""
+NUMERIC = "biufV"
+"""Kinds of numpy types that are numbers, those of ml_dtypes included."""
 RIVALS = 3
 """The most other hypotheses that a text names."""
 SHOWN = 3
@@ -168,7 +170,8 @@ def _ulp_distance(want: Array, got: Array) -> Array:
         raw = np.ascontiguousarray(values).view(bits).astype(object)
         return np.where(raw >= top, top - raw, raw)
 
-    both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
     return np.where(both_nan, 0, np.abs(ordered(want) - ordered(got)))
 
 
@@ -192,6 +195,8 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
     """The reason why the first differing output differs, and whether recomputing proved it."""
     for name, got in bad.items():
         want = case.expected[name]
+        if got is not None and got.dtype.kind not in NUMERIC:
+            return Reason("wrong-type", f"{describe(got)} instead of {describe(want)}"), True
         try:
             model = load(case.model)
         except QrunError:
@@ -234,14 +239,20 @@ def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect 
     values = {**model.constants, **case.inputs}
     for node in model.nodes:
         if name in node.outputs:
-            exact = case.exact.get(name)
-            suspect = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
-            return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
+            return _suspect_node(case, model, node, values, name, got)
         made = compute_node(node, [values[each] if each else None for each in node.inputs])
         if made is None:
             return None
         values.update(zip(node.outputs, made, strict=False))
     return None
+
+
+def _suspect_node(
+    case: Case, model: Model, node: Node, values: Mapping[str, Array], name: str, got: Array | None
+) -> Suspect:
+    """A node as a suspect, with the case's own real values where qrun has no formula."""
+    suspect, exact = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got), case.exact.get(name)
+    return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
 
 
 def _near(case: Case, name: str, got: Array | None) -> bool:
@@ -281,7 +292,7 @@ def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
     """The wrong elements of a case."""
     for name, got in bad.items():
         want = case.expected[name]
-        if got is None or got.shape != want.shape:
+        if got is None or got.shape != want.shape or got.dtype.kind not in NUMERIC:
             continue
         exact, margin = case.exact.get(name), case.margin.get(name)
         with np.errstate(all="ignore"):

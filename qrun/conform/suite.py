@@ -20,6 +20,7 @@ from qrun.errors import CallError, close_matches
 from qrun.ir import Array
 from qrun.ir.tensorfile import tensor_bytes
 from qrun.ir.types import DTYPES, NUMBERS
+from qrun.ops._quantize import is_integer, limits
 
 VERSION = "1.1"
 ARCHIVE = Path(__file__).parent / f"suite-{VERSION}.zip"
@@ -46,7 +47,9 @@ def near_tie(dtype: Any) -> float:
 
     Four roundings to float32 move a quotient of n levels by up to 4 * 2^-24 * n.
     """
-    return float(4.0 * 2.0 ** (8 * np.dtype(dtype).itemsize - 24))
+    kind = np.dtype(dtype)
+    low, high = limits(kind) if is_integer(kind) else (1, 2 ** (8 * kind.itemsize))
+    return float(4.0 * 2.0**-24 * (high - low + 1))
 
 
 @frozen

@@ -217,8 +217,8 @@ of the other side's tensor. There are three exceptions.
 
 Some causes need no computation: crashed, refused, missing-output, empty-sum and random-numbers.
 
-For float-steps, and for float-order of sums other than MatMul, Gemm and Conv, qrun does not know the runtime's steps or their
-order. Every element must then be within the bound on rounding errors. unknown-order compares a MatMul, Gemm or Conv with that
+For float-steps and unquantized-activations, and for float-order of sums other than MatMul, Gemm and Conv, qrun does not know
+the runtime's steps or their order. Every element must then be within the bound on rounding errors. unknown-order compares a MatMul, Gemm or Conv with that
 bound.
 
 For runtime-arithmetic and empty-sequence, qrun knows what the runtime computes, but not every bit. Recomputing must then bring

@@ -12,7 +12,7 @@ from defects.graphs import Change
 from defects.node import Defect, Node, Planted
 
 from qrun.conform.judge import judge_case
-from qrun.conform.results import CaseResult
+from qrun.conform.results import VERDICTS, CaseResult
 from qrun.conform.runtimes import Response
 from qrun.conform.suite import REFUSAL, Case, Suite
 from qrun.errors import QrunError

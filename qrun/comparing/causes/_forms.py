@@ -63,7 +63,10 @@ def _uncentred(s: Suspect) -> Iterator[Form]:
         if exact is not None:
             more = f" and {name}" if name else ""
             yield Form(
-                f"ignores x_zero_point{more}", s.node, args, exact + x_zero.astype(np.float64).reshape(()) * sums * factor
+                f"ignores x_zero_point{more}",
+                s.node,
+                args,
+                exact + x_zero.astype(np.float64).reshape(()) * sums * factor,
             )
 
 
@@ -95,7 +98,9 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
     tried: list[tuple[str, dict[str, Any]]] = []
     if (pad := a.get("auto_pad")) in _PADS:
         tried.append((f"pads {pad} as {_PADS[pad]}", {"auto_pad": _PADS[pad]}))
-        tried += [(f"puts all padding of {pad} {where}", {"auto_pad": pad, "pads": each}) for where, each in _one_sided(s)]
+        tried += [
+            (f"puts all padding of {pad} {where}", {"auto_pad": pad, "pads": each}) for where, each in _one_sided(s)
+        ]
     if "pads" in a:
         rank = len(a["pads"]) // 2
         turned = (*a["pads"][rank:], *a["pads"][:rank])
@@ -104,6 +109,8 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
         counted = a.get("count_include_pad", 0)
         text = "leaves padding out of the divisor" if counted else "counts padding in the divisor"
         tried.append((text, {"count_include_pad": 1 - counted}))
+    if a.get("channels_last"):
+        tried.append(("ignores channels_last", {"channels_last": 0}))
     if "alpha" in a:
         tried += [("takes alpha as 1", {"alpha": 1.0}), ("takes alpha as 0", {"alpha": 0.0})]
     if a.get("transB"):
@@ -144,7 +151,11 @@ def _parameters(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
         elif "scale" in name.lower() and np.any(array != 1):
             yield f"ignores {name}", s.node, _with(s, index, np.ones_like(array))
             if name.lower().startswith("y"):
-                yield f"multiplies by {name}", s.node, _with(s, index, (1 / array.astype(np.float64)).astype(array.dtype))
+                yield (
+                    f"multiplies by {name}",
+                    s.node,
+                    _with(s, index, (1 / array.astype(np.float64)).astype(array.dtype)),
+                )
         if array.size > 1 and array.ndim == 1 and ("zero_point" in name or "scale" in name):
             yield f"uses the first value of {name} for all", s.node, _with(s, index, np.full_like(array, array[0]))
 

@@ -29,7 +29,7 @@ _SAMPLE = 24
 
 
 @frozen
-class Real:
+class RealValues:
     """A real value that is rounded, in steps of the output. text: what deviates, "" if nothing does.
 
     values: without the zero point, float64. single: is the zero point added in float32?
@@ -45,6 +45,7 @@ ROUNDINGS: Mapping[str, str] = {
     "away": "rounds ties away from zero",
     "up": "rounds ties up",
     "zero": "rounds ties toward zero",
+    "down": "rounds ties down",
     "cut": "drops the fraction",
     "floor": "rounds down",
 }
@@ -97,7 +98,7 @@ CONVERSIONS: Sequence[tuple[str, Callable[[Array, Array, int, int], Array]]] = (
 
 
 @frozen
-class Found:
+class Combination:
     """A combination of steps that reproduces the other side's codes. deviations: the number of steps that deviate."""
 
     deviations: int
@@ -105,14 +106,14 @@ class Found:
     codes: Array
 
 
-def combinations(s: Suspect) -> Sequence[Found]:
+def combinations(s: Suspect) -> Sequence[Combination]:
     """All combinations with the fewest deviations, two at least, that reproduce every element; () if there is none."""
     theirs = s.theirs
     if theirs is None or (theirs.shape, theirs.dtype) != (s.mine.shape, s.mine.dtype) or not theirs.size:
         return ()
     ends, at = limits(theirs.dtype), _sample(s.mine, theirs)
     due, zero = theirs.reshape(-1).astype(f64), np.broadcast_to(s.zero, theirs.shape).reshape(-1)
-    hits: list[Found] = []
+    hits: list[Combination] = []
     for form in forms(s):
         for real in reals(s, form):
             if real.values.shape != theirs.shape:
@@ -122,7 +123,7 @@ def combinations(s: Suspect) -> Sequence[Found]:
             sample = replace(real, values=flat.values[at])
             if any(True for _ in _reproduce(sample, zero[at], ends, due[at], len(texts))):
                 found = _reproduce(flat, zero, ends, due, len(texts))
-                hits += [Found(len(each) + len(texts), _join([*texts, *each]), theirs) for each in found]
+                hits += [Combination(len(each) + len(texts), _join([*texts, *each]), theirs) for each in found]
     hits = [hit for hit in hits if hit.deviations > 1]
     return [hit for hit in hits if hit.deviations == min(each.deviations for each in hits)]
 
@@ -135,7 +136,7 @@ def _sample(mine: Array, theirs: Array) -> Array:
 
 
 def _reproduce(
-    real: Real, zero: Array, ends: tuple[int, int], due: Array, before: int
+    real: RealValues, zero: Array, ends: tuple[int, int], due: Array, before: int
 ) -> Iterator[tuple[str, ...]]:
     """Yield the texts of the later steps that give the codes `due`. before: the number of earlier deviations."""
     places, values = [""], [snap(real.values)]
@@ -169,21 +170,25 @@ def snap(values: Array) -> Array:
     return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
 
 
-def reals(s: Suspect, form: Form) -> Iterator[Real]:
+def reals(s: Suspect, form: Form) -> Iterator[RealValues]:
     """Yield the real values that a node may round: the exact one, and those of float32 steps."""
     exact = form.exact - s.zero
-    yield Real("", exact)
-    yield Real("rounds the value before rounding to float32", exact.astype(f32).astype(f64), True)
+    yield RealValues("", exact)
+    yield RealValues("rounds the value before rounding to float32", exact.astype(f32).astype(f64), True)
     known = sums_and_scales(s, form)
     if known is not None:
         acc, scales = known
         single = acc.astype(f32)
         for text, derive in DERIVE.values():
-            yield Real(f"multiplies by {text} in float32", (single * derive(scales).astype(f32)).astype(f64), True)
+            yield RealValues(
+                f"multiplies by {text} in float32", (single * derive(scales).astype(f32)).astype(f64), True
+            )
         sx, sw, sy = (np.asarray(v, f32) for v in (scales.x, scales.w, scales.y))
-        yield Real("multiplies by sx * sw and divides by sy in float32", (single * (sx * sw) / sy).astype(f64), True)
+        yield RealValues(
+            "multiplies by sx * sw and divides by sy in float32", (single * (sx * sw) / sy).astype(f64), True
+        )
         two = single * (sx * sw) * (f32(1) / sy)
-        yield Real("multiplies by sx * sw and by 1 / sy in float32", two.astype(f64), True)
+        yield RealValues("multiplies by sx * sw and by 1 / sy in float32", two.astype(f64), True)
         return
     if s.is_op("QuantizeLinear"):
         yield from _quotients(s, form)
@@ -193,7 +198,7 @@ def reals(s: Suspect, form: Form) -> Iterator[Real]:
         yield from _float_steps(s)
 
 
-def _quotients(s: Suspect, form: Form) -> Iterator[Real]:
+def _quotients(s: Suspect, form: Form) -> Iterator[RealValues]:
     """Quotients of a QuantizeLinear in other ways."""
     x, scale = form.args[0], form.args[1]
     assert x is not None
@@ -201,28 +206,28 @@ def _quotients(s: Suspect, form: Form) -> Iterator[Real]:
     along = s.along(scale)
     wide, narrow = x.astype(f64), along.astype(f32)
     inverse = f32(1) / narrow
-    yield Real("multiplies by float32(1 / y_scale)", (x.astype(f32) * inverse).astype(f64), True)
-    yield Real("multiplies by float32(1 / y_scale), with one rounding (FMA)", wide * inverse, True)
-    yield Real("divides in float32", (x.astype(f32) / narrow).astype(f64), True)
+    yield RealValues("multiplies by float32(1 / y_scale)", (x.astype(f32) * inverse).astype(f64), True)
+    yield RealValues("multiplies by float32(1 / y_scale), with one rounding (FMA)", wide * inverse, True)
+    yield RealValues("divides in float32", (x.astype(f32) / narrow).astype(f64), True)
     if scale.dtype != f32:
         kind = scale.dtype
-        yield Real(f"divides in {kind.name}", (x.astype(kind) / along.astype(kind)).astype(f64))
+        yield RealValues(f"divides in {kind.name}", (x.astype(kind) / along.astype(kind)).astype(f64))
 
 
-def _dynamic(s: Suspect) -> Iterator[Real]:
+def _dynamic(s: Suspect) -> Iterator[RealValues]:
     """Quotients of a DynamicQuantizeLinear in other ways, for its codes."""
     x = s.args[0]
     if x is None or x.shape != s.mine.shape or not x.size:
         return
     span = np.maximum(f32(0), x.max()) - np.minimum(f32(0), x.min())
     scale = span / f32(255)
-    yield Real("multiplies by float32(1 / scale)", (x * (f32(1) / scale)).astype(f64), True)
-    yield Real("multiplies by 255 and by float32(1 / range)", (x * f32(255) * (f32(1) / span)).astype(f64), True)
-    yield Real("multiplies by 255 and divides by the range", (x * f32(255) / span).astype(f64), True)
-    yield Real("multiplies by float32(255 / range)", (x * (f32(255) / span)).astype(f64), True)
+    yield RealValues("multiplies by float32(1 / scale)", (x * (f32(1) / scale)).astype(f64), True)
+    yield RealValues("multiplies by 255 and by float32(1 / range)", (x * f32(255) * (f32(1) / span)).astype(f64), True)
+    yield RealValues("multiplies by 255 and divides by the range", (x * f32(255) / span).astype(f64), True)
+    yield RealValues("multiplies by float32(255 / range)", (x * (f32(255) / span)).astype(f64), True)
 
 
-def _float_steps(s: Suspect) -> Iterator[Real]:
+def _float_steps(s: Suspect) -> Iterator[RealValues]:
     """The operator on dequantized float32 values, divided by the output's scale."""
     function, operands = real_operator(s.node), real_operands(s.node, s.args)
     out = next((q for q in quantizers(s.node) if q.is_output), None)
@@ -236,8 +241,10 @@ def _float_steps(s: Suspect) -> Iterator[Real]:
         return
     made = np.asarray(made[0] if isinstance(made, tuple) else made, f32)
     narrow = s.along(scale).astype(f32)
-    yield Real("computes in float32 and divides by y_scale", (made / narrow).astype(f64), True)
-    yield Real("computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True)
+    yield RealValues("computes in float32 and divides by y_scale", (made / narrow).astype(f64), True)
+    yield RealValues(
+        "computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True
+    )
 
 
 def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales] | None:
@@ -254,7 +261,11 @@ def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales
     ndim = s.mine.ndim
     if s.is_op("QLinearConv"):
         last = bool(s.node.attributes.get("channels_last")) and ndim > 2
-        w = w.reshape([-1 if at == (ndim - 1 if last else 1) else 1 for at in range(ndim)]) if w.size > 1 else w.reshape(())
+        w = (
+            w.reshape([-1 if at == (ndim - 1 if last else 1) else 1 for at in range(ndim)])
+            if w.size > 1
+            else w.reshape(())
+        )
     elif x.ndim == 1 and x.size > 1:
         x = x[:, None]
     alpha = s.node.attributes.get("alpha", 1.0)
@@ -264,6 +275,10 @@ def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales
     factor = x.astype(f64) * w.astype(f64) / y.astype(f64)
     acc = (exact - s.zero) / factor
     whole = np.rint(acc)
-    if not np.all(np.isfinite(factor) & (factor > 0)) or not np.all(np.abs(acc - whole) < 1e-3) or np.abs(whole).max() >= 2.0**40:
+    if (
+        not np.all(np.isfinite(factor) & (factor > 0))
+        or not np.all(np.abs(acc - whole) < 1e-3)
+        or np.abs(whole).max() >= 2.0**40
+    ):
         return None
     return whole.astype(np.int64), Scales(x, w, y)

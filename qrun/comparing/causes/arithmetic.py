@@ -320,7 +320,8 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     real = _snap(s.exact - s.zero)
     away = np.copysign(np.floor(np.abs(real) + 0.5), real)
     inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
-    ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
+    up, down = np.floor(real + 0.5), np.ceil(real - 0.5)
+    ways = (("away from zero", away), ("up", up), ("towards zero", inward), ("down", down))
     for text, whole in ways:
         yield from _other_than_nearest(s, s.to_codes(whole, s.zero), f"rounds exact ties {text}")
 

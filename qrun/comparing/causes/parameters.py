@@ -33,6 +33,8 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
         yield from _flat_channels(s)
     elif s.is_op("MatMulInteger"):
         yield from _turned_rows(s)
+    elif s.is_op("ConvInteger"):
+        yield from _along_kernel(s)
 
 
 def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
@@ -71,6 +73,16 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
         yield from recompute(
             s.to_codes(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
         )
+
+
+def _along_kernel(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that zero points per output channel are subtracted along the last axis of the kernel."""
+    w, zero = s.args[1], s.arg("w_zero_point")
+    if w is None or zero is None or zero.ndim != 1 or zero.size < 2 or zero.size != w.shape[-1]:
+        return
+    plain = w.astype(np.int32) - zero.astype(np.int32)
+    made = s.evaluate(inputs={"w": plain, "w_zero_point": None})
+    yield from recompute(made, "subtracts the zero points of the channels along the last axis of the kernel")
 
 
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
@@ -138,6 +150,9 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     yield start, indefinite + zero
     wrapped = (indefinite + zero).astype(np.int64).astype(np.int32).astype(np.float64)
     yield f"{start}, and adding the zero point wraps around", wrapped
+    if np.isfinite(whole).all():
+        low_bits = (whole + 2.0**31) % 2.0**32 - 2.0**31
+        yield "conversion to int32 that keeps the low 32 bits of what does not fit", low_bits + zero
     both = np.rint(exact)
     yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
 
@@ -224,7 +239,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
         if hit.size and hit.all():
             for value in _ends(s):
                 made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"{name} becomes {value:g}")
+                yield Hypothesis(made, f"{name} becomes {value:g}", implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
