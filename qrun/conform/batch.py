@@ -200,7 +200,7 @@ class _Program:
             return b""
         if not data and place in self._reading:
             self._reading.remove(place)
-        if place == self._log:
+        if place == self._log and data:
             self._last.append(data)
         return data
 

@@ -7,12 +7,22 @@ from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
 
-from qrun.conform.judge import judge_case
-from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.batch import BatchRunner
 from qrun.conform.commands import CommandRunner
+from qrun.conform.judge import judge_case
+from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.runtimes import (
-    AGAIN, COMMAND, CRASHED, FIRST, HUNG, REFUSED, CaseRunner, ProcessRunner, Response, Runtime, is_program,
+    AGAIN,
+    COMMAND,
+    CRASHED,
+    FIRST,
+    HUNG,
+    REFUSED,
+    CaseRunner,
+    ProcessRunner,
+    Response,
+    Runtime,
+    is_program,
 )  # fmt: skip
 from qrun.conform.suite import ANSWER, Case, CaseInfo, Suite
 from qrun.errors import CallError
