@@ -268,7 +268,7 @@ OWN = ("native", "reference")
 
 def packages_of(name: str) -> str:
     """The pip packages of a runtime of RUNTIMES."""
-    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler iree-base-runtime"}
+    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler[onnx] iree-base-runtime"}
     return "onnxruntime" if name.startswith("ort") else "onnx-qrun" if name in OWN else known.get(name, name)
 
 
