@@ -31,11 +31,12 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
         "qrun conform                                      # qrun itself",
         "qrun conform --runtime ort --select QLinearConv,edge",
         "qrun conform --runtime 'cmd:./mine {model} {inputs} {outputs}'",
+        "qrun conform --runtime batch:./mine",
         "qrun conform --runtime ort --baseline ort.json -o junit=ort.xml",
         "qrun conform export cases/ --select core",
         "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
     ],
-    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, tinygrad, iree, or cmd: and a program. "
+    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, tinygrad, tract, iree, or a program: cmd: starts it for each case, batch: once. "
     "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, ulp, wrong, unstable, accepts-invalid, refused, crashed, hung, unsupported.",
 )
 @argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")

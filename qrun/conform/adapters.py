@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version as installed
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,9 +176,12 @@ class OpenCv:
         "Can't create layer",
         "NoSuchType",
         "Unsupported data type",
-        "not supported data type",
-        "Unsupported type",
-        "unsupported data type",
+        "unsupported datatype",
+        "blob data type = ",
+        "Assertion failed) outtype ==",
+        "Assertion failed) inptype ==",
+        "Assertion failed) sctype ==",
+        ": > 'input == CV_",
     )
 
     def version(self) -> str:
@@ -197,7 +199,14 @@ class OpenCv:
         net = self._cv.dnn.readNetFromONNX(np.frombuffer(model, np.uint8))
         for name, value in inputs.items():
             net.setInput(value.numpy(), name)
-        return [tensor(array) for array in net.forward(list(outputs))]
+        made = net.forward(list(outputs))
+        return [self._read(array, shape) for array, (_, shape) in zip(made, outputs.values())]  # noqa: B905
+
+    def _read(self, made: Any, shape: tuple[int, ...]) -> Tensor | None:
+        """Read an output; None if it is missing. Raises NoSuchType without elements: cv2 gives None then too."""
+        if made is None and 0 in shape:
+            raise NoSuchType("an array without elements")
+        return None if made is None else tensor(made)
 
 
 class OpenVino:
@@ -256,7 +265,8 @@ class OpenVino:
 
 
 class TinyGrad:
-    """tinygrad, computed by its device PYTHON."""
+    """tinygrad on its device CPU, which needs clang; without clang, or for another value of the variable DEV, on that
+    device: PYTHON is an emulator."""
 
     PACKAGES = ("tinygrad",)
     UNSUPPORTED = (
@@ -269,11 +279,11 @@ class TinyGrad:
     )
 
     def version(self) -> str:
-        """Import tinygrad and return its version."""
-        os.environ.setdefault("DEV", "PYTHON")
+        """Import tinygrad and return its version and device."""
+        device = os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
         self._grad = import_module("tinygrad")
         self._model = ModelFile()
-        return installed("tinygrad")
+        return f"{installed('tinygrad')} (DEV={device})"
 
     def settings(self, option: str) -> dict[str, Any]:
         """The environment variable that chooses the device."""
@@ -289,10 +299,18 @@ class TinyGrad:
 class Tract:
     """tract on the CPU, with its optimizations."""
 
-    UNSUPPORTED = ("NoSuchType", "Unimplemented")
+    UNSUPPORTED = (
+        "NoSuchType",
+        "Unimplemented",
+        "Unknown DatumType",
+        "unknown ONNX TensorProto.DataType",
+        ".datum_type ==",
+        "Tensor datum type error",
+    )
 
     def version(self) -> str:
-        """Import tract and return its version."""
+        """Import tract, whose messages would have stack traces, and return its version."""
+        os.environ["RUST_BACKTRACE"] = "0"
         self._onnx = import_module("tract").onnx()
         self._tensor = import_module("tract").Tensor
         self._model = ModelFile()
@@ -337,43 +355,73 @@ class Iree:
         "unknown encoding",
     )
     PACKAGES = ("iree-base-compiler", "iree-base-runtime")
-    COMPILE = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
+    FLAGS = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
 
     def version(self) -> str:
-        """Import IREE and return its version."""
-        import_module("iree.compiler")
+        """Import IREE, start its compiler in this process, and return its version."""
+        self._onnx, self._importer = import_module("onnx"), import_module("iree.compiler.extras.onnx_importer")
+        self._compiler, self._mlir = import_module("iree.compiler.api"), import_module("iree.compiler.ir")
         self._runtime = import_module("iree.runtime")
-        self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
+        os.environ["LLVM_DISABLE_SYMBOLIZATION"] = "1"  # looking names up in its library takes seconds
+        self._session = self._compiler.Session()
+        self._session.set_flags(*self.FLAGS)
         return installed("iree-base-compiler")
 
     def settings(self, option: str) -> dict[str, Any]:
         """The compiler's options and the driver."""
-        return {"iree-compile": " ".join(self.COMPILE), "driver": "local-sync"}
+        return {"iree-compile": " ".join(self.FLAGS), "driver": "local-sync"}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Compile and run a case in IREE."""
-        source, mlir, code = (Path(self._folder.name) / f"m.{suffix}" for suffix in ("onnx", "mlir", "vmfb"))
-        source.write_bytes(model)
-        for path in (mlir, code):
-            path.unlink(missing_ok=True)
-        _run_tool([sys.executable, "-m", "iree.compiler.tools.import_onnx", str(source), "-o", str(mlir)], mlir)
-        compiler = str(Path(sys.executable).parent / "iree-compile")
-        _run_tool([compiler, str(mlir), *self.COMPILE, "-o", str(code)], code)
-        module = self._runtime.load_vm_flatbuffer(code.read_bytes(), driver="local-sync")
+        module = self._runtime.load_vm_flatbuffer(self._compile(self._import(model)), driver="local-sync")
         name = next(n for n in module.vm_module.function_names if not n.startswith("__") and "$" not in n)
         made = module[name](*(t.numpy() for t in inputs.values()))
         rows = made if isinstance(made, (tuple, list)) else [made]
         arrays = (np.asarray(row.to_host() if hasattr(row, "to_host") else row) for row in rows)
         return [_with_sign(array, want) for array, want in zip(arrays, outputs.values(), strict=False)]
 
+    def _import(self, model: bytes) -> bytes:
+        """Convert a model to MLIR, as `iree-import-onnx` does."""
+        proto = self._onnx.load_model_from_string(model)
+        self._onnx.checker.check_model(proto)
+        info = self._importer.ModelInfo(self._onnx.shape_inference.infer_shapes(proto, data_prop=True))
+        module = info.create_module(context=self._mlir.Context()).operation
+        self._importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        module.verify()
+        return bytes(module.get_asm(assume_verified=True).encode() + b"\0")
 
-def _run_tool(command: list[str], target: Path) -> None:
-    """Run a tool that writes `target`. Raises RuntimeError with its first line of stderr that has an error."""
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-    if done.returncode or not target.exists():
-        lines = done.stderr.splitlines()
-        line = next((line for line in lines if "error:" in line or "Error" in line), lines[-1] if lines else "")
-        raise RuntimeError(f"exit code {done.returncode}: {line.partition('error: ')[2] or line}")
+    def _compile(self, source: bytes) -> bytes:
+        """Compile MLIR. Raises RuntimeError with the compiler's first error."""
+        run, made = self._session.invocation(), self._compiler.Output.open_membuffer()
+        code = self._compiler.Source.wrap_buffer(self._session, source)
+        run.enable_console_diagnostics()
+        try:
+            with _stderr() as lines:
+                done = run.parse_source(code) and run.execute()
+            if not done:
+                line = next((line for line in lines if "error: " in line), lines[-1] if lines else "no message")
+                raise RuntimeError(line.partition("error: ")[2] or line)
+            run.output_vm_bytecode(made)
+            return bytes(made.map_memory())
+        finally:
+            for each in (made, run, code):
+                each.close()
+
+
+@contextmanager
+def _stderr() -> Iterator[list[str]]:
+    """Catch the lines that libraries write to stderr; the list has them at the end."""
+    lines: list[str] = []
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            text = os.pread(file.fileno(), 1 << 16, 0).decode(errors="replace")
+            lines += [line for line in text.splitlines() if line.strip()]
 
 
 def _with_sign(array: Any, want: tuple[int, Any]) -> Tensor:

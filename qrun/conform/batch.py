@@ -7,18 +7,20 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from qrun.conform.commands import (
     PIECE,
     ROOM,
-    case_folder,
     command_error,
     command_words,
     last_line,
+    place_case,
     read_outputs,
     start_error,
 )
@@ -67,42 +69,47 @@ class BatchRunner:
             if any(place in word for word in self._words):
                 raise command_error(BATCH, text, f"{place}; a batch program reads its paths from stdin")
         self._program: _Program | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._answered = False
         self._lost = 0
 
     def run(self, case: Case, limit: float) -> Response:
         """Run one case. Raises CallError if the program cannot be started, or answers none of the first cases."""
-        with case_folder(case) as paths:
-            request = {"id": case.info.id, **dict(zip(("model", "inputs", "outputs"), map(str, paths), strict=True))}
-            while True:
-                fresh = self._program is None or not self._program.runs
-                if fresh:
-                    self._start()
-                assert self._program is not None
-                answer = self._program.ask(request, limit)
-                if isinstance(answer, dict):
-                    break
-                code, told = self._program.end()
-                self._program = None
-                if answer or code or fresh:  # else it ended well, as a program may after an answer
-                    return self._lose(answer, code, told)
-            self._answered = True
-            for kind in (REFUSED, UNSUPPORTED):
-                if kind in answer:
-                    return Response({}, kind, " ".join(str(answer[kind]).split())[:400])
-            if answer.get("ok", True) is not True:
-                return Response({}, REFUSED, "")
-            return read_outputs(case, paths[2])
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="qrun-", ignore_cleanup_errors=True)
+        paths = place_case(case, Path(self._folder.name))
+        request = {"id": case.info.id, **dict(zip(("model", "inputs", "outputs"), map(str, paths), strict=True))}
+        while True:
+            fresh = self._program is None or not self._program.runs
+            if fresh:
+                self._start()
+            assert self._program is not None
+            answer = self._program.ask(request, limit)
+            if isinstance(answer, dict):
+                break
+            code, told = self._program.end()
+            self._program = None
+            if answer or code or fresh:  # else it ended well, as a program may after an answer
+                return self._lose(answer, code, told)
+        self._answered = True
+        for kind in (REFUSED, UNSUPPORTED):
+            if kind in answer:
+                return Response({}, kind, " ".join(str(answer[kind]).split())[:400])
+        if answer.get("ok", True) is not True:
+            return Response({}, REFUSED, "")
+        return read_outputs(case, paths[2])
 
     def close(self) -> None:
-        """End the program."""
+        """End the program and remove the folder, into which a process that it started may still write."""
         if self._program is not None:
             self._program.end()
             self._program = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def _start(self) -> None:
         """Start the program. Raises CallError."""
-        self.close()
         try:
             self._program = _Program(self._words, self._poison)
         except OSError as error:
@@ -111,6 +118,7 @@ class BatchRunner:
     def _lose(self, answer: str, code: int | None, told: str) -> Response:
         """The response for a case without an answer. Raises CallError if no case of several had one, unless a signal
         ended the program, which is a verdict on it."""
+        self.close()
         text = answer or f"{exit_text(code)}{f': {told}' if told else ''}"
         self._lost += 1
         if not self._answered and self._lost >= _SILENT and (answer or (code or 0) >= 0):
@@ -202,7 +210,7 @@ class _Program:
             return b""
         if not data and place in self._reading:
             self._reading.remove(place)
-        if place == self._log:
+        if place == self._log and data:
             self._last.append(data)
         return data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -135,10 +136,21 @@ def last_line(pieces: deque[bytes]) -> str:
 def case_folder(case: Case) -> Iterator[tuple[Path, Path, Path]]:
     """A temporary folder with a case, as the paths of PLACES."""
     with tempfile.TemporaryDirectory(prefix="qrun-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        write_case(case, folder)
-        (folder / "out").mkdir()
-        yield folder / "model.onnx", folder / "test_data_set_0", folder / "out"
+        yield place_case(case, Path(name))
+
+
+def place_case(case: Case, folder: Path) -> tuple[Path, Path, Path]:
+    """Put a case into a folder, perhaps in place of another one. Returns the paths of PLACES."""
+    model, inputs, outputs = folder / "model.onnx", folder / "test_data_set_0", folder / "out"
+    for each in (inputs, outputs):
+        each.mkdir(exist_ok=True)
+        for path in each.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    write_case(case, folder)
+    return model, inputs, outputs
 
 
 def read_outputs(case: Case, folder: Path) -> Response:

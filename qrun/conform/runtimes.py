@@ -111,6 +111,7 @@ class ProcessRunner:
         process = self._process
         assert process is not None
         assert process.stdin is not None
+        self._logged = os.fstat(self._log.fileno()).st_size
         head = {
             "inputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.inputs.items()],
             "outputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.expected.items()] or [["y0", 2, []]],
@@ -144,6 +145,7 @@ class ProcessRunner:
     def _start(self) -> None:
         """Start the process that runs cases."""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._logged = 0
         self._answers: _Answers = SimpleQueue()
         command = [
             self.python or sys.executable,
@@ -191,7 +193,7 @@ class ProcessRunner:
         )
 
     def _describe_end(self) -> str:
-        """Text: how the process ended, and the last line on its stderr."""
+        """Text: how the process ended, and the last line on its stderr since the case began."""
         process = self._process
         code: int | None = None
         last = ""
@@ -199,8 +201,9 @@ class ProcessRunner:
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_ENDING)
             with suppress(OSError, ValueError):
-                self._log.seek(max(self._log.seek(0, 2) - 2000, 0))
-                lines = self._log.read().decode(errors="replace").split("\n")
+                place = self._log.fileno()  # os.pread: the process writes where a seek would lead
+                start = max(self._logged, os.fstat(place).st_size - 2000)
+                lines = os.pread(place, 2000, start).decode(errors="replace").split("\n")
                 last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
         self.close()
         return f"{exit_text(code)}{f': {last[:300]}' if last else ''}"
@@ -266,7 +269,7 @@ RUNTIMES = {
         Runtime("onnx-ref", "onnx.reference", f"{ADAPTERS}:OnnxReference"),
         Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}:OpenVino"),
         Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}:OpenCv"),
-        Runtime("tinygrad", "tinygrad, DEV=PYTHON", f"{ADAPTERS}:TinyGrad"),
+        Runtime("tinygrad", "tinygrad", f"{ADAPTERS}:TinyGrad"),
         Runtime("tract", "tract", f"{ADAPTERS}:Tract"),
         Runtime("iree", "IREE, llvm-cpu", f"{ADAPTERS}:Iree"),
     )
@@ -276,7 +279,7 @@ OWN = ("native", "reference")
 
 def packages_of(name: str) -> str:
     """The pip packages of a runtime of RUNTIMES."""
-    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler iree-base-runtime"}
+    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler[onnx] iree-base-runtime"}
     return "onnxruntime" if name.startswith("ort") else "onnx-qrun" if name in OWN else known.get(name, name)
 
 
