@@ -25,8 +25,8 @@ IMPORTS = {
     "base64": "import base64", "ctypes": "import ctypes", "subprocess": "import subprocess",
     "cv2": "import cv2", "iree": "import iree.runtime", "ml_dtypes": "import ml_dtypes", "np": "import numpy as np",
     "onnx": "import onnx", "ort": "import onnxruntime as ort", "ov": "import openvino as ov", "qrun": "import qrun",
-    "tinygrad": 'import os\nos.environ.setdefault("DEV", "PYTHON")\nimport tinygrad', "ModelProto": "ModelProto", "TensorProto": "TensorProto", "helper": "helper",
-    "numpy_helper": "numpy_helper", "ReferenceEvaluator": "from onnx.reference import ReferenceEvaluator",
+    "tinygrad": 'import os\nos.environ.setdefault("DEV", "PYTHON")\nimport tinygrad', "ModelProto": "ModelProto",
+    "TensorProto": "TensorProto", "helper": "helper", "numpy_helper": "numpy_helper", "ReferenceEvaluator": "from onnx.reference import ReferenceEvaluator",
     "OnnxRunner": "from tinygrad.nn.onnx import OnnxRunner",
 }  # fmt: skip
 """The import of each name that a script may use, in order; names of the onnx package are gathered in one."""
@@ -109,8 +109,9 @@ _PRINT = """\
 for name, a, b in zip(expected, got, expected.values()):
     pairs = enumerate(zip(a.ravel().tolist(), b.ravel().tolist()))
     differ = [f"  flat index {at}: got {x}, expected {y}" for at, (x, y) in pairs if repr(x) != repr(y)]
-    told = f"{name}: {a.dtype} {a.shape}, expected {b.dtype} {b.shape}; {len(differ)} of {b.size} elements differ"
-    print(told, *differ[:8], sep="\\n")"""
+    print(f"{name}: got {a.dtype} {a.shape}, expected {b.dtype} {b.shape}")
+    if a.shape == b.shape:
+        print(f"{len(differ)} of {b.size} elements differ", *differ[:8], sep="\\n")"""
 _REFUSAL = 'print("got an answer to an invalid model, expected an error")'
 
 
@@ -211,7 +212,7 @@ def _is_plain(proto: Any) -> bool:
         and _fields([proto.graph]) <= {"node", "name", "initializer", "input", "output"}
         and _fields(nodes) <= {"input", "output", "name", "op_type", "domain", "attribute"}
         and _fields(attributes) <= {"name", "type", "f", "i", "s", "floats", "ints"}
-        and all(a.floats or a.ints for a in attributes if a.type in (6, 7))
+        and all(a.type in (1, 2, 3) or a.floats or a.ints for a in attributes)
         and all(v.type.HasField("tensor_type") for v in (*proto.graph.input, *proto.graph.output))
         and not any(_has_names(v) for v in (*proto.graph.input, *proto.graph.output))
     )
