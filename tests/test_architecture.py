@@ -33,7 +33,7 @@ LAYERS = [
 FLAT = ("ops", "passes", "checking.rules", "report.formats")
 """Packages whose public modules import none of each other."""
 OWNERS = {
-    "onnx": ("ir", "child", "peers", "backend", "report.header", "conform.adapters"),
+    "onnx": ("ir", "child", "peers", "backend", "report.header", "conform.adapters", "conform.reproduce"),
     "onnxruntime": ("child",),
     "rich": ("report", "cli"),
     "click": ("cli",),

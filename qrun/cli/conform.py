@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
         "qrun conform --runtime 'cmd:./mine {model} {inputs} {outputs}'",
         "qrun conform --runtime batch:./mine",
         "qrun conform --runtime ort --baseline ort.json -o junit=ort.xml",
+        "qrun conform --runtime ort --reproduce known/qlinearmul-o18 -o report.py",
         "qrun conform export cases/ --select core",
         "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
     ],
@@ -54,6 +56,10 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 @run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
+@output(
+    "--reproduce ID",
+    "Write a Python script that shows this case in the runtime without qrun, for a report to its authors.",
+)
 @output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,unstable,crashed,hung")
 @output("--baseline FILE", "A result saved with --json: report only what changed since.")
 @output(
@@ -71,6 +77,8 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
     if words and words[0] == "scoreboard":
         return _scoreboard(words[1:], options, out)
     suite = Suite()
+    if options["reproduce"] and not words:
+        return _reproduce(suite, options, out)
     cases = suite.select(options["select"])
     if words and words[0] == "export":
         return _export(suite, cases, words[1:], out)
@@ -145,6 +153,26 @@ def _print_judgement(
         out.result.write(FORMATS[options["format"]][1](judgement, argv).rstrip("\n"))
     write_reports(files, lambda format: FORMATS[format][1](judgement, argv), out)
     return code
+
+
+def _reproduce(suite: Suite, options: Mapping[str, Any], out: Out) -> int:
+    """Print the script of --reproduce, or write it to the files of -o."""
+    from qrun.conform.reproduce import script
+    from qrun.conform.runtimes import runtime
+
+    word, names = options["reproduce"], options["runtime"]
+    cases = suite.select([word])
+    if len(cases) != 1:
+        fix = f"qrun conform --list --select {shlex.quote(word)}"
+        raise CallError("QR005", f"--reproduce takes one case, not {len(cases)}", fixes=[fix])
+    if len(names) != 1:
+        raise CallError("QR005", f"--reproduce takes one runtime, not {len(names)}", fixes=["--runtime ort"])
+    files = targets(options["output"], {"python": ".py"}, {})
+    text = script(suite.load(cases[0]), suite.rule(cases[0]), runtime(names[0]), suite.version)
+    if not files:
+        out.result.write(text.rstrip("\n"))
+    write_reports(files, lambda _: text)
+    return 0
 
 
 def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
