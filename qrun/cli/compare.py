@@ -294,8 +294,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 @run("--isolate", "Feed every node the second side's values, so that errors do not add up.")
 @run(
     "--record DIR",
-    "Save hashes and statistics of all tensors, to compare with other machines and versions.",
-    show_default="of qrun, or of --against",
+    "Save hashes and statistics of all tensors (of qrun, or of --against), to compare with other machines and versions.",
 )
 @run(
     "--budget TIME",

@@ -152,10 +152,7 @@ def departure_text(found: Accuracy) -> str:
     gone = found.departure
     if gone is None:
         return ""
-    text = (
-        f"Nodes are not ranked: {decibel(gone.measured)} at {_at(found)} with all quantized nodes measured together, but "
-        f"{decibel(gone.sqnr)} in the model itself."
-    )
+    text = f"Nodes are not ranked: measured together, the quantized nodes give {decibel(gone.measured)} at {_at(found)}, but the model itself gives {decibel(gone.sqnr)}."
     if gone.node is None:
         return text
     does = f"node {gone.node.index} {gone.node.label}"

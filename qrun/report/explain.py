@@ -276,4 +276,4 @@ def _unknown(word: str) -> CallError:
         ("operators", "see qrun ops"),
     ]
     fixes = [*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"]
-    return CallError("QR005", f"nothing to explain about {word!r}", facts=facts, fixes=fixes)
+    return CallError("QR005", f"unknown topic {word!r}", facts=facts, fixes=fixes)

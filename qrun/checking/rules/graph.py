@@ -127,7 +127,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
     applies=("If", "Loop", "Scan"),
 )
 def shadowed_name(model: Model) -> Iterator[Finding]:
-    """A node in a subgraph makes a tensor whose name the outer graph already uses.
+    """A node in a subgraph defines a tensor with a name that the outer graph already uses.
 
     Why is this bad?
         A reader of the name cannot tell which of the two is meant. onnx.checker and onnxruntime refuse the model,

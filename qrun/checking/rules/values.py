@@ -202,7 +202,7 @@ def _floats(array: Array) -> Array | None:
     fix="keep the computed scale away from 0, for example with Max(scale, 1e-8)",
 )
 def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
-    """A scale that the graph computes, or that was fed, is zero, negative, infinite or NaN.
+    """A scale that is computed or fed at run time is zero, negative, infinite or NaN.
 
     Why is this bad?
         Dividing by it gives infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
