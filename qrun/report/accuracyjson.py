@@ -253,7 +253,7 @@ def notes(found: Accuracy) -> list[str]:
     whole = decibel(found.sqnr)
     worse = [c for c in found.costs if c.measured and c.sqnr < found.sqnr - CANCELLED]
     if worse:
-        one = f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)})"
+        one = f"{worse[0].node.label} alone adds more noise to the outputs ({decibel(worse[0].sqnr)})"
         others = f", and so do {len(worse) - 1} more" if worse[1:] else ""
         why = "the errors of different nodes partly cancel, so the shares rank the nodes but do not add up"
         made.append(f"{one} than all nodes together ({whole}){others}: {why}.")

@@ -104,7 +104,7 @@ def test_no_file_is_read_from_a_circle_of_links(folder: Path) -> None:
         assert code in ended.err, words
         assert "symbolic links" in ended.err, (words, ended.err)
         assert "did you mean" not in ended.err, (words, ended.err)
-        assert "makes a record" not in ended.err, (words, ended.err)
+        assert "creates a record" not in ended.err, (words, ended.err)
 
 
 def test_names_that_are_too_long(folder: Path) -> None:

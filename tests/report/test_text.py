@@ -386,14 +386,14 @@ def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:
     ms = 10**6
     profile = replace(measured([11] * 3), node_ns=np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert "the nodes' medians add up to 3.00 ms, the nodes of a run take 11.0 ms" in note
+    assert "the nodes' medians add up to 3.00 ms, but the nodes of one run take 11.0 ms" in note
     assert profile.overhead_ns is None
 
 
 def test_nodes_that_take_longer_than_plain_runs_are_told() -> None:
     profile = measured([10] * 20, share=1.2)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert "the nodes' medians add up to 12.0 ms, a plain run takes 10.0 ms" in note
+    assert "the nodes' medians add up to 12.0 ms, but a plain run takes 10.0 ms" in note
 
 
 def test_a_thread_without_a_processor_is_told() -> None:

@@ -120,7 +120,7 @@ def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Findin
                 continue
             if not wrong.intersection(node.inputs):
                 yield Finding(
-                    f"{name} is stated as {shape_text(said)}, but the node makes {shape_text(made)}",
+                    f"{name} is stated as {shape_text(said)}, but the node produces {shape_text(made)}",
                     **at(node),
                     tensor=f"{name} (output {place})",
                     expected=shape_text(made),
