@@ -182,7 +182,9 @@ def _next(path: str, near: Sequence[str], stored: bool) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     return (
-        f"qrun inspect {path} -t '*' shows all of them" if stored else f"qrun inspect {path} shows what the model has"
+        f"qrun inspect {path} -t '*' shows all of them"
+        if stored
+        else f"qrun inspect {path} shows what the model contains"
     )
 
 

@@ -88,7 +88,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         Node names must be unique within a graph. onnxruntime 1.32.0 refuses the model ("two nodes with same node
-        name"), onnx.checker does not check this. A quantizer's nodes_to_exclude matches both nodes.
+        name"); onnx.checker does not check it. A quantizer's nodes_to_exclude matches both nodes.
 
     Bad
         main (float[2] x) => (float[2] y)

@@ -368,8 +368,8 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
     """An int32 bias contains the largest or smallest int32: it was clipped when it was quantized.
 
     Why is this bad?
-        The float bias divided by x_scale * w_scale did not fit. This happens to channels whose weights are nearly 0, so
-        that their scale is tiny. The channel's output can be wrong by any amount, and no runtime reports it.
+        The float bias divided by x_scale * w_scale did not fit. This happens to channels with weights near 0, whose
+        scale is tiny. The channel's output can be wrong by any amount, and no runtime reports it.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
@@ -413,7 +413,7 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
     applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
 )
 def shared_bias(model: Model) -> Iterator[Finding]:
-    """One stored int32 bias is read by several nodes that give it different scales.
+    """Several nodes read one stored int32 bias, but with different scales.
 
     Why is this bad?
         The integers of a bias count steps of x_scale * w_scale. Where two nodes have different products, the same
