@@ -37,7 +37,7 @@ def named(folder: Path, *names: str) -> Path:
         (["y\0"], "it would become 'y'"),
         (["y" * 70_000], "70004 bytes"),
         (["é" * 32_768], "65540 bytes"),
-        (["y", "y.npy"], "numpy would read 'y' in its place"),
+        (["y", "y.npy"], "numpy would read 'y' instead"),
     ],
 )
 def test_names_that_npz_cannot_hold_are_refused_before_the_run(folder: Path, names: list[str], words: str) -> None:

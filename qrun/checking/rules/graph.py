@@ -73,7 +73,7 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         if unused:
             size = sum(parts(graph.constants)[name].nbytes for name in unused)
             yield Finding(
-                f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {join_names(unused)}",
+                f"no node reads {several(len(unused), 'stored tensor')} of {size} bytes: {join_names(unused)}",
                 node=scope.path[:-1],
                 index=scope.index,
                 tensor=join_names(unused),
@@ -209,7 +209,7 @@ def unused_input(model: Model) -> Iterator[Finding]:
     unused = [v.name for v in model.inputs if v.name not in read]
     if unused:
         yield Finding(
-            f"graph input{'s' if len(unused) > 1 else ''} read by no node: {join_names(unused)}",
+            f"no node reads graph input{'s' if len(unused) > 1 else ''} {join_names(unused)}",
             tensor=join_names(unused),
             expected="every graph input is read by a node or is an output",
             got=f"{len(unused)} of {len(model.inputs)} unused",
