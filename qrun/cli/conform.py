@@ -53,7 +53,9 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 @run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
-@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,crashed,hung")
+@output(
+    "--fail-on VERDICTS", "Exit 1 if one of these verdicts occurs; 'never' to exit 0.", default="wrong,crashed,hung"
+)
 @output("--baseline FILE", "A result saved with --json: report only what changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",

@@ -210,7 +210,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
             axis, room, extent = found
             node = window.node
             yield Finding(
-                f"the kernel takes {extent} elements along spatial axis {axis}, the padded input has {room}",
+                f"the kernel takes {extent} elements along spatial axis {axis}, but the padded input has {room}",
                 **window.scope.at(node, f"{window.x} {shape_text(window.x_shape)}"),
                 expected=f"at most {room} (dilated)",
                 got=f"{extent}: kernel {shape_text(window.kernel)}, dilations {list(ints(node, 'dilations')) or 1},"
