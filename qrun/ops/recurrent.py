@@ -259,7 +259,8 @@ def dynamic_quantize_lstm(
         g = (DynamicQuantizeLinear(H) - zero) * scale @ (R - R_zero_point) * R_scale + x
 
     Everything else is as in LSTM. W [dirs,input,4*hidden] and R [dirs,hidden,4*hidden], int8 or uint8, gates in the
-    order i, o, f, c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as in LSTM.
+    order i, o, f, c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as
+    in LSTM.
 
     Exact: codes as DynamicQuantizeLinear-11 says, in float32 steps; the sums of each line are int32, and its real value
     is rounded once. X counts up to the end of the longest sequence, H for the sequences that still run. ``ort``:
