@@ -191,7 +191,7 @@ def test_public_names_exist() -> None:
 )
 def test_wrong_arguments_are_call_errors(call) -> None:
     model, feeds = conv_model()
-    with pytest.raises(qrun.CallError, match="is not valid|must be a dict"):
+    with pytest.raises(qrun.CallError, match=r"is not valid|must be a dict"):
         call(qrun.Session(model), feeds)
 
 

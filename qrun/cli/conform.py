@@ -60,7 +60,11 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     "--reproduce ID",
     "Write a Python script that shows this case in the runtime without qrun, for a report to its authors.",
 )
-@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,unstable,crashed,hung")
+@output(
+    "--fail-on VERDICTS",
+    "Exit 1 if one of these verdicts occurs; 'never' to exit 0.",
+    default="wrong,unstable,crashed,hung",
+)
 @output("--baseline FILE", "A result saved with --json: report only what changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",

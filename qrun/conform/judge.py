@@ -32,7 +32,8 @@ def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
     To confirm: Run qrun conform --select CASE -v. It prints the model and the sentence that forbids it. In a model of
     your own, qrun check finds the defect.
 
-    To do: Do not rely on the runtime to refuse broken models: run qrun check first. Report the case to the runtime.
+    To do: Do not rely on the runtime to refuse broken models: run qrun check first. Report the case to the runtime's
+    maintainers.
     """
     return iter(())
 
@@ -44,7 +45,8 @@ def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
     To confirm: Run the case several times, both in one process and in separate ones. With one thread a race does not
     show.
 
-    To do: Use the newest version of the runtime, or avoid this form of the operator. Report the bug to the runtime.
+    To do: Use the newest version of the runtime, or avoid this form of the operator. Report the bug to the runtime's
+    maintainers.
     """
     return iter(())
 

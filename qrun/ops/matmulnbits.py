@@ -323,8 +323,8 @@ def matmul_bnb4(
 
     quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows,
     has one absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W.
-    The product is that of MatMul. training_mode changes nothing.
-    Raises OperatorError for shapes and attributes that do not fit.
+    The product is computed as in MatMul. training_mode changes nothing. Raises OperatorError for shapes and attributes
+    that do not fit.
     """
     require("K", K > 0, "a positive number", K)
     require("N", N > 0, "a positive number", N)

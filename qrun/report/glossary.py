@@ -10,7 +10,7 @@ GLOSSARY = {
     "group": "DequantizeLinear nodes, one operator and QuantizeLinear, which a runtime may run as one integer operator; also called a QDQ group. QR601 says why a group stays in float.",
     "literal": "The graph as written: no groups are fused, and each node rounds its own result. qrun compare --against literal compares with it.",
     "local": "Measured for one node alone: the node reads the float model's values, and its result is compared with the float tensor. The cumulative error includes all earlier nodes.",
-    "noise": "The quantized value minus the float value. The noise of a node is what it adds to the outputs.",
+    "noise": "The quantized value minus the float value. A node's noise is the error that it adds to the outputs.",
     "overhead": "The time of a run that is spent outside its nodes: in the call from Python, and between nodes. It is the time of a plain run minus the median times of its nodes.",
     "qdq": "A model of float operators between DequantizeLinear and QuantizeLinear nodes. The runtime decides which groups run in integers.",
     "qoperator": "A model of integer operators, such as QLinearConv, with their scales and zero points as inputs.",

@@ -308,7 +308,7 @@ def test_stored_tensors() -> None:
 
 def test_a_record_that_is_not_there() -> None:
     ended = call("compare", "m.onnx", "golden")
-    assert fixes(ended, 2, "QR004") == ["qrun compare m.onnx --record golden makes a record"]
+    assert fixes(ended, 2, "QR004") == ["qrun compare m.onnx --record golden creates a record"]
 
 
 @pytest.mark.parametrize("shape", ["image:0x", "H=many", "foo=3"])

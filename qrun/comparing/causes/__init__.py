@@ -149,8 +149,8 @@ def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _inherited_hypotheses(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The node is not at fault: given the other side's inputs, it gives the other side's result. An earlier node
-    differs.
+    """The node is not at fault: given the other side's inputs, it gives the other side's result. The difference starts
+    at an earlier node.
 
     To confirm: Run qrun compare MODEL -i X --isolate. It feeds every node the other side's inputs, and this tensor is
     then equal.

@@ -171,8 +171,8 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
 def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime combines the scales into one float32 multiplier. Its rounding pushes sums close to a tie to the other
-    side.
+    """The runtime combines the scales into one float32 multiplier. Its rounding moves sums that are close to a tie to
+    the other side of it.
 
     To confirm: The line `ties` shows that the elements are within 1e-4 LSB of the midpoint between two codes. With
     --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
@@ -356,7 +356,7 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Elements differ by one step wherever the fraction is above one half, not only at ties.
 
-    To do: Add half a step before the node, or round before it. Report the bug to the runtime.
+    To do: Add half a step before the node, or round before it. Report the bug to the runtime's maintainers.
     """
     if s.exact is None or not s.alone:
         return

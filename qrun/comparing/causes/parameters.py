@@ -25,7 +25,7 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
     To confirm: Give all channels the same scale. The difference disappears.
 
     To do: Use one scale per tensor for this node, or a layout that the runtime handles correctly. Report the bug to the
-    runtime.
+    runtime's maintainers.
     """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):
         yield from _other_axis(s)
@@ -101,7 +101,8 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Set the parameter shown to 0 (a scale to 1) in the model. The other side's result does not change.
 
-    To do: Fold the parameter into another one, such as the bias, or remove it. Report the bug to the runtime.
+    To do: Fold the parameter into another one, such as the bias, or remove it. Report the bug to the runtime's
+    maintainers.
     """
     for index, param in enumerate(s.definition.inputs if s.definition else ()):
         array = s.args[index] if index < len(s.args) else None
@@ -168,7 +169,8 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
     To confirm: The values before rounding are outside the range of the type. If you clip them, the difference
     disappears.
 
-    To do: Clip the node's input to the range of its codes, or use a larger scale. Report the bug to the runtime.
+    To do: Clip the node's input to the range of its codes, or use a larger scale. Report the bug to the runtime's
+    maintainers.
     """
     if s.is_op("DequantizeLinear"):
         yield from _difference(s)
