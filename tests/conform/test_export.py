@@ -242,6 +242,15 @@ def test_verdicts_follow_from_the_files_alone(suite: Suite, release: Path) -> No
     assert judge(release / place_of(first), [np.zeros(1, bool)], [np.ones(1, bool)]) == "unstable"
 
 
+def test_the_changes_account_for_every_case(suite: Suite) -> None:
+    """Of the 2,517 cases of suite 1.0, each is withdrawn or is still here."""
+    changes, ids = suite.changes, {info.id for info in suite.cases}
+    assert changes["since"] == "1.0"
+    assert len(ids) == 2517 - len(changes["withdrawn"]) + changes["new"]
+    assert not ids & set(changes["withdrawn"])
+    assert ids >= {*changes["question"], *changes["answer"], *changes["lenient"]}
+
+
 def test_the_change_log_names_what_changed(tmp_path: Path, suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     from qrun.conform.export import export
 
@@ -249,7 +258,7 @@ def test_the_change_log_names_what_changed(tmp_path: Path, suite: Suite, monkeyp
     monkeypatch.setattr(suite, "changes", changes)
     export(suite, suite.cases[:1], tmp_path, lambda done: None)
     text = (tmp_path / "CHANGELOG.md").read_text()
-    assert "Since 1.0: 7 new cases" in text
+    assert "Since 1.0, 7 cases are new." in text
     assert "### Withdrawn (1)\n\n- `a/b`\n" in text
     assert "(2)\n\n- `c/d`\n- `e`\n" in text
     assert "Another model" not in text
