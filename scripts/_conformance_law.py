@@ -35,16 +35,3 @@ def law(
         assert key not in LAW, key
         found = tuple(quote if isinstance(quote, Quote) else Quote(source, quote) for quote in quotes)
         LAW[key] = Rule(basis, section.partition("/")[0], title, found, note)
-
-
-law(
-    "QLinearMatMul", (10, 21), "G1", FORCED, "Round first, then add the zero point.",
-    "The quantization formula is y = saturate((x / y_scale) + y_zero_point).",
-    "For (x / y_scale), it is rounding to nearest ties to even.",
-)  # fmt: skip
-law(
-    "QLinearConv", (10,), "G1", DECISION, "Round first, to the even integer at a tie, then add the zero point.",
-    "and computes the quantized output.",
-    Quote("QLinearMatMul-10", "For (x / y_scale), it is rounding to nearest ties to even."),
-    note="QLinearConv has no word about rounding. qrun rounds as QLinearMatMul and QuantizeLinear say.",
-)  # fmt: skip

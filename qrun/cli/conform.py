@@ -42,15 +42,19 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 @run("--runtime NAME", "The runtime to judge. Repeatable.", multiple=True, show_default="qrun: native and reference")
 @run(
     "--select WORDS",
-    "Only these cases: profiles, operators, beginnings of case ids, comma-separated. A case must fit one word of each kind given. Repeatable.",
+    "Only these cases: profiles, operators, prefixes of case ids, comma-separated. A case must match one word of each kind given. Repeatable.",
     multiple=True,
 )
-@run("--python PATH", "Run the runtime in this Python, which may have another version of it.", show_default="this one")
+@run(
+    "--python PATH",
+    "Run the runtime in this Python, for example to test another version of it.",
+    show_default="this one",
+)
 @run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
 @output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,unstable,crashed,hung")
-@output("--baseline FILE", "An answer saved with --json: report only what changed since.")
+@output("--baseline FILE", "A result saved with --json: report only what changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",
     "Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.",
@@ -77,7 +81,7 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
         return 0
     from qrun.report.conform.formats import FORMATS
 
-    read = {options["baseline"]: "the baseline of this call"} if options["baseline"] else {}
+    read = {options["baseline"]: "the baseline of this command"} if options["baseline"] else {}
     fail_on, files = _fail_on(options["fail_on"]), targets(options["output"], _suffixes(FORMATS), read)
     judgement = _judge(suite, cases, options, fail_on, out)
     return _print_judgement(ctx, suite, judgement, options, files, out)
@@ -138,7 +142,7 @@ def _print_judgement(
         print_sheet(out, replace(sheet, blocks=[*sheet.blocks, *more], notes=() if more else sheet.notes))
     else:
         out.result.write(FORMATS[options["format"]][1](judgement, argv).rstrip("\n"))
-    write_reports(files, lambda format: FORMATS[format][1](judgement, argv))
+    write_reports(files, lambda format: FORMATS[format][1](judgement, argv), out)
     return code
 
 
@@ -161,12 +165,12 @@ def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> i
     from qrun.report.sheet import print_sheet
 
     if not words:
-        raise _unfit("scoreboard needs saved answers", "qrun conform scoreboard ort.json openvino.json")
-    read = dict.fromkeys(words, "a saved answer of this call")
+        raise _unfit("scoreboard needs saved results", "qrun conform scoreboard ort.json openvino.json")
+    read = dict.fromkeys(words, "a saved result of this command")
     files = targets(options["output"], _suffixes(SCOREBOARDS), read)
     found = [read_judgement(word) for word in words]
     print_sheet(out, scoreboard_sheet(found))
-    write_reports(files, lambda format: SCOREBOARDS[format][1](found))
+    write_reports(files, lambda format: SCOREBOARDS[format][1](found), out)
     return 0
 
 

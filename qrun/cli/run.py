@@ -88,6 +88,7 @@ def command(out: Out, **options: Any) -> int:
         print_run(out, report)
     if failing and (as_json or out.quiet or options["output"] == "-"):
         print_findings(out.messages, failing, ready.model.label, out.verbose > 0)
+    out.wrote(options["output"], options["trace"])
     return code
 
 
@@ -123,8 +124,7 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
         first = session.model.nodes[split[0]]
         others = f" and {plural(len(split) - 1, 'other node')}" if split[1:] else ""
         out.note(
-            f"node {first.index} {first.label}{others} ran as written, because tensors inside fused groups are shown; "
-            "where a group has ties, the outputs differ from those without -t (qrun explain fused-requantization)"
+            f"node {first.index} {first.label}{others} ran as written, because -t shows tensors inside fused groups; if a group has ties, the outputs differ from a run without -t (qrun explain fused-requantization)"
         )
 
 

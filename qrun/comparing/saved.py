@@ -215,7 +215,7 @@ def _lone(row: ProfileNode) -> Lone:
 
 
 KINDS = ("profile", "run", "check")
-HOW = "qrun run, qrun profile and qrun check write such a file with --json"
+HOW = "qrun run, qrun profile and qrun check --json write such a file"
 SCRATCH = 40
 """Bytes per element that a comparison needs for distances, limits and masks."""
 

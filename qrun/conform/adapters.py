@@ -11,11 +11,12 @@ certain. It knows nothing about cases.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version as installed
@@ -23,8 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from qrun.running.session import Session
 
 PLAIN: dict[int, Any] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
@@ -85,6 +84,42 @@ def tensor(array: Any) -> Tensor:
     raise NoSuchType(str(array.dtype))
 
 
+PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+"""Element types that runtimes store without padding, the first element in the lowest bits, with their number of
+bits."""
+
+
+def packed(given: Tensor) -> bytes:
+    """The elements as runtimes store them: those of PACKED without padding, all others as they are."""
+    if given.type not in PACKED:
+        return given.data
+    bits = PACKED[given.type]
+    share, codes = 8 // bits, np.frombuffer(given.data, np.uint8) & ((1 << bits) - 1)
+    rows = np.append(codes, np.zeros(-codes.size % share, np.uint8)).reshape(-1, share)
+    shifted = rows << (np.arange(share, dtype=np.uint8) * bits)
+    return bytes(np.bitwise_or.reduce(shifted, axis=1).astype(np.uint8).tobytes())
+
+
+def packed_size(number: int, shape: Sequence[int]) -> int:
+    """The number of bytes in which runtimes store a tensor of this element type and shape. Raises NoSuchType."""
+    count = int(np.prod(shape, dtype=np.int64))
+    if number in PACKED:
+        return -(-count * PACKED[number] // 8)
+    if number not in PLAIN and number not in EXTENDED:
+        raise NoSuchType(f"element type {number}")
+    return count * (np.dtype(PLAIN[number]).itemsize if number in PLAIN else 2 if number == 16 else 1)
+
+
+def unpacked(number: int, shape: Sequence[int], data: bytes) -> Tensor:
+    """The tensor whose elements a runtime stores as `data`."""
+    if number in PACKED:
+        bits = PACKED[number]
+        places = np.arange(8 // bits, dtype=np.uint8) * bits
+        codes = (np.frombuffer(data, np.uint8)[:, None] >> places) & ((1 << bits) - 1)
+        data = codes.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].tobytes()
+    return Tensor(number, tuple(shape), data)
+
+
 class Qrun:
     """qrun on the graph as written: option ``native`` or ``reference``."""
 
@@ -92,10 +127,9 @@ class Qrun:
     UNSUPPORTED = ("QR201", "QR105", "QR106")
 
     def version(self) -> str:
-        """qrun's version."""
-        from qrun import __version__
-
-        return __version__
+        """Import qrun and return its version."""
+        self._session = import_module("qrun.running.session").Session
+        return str(import_module("qrun").__version__)
 
     def settings(self, option: str) -> dict[str, Any]:
         """The arguments of the session."""
@@ -103,8 +137,7 @@ class Qrun:
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in qrun; `option` is the backend."""
-
-        session = Session(model, **self.settings(option))
+        session = self._session(model, **self.settings(option))
         made = session.run({name: value.numpy() for name, value in inputs.items()}, list(outputs))
         return [tensor(made[name]) for name in outputs]
 
@@ -172,25 +205,25 @@ class OpenVino:
 
     PACKAGES = ("openvino",)
     UNSUPPORTED = (
-        "OpConversionFailure",
+        "No conversion rule found for operations",
         "No translator found",
-        "not supported: unsupported",
-        "doesn't support operation",
-        "Unsupported element type",
         "Unsupported data type",
+        "Check 'is_supported_type' failed",
         "NoSuchType",
         "Unsupported onnx type",
-        "tensor type is not supported",
-        "doesn't recognize operator",
         "Unknown element type",
-        "unsupported element type",
     )
+    TYPES = {
+        "boolean": 9, "i2": 26, "u2": 25, "i4": 22, "u4": 21, "i8": 3, "u8": 2, "i16": 5, "u16": 4, "i32": 6, "u32": 12,
+        "i64": 7, "u64": 13, "f4e2m1": 23, "f8e4m3": 17, "f8e5m2": 19, "f8e8m0": 24, "f16": 10, "bf16": 16, "f32": 1, "f64": 11,
+    }  # fmt: skip
+    """The ONNX element types of OpenVINO's."""
 
     def version(self) -> str:
         """Import OpenVINO and return its version."""
-        openvino = import_module("openvino")
-        self._core = openvino.Core()
-        return str(openvino.__version__).partition("-")[0]
+        self._openvino = import_module("openvino")
+        self._core = self._openvino.Core()
+        return str(self._openvino.__version__).partition("-")[0]
 
     def settings(self, option: str) -> dict[str, Any]:
         """The properties of a compiled model."""
@@ -199,8 +232,27 @@ class OpenVino:
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in OpenVINO."""
         compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", self.settings(option))
-        made = compiled({name: t.numpy() for name, t in inputs.items()})
-        return [tensor(made[compiled.output(index)]) for index in range(len(outputs))]
+        request = compiled.create_infer_request()
+        request.infer({name: self._value(t) for name, t in inputs.items()})
+        return [self._read(request.get_output_tensor(index)) for index in range(len(outputs))]
+
+    def _value(self, given: Tensor) -> Any:
+        """A tensor as OpenVINO's. Raises NoSuchType."""
+        name = next((name for name, number in self.TYPES.items() if number == given.type), "")
+        if not hasattr(self._openvino.Type, name or "?"):
+            raise NoSuchType(f"element type {given.type}")
+        made = self._openvino.Tensor(getattr(self._openvino.Type, name), given.shape)
+        if given.data:
+            made.data.reshape(-1).view(np.uint8)[:] = np.frombuffer(packed(given), np.uint8)
+        return made
+
+    def _read(self, made: Any) -> Tensor:
+        """Read a tensor of OpenVINO, whose `data` has other types where numpy lacks one. Raises NoSuchType."""
+        name, shape = made.element_type.get_type_name(), tuple(made.shape)
+        if name not in self.TYPES:
+            raise NoSuchType(name)
+        data = np.ascontiguousarray(made.data).tobytes()
+        return unpacked(self.TYPES[name], shape, data[: packed_size(self.TYPES[name], shape)])
 
 
 class TinyGrad:
@@ -220,7 +272,7 @@ class TinyGrad:
         """Import tinygrad and return its version."""
         os.environ.setdefault("DEV", "PYTHON")
         self._grad = import_module("tinygrad")
-        self._model = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
+        self._model = ModelFile()
         return installed("tinygrad")
 
     def settings(self, option: str) -> dict[str, Any]:
@@ -229,13 +281,48 @@ class TinyGrad:
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""
-        self._model.seek(0)
-        self._model.truncate()
-        self._model.write(model)
-        self._model.flush()
-        runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.name)
+        runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.write(model))
         made = runner({name: self._grad.Tensor(t.numpy()) for name, t in inputs.items()})
         return [tensor(made[name].numpy()) for name in outputs]
+
+
+class Tract:
+    """tract on the CPU, with its optimizations."""
+
+    PACKAGES = ("tract",)
+    UNSUPPORTED = ("NoSuchType", "Unimplemented")
+
+    def version(self) -> str:
+        """Import tract and return its version."""
+        self._onnx = import_module("tract").onnx()
+        self._tensor = import_module("tract").Tensor
+        self._model = ModelFile()
+        return installed("tract")
+
+    def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in tract, whose functions take and give arrays in the model's order. Raises NoSuchType."""
+        if not all(t.type in PLAIN for t in inputs.values()):
+            raise NoSuchType("an input of a type that numpy lacks")
+        loaded = self._onnx.load(self._model.write(model))
+        names = [loaded.input_name(index) for index in range(loaded.input_count())]
+        given = [self._tensor.from_numpy(inputs[name].numpy()) for name in names]
+        made = loaded.into_model().into_runnable().run(given)
+        return [tensor(each.to_numpy()) for each in made]
+
+
+class ModelFile:
+    """A temporary file for runtimes that read models only from files."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
+
+    def write(self, model: bytes) -> str:
+        """Put a model into the file and return its path."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(model)
+        self._file.flush()
+        return self._file.name
 
 
 class Iree:
@@ -310,9 +397,6 @@ class Ort:
         "No Op registered for",
         "is under development",
     )
-    PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
-    """Element types of less than a byte, with their number of bits."""
-    WIDE = "_as_float32"
 
     def version(self) -> str:
         """Import onnxruntime and return its version."""
@@ -336,55 +420,28 @@ class Ort:
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["graph_optimization_level"])
         for name in filter(lambda name: "." in name, settings):
             options.add_session_config_entry(name, settings[name])
-        unreadable = [name for name, (number, _) in outputs.items() if number in self.PACKED]
-        if unreadable:
-            model = self._widen(model, unreadable)
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         if all(t.type in PLAIN for t in inputs.values()) and all(number in PLAIN for number, _ in outputs.values()):
             made = session.run(list(outputs), {name: t.numpy() for name, t in inputs.items()})
             return [None if array is None else tensor(array) for array in made]
         values = {name: self._value(t) for name, t in inputs.items()}
-        names = [name + self.WIDE if name in unreadable else name for name in outputs]
-        made = session.run_with_ort_values(names, values)
-        return [_tensor(value, outputs[name][0] if name in unreadable else 0) for name, value in zip(outputs, made)]  # noqa: B905
-
-    def _widen(self, model: bytes, names: list[str]) -> bytes:
-        """The model with a float32 copy of these outputs, because Python cannot read types of less than a byte."""
-        onnx = import_module("onnx")
-        proto = onnx.load_model_from_string(model)
-        for name in names:
-            proto.graph.node.append(onnx.helper.make_node("Cast", [name], [name + self.WIDE], to=1))
-            proto.graph.output.append(onnx.helper.make_tensor_value_info(name + self.WIDE, 1, None))
-        return bytes(proto.SerializeToString())
+        return [_read(value) for value in session.run_with_ort_values(list(outputs), values)]
 
     def _value(self, given: Tensor) -> Any:
-        """A tensor as OrtValue."""
+        """A tensor as OrtValue. Its constructor takes the shape from an array, which may be longer than the bits."""
         if given.type in PLAIN:
             return self._ort.OrtValue.ortvalue_from_numpy(given.numpy())
-        bits = np.frombuffer(given.data, np.uint8 if dtype_of(given.type).itemsize == 1 else np.uint16).reshape(
-            given.shape
-        )
-        if given.type in self.PACKED:
-            bits = _pack(bits, self.PACKED[given.type])
-        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits.copy(), given.type)
+        array = np.zeros(given.shape, np.uint16 if given.type == 16 else np.uint8)
+        data = np.frombuffer(packed(given), np.uint8)
+        array.reshape(-1).view(np.uint8)[: data.size] = data
+        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, given.type)
 
 
-def _pack(codes: Any, bits: int) -> Any:
-    """Pack codes as onnxruntime does, the first in the lowest bits; the array keeps its shape, padded with zeros."""
-    share, flat = 8 // bits, codes.reshape(-1) & ((1 << bits) - 1)
-    flat = np.append(flat, np.zeros(-flat.size % share, np.uint8)).reshape(-1, share)
-    packed = np.bitwise_or.reduce(flat << (np.arange(share, dtype=np.uint8) * bits), axis=1).astype(np.uint8)
-    made = np.zeros(codes.size, np.uint8)
-    made[: packed.size] = packed
-    return made.reshape(codes.shape)
-
-
-def _tensor(value: Any, wide: int) -> Tensor | None:
-    """Convert an OrtValue. wide: the type of an output requested as float32, or 0. Types that numpy lacks are bits."""
-    number = value.element_type()
-    if wide:
-        return tensor(value.numpy().astype(dtype_of(wide)))
-    if number in PLAIN:
-        return tensor(value.numpy())
-    array = np.asarray(value.numpy())
-    return Tensor(number, tuple(array.shape), np.ascontiguousarray(array).tobytes())
+def _read(value: Any) -> Tensor | None:
+    """Read an OrtValue's memory, because numpy has no float8 nor types of less than a byte, and a Cast to float32 loses
+    which NaN it was. Raises NoSuchType."""
+    if not value.has_value():
+        return None
+    number, shape = value.element_type(), tuple(value.shape())
+    size = packed_size(number, shape)
+    return unpacked(number, shape, ctypes.string_at(value.data_ptr(), size) if size else b"")

@@ -4,13 +4,14 @@ names."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from math import isfinite
 
 import numpy as np
 
-from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
+from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, partial_reason, reason
+from qrun.comparing.causes._cause import compute_node
 from qrun.comparing.differences import difference_mask, is_integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
@@ -26,34 +27,36 @@ FLOAT_ROUNDING, ZERO_SIGN = "float-rounding", "zero-sign"
 
 
 def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The runtime returns a result for a model that the specification forbids, instead of refusing it.
+    """The specification forbids this model. The runtime does not refuse it, but returns a result.
 
-    To confirm: qrun conform --select CASE -v has the model and the sentence that forbids it; qrun check finds the
-    defect in a model of your own.
+    To confirm: Run qrun conform --select CASE -v. It prints the model and the sentence that forbids it. In a model of
+    your own, qrun check finds the defect.
 
-    To do: Do not rely on the runtime to find broken models: run qrun check before. Report the case to the runtime.
+    To do: Do not rely on the runtime to refuse broken models: run qrun check first. Report the case to the runtime.
     """
     return iter(())
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give different bits from run to run: the runtime reads memory that it has not written,
-    or its threads race.
+    """The same model and inputs give different bits from run to run. The runtime reads uninitialised memory, or its
+    threads race.
 
-    To confirm: Run the case several times, in one process and in several; with one thread a race does not show.
+    To confirm: Run the case several times, both in one process and in separate ones. With one thread a race does not
+    show.
 
-    To do: Use the runtime's newest version, or do without this form of the operator; report it to the runtime.
+    To do: Use the newest version of the runtime, or avoid this form of the operator. Report the bug to the runtime.
     """
     return iter(())
 
 
 def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
-    """DynamicQuantizeLinear of zeros only, or of no elements: the formula divides 0 by 0, and the specification does
-    not say which scale that gives. Runtimes choose 1, 0 or 1/255.
+    """The input of DynamicQuantizeLinear is all zeros or empty. The formula divides 0 by 0, and the specification does
+    not define the scale. Runtimes return 1, 0 or 1/255.
 
-    To confirm: Run the operator alone on zeros and print its second output, the scale.
+    To confirm: Run the operator alone on zeros, and print its second output, the scale.
 
-    To do: Rely on no scale here: the codes are those of 0 in any case. A scale of 0 makes what divides by it NaN.
+    To do: Do not rely on this scale; the codes stand for 0 in any case. If the scale is 0, dividing by it gives NaN or
+    infinity.
     """
     return iter(())
 
@@ -91,26 +94,28 @@ CAUSES: Mapping[str, Cause] = {
 
 RTOL, ATOL = 1e-3, 1e-7
 """The tolerance of onnx.backend.test, by which ONNX compares the floats of its own node cases."""
+RIVALS = 3
+"""The most other hypotheses that a text names."""
 SHOWN = 3
 """The most elements that a result shows."""
 
 
-Again = Callable[[], Response]
+Again = Callable[[], Iterable[Response]]
 
 
 def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseResult:
-    """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
+    """Judge an answer. again: runs the case some more times, to see if the runtime answers the same."""
     if case.info.expects == REFUSAL and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
-        return _result(case, ACCEPTS_INVALID, "", f"gives {got} for a model that the specification forbids", True)
+        return _result(case, ACCEPTS_INVALID, "", f"returns {got} for a model that the specification forbids", True)
     if given.failed:
         right = given.failed == REFUSED and case.info.expects in (REFUSAL, EITHER)
         return _result(case, "exact" if right else given.failed, text=given.message)
     bad = {name: array for name, array in given.outputs.items() if not _right(case.expected[name], array)}
     if not bad:
         return _result(case, "exact", total=_size(case))
-    if again is not None and _changes(given, again()):
-        text = "other bits from run to run: uninitialised memory, or threads that race"
+    if again is not None and any(_changes(given, other) for other in again()):
+        text = "results change from run to run: uninitialised memory, or a race between threads"
         return _result_of(case, bad, "unstable", GARBAGE, text, True)
     open_ = case.info.basis == DECISION or case.info.expects == EITHER
     same_as = (a for a in case.alternatives if all(_right(want, given.outputs[n]) for n, want in a.outputs.items()))
@@ -192,13 +197,27 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = reason(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
-        proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
+        found = (
+            reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
+        )
         if found.cause == "unknown":
             form = _form(want, got)
-            found = Reason(*form) if form else found
-        return found, proved
-    return Reason("unknown", "no hypothesis reproduces these bits"), False
+            part = partial_reason(suspect) if suspect is not None else None
+            return Reason(*form) if form else part or found, False
+        return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
+    return Reason("unknown", "no known computation reproduces these bits"), False
+
+
+def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
+    """The reason, and whether it is proved: it reproduces the bits, and no hypothesis of another cause does.
+
+    seen: is the cause what the answer shows by itself? Rivals are added to the text.
+    """
+    rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
+    more = len(found.also) - RIVALS
+    told = [rival.partition(": ")[2] for rival in found.also[:RIVALS]] + [f"{more} other ways"] * (more > 0)
+    reproduced = found.explained > 0 or seen
+    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals and more <= 0
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
@@ -210,12 +229,19 @@ def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
 
 
 def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:
-    """The single node of the case as a suspect, with all its inputs; None for a graph of several nodes."""
-    if len(model.nodes) != 1:
-        return None
-    node = model.nodes[0]
+    """The node that makes an output as a suspect, with all its inputs, which qrun computes in a graph of several nodes;
+    None if it cannot."""
     values = {**model.constants, **case.inputs}
-    return Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
+    for node in model.nodes:
+        if name in node.outputs:
+            exact = case.exact.get(name)
+            suspect = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
+            return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
+        made = compute_node(node, [values[each] if each else None for each in node.inputs])
+        if made is None:
+            return None
+        values.update(zip(node.outputs, made, strict=False))
+    return None
 
 
 def _near(case: Case, name: str, got: Array | None) -> bool:

@@ -57,6 +57,7 @@ class CaseHead:
     op:     the operator that is judged, with its domain and version; in a graph, those of the first operator.
     rule:   key of the rule that decides the case, such as ``QLinearConv-10 G1``; see `Suite.rule`.
     basis:  that rule's basis: ``forced``, ``implied`` or ``decision``.
+    expects: ``answer``, ``either`` or ``refusal``.
     """
 
     id: str
@@ -66,17 +67,16 @@ class CaseHead:
     profile: str
     rule: str
     basis: str
+    expects: str
 
 
 @frozen
 class CaseInfo(CaseHead):
     """A case's entry in the list of cases.
 
-    expects:  ``answer``, ``either`` or ``refusal``. mustpass: is the case one of the 400 that no one can argue with?
-    block, start, length: its place in the archive.
+    mustpass: is the case one of the 400 that no one can argue with? block, start, length: its place in the archive.
     """
 
-    expects: str
     mustpass: bool
     block: str
     start: int
@@ -190,7 +190,7 @@ class Suite:
             profiles = dict.fromkeys(info.profile for info in self.cases if info.id in named)
             raise _no_case(
                 ",".join(given),
-                f"cases that fit one word of each kind: {', '.join(kinds)}",
+                f"cases that match one word of each kind: {', '.join(kinds)}",
                 f"the operators named have cases in {', '.join(profiles)}" if profiles else LIST,
             )
         return chosen
@@ -205,7 +205,7 @@ class Suite:
         near = close_matches(word, known, 1, 0.5)
         raise _no_case(
             word,
-            "a profile, an operator, or the beginning of a case's id",
+            "a profile, an operator, or the prefix of a case id",
             f"--select {near[0]}" if near else LIST,
         )
 

@@ -93,7 +93,7 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
                 ("expected", "one text" if isinstance(label, str) else "one score per class"),
                 ("got", describe(scores)),
             ],
-            fixes=["leave out --labels, or judge with --metric module:function"],
+            fixes=["omit --labels, or judge with --metric module:function"],
         )
     if not 0 <= label < row.size:
         raise CallError(

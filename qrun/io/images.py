@@ -129,7 +129,7 @@ def _colored(spec: str, image: Image, settings: ImageSettings) -> tuple[Image, l
             spec,
             "an image with transparent pixels",
             f"an opaque image, for color={settings.color}",
-            fix="lay it on the background that training used, or --image color=rgba for an input of 4 channels",
+            fix="put it on the background that training used, or --image color=rgba for an input of 4 channels",
         )
     said += ["opaque alpha dropped"] if image.mode in ("RGBA", "LA") else []
     gray = image.mode in ("L", "LA")

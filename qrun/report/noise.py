@@ -37,7 +37,7 @@ def _spread(profile: Profile) -> Iterator[str]:
 def _away(profile: Profile) -> Iterator[str]:
     whole = sum(profile.run_ns)
     if profile.on_ns is not None and whole - profile.on_ns > AWAY * whole:
-        yield f"the calling thread had no processor for {percent(1 - profile.on_ns / whole)} of the time"
+        yield f"the calling thread was not running for {percent(1 - profile.on_ns / whole)} of the time"
 
 
 def _nodes(profile: Profile) -> Iterator[str]:

@@ -105,7 +105,7 @@ def typed(words: list[str], fix: str) -> Iterator[list[str] | None]:
         r"^one axis is missing: |^one axis is too many: | fits$| makes a record$| names the format$", "", text
     )
     text = re.sub(r", or --cast$| to fill the missing ones.*| is enough up to here.*|^such as ", "", text)
-    if fix.startswith("leave out "):
+    if fix.startswith("omit "):
         for option in re.findall(r"--[a-z-]+", fix):
             place = words.index(option)
             yield [*words[:place], *words[place + 2 :]]

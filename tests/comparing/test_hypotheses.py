@@ -285,7 +285,7 @@ def test_saturated_pairs_that_still_round_to_the_same_code() -> None:
     assert guilt is not None
     hidden = np.count_nonzero((sums != exact) & (theirs == right))
     assert hidden > 0
-    told = f"in the sums of {np.count_nonzero(sums != exact)} elements; {hidden} of them still give the same"
+    told = f"in the sums of {np.count_nonzero(sums != exact)} elements; {hidden} still have the same"
     assert (guilt.reason.cause, told in guilt.reason.text) == ("pair-saturation", True), guilt.reason.text
 
 

@@ -234,7 +234,7 @@ def test_verdicts_follow_from_the_files_alone(suite: Suite, release: Path) -> No
         assert judge(folder, None, None) == refused, info.id
         for made in answers(case, rng) if info.expects != "refusal" else [[np.zeros(1, np.uint8)]]:
             given = Response(dict(zip(case.expected or ["y0"], made, strict=True)))
-            verdict = judge_case(case, given, lambda given=given: given).verdict
+            verdict = judge_case(case, given, lambda given=given: [given]).verdict
             assert judge(folder, made, made) == verdict, (info.id, made)
             seen.add(verdict)
     assert seen == {"exact", "choice", "ulp", "wrong", "accepts-invalid"}

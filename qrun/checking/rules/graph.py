@@ -13,7 +13,7 @@ from qrun.ir import Array, Model, Node
 
 @rule("QR108", "error", spec="IR", fix="write the nodes in execution order; qrun inspect MODEL --nodes prints one")
 def unsorted_nodes(model: Model) -> Iterator[Finding]:
-    """The nodes are not sorted: one reads a tensor that a later node makes.
+    """The nodes are not sorted: one reads a tensor that a later node produces.
 
     Why is this bad?
         The ONNX IR requires topological order. onnx.checker refuses such a model and many tools read nodes in file
@@ -222,7 +222,7 @@ def dead_node(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         They cost time and change nothing. After quantization, a QuantizeLinear often stays behind when its reader is
-        replaced, or an output got lost.
+        replaced, or an output was lost.
 
     Bad
         main (float[2] x) => (float[2] y)

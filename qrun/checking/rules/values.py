@@ -69,10 +69,10 @@ SHARE = 0.05
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
     """More than 5 % of a quantized tensor, and more than one element, lies outside the range of its codes.
 
-    Infinity is not counted: QR411 reports it. One element alone says nothing: the largest value of a calibration lies
-    at the edge of its range by construction.
+    Infinity is not counted: QR411 reports it. A single element proves nothing: calibration puts its largest value at
+    the edge of the range.
 
-    Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
+    The rule skips what may be a Relu or Relu6 folded into quantization: values below a zero point that is the smallest
     code, and a range that ends at 6.
 
     Why is this bad?
@@ -252,8 +252,8 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer
-        first and gets 0 or the opposite end, and others do as their processor's conversion does. No measured value is
-        infinite; the cause is usually a division by 0 or an overflow before the node.
+        first and gets 0 or the opposite end, and other runtimes return what the processor's conversion gives. No
+        measured value is infinite; the cause is usually a division by 0 or an overflow before the node.
 
     Bad
         main () => (uint8[2] y)
@@ -291,7 +291,7 @@ def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         The specification calls the result undefined. Runtimes on x86 mostly keep the low bits (300 becomes 44 in int8),
-        those on ARM mostly saturate (127), so the model computes something else on another processor.
+        those on ARM mostly saturate (127), so the model gives different results on different processors.
 
     Bad
         main () => (int8[2] y)

@@ -143,8 +143,8 @@ def opset_version(model: Model) -> Iterator[Finding]:
     """The model imports a version of an operator set that does not exist,
     or has nodes of com.microsoft or QONNX and imports none, or nodes of QONNX without a domain.
 
-    com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
-    QR106, other domains that are not imported QR105.
+    com.microsoft has version 1 only, and the versions of every domain start at 1. QR106 reports ai.onnx versions that
+    qrun does not read, QR105 other domains that are not imported.
 
     Why is this bad?
         onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it. Without an import of
@@ -170,7 +170,7 @@ def opset_version(model: Model) -> Iterator[Finding]:
     nameless = [(scope, node) for scope, node in nodes(model, [("", name) for name in NAMELESS])]
     for scope, node in nameless[:1]:
         yield Finding(
-            f"{node.op_type} has no domain, and is taken as QONNX's ({several(len(nameless), 'node')})",
+            f"{node.op_type} has no domain; qrun treats it as QONNX's ({several(len(nameless), 'node')})",
             **scope.at(node),
             expected=f"domain {QONNX}",
             got="no domain, which means ai.onnx",

@@ -153,8 +153,8 @@ def asymmetric_weights(model: Model) -> Iterator[Finding]:
     Weights of unsigned types are not judged: their zero point cannot be 0.
 
     Why is this bad?
-        It is legal ONNX, but TensorRT takes zero points of 0 only, accelerators with signed weights often have no place
-        for another, and kernels that have one must add up the input for every output to correct for it.
+        It is legal ONNX. But TensorRT accepts only 0, many accelerators with signed weights cannot store a zero point,
+        and kernels that can must sum the input for every output to correct for it.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
@@ -296,7 +296,7 @@ def _judge_scale(node: Node, x: QuantizedOperand, w: QuantizedOperand, b: Quanti
     stops=True,
 )
 def bias_shape(model: Model) -> Iterator[Finding]:
-    """A bias does not have one value per output channel, or a quantized one is not int32.
+    """A bias does not have one value per output channel, or a quantized bias is not int32.
 
     The bias of a convolution is 1-D with one value for each output channel. In QLinearConv and QGemm it is int32, with
     the implied scale x_scale * w_scale and zero point 0.
@@ -417,8 +417,8 @@ def shared_bias(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The integers of a bias count steps of x_scale * w_scale. Where two nodes have different products, the same
-        integers are different real values, so at most one of them has the bias that was meant. Quantizers write such
-        models when two layers share a float bias and they quantize it only once.
+        integers are different real values, so at most one of them has the intended bias. Quantizers write such models
+        when two layers share a float bias and they quantize it only once.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)

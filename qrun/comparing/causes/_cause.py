@@ -118,13 +118,14 @@ class Suspect:
     def exact(self) -> Array | None:
         """The real numbers that the node rounds, in steps of the output, zero point added; None if not known.
         See qrun.comparing.ties."""
-        value = before_rounding(self.node, self.args) if self.alone else self.fused() if self.fused else None
+        value = before_rounding(self.node, self.args) if self.alone else None
+        value = self.fused() if value is None and self.fused else value
         return value if value is not None and value.shape == self.mine.shape else None
 
     @cached_property
     def zero(self) -> Array:
         """The output's zero point as float64, to broadcast with it; 0 if there is none."""
-        for name in ("y_zero_point", "C_zero_point"):
+        for name in ("y_zero_point", "C_zero_point", "z_zero_point"):
             value = self.arg(name)
             if value is not None and value.dtype == self.mine.dtype:
                 return self.along(value)
@@ -245,11 +246,13 @@ class Hypothesis:
     text:  a few words on what the other side does differently.
     tolerant: does the cause hold if every element is within the tolerance? For known behaviour of a runtime whose
            steps or sums qrun does not reproduce bit for bit.
+    implies: causes that this hypothesis contains, with more: it is no rival of theirs.
     """
 
     array: Array | None
     text: str
     tolerant: bool = False
+    implies: tuple[str, ...] = ()
 
 
 @frozen

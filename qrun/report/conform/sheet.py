@@ -63,17 +63,30 @@ def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
 
 
 def summary(each: RuntimeResult, changes: bool = False) -> str:
-    """``all 2517 cases are exact``, or the number of cases per verdict."""
-    counts = {verdict: number for verdict, number in each.counts.items() if number}
+    """``all 2517 cases are exact``, or the number of cases per verdict, first where the specification gives the answer.
+
+    An answer to an open question is no merit and no fault, so that those cases are counted apart.
+    """
     time = f", in {duration(each.seconds * 1e9)}"
-    if not counts:
+    if not each.cases:
         return f"nothing changed{time}"
-    if list(counts) == ["exact"] and not changes:
+    if _is_clean(each) and not changes:
         return f"{f'all {len(each.cases)} cases are' if each.cases[1:] else 'the case is'} exact{time}"
-    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-    return (
-        f"{'now ' if changes else ''}{told} of {plural(len(each.cases), 'changed case' if changes else 'case')}{time}"
-    )
+    law, rest, noun = each.law_cases, each.other_cases, "changed case" if changes else "case"
+    parts = []
+    if law:
+        whose = " that the specification decides" if rest else ""
+        parts.append(f"{verdict_counts(law)} of {plural(len(law), noun)}{whose}")
+    if rest:
+        parts.append(
+            f"{verdict_counts(rest)} of {plural(len(rest), 'other' if law else f'{noun} that it leaves open')}"
+        )
+    return f"{'; '.join(parts)}{time}"
+
+
+def verdict_counts(cases: Iterable[CaseResult]) -> str:
+    """``1801 exact, 33 wrong``."""
+    return ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(cases).items() if number)
 
 
 def describe_call(found: Judgement) -> str:

@@ -1,0 +1,6 @@
+"""The requantization arithmetics of integer engines: how each turns an int32 sum into a code. See `families`."""
+
+from qrun.arithmetics.families import FAMILIES
+from qrun.arithmetics.family import Arithmetic, Scales
+
+__all__ = ["FAMILIES", "Arithmetic", "Scales"]
