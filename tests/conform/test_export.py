@@ -26,7 +26,8 @@ from qrun.conform.runtimes import Response
 from qrun.conform.suite import ANSWER, Case, Suite
 
 SELECT = (
-    "known,qlinearconv-10/ties,qlinearconv-10/rejects,quantizelinear-19,dequantizelinear-19,dynamicquantizelinear-11"
+    "known,qlinearconv-10/ties,qlinearconv-10/lenient,qlinearconv-10/rejects,quantizelinear-19,dequantizelinear-19,"
+    "dynamicquantizelinear-11"
 )
 Judge = Callable[[Path, list[Any] | None, list[Any] | None], str]
 
@@ -72,7 +73,7 @@ def test_each_case_is_in_the_folder_of_what_is_due(suite: Suite, release: Path) 
                 (a.dtype, a.shape, a.tobytes()) for a in due.values()
             ], info.id
         assert (folder / "data.json").exists() == bool(case.expected) == (folder.parent.name != "refusal")
-    assert {path.parent.name for path in case_folders(release)} >= {"node", "decision", "refusal"}
+    assert {path.parent.name for path in case_folders(release)} == set(FOLDERS)
 
 
 def test_the_facts_of_a_case_have_a_schema(release: Path) -> None:
@@ -228,7 +229,7 @@ def moved(array: np.ndarray, margin: np.ndarray | None, size: int, rng: np.rando
 
 def test_verdicts_follow_from_the_files_alone(suite: Suite, release: Path) -> None:
     rng, seen = np.random.default_rng(7), set()
-    for info in suite.select([SELECT]):
+    for info in suite.select([SELECT])[::6]:
         case, folder = suite.load(info), release / place_of(info)
         refused = judge_case(case, Response({}, "refused", "no")).verdict
         assert judge(folder, None, None) == refused, info.id
