@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -28,6 +27,7 @@ from qrun.conform.runtimes import (
     CRASHED,
     FIRST,
     HUNG,
+    NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
@@ -59,7 +59,7 @@ class BatchRunner:
     """
 
     version = ""
-    facts: Mapping[str, Any] = {}
+    facts = NO_FACTS
 
     def __init__(self, text: str, poison: int = FIRST) -> None:
         self._words, self._poison = command_words(BATCH, text), poison

@@ -9,19 +9,19 @@ import signal
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
-from typing import Any
 
 from qrun.conform.runtimes import (
     COMMAND,
     CRASHED,
     FIRST,
     HUNG,
+    NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
@@ -52,7 +52,7 @@ class CommandRunner:
     """
 
     version = ""
-    facts: Mapping[str, Any] = {}
+    facts = NO_FACTS
 
     def __init__(self, text: str, poison: int = FIRST) -> None:
         self._words, self._poison = command_words(COMMAND, text), poison

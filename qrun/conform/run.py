@@ -111,7 +111,7 @@ class Runners:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """See `qrun.conform.runtimes.CaseRunner`."""
+        """See `CaseRunner.facts`."""
         return self._first.facts
 
     def run(self, case: Case, limit: float) -> Response:

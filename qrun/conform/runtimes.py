@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -39,6 +40,10 @@ class Response:
     outputs: Mapping[str, Array | None]
     failed: str = ""
     message: str = ""
+
+
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+"""The facts of a program, of which qrun knows nothing."""
 
 
 class CaseRunner(Protocol):
