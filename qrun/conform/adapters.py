@@ -299,6 +299,7 @@ class TinyGrad:
 class Tract:
     """tract on the CPU, with its optimizations."""
 
+    PACKAGES = ("tract",)
     UNSUPPORTED = (
         "NoSuchType",
         "Unimplemented",

@@ -126,7 +126,7 @@ def _change_log(suite: Suite) -> str:
     found = suite.changes
     if not found:
         return ""
-    parts = [f"\nSince {found['since']}: {found['new']} new cases, and these changes.\n"]
+    parts = [f"\nSince {found['since']}, {found['new']} cases are new.\n"]
     for key, heading in CHANGES.items():
         ids = "".join(f"- `{id}`\n" for id in found[key])
         parts.append(f"\n### {heading} ({len(found[key])})\n\n{ids}" if ids else "")

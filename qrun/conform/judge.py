@@ -107,6 +107,7 @@ SHOWN = 3
 Again = Callable[[], Iterable[Response]]
 
 
+@np.errstate(all="ignore")  # answers may have signaling NaN
 def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseResult:
     """Judge an answer. again: runs the case some more times, to see if the runtime answers the same."""
     if case.info.expects == REFUSAL and not given.failed:
@@ -145,8 +146,8 @@ def _ulps(case: Case, bad: Mapping[str, Array | None]) -> int | None:
         want = case.expected[name]
         if got is None or (got.shape, got.dtype) != (want.shape, want.dtype) or want.dtype.name not in ULP_TYPES:
             return None
-        with np.errstate(all="ignore"):  # also about signaling NaN
-            distance = _ulp_distance(want, got)
+        distance = _ulp_distance(want, got)
+        with np.errstate(all="ignore"):
             a, b = want.astype(np.float64), got.astype(np.float64)
             within = np.abs(a - b) <= np.maximum(case.within, ATOL + RTOL * np.abs(a))
         unlike = (np.isnan(a) != np.isnan(b)) | ((np.isinf(a) | np.isinf(b)) & (a != b))
