@@ -144,9 +144,9 @@ law(f"{MS}.QLinearAveragePool", (1,), "C4", IMPLIED, "SAME pads what is missing.
 law(f"{MS}.QLinearAveragePool", (1,), "C5", DECISION, "A window larger than the padded input is refused.",
     "output_spatial_shape[i] = floor((input_spatial_shape[i] + pad_shape[i] - kernel_spatial_shape[i]) / strides_spatial_shape[i] + 1)",
     note="The formula gives a shape of 0 or less. No sentence says what that means.")  # fmt: skip
-law(f"{MS}.QLinearAveragePool", (1,), "G1", IMPLIED, "Quantize rounds to the even integer, then adds the zero point.",
+law(f"{MS}.QLinearAveragePool", (1,), "G1", DECISION, "Quantize rounds to the even integer, then adds the zero point.",
     _AVERAGE, QUANTIZE, TO_EVEN,
-    note="The schema makes the operator of three, in this order; the scales of these cases are powers of two, so that the float32 steps are exact.")  # fmt: skip
+    note="The schema makes the operator of three, in this order, and does not say which Quantize is meant. qrun takes QuantizeLinear of the same domain; onnxruntime adds the zero point before it rounds.")  # fmt: skip
 law(f"{MS}.QLinearAveragePool", (1,), "G4", IMPLIED, "What lies beyond the codes gives the least or the greatest.",
     _AVERAGE, QUANTIZE, SATURATE)  # fmt: skip
 law(

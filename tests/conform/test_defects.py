@@ -102,9 +102,6 @@ ANSWERS: list[Callable[[np.random.Generator, Array], Array | None]] = [
 ]
 
 
-VERDICTS = ("exact", "choice", "ulp", "wrong", "accepts-invalid")
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_every_answer_gets_a_verdict(seed: int) -> None:
     """Whatever a runtime returns costs its case alone, never the run."""

@@ -31,7 +31,7 @@ from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 
 ROOT = Path(__file__).resolve().parents[2]
-SHA256 = "a42d0a9200c7463bb4931a9cacd41a7dd45dad81c7d46220f80335bcc29b14ae"
+SHA256 = "28d3d9c7308dc1b0fb165d66b7b94f76d9402d90330038cb72e169be721e2414"
 
 
 @pytest.fixture(scope="module")
