@@ -215,8 +215,8 @@ Rules of all quantized operators. qrun explain OPERATOR prints the formula of on
 qrun compare names a cause only if recomputing the node in that way reproduces every bit of the other side's tensor.
 There are three exceptions. Some causes show without computing: crashed, refused, missing-output, empty-sum and
 random-numbers. For float-steps and unquantized-activations, and for float-order of sums other than MatMul, Gemm and
-Conv, qrun does not know the order and the float32 steps, so every element must lie within the bound on rounding errors instead; unknown-order says
-how far a MatMul, Gemm or Conv is from that bound. Where qrun knows what a runtime computes, but not its bits
+Conv, qrun does not know the order and the float32 steps, so every element must lie within the bound on rounding errors
+instead; unknown-order says how far a MatMul, Gemm or Conv is from that bound. Where qrun knows what a runtime computes, but not its bits
 (runtime-arithmetic, empty-sequence), recomputing must bring every element within the tolerance; the evidence then says
 so. The cause is unknown if no known computation reproduces the other side's bits. It is inherited if the node gives the other
 side's bits when it reads the other side's values: an earlier node is the cause.
