@@ -259,6 +259,7 @@ class TinyGrad:
         "unsupported",
         "not supported",
         "KeyError: DataType",
+        "no fmt dtype for",
         "is not a valid OnnxDataType",
     )
 
@@ -272,8 +273,21 @@ class TinyGrad:
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""
         runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.write(model))
-        made = runner({name: self._grad.Tensor(t.numpy()) for name, t in inputs.items()})
-        return [tensor(made[name].numpy()) for name in outputs]
+        made = runner({name: self._value(t) for name, t in inputs.items()})
+        return [self._read(made[name]) for name in outputs]
+
+    def _value(self, given: Tensor) -> Any:
+        """A tensor as tinygrad's, which exchanges no bfloat16 with numpy, but its bits."""
+        if given.type != 16:
+            return self._grad.Tensor(given.numpy())
+        bits = np.frombuffer(given.data, np.uint16).reshape(given.shape)
+        return self._grad.Tensor(bits).bitcast(self._grad.dtypes.bfloat16)
+
+    def _read(self, made: Any) -> Tensor:
+        """Read a tensor of tinygrad."""
+        if made.dtype != self._grad.dtypes.bfloat16:
+            return tensor(made.numpy())
+        return Tensor(16, tuple(made.shape), made.bitcast(self._grad.dtypes.uint16).numpy().tobytes())
 
 
 class Tract:
