@@ -7,7 +7,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import _conformance_law_linear  # noqa: F401  (declares rules)
@@ -40,7 +39,6 @@ Rng = np.random.Generator
 MS = "com.microsoft"
 OPEN_SUMS = 2.0**-21
 """Share of the largest term by which a float sum may differ where nothing is said about its precision."""
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "numerics.md"
 
 
 @dataclass
@@ -150,7 +148,10 @@ def frozen_case(draft: Draft) -> Case:
     if draft.expects == REFUSAL:
         return refusal(draft)
     if not draft.domain:
-        assert (draft.profile == "lenient") == (draft.expects == EITHER) == is_lenient(draft), (draft.id, sections(draft))
+        assert (draft.profile == "lenient") == (draft.expects == EITHER) == is_lenient(draft), (
+            draft.id,
+            sections(draft),
+        )
     due = list(draft.answers) if draft.answers is not None else oracle(draft)
     model = draft.model or built(draft, [(a.array.dtype, a.array.shape) for a in due])
     onnx.checker.check_model(model, full_check=True)

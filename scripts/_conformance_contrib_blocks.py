@@ -79,11 +79,30 @@ def blocks(rng: Rng) -> Iterator[Draft]:
         yield n_bits(rng, f"{bits}-bits-{m}x{k}x{n}", bits, 32, (m, k, n), "packed" if k % 2 else "")
     for bits in (4, 8):
         yield n_bits(rng, f"{bits}-bits-batches", bits, 16, (1, 20, 3), "packed", lead=(2, 3))
-        yield n_bits(rng, f"{bits}-bits-a-vector", bits, 16, (1, 20, 3), lead=(20,)[:0] or (1, 1))
+        yield n_bits(rng, f"{bits}-bits-leading-ones", bits, 16, (1, 20, 3), lead=(1, 1))
         for zeros in ("", "float"):
             yield n_bits(
                 rng, f"{bits}-bits-groups{'-float-zeros' if zeros else ''}", bits, 16, (2, 40, 3), zeros, clause="M9"
             )
+
+
+@family("ms.matmulnbits-1/omitted")
+def omitted(rng: Rng) -> Iterator[Draft]:
+    """B with a length of 0, which stands for a product that is left out."""
+    for bits, (name, place) in product((4, 8), (("columns", 0), ("blocks", 1), ("bytes", 2))):
+        shape = [3, 2, 2 * bits]
+        shape[place] = 0
+        for bias in (None, rng.normal(0, 1, 3).astype(f32)):
+            inputs = [
+                rng.normal(0, 1, (2, 20)).astype(f32),
+                np.zeros(shape, u8),
+                np.ones((3, 2), f32),
+                None,
+                None,
+                bias,
+            ]
+            yield contrib(f"{bits}-bits-no-{name}{'' if bias is None else '-bias'}", "MatMulNBits", inputs, "G11",
+                          {"K": 20, "N": 3, "bits": bits, "block_size": 16})  # fmt: skip
 
 
 TABLES: dict[str, tuple[Any, str]] = {
@@ -169,52 +188,95 @@ def attention(rng: Rng) -> Iterator[Draft]:
         at, bt = TYPES[pair[0]], TYPES[pair[1]]
         columns = 3 * heads * size
         x, w = codes(rng, at, (batch, rows, width)), codes(rng, bt, (width, columns))
-        sw = rng.uniform(0.001, 0.004, (columns,) if number % 2 else ()).astype(f32) if number % 2 else f32(0.003)
-        zw = np.zeros(np.shape(sw), bt) if bt is i8 else np.full(np.shape(sw), 128, bt)
+        sw = rng.uniform(0.001, 0.004, columns).astype(f32) if number % 2 else f32(0.003)
+        zx, zw = zero(rng, at), np.zeros(np.shape(sw), bt) if bt is i8 else np.full(np.shape(sw), 128, bt)
+        bias = rng.normal(0, 0.3, columns).astype(f32)
         mask = rng.integers(1, rows + 1, batch).astype(i32) if option == "masked" else None
         past = rng.normal(0, 1, (2, batch, heads, 2, size)).astype(f32) if option == "past" else None
-        inputs = [x, w, rng.normal(0, 0.3, columns).astype(f32), f32(0.02), sw, mask, zero(rng, at), zw, past]
+        largest = (np.abs(x.astype(float) - zx) @ np.abs(w.astype(float) - zw) * 0.02 * sw + np.abs(bias)).max()
         attributes = {"num_heads": heads, "unidirectional": int(option in ("causal", "past"))}
-        yield contrib(f"{option}-{batch}x{rows}x{width}-{heads}-heads-of-{size}-{pair}", "QAttention", inputs, "M10", attributes,
-                      within=1e-4)  # fmt: skip
+        yield contrib(f"{option}-{batch}x{rows}x{width}-{heads}-heads-of-{size}-{pair}", "QAttention",
+                      [x, w, bias, f32(0.02), sw, mask, zx, zw, past], "M10", attributes,
+                      within=reach_of_shares(float(largest), size, rows + 2))  # fmt: skip
+
+
+def reach_of_shares(largest: float, size: int, keys: int) -> float:
+    """How far apart two sound results of attention are, of queries, keys and values up to `largest`.
+
+    A score is a sum of `size` products; what it is off by, its share is off by in proportion, and so is the result.
+    """
+    score = largest * largest * size**0.5
+    return 2 * largest * HALF_ULP[f32] * (2 * (size + 6) * score + keys + 16)
+
+
+class Mixture:
+    """The experts of a QMoE: codes and scales of two projections, and how far apart two sound results are."""
+
+    count, tokens, width = 3, 2, 16
+
+    def __init__(self, rng: Rng, bits: int, kind: str, block: int, zeros: bool) -> None:
+        self.rng, self.bits, self.block, self.zeros = rng, bits, block, zeros
+        self.inner = 16 if block else 8
+        self.gated = kind == "swiglu"
+        self.x = (rng.integers(-32, 33, (self.tokens, self.width)) / 16).astype(f32)
+        sizes = (self.inner * (1 + self.gated), self.width), (self.width, self.inner)
+        self.parts = [self.coded(*size) for size in sizes]
+        self.biases = [rng.normal(0, 0.3, (self.count, n)).astype(f32) if bits == 4 else None for n, _ in sizes]
+
+    def coded(self, rows: int, columns: int) -> list[Any]:
+        """Codes, scales, and zero points or None."""
+        length, blocks = columns * self.bits // 8, columns // self.block if self.block else 1
+        row = self.rng.integers(0, 256, length + rows * self.count).astype(u8)
+        weights = np.stack([row[at : at + length] for at in range(rows * self.count)]).reshape(self.count, rows, -1)
+        shape = (self.count, rows, blocks) if self.block else (self.count, rows)
+        scales = (self.rng.uniform(0.02, 0.1, shape) / 2 ** (self.bits - 4)).astype(f32)
+        packed = (self.count, rows, -(-blocks * self.bits // 8)) if self.block else (self.count, rows * self.bits // 8)
+        return [weights, scales, self.rng.integers(0, 256, packed).astype(u8) if self.zeros else None]
+
+    def magnitudes(self, weights: Any, scales: Any, zeros: Any) -> Any:
+        """The magnitudes of the numbers that the weights stand for, [experts,rows,columns]."""
+        count, rows, length = weights.shape
+        numbers = unpacked(weights.reshape(count * rows, -1), self.bits, length * 8 // self.bits).astype(int)
+        if zeros is None:
+            start = np.full((count, rows, 1), 2 ** (self.bits - 1))
+        elif self.block:
+            own = unpacked(zeros.reshape(count * rows, -1), self.bits, scales.shape[2])
+            start = np.repeat(own.reshape(scales.shape), self.block, 2)
+        else:
+            start = unpacked(zeros, self.bits, rows)[:, :, None]
+        size = np.repeat(scales, self.block, 2) if self.block else scales[:, :, None]
+        return np.abs(numbers.reshape(count, rows, -1) - start) * size
+
+    @property
+    def reach(self) -> float:
+        """By sums of magnitudes: each of the two products and the activation rounds its terms."""
+        first, second = (self.magnitudes(*part) for part in self.parts)
+        biases = [0 if bias is None else np.abs(bias)[:, None] for bias in self.biases]
+        inner = np.abs(self.x) @ first.transpose(0, 2, 1) + biases[0]
+        inner = inner[..., ::2] * inner[..., 1::2] if self.gated else inner
+        largest = float((inner @ second.transpose(0, 2, 1) + biases[1]).max())
+        return 2 * largest * HALF_ULP[f32] * (self.width + self.inner + 24)
 
 
 @family("ms.qmoe-1/experts")
 def experts(rng: Rng) -> Iterator[Draft]:
     kinds = ("relu", "gelu", "silu", "identity", "swiglu")
-    for bits, kind, block, given in product((4, 8), kinds, (0, 16), (True, False)):
-        width, inner, count, tokens = 16, 32 if block else 8, 3, 2
-        made = inner * (2 if kind == "swiglu" else 1)
-
-        def coded(rows: int, columns: int, bits: int = bits, block: int = block, count: int = count) -> list[Any]:
-            row = rng.integers(0, 256, columns * bits // 8 + rows * count).astype(u8)
-            weights = np.stack([row[at : at + columns * bits // 8] for at in range(rows * count)]).reshape(
-                count, rows, -1
-            )
-            shape = (count, rows, columns // block) if block else (count, rows)
-            return [weights, (rng.uniform(0.02, 0.1, shape) / 2 ** (bits - 4)).astype(f32)]
-
-        x = (rng.integers(-32, 33, (tokens, width)) / 16).astype(f32)
-        probs = np.stack([rng.permutation(count) for _ in range(tokens)]).astype(f32)
-        biases = [rng.normal(0, 0.3, (count, n)).astype(f32) if bits == 4 else None for n in (made, width)]
-        shares = rng.uniform(0.1, 1, (tokens, count)).astype(f32) if given else None
-        inputs = [
-            x,
-            probs,
-            *coded(made, width),
-            biases[0],
-            *coded(width, inner),
-            biases[1],
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            shares,
-        ]
-        attributes = {"k": 2, "activation_type": kind, "expert_weight_bits": bits, "weights_prepacked": 0, "normalize_routing_weights": int(given),
-                      **({"block_size": block} if block else {}), **({"swiglu_fusion": 1} if kind == "swiglu" else {})}  # fmt: skip
-        clause = "M8" if block and bits == 8 else "M13" if given else "M13/shares"
+    for bits, kind, block, given, zeros in product((4, 8), kinds, (0, 16), (True, False), (False, True)):
+        if zeros and (kind not in ("relu", "swiglu") or not given):
+            continue
+        form = Mixture(rng, bits, kind, block, zeros)
+        probs = np.stack([rng.permutation(form.count) for _ in range(form.tokens)]).astype(f32)
+        shares = rng.uniform(0.1, 1, (form.tokens, form.count)).astype(f32) if given else None
+        weights = [v for part, bias in zip(form.parts, form.biases, strict=True) for v in (*part[:2], bias)]
+        inputs = [form.x, probs, *weights, None, None, None, form.parts[0][2], form.parts[1][2], None, shares]
+        normal = int(given and kind == "identity")
+        attributes = {"k": 2, "activation_type": kind, "expert_weight_bits": bits, "weights_prepacked": 0,
+                      "normalize_routing_weights": normal, **({"block_size": block} if block else {}),
+                      **({"swiglu_fusion": 1} if form.gated else {})}  # fmt: skip
+        clause = "M13" if given else "M13/shares"
+        clause = "M13/gelu" if kind == "gelu" else "M13/normalized" if normal else clause
+        clause = "M8" if block and bits == 8 else clause
         label = f"{bits}-bits-{kind}{f'-blocks-of-{block}' if block else ''}{'-router-weights' if given else ''}"
-        yield contrib(label, "QMoE", inputs, clause, attributes, within=0.01)
+        yield contrib(
+            f"{label}{'-zero-points' if zeros else ''}", "QMoE", inputs, clause, attributes, within=form.reach
+        )

@@ -47,6 +47,9 @@ def gemm(rng: Rng) -> Iterator[Draft]:
         ]
         attributes = {"transA": int(ta), "transB": int(tb), "alpha": 1.0}
         yield contrib(f"{m}x{k}x{n}-{pair}", "QGemm", inputs, "M3", attributes)
+        if number % 3 == 0:
+            within = float(OPEN_SUMS * (k * 65025 + 3000) * sa * np.max(sb))
+            yield contrib(f"float-{m}x{k}x{n}-{pair}", "QGemm", inputs[:7], "M4", attributes, within=within)
 
 
 @family("ms.matmulintegertofloat-1/sizes")

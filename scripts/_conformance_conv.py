@@ -146,7 +146,9 @@ def conv_lenient(rng: Rng) -> Iterator[Draft]:
     """Forms that the text excludes: a scale and a zero point of different shapes, and [1] for the whole tensor."""
     more: dict[str, Any] = {"profile": "lenient", "expects": EITHER}
     for triple, geometry in product(TRIPLES, ("1d", "2d", "3d")):
-        yield conv(rng, f"ties-{geometry}-odd-zero-{triple}", triple, geometry, ties=True, forms="tct", clause="C2", **more)
+        yield conv(
+            rng, f"ties-{geometry}-odd-zero-{triple}", triple, geometry, ties=True, forms="tct", clause="C2", **more
+        )
     for forms, geometry, triple in product(
         ("tct", "ttc", "occ", "too", "oco"), ("1d", "2d", "3d"), ("uuu", "usu", "sss")
     ):

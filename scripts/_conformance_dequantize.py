@@ -99,10 +99,11 @@ def dequantize_granularity(rng: Rng) -> Iterator[Draft]:
                              np.asarray(rng.uniform(0.02, 0.3, blocks)).astype(f32), zero_of(rng, name, kind, blocks), version, "Q5", axis=axis,
                              block_size=block)  # fmt: skip
 
-
     for version in (21, 25):
         x = all_codes(rng, "uint8", u8, (2, 4))
-        yield dequantize(f"{version}-scalar-with-blocks", x, f32(0.1), u8(3), version, "Q5/scalar", axis=1, block_size=2)
+        yield dequantize(
+            f"{version}-scalar-with-blocks", x, f32(0.1), u8(3), version, "Q5/scalar", axis=1, block_size=2
+        )
 
 
 @family("dequantizelinear/edge")

@@ -1,4 +1,4 @@
-"""The law of com.microsoft: what the schemas of onnxruntime say of each operator, word by word. See _conformance_law.py.
+"""The law of com.microsoft: what the schemas of onnxruntime say of each operator, word by word.
 
 Schemas without a description (QLinearConv, NhwcMaxPool, DynamicQuantizeMatMul, DynamicQuantizeLSTM) make nothing law:
 their cases are decisions. A scale and a zero point that a schema describes as those of a tensor do make law: a code is
@@ -22,7 +22,7 @@ DEQUANTIZE = Quote(f"{MS}.DequantizeLinear-1", "The dequantization formula is y 
 LEFT_OUT = "Default value is 0 if it's not specified."
 NEAREST = "Of a number beyond all codes the nearest code is the least or the greatest, however far it lies."
 TIES = "The schema names no rounding. qrun rounds the quotient to the even integer and then adds the zero point, as QuantizeLinear of the same domain; to add the zero point first is another reading."  # fmt: skip
-NOTHING = "A sum of no products is 0; the formula has no other reading for a length of 0."
+NOTHING = "The schema does not say what a length of 0 gives. A sum of no products is 0, and what is added to it stays."
 
 # QuantizeLinear, DequantizeLinear
 
@@ -39,8 +39,10 @@ law(f"{MS}.QuantizeLinear", (1,), "Q1/16", FORCED, _CODES, QUANTIZE, TO_EVEN,
 law(f"{MS}.QuantizeLinear", (1,), "Q8", IMPLIED, "int4 and uint4 are rounded and saturate as the wider types do.",
     QUANTIZE, TO_EVEN,
     note="The schema allows int4 and uint4 and lists no range for them; -8..7 and 0..15 are all numbers that they have.")  # fmt: skip
-law(f"{MS}.QuantizeLinear", (1,), "Q1/half", DECISION, "float16: the quotient is rounded to float16, then to an integer.",
-    QUANTIZE, TO_EVEN, note="The schema does not say in which type to divide; x and y_scale have one type.")  # fmt: skip
+law(f"{MS}.QuantizeLinear", (1,), "Q1/open", DECISION, "The quotient is rounded to the type of x, then to an integer.",
+    QUANTIZE, TO_EVEN, note="The schema does not say in which type to divide. In float16, in float32 or as real numbers this case has different codes.")  # fmt: skip
+law(f"{MS}.QuantizeLinear", (1,), "G4/infinite", IMPLIED, "An infinity gives the least or the greatest code.", QUANTIZE, SATURATE,
+    note="An infinity is beyond every range.")  # fmt: skip
 law(f"{MS}.QuantizeLinear", (1,), "Q9", DECISION, "A 1-D scale without axis counts along axis 1.",
     "If it's not specified, it means per-tensor quantization and input 'x_scale' and 'x_zero_point' must be scalars.",
     note="The schema excludes the form; ai.onnx has axis 1 where none is written.")  # fmt: skip
@@ -205,7 +207,7 @@ law(
     TO_EVEN,
     note=TIES,
 )
-law(f"{MS}.QGemm", (1,), "G11", IMPLIED, "With K = 0 the sum is C, or 0.", _C,
+law(f"{MS}.QGemm", (1,), "G11", DECISION, "With K = 0 the sum is C, or 0.", _C,
     "If not specified, the computation is done as if C is a scalar 0.", *_GEMM, note=NOTHING)  # fmt: skip
 law(
     f"{MS}.QGemm",
@@ -223,7 +225,13 @@ law(f"{MS}.MatMulIntegerToFloat", (1,), "M5", IMPLIED, "The product of the numbe
     note="Precision and order of the float operations are open: a result within the case's bound is no other answer.")  # fmt: skip
 law(f"{MS}.MatMulIntegerToFloat", (1,), "G7", IMPLIED, "The products of codes and their sum are exact.", *_FACTORS)
 law(
-    f"{MS}.MatMulIntegerToFloat", (1,), "G11", IMPLIED, "With K = 0 the sum is the bias, or 0.", *_FACTORS, note=NOTHING
+    f"{MS}.MatMulIntegerToFloat",
+    (1,),
+    "G11",
+    DECISION,
+    "With K = 0 the sum is the bias, or 0.",
+    *_FACTORS,
+    note=NOTHING,
 )
 law(f"{MS}.MatMulIntegerToFloat", (1,), "G12", IMPLIED, "A zero point that is left out is 0.",
     "Zero point tensor for input 'A'. It's optional and default value is 0.", *_FACTORS)  # fmt: skip
@@ -236,8 +244,8 @@ for _section, _title in (("M5", "A is quantized as a whole; the real product, pl
 _NUMPY = "Matrix product that behaves like numpy.matmul: https://docs.scipy.org/doc/numpy-1.13.0/reference/generated/numpy.matmul.html."
 _WRAP = "The production MUST never overflow. The accumulation may overflow if and only if in 32 bits."
 law(f"{MS}.MatMulInteger16", (1,), "G7", FORCED, "Products and their sum are exact.", _NUMPY, _WRAP)
-law(f"{MS}.MatMulInteger16", (1,), "G7/wraps", IMPLIED, "A sum beyond 32 bits wraps.", _NUMPY, _WRAP,
-    note="32 bits that overflow keep the low 32 bits of the sum, in whatever order it is added.")  # fmt: skip
+law(f"{MS}.MatMulInteger16", (1,), "G7/wraps", DECISION, "A sum beyond 32 bits wraps.", _NUMPY, _WRAP,
+    note="The sentence allows an overflow in 32 bits and does not say what it gives. qrun keeps the low 32 bits of the sum.")  # fmt: skip
 law(f"{MS}.MatMulInteger16", (1,), "G7/unsigned", FORCED, "Of uint16 and uint16 the result is uint32.", _NUMPY, _WRAP,
     "T3 must be tensor(uint32) when both T1 and T2 are tensor(uint16)")  # fmt: skip
 
@@ -267,7 +275,7 @@ law(f"{MS}.MatMulNBits", (1,), "M8", DECISION, "accuracy_level changes nothing."
     note="The sentence allows a runtime to quantize A, and does not oblige it.")  # fmt: skip
 law(f"{MS}.MatMulNBits", (1,), "M9", DECISION, "g_idx chooses the block of each k.", "group_idx. This input is deprecated",
     note="The schema does not say what the input means.")  # fmt: skip
-law(f"{MS}.MatMulNBits", (1,), "G11", IMPLIED, "An omitted projection gives zeros, or the bias.",
+law(f"{MS}.MatMulNBits", (1,), "G11", FORCED, "An omitted projection gives zeros, or the bias.",
     "In this case, Y is filled with zeros (or the broadcast bias, if provided).")  # fmt: skip
 _GATHER = "During the op execution, `data` and `indices` are first used to generate the quantized output. Then, `scales` and `zero_points` are used"
 law(f"{MS}.GatherBlockQuantized", (1,), "M12", IMPLIED, "The chosen codes, each minus its block's zero point, times its scale.", _GATHER,
@@ -287,6 +295,16 @@ law(f"{MS}.QMoE", (1,), "M13/shares", DECISION, "Without router_weights the shar
 law(f"{MS}.QMoE", (1,), "M8", DECISION, "accuracy_level changes nothing.",
     "Block-wise 8-bit experts have no fp32 kernel and use int8 activations at every level.",
     note="The schema allows to quantize activations of weights in blocks; qrun does not.")  # fmt: skip
+
+for _section, _title, _text in (
+    ("M13/gelu", "gelu is the approximation by tanh.", "Choose from relu, gelu, silu, swiglu and identity."),
+    (
+        "M13/normalized",
+        "normalize_routing_weights divides the shares by their sum.",
+        "Whether to normalize routing weights",
+    ),
+):
+    law(f"{MS}.QMoE", (1,), _section, DECISION, _title, _text, _CHOSEN, note="The schema names it and has no formula.")
 
 # Networks
 

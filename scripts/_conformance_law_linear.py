@@ -21,7 +21,11 @@ def _formula(version: int) -> str:
 
 
 def _even(version: int) -> str:
-    return "For (x / y_scale), it's rounding to the nearest even." if version < 21 else "For `(x / y_scale)`, it rounds to the nearest even."
+    return (
+        "For (x / y_scale), it's rounding to the nearest even."
+        if version < 21
+        else "For `(x / y_scale)`, it rounds to the nearest even."
+    )
 
 
 def _ends(version: int) -> str:
@@ -44,7 +48,15 @@ _ROW = "| else | RNE | RNE | RNE | RNE |"
 _RANK_1 = "When the rank of the input is 1, per-tensor quantization is applied, rendering the axis unnecessary in this scenario."
 for _v in _VERSIONS:
     _op, _f, _e, _s = ("QuantizeLinear", (_v,)), _formula(_v), _even(_v), _ends(_v)
-    law(*_op, "Q1", FORCED, "The quotient is rounded to the even integer, the zero point is added, the sum saturates.", _f, _e, _s)
+    law(
+        *_op,
+        "Q1",
+        FORCED,
+        "The quotient is rounded to the even integer, the zero point is added, the sum saturates.",
+        _f,
+        _e,
+        _s,
+    )
     law(*_op, "Q1/open", DECISION, "The quotient is rounded once to the type of x and y_scale, then to an integer; with an int32 it is a real number.",
         _f, _e, note="No sentence says in which type one divides. In float32, in the type of x, or as real numbers, this case has different codes.")  # fmt: skip
     law(*_op, "G1", FORCED, "Round first, to the even integer at a tie, then add the zero point.", _f, _e, _s)
@@ -85,7 +97,17 @@ for _v in _VERSIONS:
     if _v >= 13:
         _length = (_AXIS,) if _v >= 21 else ("or a 1-D tensor for per-axis quantization",)
         _where = ("The axis of the quantization dimension of the input tensor." if _v < 21 else "The axis of the dequantizing dimension of the input tensor.")  # fmt: skip
-        law(*_op, "Q4", FORCED, "A scale and a zero point for each index along axis; a scalar holds for all.", _f, _e, _s, *_length, _where)
+        law(
+            *_op,
+            "Q4",
+            FORCED,
+            "A scale and a zero point for each index along axis; a scalar holds for all.",
+            _f,
+            _e,
+            _s,
+            *_length,
+            _where,
+        )
         law(*_op, "Q4/length", FORCED if _v >= 21 else IMPLIED, "A scale along an axis has the axis's length.", *_length,
             note="" if _v >= 21 else "One scale for each index of the axis: with another number of scales some have no index, or some indices no scale.")  # fmt: skip
         law(*_op, "Q4/shape", FORCED, "The zero point has the shape of the scale.",
@@ -93,7 +115,16 @@ for _v in _VERSIONS:
         law(*_op, "Q4/axis", FORCED, "axis is one of x's.",
             "Accepted range is [-r, r-1] where r = rank(input)." if _v < 21 else "Accepted range is `[-r, r-1]` where `r = rank(input)`.")  # fmt: skip
     if _v == 19:
-        law(*_op, "Q4/vector", FORCED, "A vector along its one axis.", _f, _e, _s, "or a 1-D tensor for per-axis quantization")
+        law(
+            *_op,
+            "Q4/vector",
+            FORCED,
+            "A vector along its one axis.",
+            _f,
+            _e,
+            _s,
+            "or a 1-D tensor for per-axis quantization",
+        )
     if _v >= 21:
         law(*_op, "Q4/vector", DECISION, "A vector has a scale for each element or block of its one axis.", _RANK_1, _AXIS, _BLOCKS,
             note="One sentence says that a vector is quantized per tensor, the others make no exception for vectors. qrun looks at the shape of y_scale.")  # fmt: skip
@@ -106,6 +137,8 @@ for _v in _VERSIONS:
         law(*_op, "Q5/range", FORCED, "block_size fits the number of blocks.", "Given `x` shape `(D0, ..., Di, ..., Dn)`, `y_scale` shape `(S0, ... Si, ...Sn)` and `axis=i`, " + _RANGE)  # fmt: skip
         law(*_op, "Q5/negative", FORCED, "block_size is positive.", "The block size is a positive integer.")
         law(*_op, "Q8", FORCED, "Integers of few bits are rounded and saturate as the wider ones do.", _f, _e, _s)
+        law(*_op, "Q3", FORCED, "output_dtype is the type of y, whose zero point is 0 where none is given.", _f, _e, _s, "(Optional) The output data type.",
+            "with zero point of 0 if it's not specified.")  # fmt: skip
 
 # DequantizeLinear
 
@@ -130,7 +163,7 @@ for _v in _VERSIONS:
     law(*_op, "G5", DECISION, "A NaN as scale gives NaN.", _f, note=SCALES)
     law(*_op, "G6", DECISION, "Zero, negative and infinite scales follow IEEE 754.", _f, note=SCALES)
     law(*_op, "G6/subnormal", DECISION, "Subnormal scales and results count.", _f, note=TINY)
-    law(*_op, "D2", DECISION, "int32 with a zero point that is not 0, which the text excludes.", _f, _NO_ZERO if _v != 13 and _v < 21 else _NO_ZERO,
+    law(*_op, "D2", DECISION, "int32 with a zero point that is not 0, which the text excludes.", _f, _NO_ZERO,
         note="The form is excluded: to refuse it is right. qrun computes the formula with the zero point that is given.")  # fmt: skip
     law(*_op, "G9/one", DECISION, "A scale of shape [1] holds for the whole tensor.",
         *(("It's a scalar, which means a per-tensor/layer quantization.",) if _v < 13 else
@@ -141,7 +174,11 @@ for _v in _VERSIONS:
     law(*_op, "G10", FORCED, "A zero point has the type of x.",
         "'x_zero_point' and 'x' must have same type." if _v < 13 else f"`x_zero_point` and `x` must have {'same' if _v < 21 else 'the same'} type.")  # fmt: skip
     if _v >= 13:
-        _axis = ("or a 1-D tensor for per-axis quantization",) if _v < 21 else ("a 1-D tensor for per-axis quantization", Quote(f"QuantizeLinear-{_v}", _AXIS))
+        _axis = (
+            ("or a 1-D tensor for per-axis quantization",)
+            if _v < 21
+            else ("a 1-D tensor for per-axis quantization", Quote(f"QuantizeLinear-{_v}", _AXIS))
+        )
         law(*_op, "Q4", FORCED, "A scale and a zero point for each index along axis.", _f, *_precision, *_axis,
             "The axis of the dequantizing dimension of the input tensor.")  # fmt: skip
         law(*_op, "Q4/length", FORCED if _v >= 21 else IMPLIED, "A scale along an axis has the axis's length.", *_axis,
@@ -169,13 +206,26 @@ for _v in _VERSIONS:
         law(*_op, "Q5/negative", FORCED, "block_size is positive.", "The block size is a positive integer.")
         law(*_op, "Q8", FORCED, "Integers of few bits are numbers as the wider ones are.", _f, *_precision)
     if _v >= 23:
+        law(
+            *_op,
+            "Q3",
+            FORCED,
+            "output_dtype is the type of y.",
+            _f,
+            _OUTPUT,
+            "The output type is determined by the attribute `output_dtype`.",
+        )
         law(*_op, "D1/type", IMPLIED, "The difference is rounded to the output's type, and multiplied in it.", _f, _OUTPUT,
             note="A multiplication in a type has factors of that type.")  # fmt: skip
 
 # DynamicQuantizeLinear
 
 _DYNAMIC = ("DynamicQuantizeLinear", (11,))
-_BODY = ("Scale = Div (X_Range, Q_Max)", "Min_Scaled = Div (X_Min_Adjusted, Scale)", "y = QuantizeLinear (x, Scale, Zeropoint)")
+_BODY = (
+    "Scale = Div (X_Range, Q_Max)",
+    "Min_Scaled = Div (X_Min_Adjusted, Scale)",
+    "y = QuantizeLinear (x, Scale, Zeropoint)",
+)
 law(*_DYNAMIC, "Y1", IMPLIED, "Every step of the function body is one float32 operation.",
     "y = saturate (round (x / y_scale) + y_zero_point)", "rounding to nearest ties to even.", *_BODY,
     note="The body's nodes are of type float; each rounds once.")  # fmt: skip
@@ -186,7 +236,11 @@ law(*_DYNAMIC, "Y2", DECISION, "Without a range: scale 1, zero point 0, codes 0.
 # Cast
 
 for _v in (19, 21, 23, 24, 25, 28):
-    _rows = ("| Inf | FLT_MAX | NaN | FLT_MAX | NaN |",) if _v < 24 else ("| Inf | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |",)
+    _rows = (
+        ("| Inf | FLT_MAX | NaN | FLT_MAX | NaN |",)
+        if _v < 24
+        else ("| Inf | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |",)
+    )
     law("Cast", (_v,), "Q6", IMPLIED, "float8: round to the mantissa, then compare with the largest number.", _TABLE,
         r"| \[x\] > FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |", r"| \[x\] > FLT_MAX | NaN | NaN | Inf | NaN |", _ROW, *_rows,
         note="The tables have a row for each case; [x] is rounded as their last row says, to even at a tie.")  # fmt: skip
@@ -194,6 +248,27 @@ for _v in (19, 21, 23, 24, 25, 28):
         law("Cast", (_v,), "Q6/infinite", DECISION, "float8 FNUZ: an infinity saturates.", *_rows,
             Quote("Cast-24", "| Inf | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |"),
             note="The table says NaN, and from version 24 on the largest number. qrun saturates in all versions, against this version's text.")  # fmt: skip
+
+    law("Cast", (_v,), "F11", IMPLIED, "To a float that has the number, it is that number.", "Conversion from a numerical type to any numerical type is always allowed.",
+        note="A number that the other type has is not changed; infinities and NaN stay what they are.")  # fmt: skip
+    law("Cast", (_v,), "F10", FORCED, "From integer to integer the higher bits are discarded.",
+        "fixed point: when OOR, discard higher bits and reinterpret (with respect to two's complement representation for signed types).",
+        "Conversion from a numerical type to any numerical type is always allowed.")  # fmt: skip
+    law("Cast", (_v,), "F10/float", IMPLIED, "To an integer type that has the number, it is that number.",
+        "Conversion from a numerical type to any numerical type is always allowed.", note="A number that the other type has is not changed.")  # fmt: skip
+    law("Cast", (_v,), "F10/fraction", DECISION, "Fractions are cut off.", "User must be aware of precision loss and value change caused by range difference between two types.",
+        note="No sentence says whether a fraction is cut off or rounded. qrun cuts, as the conversions of C do.")  # fmt: skip
+    law("Cast", (_v,), "F10/range", DECISION, "Integers out of range become what x86 makes of them.", "fixed point: undefined if OOR.",
+        note="The text leaves it undefined.")  # fmt: skip
+    if _v >= 23:
+        law("Cast", (_v,), "Q6/float4", IMPLIED, "float4 and float6: the nearest number, and the even one at a tie.", "Conversion from a numerical type to any numerical type is always allowed.",
+            note="The text has no table for these types; all floats of ONNX are rounded to the nearest, ties to even.")  # fmt: skip
+        law("Cast", (_v,), "Q6/float4-ends", DECISION, "float4 and float6: what is out of range, and NaN, becomes the largest number.", "floating point: +/- infinity if OOR (out of range).",
+            note="These types have no infinity and no NaN, and no sentence says what stands for them. qrun saturates; NaN is the largest number.")  # fmt: skip
+    if _v >= 24:
+        law("Cast", (_v,), "Q6/e8m0", IMPLIED, "float8e8m0: the power of two that round_mode says.",
+            "`up`: round to nearest value away from zero, `down`: round to nearest value towards zero, `nearest`: round to nearest value and ties round up.",
+            note="The values of the type are the powers of two.")  # fmt: skip
 
 # Graphs
 

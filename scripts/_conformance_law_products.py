@@ -12,7 +12,9 @@ from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote
 
 MEANS = Quote("DequantizeLinear-10", "The dequantization formula is y = (x - x_zero_point) * x_scale.")
 CODES = Quote("QuantizeLinear-10", "The quantization formula is y = saturate ((x / y_scale) + y_zero_point).")
-ENDS = Quote("QuantizeLinear-10", "For saturation, it saturates to [0, 255] if it's uint8, or [-128, 127] if it's int8.")
+ENDS = Quote(
+    "QuantizeLinear-10", "For saturation, it saturates to [0, 255] if it's uint8, or [-128, 127] if it's int8."
+)
 TO_EVEN = Quote("QuantizeLinear-10", "For (x / y_scale), it's rounding to the nearest even.")
 SAME_SHAPE = "Each scale and zero-point pair must have same shape."
 W_FORM = "It could be a scalar or a 1-D tensor, which means a per-tensor/layer or per output channel quantization."
@@ -105,7 +107,9 @@ law(*_CONV, "G12", IMPLIED, "The zero points are not optional.", CONVOLVE,
 # ConvInteger
 
 _INTEGER = ("ConvInteger", (10,))
-_SUMS = "The word has one meaning in ONNX, though no page has its formula; a zero point is what DequantizeLinear subtracts."
+_SUMS = (
+    "The word has one meaning in ONNX, though no page has its formula; a zero point is what DequantizeLinear subtracts."
+)
 law(*_INTEGER, "G7", IMPLIED, "Products and sums are exact.", SUM, SUM_LIMIT, MEANS, note=_SUMS)
 law(*_INTEGER, "G7/wrap", DECISION, "A sum beyond int32 wraps.", SUM_LIMIT, note=WRAPS)
 law(*_INTEGER, "C7", IMPLIED, "w_zero_point may have a value for each output channel.", SUM, W_FORM, W_LENGTH, MEANS, note=_SUMS)  # fmt: skip

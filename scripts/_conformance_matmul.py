@@ -155,7 +155,10 @@ def edges(rng: Rng) -> Iterator[Draft]:
     ):
         for place, which in ((1, "a"), (4, "b"), (6, "y")):
             yield matmul_edge(
-                rng, f"{which}-scale-{name}", clause={"nan": "G5", "tiny": "G4", "huge": "G4"}.get(name, "G6"), **{f"i{place}": f32(value)}
+                rng,
+                f"{which}-scale-{name}",
+                clause={"nan": "G5", "tiny": "G4", "huge": "G4"}.get(name, "G6"),
+                **{f"i{place}": f32(value)},
             )
     for triple, m, n in product(("uuu", "usu", "sss"), (1, 2), (1, 3)):
         at, bt, yt = (TYPES[t] for t in triple)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from _conformance_case import Draft, Rng
 from _conformance_conv import TYPES, codes, fitting, some_scale, zero
+from oracle import sums
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
 SIZES = (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
@@ -28,11 +29,12 @@ def patterned(rng: Rng, kind: Any, shape: Sequence[int], low: int | None = None,
 
 def conv_node(
     rng: Rng, id: str, types: str, x: Sequence[int], w: Sequence[int], *, per_channel: bool = True, exact: bool = False,
-    bias: bool = True, op: str = "QLinearConv", clause: str = "G3", attributes: Mapping[str, Any] = {},
+    op: str = "QLinearConv", clause: str = "G3", attributes: Mapping[str, Any] = {},
 ) -> Draft:  # fmt: skip
     """A convolution of these shapes. Scale and zero point of w have one shape.
 
-    exact: all scales are powers of two, so that ties occur and the exact results are short.
+    exact: all scales are powers of two, so that the exact results are short; the bias is such that none is a tie,
+    about which the text is silent.
     """
     xt, wt, yt = (TYPES[t] for t in types)
     form = (w[0],) if per_channel else ()
@@ -41,14 +43,31 @@ def conv_node(
     given = {k: v for k, v in attributes.items() if v}
     if op == "ConvInteger":
         return Draft(id, op, [data, weights, xz, wz], given, clause=clause)
+    terms = rng.integers(-2000, 2000, w[0]).astype(i32)
     xs, ws = some_scale(rng), some_scale(rng, form)
-    taps = int(np.prod(w[1:]))
-    ys = fitting(rng, taps, xs, ws)
+    ys = fitting(rng, int(np.prod(w[1:])), xs, ws)
     if exact:
-        xs, ws = f32(0.5), np.asarray(2.0 ** rng.integers(-2, 1, form)).astype(f32)
-        ys = f32(2.0 ** int(4 + np.log2(taps) / 2))
-    inputs = [data, xs, xz, weights, ws, wz, ys, zero(rng, yt)]
-    return Draft(id, op, [*inputs, rng.integers(-2000, 2000, w[0]).astype(i32)] if bias else inputs, given, clause=clause)
+        wide, large = (
+            np.asarray(2.0 ** rng.integers(-2, 1, form)).astype(f32),
+            f32(2.0 ** int(4 + np.log2(np.prod(w[1:])) / 2)),
+        )
+        acc = sums.conv(data, weights, int(xz), np.broadcast_to(wz, (w[0],)).tolist(), None, **given).astype(np.int64)
+        found = untied(rng, np.moveaxis(acc, 1, 0), np.broadcast_to(2 * large / wide, (w[0],)))
+        if found is not None:
+            terms, xs, ws, ys = found, f32(0.5), wide, large
+    return Draft(id, op, [data, xs, xz, weights, ws, wz, ys, zero(rng, yt), terms], given, clause=clause)
+
+
+def untied(rng: Rng, acc: Any, steps: Any) -> Any:
+    """A bias for each channel with which no sum [M,...] is half a step, of which channel m has 1 / steps[m]."""
+    made = []
+    for channel, step in zip(acc, steps, strict=True):
+        tries = rng.integers(-2000, 2000, 64)
+        ties = (np.abs(channel.reshape(1, -1) + tries[:, None]) % int(step) == int(step) // 2).any(1)
+        if ties.all():
+            return None
+        made.append(tries[~ties][0])
+    return np.array(made, i32)
 
 
 def pairwise(rng: Rng, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

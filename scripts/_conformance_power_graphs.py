@@ -72,7 +72,13 @@ def batches(rng: Rng) -> Iterator[Draft]:
         xt, wt = TYPES[pair[0]], TYPES[pair[1]]
         size, kernel, attributes = GEOMETRIES[name]
         g = Graph()
-        y = g.add("Conv", image(rng, g, xt, (3, 2, *size)), weights(rng, g, wt, (3, 2, *kernel)), some_bias(rng, g, 3), **attributes)
+        y = g.add(
+            "Conv",
+            image(rng, g, xt, (3, 2, *size)),
+            weights(rng, g, wt, (3, 2, *kernel)),
+            some_bias(rng, g, 3),
+            **attributes,
+        )
         yield g.draft(f"{name}-{pair}", "Conv", [quantized(rng, g, y, xt)], version, "G1")
 
 
@@ -113,7 +119,9 @@ def chains(rng: Rng) -> Iterator[Draft]:
         zero = np.asarray(np.iinfo(xt).min, xt) if zero_least else odd(rng, xt)
         y = g.dequantize(g.quantize(y, f32(1), zero), f32(1), zero)
         y = g.add("Conv", y, weights(rng, g, wt, (3, 5, 1, 1)), some_bias(rng, g, 3))
-        yield g.draft(f"relu-{'least' if zero_least else 'odd'}-zero-{pair}", "Conv", [quantized(rng, g, y, xt, 4)], version, "G1")
+        yield g.draft(
+            f"relu-{'least' if zero_least else 'odd'}-zero-{pair}", "Conv", [quantized(rng, g, y, xt, 4)], version, "G1"
+        )
 
 
 @family("graph.conv/clips")
@@ -131,13 +139,19 @@ def clips(rng: Rng) -> Iterator[Draft]:
 @family("graph.matmul/sizes")
 def products(rng: Rng) -> Iterator[Draft]:
     """Gemm with B as layers store it, batches of matrices, depths of vectors."""
-    for version, pair, (name, k, n) in product(VERSIONS, PAIRS, (("small", 5, 3), ("17-deep", 17, 5), ("65-deep", 65, 2), ("33-columns", 4, 33))):
+    for version, pair, (name, k, n) in product(
+        VERSIONS, PAIRS, (("small", 5, 3), ("17-deep", 17, 5), ("65-deep", 65, 2), ("33-columns", 4, 33))
+    ):
         xt, wt = TYPES[pair[0]], TYPES[pair[1]]
         g = Graph()
         b = weights(rng, g, wt, (n, k))
         y = g.add("Gemm", image(rng, g, xt, (3, k)), b, some_bias(rng, g, n), transB=1)
         yield g.draft(f"transposed-{name}-{pair}", "Gemm", [quantized(rng, g, y, xt, 2)], version, "G1")
-    for version, pair, (name, a, b) in product(VERSIONS, PAIRS, (("weights", (3, 2, 8), (8, 5)), ("both", (2, 3, 9), (2, 9, 4)), ("17-deep", (2, 2, 17), (2, 17, 3)))):
+    for version, pair, (name, a, b) in product(
+        VERSIONS,
+        PAIRS,
+        (("weights", (3, 2, 8), (8, 5)), ("both", (2, 3, 9), (2, 9, 4)), ("17-deep", (2, 2, 17), (2, 17, 3))),
+    ):
         xt, wt = TYPES[pair[0]], TYPES[pair[1]]
         g = Graph()
         right = g.input(small(rng, wt, b)) if len(b) == 3 else g.constant(small(rng, wt, b))
@@ -160,12 +174,24 @@ def elementwise(rng: Rng) -> Iterator[Draft]:
         g = Graph()
         a = g.dequantize(g.input(patterned(rng, kind, (2, n))), f32(0.5), odd(rng, kind))
         b = g.dequantize(g.input(patterned(rng, kind, (2, n))), f32(0.25), odd(rng, kind))
-        yield g.draft(f"other-scales-{n}-{sign}", op, [quantized(rng, g, g.add(op, a, b), kind, 1 if op != "Mul" else 64)], version, "G1")
+        yield g.draft(
+            f"other-scales-{n}-{sign}",
+            op,
+            [quantized(rng, g, g.add(op, a, b), kind, 1 if op != "Mul" else 64)],
+            version,
+            "G1",
+        )
     for version, sign, axis in product(VERSIONS, "us", (0, 1, 3)):
         kind = TYPES[sign]
         g = Graph()
         parts = [image(rng, g, kind, (2, 3, 2, 3), s) for s in (0.5, 0.25, 1)]
-        yield g.draft(f"batch-axis-{axis}-{sign}", "Concat", [quantized(rng, g, g.add("Concat", *parts, axis=axis), kind)], version, "G1")
+        yield g.draft(
+            f"batch-axis-{axis}-{sign}",
+            "Concat",
+            [quantized(rng, g, g.add("Concat", *parts, axis=axis), kind)],
+            version,
+            "G1",
+        )
 
 
 @family("graph.pool/batch")

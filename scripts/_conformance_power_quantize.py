@@ -54,12 +54,21 @@ def node(
 ) -> Draft:  # fmt: skip
     """form: ``tensor``, ``axis`` or ``block``. zero: is y_zero_point given?"""
     parameters = shape_of(form, shape, axis, block)
-    scales = some_scales(rng, scale, parameters)
+    scales = some_scales(rng, scale, parameters, plain=version < 23)
     data = to_quantize(rng, shape, widened(scales, shape, axis, block), target, x)
     given = {**({"axis": axis} if form != "tensor" else {}), **({"block_size": block} if block else {}), **attributes}
     zeros = some_zeros(rng, target, parameters) if zero else None
     profile = "narrow" if target in NARROW or target not in WHOLE or scale == "float8e8m0" else "core"
-    return Draft(id, "QuantizeLinear", [data, scales, zeros], given, version, "", profile, clause or clause_of(form, target, x, scale))
+    return Draft(
+        id,
+        "QuantizeLinear",
+        [data, scales, zeros],
+        given,
+        version,
+        "",
+        profile,
+        clause or clause_of(form, target, x, scale),
+    )
 
 
 PRECISIONS = {"float": "float32", "float16": "float16", "bfloat16": "bfloat16"}
@@ -70,8 +79,14 @@ def pairs(rng: Rng) -> Iterator[Draft]:
     """Each legal pair of: version, types, granularity, axis, saturate, output_dtype."""
     rows = []
     for version in VERSIONS:
-        forms = [("tensor", 1), *product(("axis",), (0, 1, -1, -3) if version >= 13 else ()), *product(("block",), (0, 2, -1, -2) if version >= 21 else ())]
-        for (x, scale, target), (form, axis), saturate, how in product(types_of(version), forms, (1, 0), ("zero", "both", "output_dtype")):
+        forms = [
+            ("tensor", 1),
+            *product(("axis",), (0, 1, -1, -3) if version >= 13 else ()),
+            *product(("block",), (0, 2, -1, -2) if version >= 21 else ()),
+        ]
+        for (x, scale, target), (form, axis), saturate, how in product(
+            types_of(version), forms, (1, 0), ("zero", "both", "output_dtype")
+        ):
             if not saturate and not target.startswith("float8"):
                 continue
             if how != "zero" and version < 21:
@@ -85,7 +100,7 @@ def pairs(rng: Rng) -> Iterator[Draft]:
             more["output_dtype"] = number(target)
         at = "" if form == "tensor" else f"-{'minus-' if axis < 0 else ''}{abs(axis)}"
         yield node(rng, f"{version}-{x}-{scale}-{target}-{form}{at}{'' if saturate else '-no-saturation'}-{how.replace('_', '-')}", version, x, scale, target,
-                   (2, 4, 3), form, axis, 2 if form == "block" else 0, how != "output_dtype", **more)  # fmt: skip
+                   (3, 4, 5), form, axis, 2 if form == "block" else 0, how != "output_dtype", **more)  # fmt: skip
 
 
 @family("quantizelinear/sizes")
@@ -98,9 +113,26 @@ def sizes(rng: Rng) -> Iterator[Draft]:
             version = 21
         x = ("float", "float16", "bfloat16")[n % 3] if version >= 21 else "float"
         yield node(rng, f"{version}-{n}-{x}-{target}", version, x, x, target, (n,))
-        if n > 1 and target in ("uint8", "int8"):
+        if n > 1 and target == ("uint8", "int8")[n % 2]:
             yield node(rng, f"{version}-{n}-channels-{target}", version, x, x, target, (2, n), "axis", -1)
             yield node(rng, f"{version}-3-channels-of-{n}-{target}", version, x, x, target, (1, 3, n), "axis", -2)
+
+
+@family("quantizelinear/cubes")
+def cubes(rng: Rng) -> Iterator[Draft]:
+    """As many elements along each axis: only the numbers tell which one is meant."""
+    for version, axis, target in product((13, 19, 21, 24, 28), (0, 2, -1, -2, -3), ("uint8", "int8")):
+        yield node(
+            rng,
+            f"{version}-axis-{axis % 3}{'-from-end' if axis < 0 else ''}-{target}",
+            version,
+            "float",
+            "float",
+            target,
+            (3, 3, 3),
+            "axis",
+            axis,
+        )
 
 
 @family("quantizelinear/block-sizes")
@@ -114,8 +146,21 @@ def block_sizes(rng: Rng) -> Iterator[Draft]:
         x = "float" if scale == "float8e8m0" else scale
         yield node(rng, f"{version}-{length}-of-{block}-axis-{axis % len(shape)}{'-from-end' if axis < 0 else ''}-{scale}-{target}", version, x, scale, target,
                    tuple(n or length for n in shape), "block", axis, block)  # fmt: skip
-    for version, scale, target, axis in product((24, 28), ("float8e8m0", "float16", "bfloat16"), ("uint8", "int4", "float8e5m2"), (0, 1)):
-        yield node(rng, f"{version}-scales-{scale}-axis-{axis}-{target}", version, "float", scale, target, (4, 6), "block", axis, 2)
+    for version, scale, target, axis in product(
+        (24, 28), ("float8e8m0", "float16", "bfloat16"), ("uint8", "int4", "float8e5m2"), (0, 1)
+    ):
+        yield node(
+            rng,
+            f"{version}-scales-{scale}-axis-{axis}-{target}",
+            version,
+            "float",
+            scale,
+            target,
+            (4, 6),
+            "block",
+            axis,
+            2,
+        )
 
 
 @family("quantizelinear/output-dtype")
@@ -124,7 +169,18 @@ def output_dtype(rng: Rng) -> Iterator[Draft]:
     for version in (21, 23, 24, 25, 28):
         for target in allowed("QuantizeLinear", version, "T3" if version >= 23 else "T2"):
             clause = "Q3" if target in WHOLE else ""
-            yield node(rng, f"{version}-{target}", version, "float", "float", target, (2, 7), zero=False, output_dtype=number(target), clause=clause)
+            yield node(
+                rng,
+                f"{version}-{target}",
+                version,
+                "float",
+                "float",
+                target,
+                (2, 7),
+                zero=False,
+                output_dtype=number(target),
+                clause=clause,
+            )
 
 
 NEAR = [0.49999997, -0.49999997, 0.50000006, 1.4999999, 2.4999998, -2.4999998, 2.5000002, 126.49999, 126.5, 127.49999, 127.5, 8388607.5, 8388608.0, 8388609.0,
@@ -140,17 +196,32 @@ def halves(rng: Rng) -> Iterator[Draft]:
         zero = np.asarray(3, numpy_type(target))
         for scale in (1.0, 0.25) if version in (13, 25) else (1.0,):
             x = np.array(NEAR, f32) * f32(scale)
-            yield Draft(f"{version}-{target}-scale-{scale:g}", "QuantizeLinear", [x, f32(scale), zero], {}, version, clause="G1")
-    for version, (name, kind), target in product((21, 25, 28), (("float16", np.float16), ("bfloat16", numpy_type("bfloat16").type)), ("uint8", "int16")):
+            yield Draft(
+                f"{version}-{target}-scale-{scale:g}", "QuantizeLinear", [x, f32(scale), zero], {}, version, clause="G1"
+            )
+    for version, (name, kind), target in product(
+        (21, 25, 28), (("float16", np.float16), ("bfloat16", numpy_type("bfloat16").type)), ("uint8", "int16")
+    ):
         ties = np.arange(-8, 9) + 0.5
-        x = np.concatenate([np.nextafter(ties.astype(np.float16), np.float16(s)).astype(f32) for s in (-99, 99)] + [ties]).astype(kind)
-        yield Draft(f"{version}-{name}-{target}", "QuantizeLinear", [x, kind(1), np.asarray(5, numpy_type(target))], {}, version, clause="G1")
+        x = np.concatenate(
+            [np.nextafter(ties.astype(np.float16), np.float16(s)).astype(f32) for s in (-99, 99)] + [ties]
+        ).astype(kind)
+        yield Draft(
+            f"{version}-{name}-{target}",
+            "QuantizeLinear",
+            [x, kind(1), np.asarray(5, numpy_type(target))],
+            {},
+            version,
+            clause="G1",
+        )
 
 
 @family("quantizelinear/reciprocal")
 def reciprocals(rng: Rng) -> Iterator[Draft]:
     """Quotients that are exact ties though 1 / y_scale is not exact, and the floats beside: a product misses them."""
-    for number_, (version, target) in enumerate(product((10, 13, 19, 21, 24, 28), ("uint8", "int8", "uint16", "int16"))):
+    for number_, (version, target) in enumerate(
+        product((10, 13, 19, 21, 24, 28), ("uint8", "int8", "uint16", "int16"))
+    ):
         if target not in allowed("QuantizeLinear", version, "T3" if version >= 23 else "T2"):
             continue
         odd = (3, 5, 7, 11, 13, 49)[number_ % 6]
@@ -159,7 +230,14 @@ def reciprocals(rng: Rng) -> Iterator[Draft]:
         ties = rng.integers(0, most, 33) + 0.5
         x = (ties * float(scale)).astype(f32)
         x[1::3], x[2::3] = np.nextafter(x[1::3], f32(np.inf)), np.nextafter(x[2::3], f32(0))
-        yield Draft(f"{version}-{odd}-{target}", "QuantizeLinear", [x, scale, np.asarray(7, numpy_type(target))], {}, version, clause="G1")
+        yield Draft(
+            f"{version}-{odd}-{target}",
+            "QuantizeLinear",
+            [x, scale, np.asarray(7, numpy_type(target))],
+            {},
+            version,
+            clause="G1",
+        )
 
 
 @family("quantizelinear/float6")
@@ -170,10 +248,21 @@ def float6(rng: Rng) -> Iterator[Draft]:
         bits = 16 if target == "float4e2m1" else 64
         every = np.unique(np.arange(bits, dtype=np.uint8).view(kind).astype(f32))
         middle = (every[1:] + every[:-1]) / 2
-        special = np.array([0.0, -0.0, 1e-30, -1e-30, 1e9, -1e9, np.inf, -np.inf, every[-1] * 1.04, every[-1] * 1.07], f32)
+        special = np.array(
+            [0.0, -0.0, 1e-30, -1e-30, 1e9, -1e9, np.inf, -np.inf, every[-1] * 1.04, every[-1] * 1.07], f32
+        )
         for label, x in (("all", every), ("ties", middle), ("above-ties", np.nextafter(middle, f32(np.inf))), ("below-ties", np.nextafter(middle, f32(-np.inf))),
                          ("special", special)):  # fmt: skip
             for xt in ("float", "float16", "bfloat16")[: 1 if "-ties" in label else 3]:
                 with np.errstate(over="ignore"):
                     wide = x.astype(numpy_type(xt))
-                yield Draft(f"28-{target}-{label}-{xt}", "QuantizeLinear", [wide, numpy_type(xt).type(1), np.zeros((), kind)], {}, 28, "", "narrow", "Q6")
+                yield Draft(
+                    f"28-{target}-{label}-{xt}",
+                    "QuantizeLinear",
+                    [wide, numpy_type(xt).type(1), np.zeros((), kind)],
+                    {},
+                    28,
+                    "",
+                    "narrow",
+                    "Q6",
+                )

@@ -34,13 +34,20 @@ def allowed(op: str, version: int, parameter: str) -> tuple[str, ...]:
     return tuple(name[7:-1] for t in found for name in t.allowed_type_strs)
 
 
-def some_scales(rng: Rng, name: str, shape: Sequence[int] = ()) -> Any:
+def some_scales(rng: Rng, name: str, shape: Sequence[int] = (), plain: bool = True) -> Any:
+    """Scales: of float32 small odd numbers times powers of two, by which products and quotients are exact.
+
+    plain: scales of 16 bits are powers of two; then every type in which one may divide gives the same quotients.
+    """
     kind = numpy_type(name)
     if name == "int32":
         return np.asarray(rng.integers(1, 9, shape)).astype(kind)
     if name == "float8e8m0":
         return np.asarray(2.0 ** rng.integers(-4, 3, shape)).astype(f32).astype(kind)
-    return np.asarray(rng.uniform(0.05, 0.9, shape)).astype(kind)
+    if name != "float" and not plain:
+        return np.asarray(rng.uniform(0.05, 0.9, shape)).astype(kind)
+    odd = rng.choice([1, 3, 5, 7, 11], shape) if name == "float" else 1
+    return np.asarray(odd * 2.0 ** rng.integers(-7, -2, shape)).astype(kind)
 
 
 def some_zeros(rng: Rng, name: str, shape: Sequence[int] = ()) -> Any:
@@ -58,11 +65,25 @@ def spread(name: str) -> float:
 
 
 def to_quantize(rng: Rng, shape: Sequence[int], wide: Any, target: str, x_name: str) -> Any:
-    """Numbers for these scales (an array of the shape, or one): small ones, ties and a few that saturate."""
-    low, high = RANGES[target] if target in WHOLE else (-LARGEST[numpy_type(target).name], LARGEST[numpy_type(target).name])
+    """Numbers for these scales (an array of the shape, or one): small ones, ties and a few that saturate.
+
+    They are multiples of an eighth of the scale, or have 6 bits of it.
+    """
+    low, high = (
+        RANGES[target] if target in WHOLE else (-LARGEST[numpy_type(target).name], LARGEST[numpy_type(target).name])
+    )
     count = int(np.prod(shape))
-    steps = np.resize(rng.uniform(low - 0.2 * (high - low), high + 0.2 * (high - low), min(count, 67)), shape)
-    steps = np.where(np.resize(rng.random(61) < 0.4, shape), np.floor(steps / max(1, high / 30)) + 0.5, steps)
+    if target in WHOLE:
+        steps = (
+            np.round(
+                np.resize(rng.uniform(low - 0.2 * (high - low), high + 0.2 * (high - low), min(count, 67)), shape) * 8
+            )
+            / 8
+        )
+        steps = np.where(np.resize(rng.random(61) < 0.4, shape), np.floor(steps / max(1, high / 30)) + 0.5, steps)
+    else:
+        share, power = np.frexp(2.0 ** rng.uniform(-7, np.log2(high) + 0.4, min(count, 67)))
+        steps = np.resize(np.ldexp(np.round(share * 64) / 64, power) * rng.choice([-1, 1], len(share)), shape)
     x = steps * np.asarray(wide, np.float64)
     if x_name == "int32":
         return np.rint(np.clip(x, -(2**30), 2**30)).astype(np.int32)

@@ -94,15 +94,24 @@ def both(op: str, x: Any) -> Iterator[Draft]:
     """What the pages of QuantizeLinear and DequantizeLinear forbid alike."""
     four = np.ones(4, f32)
     for version in (13, 21, 25):
-        yield reject(linear(op, x, version, "scale-of-another-length", four, axis=1), "Q4/length", i1=np.ones(3, f32), i2=np.zeros(3, u8))
-        yield reject(linear(op, x, version, "zero-point-of-another-shape", four, axis=1), "Q4/shape", i2=np.zeros(3, u8))
+        yield reject(
+            linear(op, x, version, "scale-of-another-length", four, axis=1),
+            "Q4/length",
+            i1=np.ones(3, f32),
+            i2=np.zeros(3, u8),
+        )
+        yield reject(
+            linear(op, x, version, "zero-point-of-another-shape", four, axis=1), "Q4/shape", i2=np.zeros(3, u8)
+        )
         yield reject(linear(op, x, version, "axis-out-of-range", four, axis=1), "Q4/axis", {"axis": 2})
     blocks = np.ones((2, 2), f32)
     for version in (21, 25):
         for block in (1, 4):
             yield reject(linear(op, x, version, f"blocks-of-{block}-for-two-of-2", blocks, axis=1, block_size=2), "Q5/range",
                          {"block_size": block})  # fmt: skip
-        yield reject(linear(op, x, version, "negative-block", blocks, axis=1, block_size=2), "Q5/negative", {"block_size": -2})
+        yield reject(
+            linear(op, x, version, "negative-block", blocks, axis=1, block_size=2), "Q5/negative", {"block_size": -2}
+        )
 
 
 @family("quantizelinear/rejects")

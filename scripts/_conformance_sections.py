@@ -17,6 +17,7 @@ from oracle import quantize
 from oracle.quantize import RANGES, Real, multiply, real, to_float
 
 from qrun.conform.suite import REFUSAL
+from qrun.ir.types import DTYPES
 
 LENIENT = ("C2/mixed", "G9/one", "M1/mixed", "M1/other", "D2")
 """Sections about forms that the text excludes."""
@@ -62,7 +63,9 @@ def _geometry(draft: Any, x: Array, w: Array) -> Iterator[str]:
     strides, dilations = (draft.attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
     if auto.startswith("SAME"):
         yield "C4"
-        spans = [(n, s, (k - 1) * d + 1) for n, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations, strict=True)]
+        spans = [
+            (n, s, (k - 1) * d + 1) for n, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations, strict=True)
+        ]
         if any((-(-n // s) - 1) * s + span < n for n, s, span in spans):
             yield "C4/negative"
     if auto.startswith("SAME") or any(draft.attributes.get("pads", ())):
@@ -77,7 +80,10 @@ def _may_wrap(x: Array, w: Array, x_zero: Array, w_zero: Array, bias: Any) -> bo
     """May a sum of the convolution leave int32?"""
     if not x.size or not w.size:
         return False
-    far = [int(np.abs(codes.astype(np.int64).reshape(-1, 1) - zero.reshape(1, -1)).max()) for codes, zero in ((x, x_zero), (w, w_zero))]
+    far = [
+        int(np.abs(codes.astype(np.int64).reshape(-1, 1) - zero.reshape(1, -1)).max())
+        for codes, zero in ((x, x_zero), (w, w_zero))
+    ]
     most = 0 if bias is None or not np.size(bias) else int(np.abs(np.asarray(bias, np.int64)).max())
     return far[0] * far[1] * prod(w.shape[1:]) + most > 2**31 - 1
 
@@ -158,7 +164,9 @@ def _grains(draft: Any, x: Array, scale: Array) -> Iterator[str]:
     if block and scale.ndim:
         if scale.shape[draft.attributes.get("axis", 1) % x.ndim] == 1:
             yield "Q5/one-block"
-    elif scale.shape == (1,) and (draft.version < 13 or x.ndim <= draft.attributes.get("axis", 1) or x.shape[draft.attributes.get("axis", 1)] != 1):
+    elif scale.shape == (1,) and (
+        draft.version < 13 or x.ndim <= draft.attributes.get("axis", 1) or x.shape[draft.attributes.get("axis", 1)] != 1
+    ):
         yield "G9/one"
     if x.ndim == 1 and scale.ndim and draft.version >= 19:
         yield "Q4/vector"
@@ -168,7 +176,8 @@ def _grains(draft: Any, x: Array, scale: Array) -> Iterator[str]:
 
 def _quantize_linear(draft: Any) -> Iterator[str]:
     x, scale, zero = (*map(_array, draft.inputs), None)[:3]
-    target = "uint8" if zero is None else zero.dtype.name
+    kind = zero.dtype if zero is not None else DTYPES[draft.attributes.get("output_dtype", 0) or 2]
+    target = kind.name
     yield from _grains(draft, x, scale)
     yield from _scales(scale)
     values = x.astype(np.float64)
@@ -188,8 +197,10 @@ def _quantize_linear(draft: Any) -> Iterator[str]:
         yield "Q2/int32"
     if "e8m0" in scale.dtype.name:
         yield "Q2/e8m0"
-    if not _same_quotients(draft, x, scale, zero, target):
-        stated = draft.version >= 23 and x.dtype.kind != "i" and scale.dtype.kind != "i" and "e8m0" not in scale.dtype.name
+    if not _same_quotients(draft, x, scale, zero, kind):
+        stated = (
+            draft.version >= 23 and x.dtype.kind != "i" and scale.dtype.kind != "i" and "e8m0" not in scale.dtype.name
+        )
         yield "Q1/type" if stated else "Q1/open"
 
 
@@ -197,13 +208,13 @@ def _array(value: Any) -> Any:
     return None if value is None else np.asarray(value)
 
 
-def _same_quotients(draft: Any, x: Array, scale: Array, zero: Array | None, target: str) -> bool:
+def _same_quotients(draft: Any, x: Array, scale: Array, zero: Array | None, target: Any) -> bool:
     """Does every type in which one might divide give the same codes?"""
     own = [a.dtype.name for a in (x, scale) if a.dtype.kind != "i" and "e8m0" not in a.dtype.name]
     kinds = dict.fromkeys(["real", "float32", *own, *filter(None, [draft.attributes.get("_precision")])])
     made = [
         quantize.quantize_linear(
-            x, scale, zero, np.dtype(np.uint8) if zero is None else zero.dtype, axis=draft.attributes.get("axis", 1),
+            x, scale, zero, target, axis=draft.attributes.get("axis", 1),
             block=draft.attributes.get("block_size", 0), saturating=bool(draft.attributes.get("saturate", 1)), division=kind,
         )
         for kind in kinds
@@ -253,10 +264,33 @@ def _products(draft: Any, x: Array, scale: Array, zero: Array | None, reading: s
 
 
 def _cast(draft: Any) -> Iterator[str]:
-    """Cast to float8 as the tables of its version say; FNUZ types are 18 and 20."""
-    infinite = np.isinf(draft.inputs[0].astype(np.float64)).any()
-    if infinite and draft.version < 24 and draft.attributes["to"] in (18, 20) and draft.attributes.get("saturate", 1):
-        yield "Q6/infinite"
+    """Sections about what Cast converts, and to what."""
+    x, target = draft.inputs[0], DTYPES[draft.attributes["to"]]
+    values, name = x.astype(np.float64), target.name
+    if "e8m0" in name:
+        yield "Q6/e8m0"
+    elif name.startswith("float8"):
+        yield "Q6"
+        if (
+            name.endswith("fnuz")
+            and draft.version < 24
+            and draft.attributes.get("saturate", 1)
+            and np.isinf(values).any()
+        ):
+            yield "Q6/infinite"
+    elif name.startswith(("float4", "float6")):
+        inside = np.abs(values) <= float(ml_dtypes.finfo(target).max)
+        yield "Q6/float4" if inside.all() else "Q6/float4-ends"
+    elif name in RANGES and x.dtype.name not in RANGES:
+        low, high = RANGES[name]
+        cut = np.trunc(values)
+        yield (
+            "F10/range"
+            if not np.all((cut >= low) & (cut <= high))
+            else "F10/fraction"
+            if np.any(cut != values)
+            else "F10/float"
+        )
 
 
 def _dynamic(draft: Any) -> Iterator[str]:

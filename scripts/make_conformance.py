@@ -40,6 +40,7 @@ import _conformance_power_quantize  # noqa: E402, F401
 import _conformance_quantize  # noqa: E402, F401
 import _conformance_rejects  # noqa: E402, F401
 from _conformance_case import FAMILIES, drafts, frozen_case  # noqa: E402
+from _conformance_changes import changes  # noqa: E402
 from _conformance_law import LAW  # noqa: E402
 
 from qrun.conform.suite import ANSWER, ARCHIVE, FORCED, PROFILES, Case, write  # noqa: E402
@@ -94,7 +95,7 @@ def main() -> int:
         print(*(case.info.id for case in cases), f"{len(cases)} cases", sep="\n")
         return 0
     target = given.output.with_suffix(".new") if given.check else given.output
-    write(target, cases, LAW)
+    write(target, cases, LAW, changes(cases))
     if given.check:
         same = contents(target) == contents(given.output)
         target.unlink()

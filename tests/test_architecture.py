@@ -25,7 +25,7 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("declare", "errors", "child", "memory", "shapes", "formulas", "ir", "native", "ops", "passes", "io"),
+    *("declare", "errors", "child", "memory", "shapes", "formulas", "ir", "arithmetics", "native", "ops", "passes", "io"),
     *("running", "documents", "peers", "comparing", "conform"),
     *("backend", "checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
@@ -33,7 +33,7 @@ LAYERS = [
 FLAT = ("ops", "passes", "checking.rules", "report.formats")
 """Packages whose public modules import none of each other."""
 OWNERS = {
-    "onnx": ("ir", "child", "peers", "backend", "report.header", "conform.adapters"),
+    "onnx": ("ir", "child", "peers", "backend", "report.header", "conform.adapters", "conform.reproduce"),
     "onnxruntime": ("child",),
     "rich": ("report", "cli"),
     "click": ("cli",),

@@ -54,7 +54,10 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 )
 @rules("--ignore CODES", "Not these rules. Repeatable.", multiple=True)
 @rules(
-    "--fail-on", "Exit 1 when a finding is this or worse.", type=["error", "warning", "note", "never"], default="error"
+    "--fail-on",
+    "Exit 1 when a finding is at this level or worse.",
+    type=["error", "warning", "note", "never"],
+    default="error",
 )
 @vectors(
     "--data DIR",

@@ -294,8 +294,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 @run("--isolate", "Feed every node the second side's values, so that errors do not add up.")
 @run(
     "--record DIR",
-    "Save hashes and statistics of all tensors, to compare with other machines and versions.",
-    show_default="of qrun, or of --against",
+    "Save hashes and statistics of all tensors (of qrun, or of --against), to compare with other machines and versions.",
 )
 @run(
     "--budget TIME",
@@ -313,7 +312,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 )
 @tolerance(
     "--min-sqnr DB",
-    "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, in place of --rtol and --atol; qrun then lists as many nodes to keep in float as that takes.",
+    "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, instead of --rtol and --atol; qrun also lists the nodes to keep in float to reach it.",
     type=Distance(0),
 )
 @output("--top N", "Differing tensors to list, or 'all'.", type=Top(), default=10)
@@ -375,7 +374,7 @@ def kind_of(options: Mapping[str, Any]) -> str:
         return "recorded"
     if not second and not os.path.exists(b):
         why, fix = absent(b)
-        fixes = [fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"]
+        fixes = [fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} creates a record"]
         raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b], fixes=fixes)
     refuse(options, ("against", "arith", "emulate", "isolate"))
     return "models"

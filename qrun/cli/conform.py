@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
         "qrun conform --runtime 'cmd:./mine {model} {inputs} {outputs}'",
         "qrun conform --runtime batch:./mine",
         "qrun conform --runtime ort --baseline ort.json -o junit=ort.xml",
+        "qrun conform --runtime ort --reproduce known/qlinearmul-o18 -o report.py",
         "qrun conform export cases/ --select core",
         "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
     ],
@@ -54,7 +56,15 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 @run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
-@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,unstable,crashed,hung")
+@output(
+    "--reproduce ID",
+    "Write a Python script that shows this case in the runtime without qrun, for a report to its authors.",
+)
+@output(
+    "--fail-on VERDICTS",
+    "Exit 1 if one of these verdicts occurs; 'never' to exit 0.",
+    default="wrong,unstable,crashed,hung",
+)
 @output("--baseline FILE", "A result saved with --json: report only what changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",
@@ -71,6 +81,8 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
     if words and words[0] == "scoreboard":
         return _scoreboard(words[1:], options, out)
     suite = Suite()
+    if options["reproduce"] and not words:
+        return _reproduce(suite, options, out)
     cases = suite.select(options["select"])
     if words and words[0] == "export":
         return _export(suite, cases, words[1:], out)
@@ -91,9 +103,11 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
+    from qrun.comparing.record import host
     from qrun.conform.results import Judgement, check_baseline, read_judgement, select_changed
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
+    from qrun.report.html.made import today
     from qrun.report.progress import Progress
     from qrun.running.cpus import usable_cpus
 
@@ -115,7 +129,8 @@ def _judge(
                     progress=lambda done: progress(done, len(cases), None),
                 )
             )
-    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found))
+    made_on = {"archive_sha256": suite.sha256, "date": today(), **{key: host()[key] for key in ("qrun", "cpu", "isa")}}
+    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found), **made_on)
     return select_changed(judgement, before) if before is not None else judgement
 
 
@@ -144,8 +159,28 @@ def _print_judgement(
     return code
 
 
+def _reproduce(suite: Suite, options: Mapping[str, Any], out: Out) -> int:
+    """Print the script of --reproduce, or write it to the files of -o."""
+    from qrun.conform.reproduce import script
+    from qrun.conform.runtimes import runtime
+
+    word, names = options["reproduce"], options["runtime"]
+    cases = suite.select([word])
+    if len(cases) != 1:
+        fix = f"qrun conform --list --select {shlex.quote(word)}"
+        raise CallError("QR005", f"--reproduce takes one case, not {len(cases)}", fixes=[fix])
+    if len(names) != 1:
+        raise CallError("QR005", f"--reproduce takes one runtime, not {len(names)}", fixes=["--runtime ort"])
+    files = targets(options["output"], {"python": ".py"}, {})
+    text = script(suite.load(cases[0]), suite.rule(cases[0]), runtime(names[0]), suite.version)
+    if not files:
+        out.result.write(text.rstrip("\n"))
+    write_reports(files, lambda _: text)
+    return 0
+
+
 def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
-    from qrun.conform.suite import export
+    from qrun.conform.export import export
     from qrun.report.progress import Progress
     from qrun.report.text import plural
 

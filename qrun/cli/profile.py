@@ -72,7 +72,7 @@ def command(out: Out, **options: Any) -> int:
         write_trace(ready, report.profile.last, options, out)
         if options["against"]:
             out.note(
-                f"{options['trace']} has qrun's last run, not {options['against']}'s; "
+                f"{options['trace']} contains qrun's last run, not {options['against']}'s; "
                 f"--backend {options['against']} --trace FILE writes it"
             )
     code = INTERRUPTED if report.profile.interrupted else 0

@@ -35,7 +35,12 @@ run, output = map(heading, ("Run", "Output"))
 @model_argument
 @input_options
 @run_options
-@run("--fail-on", "Exit 1 when a spec check finds this or worse.", type=["error", "warning", "never"], default="never")
+@run(
+    "--fail-on",
+    "Exit 1 when a spec check finds this level or worse.",
+    type=["error", "warning", "never"],
+    default="never",
+)
 @output(
     "-t, --tensor PATTERN",
     "Also show (and save) intermediate tensors whose name, or whose node's name, matches. Repeatable.",

@@ -386,7 +386,7 @@ def compare_saved(a: Path, b: Path) -> SavedArrays | SavedProfiles | SavedChecks
     if kind != other:
         where = [str(a), str(b)]
         facts = [("expected", "two profiles, two runs or two checks"), ("got", f"{a}: {kind}, {b}: {other}")]
-        fixes = [f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"]
+        fixes = [f"qrun {kind} MODEL --json > OTHER.json creates a {kind} to compare with {a}"]
         message = f"a saved {kind} and a saved {other} cannot be compared"
         raise CallError("QR005", message, where=where, facts=facts, fixes=fixes)
     if kind == "profile":

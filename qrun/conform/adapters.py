@@ -122,6 +122,7 @@ def unpacked(number: int, shape: Sequence[int], data: bytes) -> Tensor:
 class Qrun:
     """qrun on the graph as written: option ``native`` or ``reference``."""
 
+    PACKAGES = ("onnx-qrun",)
     UNSUPPORTED = ("QR201", "QR105", "QR106")
 
     def version(self) -> str:
@@ -129,9 +130,13 @@ class Qrun:
         self._session = import_module("qrun.running.session").Session
         return str(import_module("qrun").__version__)
 
+    def settings(self, option: str) -> dict[str, Any]:
+        """The arguments of the session."""
+        return {"backend": option, "fuse": False, "threads": 1}
+
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in qrun; `option` is the backend."""
-        session = self._session(model, backend=option, fuse=False, threads=1)
+        session = self._session(model, **self.settings(option))
         made = session.run({name: value.numpy() for name, value in inputs.items()}, list(outputs))
         return [tensor(made[name]) for name in outputs]
 
@@ -139,6 +144,7 @@ class Qrun:
 class OnnxReference:
     """onnx.reference, the evaluator in the onnx package."""
 
+    PACKAGES = ("onnx",)
     UNSUPPORTED = (
         "No implementation for operator",
         "RuntimeImplementationError",
@@ -165,6 +171,7 @@ class OnnxReference:
 class OpenCv:
     """OpenCV's dnn module on the CPU, one thread."""
 
+    PACKAGES = ("opencv-python", "opencv-python-headless")
     UNSUPPORTED = (
         "Can't create layer",
         "NoSuchType",
@@ -182,6 +189,10 @@ class OpenCv:
         self._cv = import_module("cv2")
         self._cv.setNumThreads(1)
         return str(self._cv.__version__)
+
+    def settings(self, option: str) -> dict[str, Any]:
+        """What `version` sets."""
+        return {"threads": self._cv.getNumThreads()}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in OpenCV."""
@@ -201,6 +212,7 @@ class OpenCv:
 class OpenVino:
     """OpenVINO on the CPU, float32 precision, one thread."""
 
+    PACKAGES = ("openvino",)
     UNSUPPORTED = (
         "No conversion rule found for operations",
         "No translator found",
@@ -222,10 +234,13 @@ class OpenVino:
         self._core = self._openvino.Core()
         return str(self._openvino.__version__).partition("-")[0]
 
+    def settings(self, option: str) -> dict[str, Any]:
+        """The properties of a compiled model."""
+        return {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in OpenVINO."""
-        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-        compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", settings)
+        compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", self.settings(option))
         request = compiled.create_infer_request()
         request.infer({name: self._value(t) for name, t in inputs.items()})
         return [self._read(request.get_output_tensor(index)) for index in range(len(outputs))]
@@ -253,6 +268,7 @@ class TinyGrad:
     """tinygrad on its device CPU, which needs clang; without clang, or for another value of the variable DEV, on that
     device: PYTHON is an emulator."""
 
+    PACKAGES = ("tinygrad",)
     UNSUPPORTED = (
         "NotImplementedError",
         "NoSuchType",
@@ -269,6 +285,10 @@ class TinyGrad:
         self._grad = import_module("tinygrad")
         self._model = ModelFile()
         return f"{installed('tinygrad')} (DEV={device})"
+
+    def settings(self, option: str) -> dict[str, Any]:
+        """The environment variable that chooses the device."""
+        return {"DEV": os.environ["DEV"]}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""
@@ -293,6 +313,7 @@ class TinyGrad:
 class Tract:
     """tract on the CPU, with its optimizations."""
 
+    PACKAGES = ("tract",)
     UNSUPPORTED = (
         "NoSuchType",
         "Unimplemented",
@@ -348,6 +369,7 @@ class Iree:
         "ONNX tensor type",
         "unknown encoding",
     )
+    PACKAGES = ("iree-base-compiler", "iree-base-runtime")
     FLAGS = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
 
     def version(self) -> str:
@@ -359,6 +381,10 @@ class Iree:
         self._session = self._compiler.Session()
         self._session.set_flags(*self.FLAGS)
         return installed("iree-base-compiler")
+
+    def settings(self, option: str) -> dict[str, Any]:
+        """The compiler's options and the driver."""
+        return {"iree-compile": " ".join(self.FLAGS), "driver": "local-sync"}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Compile and run a case in IREE."""
@@ -423,6 +449,7 @@ class Ort:
     """onnxruntime on the CPU: options ``""`` (no graph optimizations), ``optimized`` (as by default),
     ``x64quantprecision``."""
 
+    PACKAGES = ("onnxruntime",)
     UNSUPPORTED = (
         "NotImplemented",
         "is not a registered function/op",
@@ -439,15 +466,22 @@ class Ort:
         self._ort.set_default_logger_severity(4)
         return str(self._ort.__version__)
 
+    def settings(self, option: str) -> dict[str, Any]:
+        """The attributes of SessionOptions, and its entries, which have a dot in their names."""
+        made = {
+            "intra_op_num_threads": 1,
+            "graph_optimization_level": "ORT_ENABLE_ALL" if option else "ORT_DISABLE_ALL",
+        }
+        return made | ({"session.x64quantprecision": "1"} if option == "x64quantprecision" else {})
+
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in onnxruntime; `option` is "" for no graph optimizations, or a setting."""
         ort = self._ort
-        options = ort.SessionOptions()
-        options.log_severity_level, options.intra_op_num_threads = 4, 1
-        if not option:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if option == "x64quantprecision":
-            options.add_session_config_entry("session.x64quantprecision", "1")
+        options, settings = ort.SessionOptions(), self.settings(option)
+        options.log_severity_level, options.intra_op_num_threads = 4, settings["intra_op_num_threads"]
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["graph_optimization_level"])
+        for name in filter(lambda name: "." in name, settings):
+            options.add_session_config_entry(name, settings[name])
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         if all(t.type in PLAIN for t in inputs.values()) and all(number in PLAIN for number, _ in outputs.values()):
             made = session.run(list(outputs), {name: t.numpy() for name, t in inputs.items()})

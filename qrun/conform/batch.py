@@ -29,6 +29,7 @@ from qrun.conform.runtimes import (
     CRASHED,
     FIRST,
     HUNG,
+    NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
@@ -60,6 +61,7 @@ class BatchRunner:
     """
 
     version = ""
+    facts = NO_FACTS
 
     def __init__(self, text: str, poison: int = FIRST) -> None:
         self._words, self._poison = command_words(BATCH, text), poison

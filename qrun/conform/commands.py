@@ -22,6 +22,7 @@ from qrun.conform.runtimes import (
     CRASHED,
     FIRST,
     HUNG,
+    NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
@@ -52,6 +53,7 @@ class CommandRunner:
     """
 
     version = ""
+    facts = NO_FACTS
 
     def __init__(self, text: str, poison: int = FIRST) -> None:
         self._words, self._poison = command_words(COMMAND, text), poison
@@ -147,7 +149,7 @@ def place_case(case: Case, folder: Path) -> tuple[Path, Path, Path]:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    write_case(case, folder, outputs=False)
+    write_case(case, folder)
     return model, inputs, outputs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -64,13 +64,20 @@ class CaseResult(CaseHead):
 
 @frozen(slots=False)
 class RuntimeResult:
-    """The results of one runtime for all cases. seconds: the time they took."""
+    """The results of one runtime for all cases. seconds: the time they took.
+
+    python:  version of the Python that ran it; "" for a program. wheel: see `qrun.conform.worker.wheel_hash`.
+    options: the settings that its adapter makes, such as ``intra_op_num_threads``.
+    """
 
     name: str
     label: str
     version: str
     seconds: float
     cases: tuple[CaseResult, ...]
+    python: str = ""
+    wheel: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -101,12 +108,21 @@ class RuntimeResult:
 
 @frozen
 class Judgement:
-    """The answer of a call. selected: the number of cases; fail_on: verdicts for which the call fails."""
+    """The answer of a call. selected: the number of cases; fail_on: verdicts for which the call fails.
+
+    archive_sha256: of the suite's archive. date: of the call, in UTC. cpu, isa: the processor's name, and the best
+    instruction set that qrun knows of it. All are "" in files of older versions.
+    """
 
     suite: str
     selected: int
     fail_on: tuple[str, ...]
     runtimes: tuple[RuntimeResult, ...]
+    archive_sha256: str = ""
+    date: str = ""
+    qrun: str = ""
+    cpu: str = ""
+    isa: str = ""
 
     @property
     def failed(self) -> bool:

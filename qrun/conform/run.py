@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
+from typing import Any
 
 from qrun.conform.batch import BatchRunner
 from qrun.conform.commands import CommandRunner
@@ -48,7 +49,7 @@ def conform(
     start = perf_counter()
     first = Runners(chosen, python)
     work = _Work(suite, cases, limit, progress)
-    version = first.version
+    version, facts = first.version, first.facts
     try:
         others = [
             Thread(target=work.begin, args=(chosen, python), daemon=True) for _ in range(min(jobs, len(cases)) - 1)
@@ -65,7 +66,7 @@ def conform(
         raise work.errors[0]
     if is_program(chosen.name):
         _check_answers(cases, work.results)
-    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results)
+    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results, **facts)
 
 
 def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:
@@ -90,9 +91,8 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
         "QR005",
         f"no case was answered: every one {how} with: {text or 'no message'}; does the program start?",
         facts=[("got", f"the same message in {len(cases)} cases")],
-        why="exit code 2 means that the program refuses the model; Python, for one, ends with 2 for a script that it "
-        "cannot open",
-        fixes=["start the program by hand on a case of: qrun conform export DIR"],
+        why="exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script",
+        fixes=["run the program by hand on a case that qrun conform export DIR writes"],
     )
 
 
@@ -108,6 +108,11 @@ class Runners:
     def version(self) -> str:
         """The runtime's version."""
         return self._first.version
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See `CaseRunner.facts`."""
+        return self._first.facts
 
     def run(self, case: Case, limit: float) -> Response:
         """Run a case."""

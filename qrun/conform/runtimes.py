@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -41,12 +42,21 @@ class Response:
     message: str = ""
 
 
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+"""The facts of a program, of which qrun knows nothing."""
+
+
 class CaseRunner(Protocol):
     """Runs cases, one after the other."""
 
     @property
     def version(self) -> str:
         """The runtime's version, as it reports it; "" if it does not."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The fields ``python``, ``wheel`` and ``options`` of `qrun.conform.results.RuntimeResult`, as far as known."""
         ...
 
     def run(self, case: Case, limit: float) -> Response:
@@ -90,7 +100,7 @@ class ProcessRunner:
 
     def __init__(self, name: str, adapter: str, option: str, python: str = "", poison: int = FIRST) -> None:
         self.name, self.adapter, self.option, self.python, self._poison = name, adapter, option, python, poison
-        self.version = ""
+        self.version, self.facts = "", dict[str, Any]()
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
@@ -168,6 +178,7 @@ class ProcessRunner:
             self.close()
             raise self._missing_error(str(told.get("missing", "its answer cannot be read")))
         self.version = str(told["version"])
+        self.facts = {name: told[name] for name in ("python", "wheel", "options")}
 
     def _missing_error(self, got: str) -> UnsupportedError:
         """The QR012 error of a runtime that cannot be used."""

@@ -129,7 +129,7 @@ def _compare(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
             f"output {name!r} has two {'forms' if forms else 'shapes'}",
             name="output-mismatch",
             facts=[("first", first), ("second", second)],
-            fixes=["qrun compare A B -i SAMPLE shows the tensor where it begins"],
+            fixes=["qrun compare A B -i SAMPLE shows the first tensor that differs"],
         )
     a, b = numbers(want), numbers(got)
     if is_compound(want) and not a.size:

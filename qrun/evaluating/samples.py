@@ -30,7 +30,7 @@ from qrun.ir.types import describe
 from qrun.memory import Budget
 
 Label = int | str
-_NUMBER = "the number of the right class for each sample, 0, 1, 2 ..."
+_NUMBER = "the correct class number for each sample: 0, 1, 2 ..."
 _HOW = "write each class as its index among the model's scores, or add --classes FILE"
 
 
@@ -428,7 +428,7 @@ class StreamedSamples:
                 if len(self._model.inputs) != 1:
                     raise CallError(
                         "QR003",
-                        f"{name} is one array, and the model has {len(self._model.inputs)} inputs",
+                        f"{name} is one array, but the model has {len(self._model.inputs)} inputs",
                         fixes=["give a dict of arrays by input name"],
                     )
                 given = {self._model.inputs[0].name: given}

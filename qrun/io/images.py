@@ -100,7 +100,7 @@ def _decode(spec: str, pillow: Any, budget: Budget) -> tuple[Image, int]:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
         most = f"at most {pillow.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels"
-        raise bad_file(spec, "an image of more pixels", most, fix="make it smaller") from None
+        raise bad_file(spec, "an image with more pixels", most, fix="make it smaller") from None
     except pillow.UnidentifiedImageError:
         got = f"a file that starts with {start[:8]!r}" if start else "an empty file"
         raise bad_file(spec, got, f"an image: {', '.join(FORMATS)}", fix="check the file") from None

@@ -47,7 +47,7 @@ def several_inputs(model: Model, name: str, rest: str, others: Sequence[str]) ->
         rest = rest.replace(f",{other}=", f"\n{other}=")
     given = " ".join(f"-i {shlex.quote(spec)}" for spec in f"{name}={rest}".split("\n"))
     fixes = [f"did you mean {given}?"]
-    return CallError("QR005", "-i takes one input; give it once for each", where=[model.label], fixes=fixes)
+    return CallError("QR005", "-i takes one input; repeat it for each", where=[model.label], fixes=fixes)
 
 
 def maybe_text(error: CallError, value: TensorType, rest: str) -> CallError:

@@ -152,10 +152,7 @@ def departure_text(found: Accuracy) -> str:
     gone = found.departure
     if gone is None:
         return ""
-    text = (
-        f"Nodes are not ranked: {decibel(gone.measured)} at {_at(found)} with all quantized nodes measured together, but "
-        f"{decibel(gone.sqnr)} in the model itself."
-    )
+    text = f"Nodes are not ranked: measured together, the quantized nodes give {decibel(gone.measured)} at {_at(found)}, but the model itself gives {decibel(gone.sqnr)}."
     if gone.node is None:
         return text
     does = f"node {gone.node.index} {gone.node.label}"
@@ -256,7 +253,7 @@ def notes(found: Accuracy) -> list[str]:
     whole = decibel(found.sqnr)
     worse = [c for c in found.costs if c.measured and c.sqnr < found.sqnr - CANCELLED]
     if worse:
-        one = f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)})"
+        one = f"{worse[0].node.label} alone adds more noise to the outputs ({decibel(worse[0].sqnr)})"
         others = f", and so do {len(worse) - 1} more" if worse[1:] else ""
         why = "the errors of different nodes partly cancel, so the shares rank the nodes but do not add up"
         made.append(f"{one} than all nodes together ({whole}){others}: {why}.")

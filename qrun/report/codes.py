@@ -11,11 +11,11 @@ _TEXTS = {
     "QR000": "The command line cannot be read: an unknown command or option, an option without a value, or a value that the option does not accept. qrun COMMAND -h lists the options.",
     "QR001": "The model has an input that was not given. Give every input with -i, or add --random to fill the missing ones.",
     "QR002": "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs.",
-    "QR003": "An array does not have the element type or the shape of its input, or a record was made of other inputs. qrun never converts arrays silently; the message shows what fits, such as a transposition from NHWC to NCHW.",
+    "QR003": "An array does not have the element type or the shape of its input, or a record was made with different inputs. qrun never converts arrays silently; the message shows what fits, such as a transposition from NHWC to NCHW.",
     "QR004": "A file cannot be opened, or a folder was given where a file is needed.",
     "QR005": "An option has an unusable value, or two options contradict each other.",
     "QR006": "A name or pattern matches no tensor and no node of the model. qrun inspect MODEL --nodes lists the tensors.",
-    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is not a TensorProto, an image that is damaged or in a format that qrun does not read, or JSON of another kind or version. Pickles are never loaded.",
+    "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or contains Python objects, a .pb that is not a TensorProto, an image that is damaged or in a format that qrun does not read, or JSON of a different kind or version. Pickles are never loaded.",
     "QR008": "A result file cannot be written.",
     "QR009": "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind. qrun explain config lists what is allowed.",
     "QR010": "The run would use more memory than allowed: --max-memory, or 80 % of the free memory. Reduce the batch with --shape, or raise the limit.",
@@ -27,7 +27,7 @@ _TEXTS = {
     "QR016": "The run takes longer than --max-time allows. The message names the node where it stopped, and the iteration of a Loop or Scan. qrun stops between nodes and between iterations, not inside a node; it does interrupt another runtime. Raise the limit, or check whether the condition of the Loop ever becomes false.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: two nodes produce one tensor, no node produces it, or nodes form a cycle.",
-    "QR103": "A stored tensor contradicts itself. Its data does not have the size that its type and shape require, is stored in two fields, or holds numbers outside the type; or the type does not exist.",
+    "QR103": "A stored tensor contradicts itself. Its data does not have the size that its type and shape require, is stored in two fields, or contains numbers outside the type; or the type does not exist.",
     "QR104": "A tensor's data is in an external file, which is missing, too short, outside the model's folder, or changes while qrun uses it.",
     "QR105": "A node uses a domain that the model does not import. Every node's domain needs an opset_import entry.",
     "QR106": "The model imports an opset that qrun does not read, or one domain twice.",
@@ -143,10 +143,10 @@ Environment variables that qrun reads. QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_
 
   QRUN_MAX_MEMORY    same as --max-memory: the most memory that a run may use,
                      such as 8GiB
-  QRUN_CONFIG        same as --config: a file in place of pyproject.toml, or
+  QRUN_CONFIG        same as --config: a file instead of pyproject.toml, or
                      none
-  QRUN_CACHE_DIR     the folder of compiled kernels and prepared models, in
-                     place of the one in the user's cache folder
+  QRUN_CACHE_DIR     the folder of compiled kernels and prepared models,
+                     instead of the one in the user's cache folder
   QRUN_CACHE_SIZE    the size limit of that folder, such as 2GB; 512 MiB if not
                      set. The least recently used files are removed first
   QRUN_ISA           a lower instruction set for native kernels: amx,
@@ -176,7 +176,7 @@ reads when it starts:
   exit_code    the exit code of the process; see qrun explain exit-codes
   error        code, name, message, where, facts, why, fixes; only on failure
 
-If qrun crashes, the error code is internal; after Ctrl-C it is interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". The document does not contain large tensors: save them with -o.""",
+If qrun crashes, the error code is internal; after Ctrl-C it is interrupted. Ignore keys that you do not know. Numbers that JSON cannot represent are the strings "nan", "inf" and "-inf". The document does not contain large tensors: save them with -o.""",
     "roof": """\
 The roof column of qrun profile shows how close a node comes to the limit of this machine, and which limit:
 
@@ -217,8 +217,8 @@ of the other side's tensor. There are three exceptions.
 
 Some causes need no computation: crashed, refused, missing-output, empty-sum and random-numbers.
 
-For float-steps, and for float-order of sums other than MatMul, Gemm and Conv, qrun does not know the runtime's steps or their
-order. Every element must then be within the bound on rounding errors. unknown-order compares a MatMul, Gemm or Conv with that
+For float-steps and unquantized-activations, and for float-order of sums other than MatMul, Gemm and Conv, qrun does not know
+the runtime's steps or their order. Every element must then be within the bound on rounding errors. unknown-order compares a MatMul, Gemm or Conv with that
 bound.
 
 For runtime-arithmetic and empty-sequence, qrun knows what the runtime computes, but not every bit. Recomputing must then bring
@@ -227,7 +227,7 @@ every element within the tolerance, and the evidence says so.
 The cause is unknown if no computation gives the other side's bits. It is inherited if the node, given the other side's inputs,
 gives the other side's bits: then an earlier node is the cause.
 
-qrun explain CAUSE tells you how to confirm a cause, and what to do.""",
+qrun explain CAUSE says how to confirm a cause, and what to do.""",
     "glossary": """\
 These words appear on qrun's screens. qrun explain WORD prints one of them.""",
     "conform": """\
@@ -245,10 +245,16 @@ qrun conform gives a runtime the cases of a frozen suite, and judges every answe
 qrun explain CAUSE explains each cause. Three causes appear only in qrun conform: garbage (results change from run to run),
 accepts-invalid (a result for a forbidden model) and zero-range (DynamicQuantizeLinear of zeros).
 
---runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case. {model} is an .onnx file; {inputs} a folder
-with input_0.pb, input_1.pb, ..., a TensorProto each, in the order of the graph's inputs; {outputs} an empty folder, into which
-the program writes output_0.pb, output_1.pb, ... Exit code 0: it ran. 2: it refuses the model. 3: it has no such operator or
-type. Anything else is a crash. qrun shows the last line of stderr as its message. If several cases all fail with the same
+--runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case:
+
+  {model}      the path of an .onnx file
+  {inputs}     a folder with input_0.pb, input_1.pb, ... (TensorProto), in the
+               order of the graph's inputs
+  {outputs}    an empty folder; the program writes output_0.pb, output_1.pb, ...
+               into it
+
+The program exits with 0 if it ran the model, 2 if it refuses the model, and 3 if it has no such operator or type. Any other
+exit code is a crash. qrun shows the last line of stderr as its message. If several cases all fail with the same
 message, qrun stops with exit code 2: the program probably does not start.""",
 }
 

@@ -283,7 +283,7 @@ def _record_verdict(found: RecordComparison, changed: int) -> str:
         return f"equal within the tolerance: {count}."
     undecided, differ = len(found.undecided), sum(t.verdict in ("differs", "form") for t in found.tensors)
     if not differ:
-        these = f"{undecided} {'is' if undecided == 1 else 'are'}"
+        these = f"{plural(undecided, 'tensor')} {'is' if undecided == 1 else 'are'}"
         return (
             f"inconclusive: {count}; the record cannot tell whether {these} within the tolerance. "
             "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files."

@@ -305,7 +305,7 @@ def _next(found: Evaluation, model: ModelScores) -> str:
         return ""
     if found.against in ("ort", "onnx-ref"):
         other = "ort-optimized" if found.against == "ort" else other  # eval runs its default session
-        return f"qrun compare {own} {given} --against {other}   shows where it begins"
+        return f"qrun compare {own} {given} --against {other}   shows where they first differ"
     return f"qrun compare {other} {own} {given}   shows which nodes cost most"
 
 

@@ -46,6 +46,6 @@ def _nodes(profile: Profile) -> Iterator[str]:
     spent = float(profile.medians.sum())
     if profile.held_ns > TOLD * profile.median_ns:
         held = duration(spent + profile.held_ns)
-        yield f"the nodes' medians add up to {duration(spent)}, the nodes of a run take {held}"
+        yield f"the nodes' medians add up to {duration(spent)}, but the nodes of one run take {held}"
     if not profile.unit_ns and spent > (1 + TOLD) * profile.median_ns:
-        yield f"the nodes' medians add up to {duration(spent)}, a plain run takes {duration(profile.median_ns)}"
+        yield f"the nodes' medians add up to {duration(spent)}, but a plain run takes {duration(profile.median_ns)}"

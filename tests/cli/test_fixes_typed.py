@@ -102,7 +102,7 @@ def typed(words: list[str], fix: str) -> Iterator[list[str] | None]:
     wrong, in words only."""
     text = fix.removesuffix("?").removeprefix("did you mean ").removeprefix("or ").removeprefix("add ")
     text = re.sub(
-        r"^one axis is missing: |^one axis is too many: | fits$| makes a record$| names the format$", "", text
+        r"^one axis is missing: |^one axis is too many: | fits$| creates a record$| names the format$", "", text
     )
     text = re.sub(r", or --cast$| to fill the missing ones.*| is enough up to here.*|^such as ", "", text)
     if fix.startswith("omit "):

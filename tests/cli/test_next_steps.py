@@ -249,7 +249,7 @@ def test_run_and_check_label_alike(folder: Path) -> None:
 
 def test_memory(folder: Path) -> None:
     ended = call("m.onnx", "-i", "x.npy", "--max-memory", "1kB")
-    assert fixes(ended, 5, "QR010") == ["--max-memory 2KiB is enough up to here, though later nodes may need more"]
+    assert fixes(ended, 5, "QR010") == ["--max-memory 2KiB is enough up to here, but later nodes may need more"]
     assert "  --> x.npy" in ended.err
     assert "at this node" not in ended.err
     ended = call("conv.onnx", "--max-memory", "1kB", "--backend", "reference")
@@ -308,7 +308,7 @@ def test_stored_tensors() -> None:
 
 def test_a_record_that_is_not_there() -> None:
     ended = call("compare", "m.onnx", "golden")
-    assert fixes(ended, 2, "QR004") == ["qrun compare m.onnx --record golden makes a record"]
+    assert fixes(ended, 2, "QR004") == ["qrun compare m.onnx --record golden creates a record"]
 
 
 @pytest.mark.parametrize("shape", ["image:0x", "H=many", "foo=3"])

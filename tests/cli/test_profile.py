@@ -280,7 +280,7 @@ def test_roof_has_its_legend_and_its_topic(words: Sequence[str]) -> None:
 
 @needs_ort
 def test_a_trace_beside_onnxruntime_says_whose_it_is() -> None:
-    assert "t.json has qrun's last run, not ort's" in profiled("--against", "ort", "--trace", "t.json").err
+    assert "t.json contains qrun's last run, not ort's" in profiled("--against", "ort", "--trace", "t.json").err
     assert "none of" not in profiled("--trace", "t.json").err
 
 

@@ -231,7 +231,7 @@ def test_a_node_that_makes_more_noise_alone_is_remarked() -> None:
     assert "cancel" not in text(replace(found, costs=(near, *found.costs[1:]))), "that hardly misleads"
     dearest = replace(found.costs[0], ratio=10 ** (-(found.sqnr - 2) / 10))
     assert (
-        "alone makes more noise at the outputs (33.8 dB) than all nodes together (35.8 dB): the errors of different nodes"
+        "alone adds more noise to the outputs (33.8 dB) than all nodes together (35.8 dB): the errors of different nodes"
         in text(replace(found, costs=(dearest, *found.costs[1:])))
     )
 

@@ -345,8 +345,7 @@ def test_times_of_other_work_are_not_judged(tmp_path: Path) -> None:
     sheet = files_sheet(found, None)
     assert sheet.about[0].startswith(f"before: {found.a}, after: {found.b}; ")
     assert sheet.verdict == (
-        "differ: not the same model on the same inputs, so their times cannot be compared: "
-        "9.41 ms before, 1.04 ms after."
+        "differ: the models or inputs are not the same, so the times cannot be compared: 9.41 ms before, 1.04 ms after."
     )
     assert [list(block.grid.rows[0][-2:]) for block in sheet.blocks if block.title != "Not the same"] == [
         ["-", "-"]
@@ -728,13 +727,13 @@ def test_record_that_cannot_tell() -> None:
     found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judge(*entries, Tolerance()),), (), ())
     assert not found.equal
     text = shown(found)
-    assert "inconclusive: 1 of 1 tensor with different bits; the record cannot tell of 1 whether it is within" in text
+    assert "inconclusive: 1 of 1 tensor with different bits; the record cannot tell whether 1 tensor is within" in text
     assert "no recorded fact is beyond the tolerance, but the other elements are not recorded" in text
 
 
 def test_checks() -> None:
     text = shown(checks())
-    assert "differ: 1 new and 2 gone of the findings; 1 vector with another status." in text
+    assert "differ: 1 new finding, 2 gone; 1 vector with a different status." in text
 
 
 def test_recorded() -> None:

@@ -161,3 +161,39 @@ def test_a_form_that_the_text_excludes_may_be_refused() -> None:
     assert {info.expects for info in lenient} == {EITHER}
     for info in lenient[::10]:
         assert judge_case(SUITE.load(info), Response({}, REFUSED, "no")).verdict == "exact"
+
+
+def values_of(info: CaseInfo) -> list[Any]:
+    """The inputs of the single node of a case, None for one that is left out."""
+    case = SUITE.load(info)
+    graph = onnx.ModelProto.FromString(case.model).graph
+    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer} | dict(case.inputs)
+    return [known[name] if name else None for name in graph.node[0].input]
+
+
+def test_a_scale_and_its_zero_point_have_one_shape() -> None:
+    """Unless the case is about that."""
+    pairs = {"QLinearConv": (1, 4, 6), "QLinearMatMul": (1, 4, 6), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
+    count = 0
+    for info in SUITE.cases:
+        if info.domain or info.op not in pairs or info.profile in ("lenient", "graph") or info.expects == REFUSAL:
+            continue
+        values = values_of(info)
+        for at in pairs[info.op]:
+            if at + 1 < len(values) and values[at + 1] is not None:
+                assert np.shape(values[at]) == np.shape(values[at + 1]), info.id
+                count += 1
+    assert count > 1000
+
+
+def test_forced_cases_have_ordinary_scales() -> None:
+    """Positive and finite, and no NaN goes in."""
+    scales = {"QLinearMatMul": (1, 4, 6), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
+    for info in SUITE.cases:
+        if info.basis != FORCED or info.op not in scales or info.domain or info.expects == REFUSAL:
+            continue
+        values = values_of(info)
+        for at in scales[info.op]:
+            scale = np.asarray(values[at], np.float64)
+            assert np.all((scale > 0) & np.isfinite(scale)), info.id
+        assert not np.isnan(np.asarray(values[0], np.float64)).any(), info.id

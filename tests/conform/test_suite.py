@@ -31,7 +31,7 @@ from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 
 ROOT = Path(__file__).resolve().parents[2]
-SHA256 = "b419a40658c3d0a3e00775012989f3f46800e44535beff0c63ae7f8883ab5b01"
+SHA256 = "a42d0a9200c7463bb4931a9cacd41a7dd45dad81c7d46220f80335bcc29b14ae"
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_case_is_packed_and_unpacked(suite: Suite, tmp_path: Path) -> None:
         assert pack_case(again) == pack_case(case)
     paths = [tmp_path / "a.zip", tmp_path / "b.zip"]
     for path in paths:
-        write(path, cases, {info.rule: Rule(FORCED, "G1", "title", ()) for info in infos})
+        write(path, cases, {info.rule: Rule(FORCED, "G1", "title", ()) for info in infos}, {})
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert [info.id for info in Suite(paths[0]).cases] == [info.id for info in infos]
 

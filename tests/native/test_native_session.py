@@ -340,7 +340,7 @@ def test_an_unknown_instruction_set_is_refused() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5])
 def test_threads_are_counted(threads: Any) -> None:
-    with pytest.raises(qrun.CallError, match="threads is not usable"):
+    with pytest.raises(qrun.CallError, match="threads is not valid"):
         qrun.Session(open_model(), backend="native", threads=threads)
 
 

@@ -98,7 +98,7 @@ def projected(x: np.ndarray, weights: np.ndarray, bias: np.ndarray | None) -> np
 
 def q_attention(x, w, bias, x_scale, w_scale, mask=None, x_zero=None, w_zero=None, past=None, *, num_heads,
                 unidirectional=0, mask_filter_value=-10000.0, scale=None):  # fmt: skip
-    """QAttention: the result, and the keys and values with the past ones. mask [batch]: the keys that each sequence has."""
+    """QAttention: the result, and keys and values with the past ones. mask [batch]: how many keys a sequence has."""
     columns = w.shape[1]
     scales = np.broadcast_to(np.asarray(w_scale).reshape(-1), (columns,))
     zeros = np.broadcast_to(np.asarray(0 if w_zero is None else w_zero).reshape(-1).astype(int), (columns,))

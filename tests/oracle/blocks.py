@@ -34,8 +34,10 @@ def weight(difference: int | Fraction, scale: float) -> Fraction:
 
 
 def matmul_n_bits(a, b, scales, zeros=None, groups=None, bias=None, *, K, N, block_size, bits=4, **ignored):
-    """Fractions throughout; each weight is rounded to float32 twice, then sums are chains."""
+    """Fractions throughout; each weight is rounded to float32 twice, then sums are chains. No weights: the bias."""
     blocks = -(-K // block_size)
+    if not b.size:
+        return np.full((*a.shape[:-1], N), 0 if bias is None else bias, a.dtype)
     scales = np.asarray(scales).reshape(N, blocks)
     rows = a.reshape(-1, K)
     y = np.empty((len(rows), N), a.dtype)

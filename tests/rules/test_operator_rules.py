@@ -223,7 +223,7 @@ def test_unknown_sizes_are_not_judged() -> None:
 @pytest.mark.parametrize(
     ("domain", "op_type", "opset", "fix"),
     [("", "Reluu", 13, "did you mean Relu?"), ("", "Gelu", 13, "import opset 20 or later"),
-     ("", "Upsample", 13, "import opset 9, or use what replaced it"), ("", "QLinearAdd", 13, "set node.domain"),
+     ("", "Upsample", 13, "import opset 9, or use its replacement"), ("", "QLinearAdd", 13, "set node.domain"),
      (MS, "Frobnicate", 13, "correct the name"), (MS, "Relu", 13, "set node.domain")],
 )  # fmt: skip
 def test_unknown_operators(domain: str, op_type: str, opset: int, fix: str) -> None:

@@ -311,7 +311,7 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
     "QR407",
     "note",
     spec="MatMulInteger",
-    fix="nothing, unless the weights or the input type will change; then split the sum or shrink the bias",
+    fix="none needed, unless the weights or the input type change; then split the sum or reduce the bias",
     applies=PRODUCTS,
 )
 def accumulator_headroom(model: Model) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ _POOLS = ("AveragePool", "GlobalAveragePool")
     applies=_POOLS,
 )
 def fused_differs(model: Model) -> Iterator[Finding]:
-    """An average pool whose exact results often lie halfway between two codes.
+    """The exact results of an average pool often lie halfway between two codes.
 
     With equal scales and windows of 4 elements, for example, one average in four lies exactly halfway.
 

@@ -48,7 +48,7 @@ class Used:
 def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """All values of a quantized tensor become one code, or two neighbouring ones.
 
-    Reported for recorded vectors, and for a run or qrun eval --health if the user provided the inputs. The tensor has
+    The rule needs a recorded vector, or a run or qrun eval --health with inputs that the user provides. The tensor has
     one stored scale, 16 values or more, and at least 8 different values before rounding; a scale of a quarter or less
     would fit it. Constant inputs prove nothing. With several vectors, every one must show it.
 
@@ -87,9 +87,9 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
 def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """The values of a quantized tensor lie within a quarter of its codes.
 
-    Reported for a recorded vector, a run with -v or --json, and qrun eval --health, if the user provided the inputs.
-    The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One input is
-    weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
+    The rule needs a recorded vector, or a run with -v or --json or qrun eval --health with inputs that the user
+    provides. The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One
+    input is weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
 
     Why is this bad?
         Each unused bit doubles the rounding error, and a quarter of the codes is 6 bits of 8. The scale may have been
@@ -284,9 +284,9 @@ FAR = 64
 def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """Most values of a quantized tensor share one code, because a few outliers set its range.
 
-    Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale. At
-    least half of the elements share one code although they differ, almost none has one of the eight nearest codes, and
-    others are 64 or more codes away. Exact zeros, as after a Relu, do not count.
+    The rule needs the inputs of a recorded vector, or of a run with -v or --json, and a tensor with one stored scale.
+    At least half of the elements share one code although they differ, almost none has one of the eight nearest codes,
+    and others are 64 or more codes away. Exact zeros, as after a Relu, do not count.
 
     Why is this bad?
         The differences between these values are lost, while most codes are never used. The usual case is an attention

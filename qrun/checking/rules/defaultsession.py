@@ -347,7 +347,7 @@ def moved_codes(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The default session of onnxruntime repeats the pair after Reshape, Transpose, Squeeze, Unsqueeze, Slice and
-        MaxPool, and QuantizeLinear without a zero point makes uint8: codes below 0 become 0, and those above 255 become
+        MaxPool, and QuantizeLinear without a zero point makes uint8: codes below 0 become 0, and codes above 255 become
         255. With a zero point, the session does not start (QR609). Seen with onnxruntime 1.20 to 1.32.
 
     Bad

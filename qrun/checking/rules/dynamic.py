@@ -111,8 +111,8 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         DynamicQuantizeLinear takes one scale from the largest and smallest value of the whole tensor. The same sentence
-        alone, in a batch, or padded to another length gets another scale, and so another result: scores that change
-        with the batch size are not a bug in the server.
+        gets a different scale, and so a different result, if it runs alone, in a batch, or padded to another length.
+        Scores that change with the batch size are not a bug in the server.
 
     Bad
         main (float[N,4] x) => (uint8[N,4] y, float s, uint8 z)

@@ -59,8 +59,8 @@ def group_in_float(model: Model) -> Iterator[Finding]:
     """An operator among quantized tensors stays in float although it has an integer form. The message gives the reason.
 
     The rule looks at operators of the main graph with a dequantized input whose result is quantized, directly or some
-    nodes later. Results that leave the graph in float, and float inputs with float results (weight-only quantization),
-    pass.
+    nodes later. It accepts results that leave the graph in float, and float inputs with float results (weight-only
+    quantization).
 
     Why is this bad?
         The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes may
@@ -170,7 +170,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
     applies=FORMS,
 )
 def sixteen_bit(model: Model) -> Iterator[Finding]:
-    """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
+    """A group of operators works on 16-bit tensors, so CPU runtimes run it in float. One finding for each such tensor.
 
     Why is this bad?
         onnxruntime 1.32.0 does not turn such a group into an integer operator on its CPU provider, and neither does
@@ -234,7 +234,7 @@ def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     applies=("DequantizeLinear",),
 )
 def shared_dequantize(model: Model) -> Iterator[Finding]:
-    """One DequantizeLinear is read by several nodes. One finding per graph.
+    """Several nodes read one DequantizeLinear. One finding per graph.
 
     Why is this bad?
         Some compilers fuse a group only if each of its inner tensors has a single reader. They find no group here, and
@@ -452,5 +452,5 @@ def _finding(found: Integers, cause: TargetRule, nodes: Sequence[Judged], kinds:
         expected="complete groups of DequantizeLinear, operator and QuantizeLinear in integers",
         got=f"in integers: {found}",
         why=f"{cause.why or 'it turns only some groups into integer operators'}.",
-        fix=f"{cause.fix}; measure both, as integers are not always faster",
+        fix=f"{cause.fix}; measure both: integers are not always faster",
     )

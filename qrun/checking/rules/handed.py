@@ -26,8 +26,8 @@ from qrun.shapes import broadcast_shapes
 def other_scale(model: Model) -> Iterator[Finding]:
     """One node writes a quantized tensor, and another reads it with a different scale or zero point.
 
-    The rule compares stored values, also after operators that only move, choose or limit codes, such as Reshape,
-    MaxPool and Relu. Differences below 1e-5, or below one rounding of a float16 scale, pass.
+    The rule compares stored values, even after operators that only move, select or clip codes, such as Reshape, MaxPool
+    and Relu. Differences below 1e-5, or below one rounding of a float16 scale, pass.
 
     Why is this bad?
         The codes mean real values only together with their scale and zero point. A different scale at the reader

@@ -167,7 +167,7 @@ def _why_unknown(node: Node) -> tuple[str, str]:
         if first:
             return f"ai.onnx has {op_type} since opset {first}.", f"import opset {first} or later"
         if last:
-            return f"ai.onnx had {op_type} up to opset {last}.", f"import opset {last}, or use what replaced it"
+            return f"ai.onnx had {op_type} up to opset {last}.", f"import opset {last}, or use its replacement"
         why = f"ai.onnx has no operator {op_type} at opset {node.version} or any other."
     near = near_operators(op_type)
     if home:

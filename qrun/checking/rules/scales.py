@@ -305,7 +305,7 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
     Why is this bad?
         The values are rounded twice. They keep the range of the smaller scale and the steps of the larger one. The
         usual cause is a model that was quantized again, or parts that were quantized separately and then joined. Some
-        runtimes merge the two pairs, and give other results.
+        runtimes merge the two pairs, and give different results.
 
     Bad
         main (float[2] x) => (uint8[2] y)

@@ -120,7 +120,7 @@ def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Findin
                 continue
             if not wrong.intersection(node.inputs):
                 yield Finding(
-                    f"{name} is stated as {shape_text(said)}, but the node makes {shape_text(made)}",
+                    f"{name} is stated as {shape_text(said)}, but the node produces {shape_text(made)}",
                     **at(node),
                     tensor=f"{name} (output {place})",
                     expected=shape_text(made),
@@ -210,7 +210,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
             axis, room, extent = found
             node = window.node
             yield Finding(
-                f"the kernel takes {extent} elements along spatial axis {axis}, the padded input has {room}",
+                f"the kernel takes {extent} elements along spatial axis {axis}, but the padded input has {room}",
                 **window.scope.at(node, f"{window.x} {shape_text(window.x_shape)}"),
                 expected=f"at most {room} (dilated)",
                 got=f"{extent}: kernel {shape_text(window.kernel)}, dilations {list(ints(node, 'dilations')) or 1},"

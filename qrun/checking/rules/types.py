@@ -176,7 +176,7 @@ def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dty
 def output_type(model: Model) -> Iterator[Finding]:
     """The file declares an output with a type that the node does not produce.
 
-    Without a zero point, QuantizeLinear makes uint8, or the type of output_dtype. Where a zero point sets the type,
+    Without a zero point, QuantizeLinear produces uint8, or the type of output_dtype. Where a zero point sets the type,
     QR303 checks it.
 
     Why is this bad?
@@ -210,7 +210,7 @@ def output_type(model: Model) -> Iterator[Finding]:
             made = type_of_output(node, place, scope.dtype)
             if made is not None and made != value.dtype and _is_allowed(node, place, made):
                 yield Finding(
-                    f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
+                    f"{name} is stated as {type_name(value.dtype)}, but the node produces {type_name(made)}",
                     **scope.at(node, f"{name} (output {place})"),
                     expected=type_name(made),
                     got=type_name(value.dtype),

@@ -31,7 +31,7 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         No specification says which code NaN becomes. qrun and onnxruntime on x86 write the smallest code, other
-        runtimes may write 0 or anything else, and later nodes cannot tell that code from a real value.
+        runtimes may write 0 or anything else, and later nodes cannot distinguish that code from a real value.
 
     Bad
         main () => (uint8[2] y)
@@ -145,7 +145,7 @@ def _range(model: Model, node: Node) -> str:
 
 @rule("QR404", "warning", spec="IR", fix="qrun run MODEL -t '*' lists where NaN or infinity first appears")
 def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
-    """A float output of the graph holds NaN or infinity.
+    """A float output of the graph contains NaN or infinity.
 
     Why is this bad?
         Comparisons and argmax on NaN give no usable answer. The usual cause is a division by zero, a float16 overflow,
@@ -202,7 +202,7 @@ def _floats(array: Array) -> Array | None:
     fix="keep the computed scale away from 0, for example with Max(scale, 1e-8)",
 )
 def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
-    """A scale that the graph computes, or that was fed, is zero, negative, infinite or NaN.
+    """A scale that is computed or fed at run time is zero, negative, infinite or NaN.
 
     Why is this bad?
         Dividing by it gives infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
@@ -290,8 +290,8 @@ def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
     """A floating-point number outside the range of an integer type, or NaN, was cast to it.
 
     Why is this bad?
-        The specification calls the result undefined. Runtimes on x86 mostly keep the low bits (300 becomes 44 in int8),
-        those on ARM mostly saturate (127), so the model gives different results on different processors.
+        The specification calls the result undefined. Runtimes on x86 usually keep the low bits (300 becomes 44 in
+        int8), and runtimes on ARM usually saturate (127), so the model gives different results on different processors.
 
     Bad
         main () => (int8[2] y)

@@ -26,8 +26,10 @@ for _module in iter_modules(__path__):
 
 UNKNOWN, INHERITED = "unknown", "inherited"
 REFUSED = "refused"
+ENGINES = 55
+"""Causes of this rank and above are whole arithmetics of engines, which combine deviations."""
 LAST = 60
-"""Causes of this rank and above combine others, and are tried only if no other reproduces the bits."""
+"""Causes of this rank and above combine others, and are tried only if no simpler one reproduces the bits."""
 CRASHED = "crashed"
 
 
@@ -62,7 +64,7 @@ def reason(suspect: Suspect) -> Reason:
     fits: dict[str, str] = {}
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
-            if fits and known.rank >= LAST:
+            if known.rank >= LAST and any(CAUSES[name].rank < ENGINES for name in fits.values()):
                 break
             for hypothesis in _hypotheses(known, suspect):
                 if hypothesis.array is not None and suspect.is_explained_by(hypothesis.array):
@@ -147,8 +149,8 @@ def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _inherited_hypotheses(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The node is not at fault: given the other side's inputs, it gives the other side's result. An earlier node
-    differs.
+    """The node is not at fault: given the other side's inputs, it gives the other side's result. The difference starts
+    at an earlier node.
 
     To confirm: Run qrun compare MODEL -i X --isolate. It feeds every node the other side's inputs, and this tensor is
     then equal.

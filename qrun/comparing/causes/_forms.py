@@ -33,6 +33,7 @@ def forms(s: Suspect) -> Iterator[Form]:
     if not s.alone:
         return
     yield from _uncentred(s)
+    yield from _other_bias(s)
     for text, node, args in readings(s):
         made = before_rounding(node, args)
         made = None if made is None else np.asarray(made)
@@ -62,8 +63,23 @@ def _uncentred(s: Suspect) -> Iterator[Form]:
         if exact is not None:
             more = f" and {name}" if name else ""
             yield Form(
-                f"ignores x_zero_point{more}", s.node, args, exact + x_zero.astype(np.float64).reshape(()) * sums * factor
+                f"ignores x_zero_point{more}",
+                s.node,
+                args,
+                exact + x_zero.astype(np.float64).reshape(()) * sums * factor,
             )
+
+
+def _other_bias(s: Suspect) -> Iterator[Form]:
+    """The reading of a QLinearConv that scales the bias by x_scale alone, not by x_scale * w_scale."""
+    bias = s.arg("B")
+    if not s.is_op("QLinearConv") or bias is None or s.exact is None or s.node.attributes.get("channels_last"):
+        return
+    lanes = (-1, *(1,) * (s.mine.ndim - 2))
+    x_scale, w_scale, y_scale = (np.asarray(s.args[at], np.float64) for at in (1, 4, 6))
+    more = x_scale * (1 - w_scale.reshape(lanes if w_scale.size > 1 else ())) / y_scale
+    exact = s.exact + bias.astype(np.float64).reshape(lanes) * more
+    yield Form("scales the bias by x_scale instead of x_scale * w_scale", s.node, s.args, exact)
 
 
 def readings(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
@@ -82,6 +98,9 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
     tried: list[tuple[str, dict[str, Any]]] = []
     if (pad := a.get("auto_pad")) in _PADS:
         tried.append((f"pads {pad} as {_PADS[pad]}", {"auto_pad": _PADS[pad]}))
+        tried += [
+            (f"puts all padding of {pad} {where}", {"auto_pad": pad, "pads": each}) for where, each in _one_sided(s)
+        ]
     if "pads" in a:
         rank = len(a["pads"]) // 2
         turned = (*a["pads"][rank:], *a["pads"][:rank])
@@ -90,12 +109,33 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
         counted = a.get("count_include_pad", 0)
         text = "leaves padding out of the divisor" if counted else "counts padding in the divisor"
         tried.append((text, {"count_include_pad": 1 - counted}))
+    if a.get("channels_last"):
+        tried.append(("ignores channels_last", {"channels_last": 0}))
     if "alpha" in a:
         tried += [("takes alpha as 1", {"alpha": 1.0}), ("takes alpha as 0", {"alpha": 0.0})]
     if a.get("transB"):
         tried.append(("ignores transB", {"transB": 0}))
     for text, changed in tried:
-        yield text, replace(s.node, attributes={**a, **changed}), list(s.args)
+        given = {**a, **changed}
+        if "pads" in changed:
+            given.pop("auto_pad", None)
+        yield text, replace(s.node, attributes=given), list(s.args)
+
+
+def _one_sided(s: Suspect) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The pads of SAME_UPPER or SAME_LOWER, all at the beginning or all at the end."""
+    x, w = s.args[0], s.arg("w")
+    if x is None or w is None or s.node.attributes.get("channels_last"):
+        return
+    rank = x.ndim - 2
+    strides, dilations = (s.node.attributes.get(name) or (1,) * rank for name in ("strides", "dilations"))
+    assert isinstance(strides, tuple)
+    assert isinstance(dilations, tuple)
+    sizes = zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True)
+    total = tuple(max(0, (-(-n // step) - 1) * step + (k - 1) * apart + 1 - n) for n, k, step, apart in sizes)
+    none = (0,) * rank
+    yield "at the end", (*none, *total)
+    yield "at the beginning", (*total, *none)
 
 
 def _parameters(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
@@ -111,7 +151,11 @@ def _parameters(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
         elif "scale" in name.lower() and np.any(array != 1):
             yield f"ignores {name}", s.node, _with(s, index, np.ones_like(array))
             if name.lower().startswith("y"):
-                yield f"multiplies by {name}", s.node, _with(s, index, (1 / array.astype(np.float64)).astype(array.dtype))
+                yield (
+                    f"multiplies by {name}",
+                    s.node,
+                    _with(s, index, (1 / array.astype(np.float64)).astype(array.dtype)),
+                )
         if array.size > 1 and array.ndim == 1 and ("zero_point" in name or "scale" in name):
             yield f"uses the first value of {name} for all", s.node, _with(s, index, np.full_like(array, array[0]))
 

@@ -15,7 +15,7 @@ from qrun.comparing.causes._cause import TIE, Suspect
 from qrun.comparing.causes._forms import Form, forms
 from qrun.comparing.differences import difference_mask
 from qrun.comparing.ties import real_operands
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array
 from qrun.ops import Context, quantizers, real_operator
 from qrun.ops._quantize import limits
@@ -29,7 +29,7 @@ _SAMPLE = 24
 
 
 @frozen
-class Real:
+class RealValues:
     """A real value that is rounded, in steps of the output. text: what deviates, "" if nothing does.
 
     values: without the zero point, float64. single: is the zero point added in float32?
@@ -45,14 +45,18 @@ ROUNDINGS: Mapping[str, str] = {
     "away": "rounds ties away from zero",
     "up": "rounds ties up",
     "zero": "rounds ties toward zero",
+    "down": "rounds ties down",
     "cut": "drops the fraction",
     "floor": "rounds down",
 }
 
 
+_TEXTS = tuple(ROUNDINGS.values())
+
+
 def _saturate(whole: Array, low: int, high: int) -> Array:
     """The nearest end of the range; NaN becomes the lowest code."""
-    return np.clip(np.nan_to_num(whole, nan=low, posinf=high, neginf=low), low, high)
+    return np.where(np.isnan(whole), low, np.clip(whole, low, high))
 
 
 def _indefinite(whole: Array) -> Array:
@@ -72,29 +76,29 @@ def _opposite_end(whole: Array, before: Array, low: int, high: int) -> Array:
     return np.where(entered, np.where(before > high, low, high), _low_bits(whole, low, high))
 
 
-CONVERSIONS: Mapping[str, tuple[str, Callable[[Array, Array, int, int], Array]]] = {
-    "saturate": ("", lambda w, before, low, high: _saturate(w, low, high)),
-    "indefinite": (
+CONVERSIONS: Sequence[tuple[str, Callable[[Array, Array, int, int], Array]]] = (
+    ("", lambda w, before, low, high: _saturate(w, low, high)),
+    (
         "turns what int32 cannot hold into -2147483648",
         lambda w, before, low, high: np.clip(_indefinite(w), low, high),
     ),
-    "wrap": ("keeps only the low bits of the integer", lambda w, before, low, high: _low_bits(w, low, high)),
-    "opposite": (
+    ("keeps only the low bits of the integer", lambda w, before, low, high: _low_bits(w, low, high)),
+    (
         "keeps only the low bits of the integer, and gives the opposite end for values that enter the range by the "
         "zero point",
         _opposite_end,
     ),
-    "symmetric": ("never gives the lowest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
-    "NaN": (
+    ("never gives the lowest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
+    (
         "turns NaN and infinities into the greatest code",
         lambda w, before, low, high: np.where(np.isfinite(w), _saturate(w, low, high), high),
     ),
-}
+)
 """Conversions of a rounded value, which is also given without the zero point, by what deviates."""
 
 
 @frozen
-class Found:
+class Combination:
     """A combination of steps that reproduces the other side's codes. deviations: the number of steps that deviate."""
 
     deviations: int
@@ -102,37 +106,26 @@ class Found:
     codes: Array
 
 
-def combinations(s: Suspect) -> Sequence[Found]:
+def combinations(s: Suspect) -> Sequence[Combination]:
     """All combinations with the fewest deviations, two at least, that reproduce every element; () if there is none."""
     theirs = s.theirs
     if theirs is None or (theirs.shape, theirs.dtype) != (s.mine.shape, s.mine.dtype) or not theirs.size:
         return ()
-    try:
-        low, high = limits(theirs.dtype)
-    except KeyError:
-        return ()
-    at = _sample(s.mine, theirs)
-    due = theirs.reshape(-1)[at].astype(f64)
-    zero = np.broadcast_to(s.zero, theirs.shape)
-    hits: list[tuple[int, str, Callable[[], Array]]] = []
+    ends, at = limits(theirs.dtype), _sample(s.mine, theirs)
+    due, zero = theirs.reshape(-1).astype(f64), np.broadcast_to(s.zero, theirs.shape).reshape(-1)
+    hits: list[Combination] = []
     for form in forms(s):
         for real in reals(s, form):
             if real.values.shape != theirs.shape:
                 continue
-            part = Real(real.text, real.values.reshape(-1)[at], real.single)
-            texts = [t for t in (form.text, real.text) if t]
-            for deviations, text, codes in _codes(part, zero.reshape(-1)[at], low, high, len(texts)):
-                if np.array_equal(codes, due):
-                    told = _join([*texts, *text])
-                    hits.append((deviations, told, _whole(real, zero, low, high, text)))
-    best: list[Found] = []
-    for deviations, text, whole in sorted(hits, key=lambda hit: hit[0]):
-        if best and deviations > best[0].deviations:
-            break
-        codes = whole()
-        if np.array_equal(codes, theirs.astype(f64)) and deviations > 1:
-            best.append(Found(deviations, text, theirs.copy()))
-    return best
+            texts = tuple(t for t in (form.text, real.text) if t)
+            flat = replace(real, values=real.values.reshape(-1))
+            sample = replace(real, values=flat.values[at])
+            if any(True for _ in _reproduce(sample, zero[at], ends, due[at], len(texts))):
+                found = _reproduce(flat, zero, ends, due, len(texts))
+                hits += [Combination(len(each) + len(texts), _join([*texts, *each]), theirs) for each in found]
+    hits = [hit for hit in hits if hit.deviations > 1]
+    return [hit for hit in hits if hit.deviations == min(each.deviations for each in hits)]
 
 
 def _sample(mine: Array, theirs: Array) -> Array:
@@ -142,47 +135,28 @@ def _sample(mine: Array, theirs: Array) -> Array:
     return np.concatenate([part[np.linspace(0, part.size - 1, min(part.size, _SAMPLE)).astype(int)] for part in parts])
 
 
-def _codes(
-    real: Real, zero: Array, low: int, high: int, before: int
-) -> Iterator[tuple[int, tuple[str, ...], Array]]:
-    """Yield the codes of each combination of the later steps, with the number of all deviations and their texts."""
-    for (first, rounding), whole, without in _wholes(real, zero):
-        count = before + bool(first) + bool(rounding)
-        both = np.concatenate([whole, without])
-        inside = bool(np.all((both >= low + 1) & (both <= high)))
-        for conversion, (text, convert) in CONVERSIONS.items():
-            total = count + bool(text)
-            if total > _MOST or (inside and conversion != "saturate"):
-                continue
-            yield total, tuple(t for t in (first, rounding, text) if t), convert(whole, without, low, high)
-
-
-def _wholes(real: Real, zero: Array) -> Iterator[tuple[tuple[str, str], Array, Array]]:
-    """Yield the rounded values with the zero point and without it, for each place of the zero point and each way of
-    rounding."""
-    for first in ("", "adds the zero point before rounding"):
-        if first and not np.any(zero):
-            continue
-        value = real.values
-        if first:
-            value = (value.astype(f32) + zero.astype(f32)).astype(f64) if real.single else value + zero
-        value = snap(value)
-        for rounding, text in ROUNDINGS.items():
-            whole = ROUND[rounding][0](value)
-            yield (first, text), whole if first else whole + zero, real.values if first else whole
-
-
-def _whole(real: Real, zero: Array, low: int, high: int, text: tuple[str, ...]) -> Callable[[], Array]:
-    """A function that computes all codes of one combination, named by its texts."""
-
-    def compute() -> Array:
-        flat = Real(real.text, real.values.reshape(-1), real.single)
-        for _, told, codes in _codes(flat, zero.reshape(-1), low, high, 0):
-            if told == text:
-                return codes.reshape(real.values.shape)
-        return np.zeros(0)  # the conversion is the plain one outside of the sample
-
-    return compute
+def _reproduce(
+    real: RealValues, zero: Array, ends: tuple[int, int], due: Array, before: int
+) -> Iterator[tuple[str, ...]]:
+    """Yield the texts of the later steps that give the codes `due`. before: the number of earlier deviations."""
+    places, values = [""], [snap(real.values)]
+    if np.any(zero):
+        places.append("adds the zero point before rounding")
+        inside = (real.values.astype(f32) + zero.astype(f32)).astype(f64) if real.single else real.values + zero
+        values.append(snap(inside))
+    stack = np.stack(values)
+    rounded = np.stack([ROUND[name][0](stack) for name in ROUNDINGS])
+    whole, without = rounded.copy(), rounded.copy()
+    whole[:, 0] += zero
+    without[:, 1:] = real.values
+    for text, convert in CONVERSIONS:
+        equal = np.all(convert(whole, without, *ends) == due, axis=-1)
+        for rounding, place in np.argwhere(equal):
+            told = tuple(t for t in (places[place], _TEXTS[rounding], text) if t)
+            if len(told) + before <= _MOST:
+                yield told
+        if not text and np.all((whole > ends[0]) & (whole <= ends[1]) & (without > ends[0]) & (without <= ends[1])):
+            return
 
 
 def _join(parts: Sequence[str]) -> str:
@@ -196,21 +170,25 @@ def snap(values: Array) -> Array:
     return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
 
 
-def reals(s: Suspect, form: Form) -> Iterator[Real]:
+def reals(s: Suspect, form: Form) -> Iterator[RealValues]:
     """Yield the real values that a node may round: the exact one, and those of float32 steps."""
     exact = form.exact - s.zero
-    yield Real("", exact)
-    yield Real("rounds the value before rounding to float32", exact.astype(f32).astype(f64), True)
+    yield RealValues("", exact)
+    yield RealValues("rounds the value before rounding to float32", exact.astype(f32).astype(f64), True)
     known = sums_and_scales(s, form)
     if known is not None:
         acc, scales = known
         single = acc.astype(f32)
         for text, derive in DERIVE.values():
-            yield Real(f"multiplies by {text} in float32", (single * derive(scales).astype(f32)).astype(f64), True)
+            yield RealValues(
+                f"multiplies by {text} in float32", (single * derive(scales).astype(f32)).astype(f64), True
+            )
         sx, sw, sy = (np.asarray(v, f32) for v in (scales.x, scales.w, scales.y))
-        yield Real("multiplies by sx * sw and divides by sy in float32", (single * (sx * sw) / sy).astype(f64), True)
+        yield RealValues(
+            "multiplies by sx * sw and divides by sy in float32", (single * (sx * sw) / sy).astype(f64), True
+        )
         two = single * (sx * sw) * (f32(1) / sy)
-        yield Real("multiplies by sx * sw and by 1 / sy in float32", two.astype(f64), True)
+        yield RealValues("multiplies by sx * sw and by 1 / sy in float32", two.astype(f64), True)
         return
     if s.is_op("QuantizeLinear"):
         yield from _quotients(s, form)
@@ -220,7 +198,7 @@ def reals(s: Suspect, form: Form) -> Iterator[Real]:
         yield from _float_steps(s)
 
 
-def _quotients(s: Suspect, form: Form) -> Iterator[Real]:
+def _quotients(s: Suspect, form: Form) -> Iterator[RealValues]:
     """Quotients of a QuantizeLinear in other ways."""
     x, scale = form.args[0], form.args[1]
     assert x is not None
@@ -228,28 +206,28 @@ def _quotients(s: Suspect, form: Form) -> Iterator[Real]:
     along = s.along(scale)
     wide, narrow = x.astype(f64), along.astype(f32)
     inverse = f32(1) / narrow
-    yield Real("multiplies by float32(1 / y_scale)", (x.astype(f32) * inverse).astype(f64), True)
-    yield Real("multiplies by float32(1 / y_scale), with one rounding (FMA)", wide * inverse, True)
-    yield Real("divides in float32", (x.astype(f32) / narrow).astype(f64), True)
+    yield RealValues("multiplies by float32(1 / y_scale)", (x.astype(f32) * inverse).astype(f64), True)
+    yield RealValues("multiplies by float32(1 / y_scale), with one rounding (FMA)", wide * inverse, True)
+    yield RealValues("divides in float32", (x.astype(f32) / narrow).astype(f64), True)
     if scale.dtype != f32:
         kind = scale.dtype
-        yield Real(f"divides in {kind.name}", (x.astype(kind) / along.astype(kind)).astype(f64))
+        yield RealValues(f"divides in {kind.name}", (x.astype(kind) / along.astype(kind)).astype(f64))
 
 
-def _dynamic(s: Suspect) -> Iterator[Real]:
+def _dynamic(s: Suspect) -> Iterator[RealValues]:
     """Quotients of a DynamicQuantizeLinear in other ways, for its codes."""
     x = s.args[0]
     if x is None or x.shape != s.mine.shape or not x.size:
         return
     span = np.maximum(f32(0), x.max()) - np.minimum(f32(0), x.min())
     scale = span / f32(255)
-    yield Real("multiplies by float32(1 / scale)", (x * (f32(1) / scale)).astype(f64), True)
-    yield Real("multiplies by 255 and by float32(1 / range)", (x * f32(255) * (f32(1) / span)).astype(f64), True)
-    yield Real("multiplies by 255 and divides by the range", (x * f32(255) / span).astype(f64), True)
-    yield Real("multiplies by float32(255 / range)", (x * (f32(255) / span)).astype(f64), True)
+    yield RealValues("multiplies by float32(1 / scale)", (x * (f32(1) / scale)).astype(f64), True)
+    yield RealValues("multiplies by 255 and by float32(1 / range)", (x * f32(255) * (f32(1) / span)).astype(f64), True)
+    yield RealValues("multiplies by 255 and divides by the range", (x * f32(255) / span).astype(f64), True)
+    yield RealValues("multiplies by float32(255 / range)", (x * (f32(255) / span)).astype(f64), True)
 
 
-def _float_steps(s: Suspect) -> Iterator[Real]:
+def _float_steps(s: Suspect) -> Iterator[RealValues]:
     """The operator on dequantized float32 values, divided by the output's scale."""
     function, operands = real_operator(s.node), real_operands(s.node, s.args)
     out = next((q for q in quantizers(s.node) if q.is_output), None)
@@ -263,8 +241,10 @@ def _float_steps(s: Suspect) -> Iterator[Real]:
         return
     made = np.asarray(made[0] if isinstance(made, tuple) else made, f32)
     narrow = s.along(scale).astype(f32)
-    yield Real("computes in float32 and divides by y_scale", (made / narrow).astype(f64), True)
-    yield Real("computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True)
+    yield RealValues("computes in float32 and divides by y_scale", (made / narrow).astype(f64), True)
+    yield RealValues(
+        "computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True
+    )
 
 
 def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales] | None:
@@ -281,7 +261,11 @@ def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales
     ndim = s.mine.ndim
     if s.is_op("QLinearConv"):
         last = bool(s.node.attributes.get("channels_last")) and ndim > 2
-        w = w.reshape([-1 if at == (ndim - 1 if last else 1) else 1 for at in range(ndim)]) if w.size > 1 else w.reshape(())
+        w = (
+            w.reshape([-1 if at == (ndim - 1 if last else 1) else 1 for at in range(ndim)])
+            if w.size > 1
+            else w.reshape(())
+        )
     elif x.ndim == 1 and x.size > 1:
         x = x[:, None]
     alpha = s.node.attributes.get("alpha", 1.0)
@@ -291,6 +275,10 @@ def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales
     factor = x.astype(f64) * w.astype(f64) / y.astype(f64)
     acc = (exact - s.zero) / factor
     whole = np.rint(acc)
-    if not np.all(np.isfinite(factor) & (factor > 0)) or not np.all(np.abs(acc - whole) < 1e-3) or np.abs(whole).max() >= 2.0**40:
+    if (
+        not np.all(np.isfinite(factor) & (factor > 0))
+        or not np.all(np.abs(acc - whole) < 1e-3)
+        or np.abs(whole).max() >= 2.0**40
+    ):
         return None
     return whole.astype(np.int64), Scales(x, w, y)

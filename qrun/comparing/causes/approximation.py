@@ -217,8 +217,8 @@ def _rounds_within(s: Suspect, quantize: Node, x: ErrorBound | None) -> bool:
 def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime computes a formula (normalization, activation, softmax, power) in several float32 steps and rounds
     each. qrun rounds the exact value once. qrun does not know the runtime's steps, so it cannot recompute them. It
-    checks that every element is within the bound on their rounding errors. The bound allows functions 8 units in the
-    last place, and Sigmoid, Tanh and Erf of rounded values 2^-21.
+    checks that every element is within the bound on their rounding errors. The bound allows an error of 8 units in the
+    last place for functions, and of 2^-21 for Sigmoid, Tanh and Erf of rounded values.
 
     To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts nearly
     equal numbers: a variance far smaller than the squared mean, or Elu and Softplus near 0.

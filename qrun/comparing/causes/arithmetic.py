@@ -171,8 +171,8 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
 def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime combines the scales into one float32 multiplier. Its rounding pushes sums close to a tie to the other
-    side.
+    """The runtime combines the scales into one float32 multiplier. Its rounding moves sums that are close to a tie to
+    the other side of it.
 
     To confirm: The line `ties` shows that the elements are within 1e-4 LSB of the midpoint between two codes. With
     --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
@@ -183,7 +183,10 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     if s.is_op(*_PRODUCTS):
         start, end = "rounds x_scale * w_scale / y_scale to a float32 multiplier", "times the multiplier"
         yield from recompute(s.evaluate("ort"), f"{start}; float32(sum) {end}, in float32")
-        yield from recompute(s.evaluate("onnx-ref"), f"{start}; float64(sum) {end}, zero point added before rounding")
+        made = s.evaluate("onnx-ref")
+        if made is not None:
+            text = f"{start}; float64(sum) {end}, zero point added before rounding"
+            yield Hypothesis(made, text, implies=("zero-point-before-rounding",))
 
 
 @cause(
@@ -207,9 +210,8 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
             share = share_of_bound(s, made) if made is not None and s.is_explained_by(made) else None
             if share is not None:
                 start = f"computes in {runtime}'s order of float32 steps"
-                yield Hypothesis(
-                    made, f"{start}; the largest difference is {part(share)} of the bound on their rounding errors"
-                )
+                text = f"{start}; the largest difference is {part(share)} of the bound on their rounding errors"
+                yield Hypothesis(made, text, implies=("zero-point-before-rounding", "division-type"))
 
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
@@ -260,11 +262,13 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     if s.exact is None or not s.alone:
         return
     single = (s.exact - s.zero).astype(np.float32)
-    for text, whole, zero in (("", single, s.zero), (" with the zero point added", s.exact.astype(np.float32), 0.0)):
-        yield from recompute(
-            s.to_codes(np.rint(whole).astype(np.float64), zero),
-            f"rounds the value to float32{text}, then to an integer",
-        )
+    start, steps = "rounds the value to float32", ("division-type", "float32-multiplier", "float32-arithmetic")
+    made = s.to_codes(np.rint(single).astype(np.float64), s.zero)
+    if made is not None:
+        yield Hypothesis(made, f"{start}, then to an integer", implies=steps)
+    made = s.to_codes(np.rint(s.exact.astype(np.float32)).astype(np.float64))
+    if made is not None:
+        yield Hypothesis(made, f"{start} with the zero point added, then to an integer", implies=(*steps, "zero-point-before-rounding"))
 
 
 @cause(
@@ -316,7 +320,8 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     real = _snap(s.exact - s.zero)
     away = np.copysign(np.floor(np.abs(real) + 0.5), real)
     inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
-    ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
+    up, down = np.floor(real + 0.5), np.ceil(real - 0.5)
+    ways = (("away from zero", away), ("up", up), ("towards zero", inward), ("down", down))
     for text, whole in ways:
         yield from _other_than_nearest(s, s.to_codes(whole, s.zero), f"rounds exact ties {text}")
 
@@ -351,7 +356,7 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Elements differ by one step wherever the fraction is above one half, not only at ties.
 
-    To do: Add half a step before the node, or round before it. Report the bug to the runtime.
+    To do: Add half a step before the node, or round before it. Report the bug to the runtime's maintainers.
     """
     if s.exact is None or not s.alone:
         return

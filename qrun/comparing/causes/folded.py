@@ -33,7 +33,7 @@ def folded_zero_point(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _dequantize(s: Suspect) -> Iterator[Hypothesis]:
-    """x * scale + shift, with shift = -zero_point * scale, in one rounding or in two, in the scale's type or float32."""
+    """x * scale + shift, shift = -zero_point * scale, with one rounding or two, in float32 or the scale's type."""
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or zero is None or not np.any(zero):
         return
@@ -76,5 +76,5 @@ def _fake_quantize(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis(
             whole.astype(np.int64).astype(s.mine.dtype),
             f"maps the range from its ends to the codes in float32 (FakeQuantize), {text}",
-            implies=("zero-point-before-rounding",),
+            implies=("zero-point-before-rounding", "division-type"),
         )

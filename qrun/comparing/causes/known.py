@@ -61,7 +61,8 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
     if left is not None:
         most = float(np.max(np.abs(s.theirs.astype(np.float64) - s.mine)))
         yield Hypothesis(
-            None, f"{text}; the largest difference falls from {most:.2g} to {left:.2g}, the order of float32 sums"
+            None,
+            f"{text}; the largest difference falls from {most:.2g} to {left:.2g}; the rest comes from the order of float32 sums",
         )
     elif s.theirs.dtype != np.float32:
         yield Hypothesis(made, text, tolerant=True)

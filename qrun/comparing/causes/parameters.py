@@ -25,7 +25,7 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
     To confirm: Give all channels the same scale. The difference disappears.
 
     To do: Use one scale per tensor for this node, or a layout that the runtime handles correctly. Report the bug to the
-    runtime.
+    runtime's maintainers.
     """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):
         yield from _other_axis(s)
@@ -33,6 +33,8 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
         yield from _flat_channels(s)
     elif s.is_op("MatMulInteger"):
         yield from _turned_rows(s)
+    elif s.is_op("ConvInteger"):
+        yield from _along_kernel(s)
 
 
 def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
@@ -73,6 +75,16 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
         )
 
 
+def _along_kernel(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that zero points per output channel are subtracted along the last axis of the kernel."""
+    w, zero = s.args[1], s.arg("w_zero_point")
+    if w is None or zero is None or zero.ndim != 1 or zero.size < 2 or zero.size != w.shape[-1]:
+        return
+    plain = w.astype(np.int32) - zero.astype(np.int32)
+    made = s.evaluate(inputs={"w": plain, "w_zero_point": None})
+    yield from recompute(made, "subtracts the zero points of the channels along the last axis of the kernel")
+
+
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
     """The hypothesis that zero points per row of A are subtracted along K."""
     a, b, a_zero, b_zero = (*s.args, None, None)[:4]
@@ -89,7 +101,8 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Set the parameter shown to 0 (a scale to 1) in the model. The other side's result does not change.
 
-    To do: Fold the parameter into another one, such as the bias, or remove it. Report the bug to the runtime.
+    To do: Fold the parameter into another one, such as the bias, or remove it. Report the bug to the runtime's
+    maintainers.
     """
     for index, param in enumerate(s.definition.inputs if s.definition else ()):
         array = s.args[index] if index < len(s.args) else None
@@ -138,6 +151,9 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     yield start, indefinite + zero
     wrapped = (indefinite + zero).astype(np.int64).astype(np.int32).astype(np.float64)
     yield f"{start}, and adding the zero point wraps around", wrapped
+    if np.isfinite(whole).all():
+        low_bits = (whole + 2.0**31) % 2.0**32 - 2.0**31
+        yield "conversion to int32 that keeps the low 32 bits of what does not fit", low_bits + zero
     both = np.rint(exact)
     yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
 
@@ -153,7 +169,8 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
     To confirm: The values before rounding are outside the range of the type. If you clip them, the difference
     disappears.
 
-    To do: Clip the node's input to the range of its codes, or use a larger scale. Report the bug to the runtime.
+    To do: Clip the node's input to the range of its codes, or use a larger scale. Report the bug to the runtime's
+    maintainers.
     """
     if s.is_op("DequantizeLinear"):
         yield from _difference(s)
@@ -201,6 +218,8 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _of_input(s, x)
     if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
         yield from _overflow(s)
+    if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
+        yield from _late_overflow(s)
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
@@ -222,7 +241,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
         if hit.size and hit.all():
             for value in _ends(s):
                 made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"{name} becomes {value:g}")
+                yield Hypothesis(made, f"{name} becomes {value:g}", implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
@@ -250,3 +269,19 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     if np.isnan(wide).any() and x is not None and scale is not None:
         full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
         yield Hypothesis(full.astype(s.mine.dtype), "overflow saturates where saturate = 0 asks for NaN")
+
+
+def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that numbers up to a threshold beyond the largest become it, where saturate = 0 asks for NaN."""
+    x, scale = s.args[0], s.args[1] if s.is_op("QuantizeLinear") else None
+    if x is None or s.theirs is None:
+        return
+    real = x.astype(np.float64) / (1.0 if scale is None else s.along(scale))
+    mine, theirs, largest = s.mine.astype(np.float64), s.theirs.astype(np.float64), _largest(s.mine.dtype)
+    late = np.isnan(mine) & (np.abs(theirs) == largest)
+    if real.shape != mine.shape or not late.any():
+        return
+    most = float(np.abs(real[late]).max())
+    made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
+    text = f"numbers beyond the largest, {largest:g}, still become it up to {most:g}, where saturate = 0 asks for NaN"
+    yield Hypothesis(made.astype(s.mine.dtype), text)

@@ -19,8 +19,9 @@ def crashed(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Run the other side alone in a separate process. It ends with the signal shown.
 
-    To do: Avoid this form of the operator, or use the newest version of the runtime. Report the crash to the runtime
-    with a model of this one node. If you load models that you do not trust, run this runtime in a separate process.
+    To do: Avoid this form of the operator, or use the newest version of the runtime. Report the crash to the runtime's
+    maintainers, with a model of this one node. If you load models that you do not trust, run this runtime in a separate
+    process.
     """
     if s.error is not None and s.error.code == CRASH:
         yield Hypothesis(None, dict(s.error.facts).get("got", s.error.message))
@@ -44,7 +45,8 @@ def missing_output(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Ask the other side for this output alone. It is missing.
 
-    To do: Use the newest version of the runtime, or do without this output. Report the bug to the runtime.
+    To do: Use the newest version of the runtime, or do without this output. Report the bug to the runtime's
+    maintainers.
     """
     if s.error is None and s.theirs is None:
         yield Hypothesis(None, f"no output; expected {describe(s.mine)}")
@@ -69,7 +71,7 @@ def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Compare the shapes on the line `type`.
 
-    To do: Add a Reshape after the node, or declare the shape in the graph. Report the bug to the runtime.
+    To do: Add a Reshape after the node, or declare the shape in the graph. Report the bug to the runtime's maintainers.
     """
     if s.theirs is not None and s.theirs.shape != s.mine.shape and s.theirs.size == s.mine.size:
         text = f"shape {shape_text(s.theirs.shape)} instead of {shape_text(s.mine.shape)}, same values"
@@ -82,7 +84,7 @@ def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Compare the element types on the line `type`.
 
-    To do: Add a Cast after the node. Report the bug to the runtime.
+    To do: Add a Cast after the node. Report the bug to the runtime's maintainers.
     """
     if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
         back = s.theirs.astype(s.mine.dtype)

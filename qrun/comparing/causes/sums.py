@@ -202,7 +202,7 @@ def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
     the values may change.
 
     To do: Do not feed this runtime tensors with an empty summed axis, or remove the node from the graph. Report the bug
-    to the runtime.
+    to the runtime's maintainers.
     """
     operands = [a for a in s.args[:6] if a is not None and a.ndim > 1]
     if s.theirs is None or not s.mine.size or not operands or all(a.size for a in operands):

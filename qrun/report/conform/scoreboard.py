@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from qrun.conform.results import VERDICTS, CaseResult, Judgement, RuntimeResult
 from qrun.conform.suite import PROFILES
-from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, group_causes
+from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, describe_call, describe_setup, group_causes
 from qrun.report.grid import Column, Grid
 from qrun.report.html.markup import html_page, join, table, tag
 from qrun.report.markdown import cell, code
@@ -30,6 +30,16 @@ BY_PROFILE = "Exact, of all cases that the runtime supports, by profile"
 
 def _runtimes(found: Sequence[Judgement]) -> list[RuntimeResult]:
     return [each for judgement in found for each in judgement.runtimes]
+
+
+def setups(found: Sequence[Judgement]) -> Grid:
+    """How each runtime was judged: date, machine, versions, options."""
+    columns = [
+        Column("runtime", wrap=True, cell=lambda row: row[1].title),
+        Column("judged", wrap=True, cell=lambda row: describe_call(row[0])),
+        Column("setup", wrap=True, cell=lambda row: describe_setup(row[1])),
+    ]
+    return Grid.of(columns, [(judgement, each) for judgement in found for each in judgement.runtimes])
 
 
 def totals(runtimes: Sequence[RuntimeResult]) -> Grid:
@@ -99,6 +109,10 @@ def _markdown(found: Sequence[Judgement]) -> str:
         f"## {BY_PROFILE}",
         "",
         *markdown_table(profiles(runtimes)),
+        "",
+        "How each was judged:",
+        "",
+        *markdown_table(setups(found)),
     ]
     for each in runtimes:
         lines += _defects(each)
@@ -132,6 +146,8 @@ def _html(found: Sequence[Judgement]) -> str:
             table("verdicts", totals(runtimes)),
             tag("h2", BY_PROFILE),
             table("profiles", profiles(runtimes)),
+            tag("h2", "How each was judged"),
+            table("setups", setups(found)),
         )
     ]
     for each in runtimes:

@@ -29,6 +29,10 @@ LONG = 150
 """Characters of a message that are shown."""
 
 
+HEX = 12
+"""Digits of a hash that are shown."""
+
+
 @frozen
 class FoundCause:
     """Cases of one operator with the same verdict and cause. proved: the number proved by recomputing every element."""
@@ -83,6 +87,19 @@ def summary(each: RuntimeResult, changes: bool = False) -> str:
 def verdict_counts(cases: Iterable[CaseResult]) -> str:
     """``1801 exact, 33 wrong``."""
     return ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(cases).items() if number)
+
+
+def describe_call(found: Judgement) -> str:
+    """``2026-11-30, AMD EPYC 9B14 (avx512_vnni), qrun 0.1.0, archive b419a40658c3``; less for older files."""
+    machine = f"{found.cpu} ({found.isa})" if found.isa else found.cpu
+    archive = f"archive {found.archive_sha256[:HEX]}" if found.archive_sha256 else ""
+    return ", ".join(filter(None, (found.date, machine, f"qrun {found.qrun}" if found.qrun else "", archive)))
+
+
+def describe_setup(each: RuntimeResult) -> str:
+    """``Python 3.12.3, wheel 1fe1433a859f, intra_op_num_threads=1``; "" for a program."""
+    parts = [f"Python {each.python}" if each.python else "", f"wheel {each.wheel[:HEX]}" if each.wheel else ""]
+    return ", ".join(filter(None, (*parts, *(f"{name}={value}" for name, value in each.options.items()))))
 
 
 def _together(found: Judgement, changes: bool) -> str:
