@@ -195,7 +195,7 @@ class TinyGrad:
         """Import tinygrad and return its version and device."""
         device = os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
         self._grad = import_module("tinygrad")
-        self._model = ModelFile()
+        self._model = TemporaryModel()
         return f"{installed('tinygrad')} (DEV={device})"
 
     def settings(self, option: str) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Tract:
         os.environ["RUST_BACKTRACE"] = "0"
         self._onnx = import_module("tract").onnx()
         self._tensor = import_module("tract").Tensor
-        self._model = ModelFile()
+        self._model = TemporaryModel()
         return installed("tract")
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
@@ -254,7 +254,7 @@ class Tract:
         return [tensor(each.to_numpy()) for each in made]
 
 
-class ModelFile:
+class TemporaryModel:
     """A temporary file for runtimes that read models only from files."""
 
     def __init__(self) -> None:
