@@ -51,7 +51,7 @@ OWNERS = {
     "rich": ("report", "cli"),
     "click": ("cli",),
     "llvmlite": ("native",),
-    "ctypes": ("native",),
+    "ctypes": ("native", "conform.adapters"),
 }
 """Packages, and the layers or modules that may import them; report.header prints onnx's version."""
 NATIVE_SEES = ("declare", "errors", "memory", "shapes", "formulas", "native")

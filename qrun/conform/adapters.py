@@ -15,108 +15,20 @@ import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version as installed
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-PLAIN: dict[int, Any] = {
-    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
-    11: np.float64, 12: np.uint32, 13: np.uint64,
-}  # fmt: skip
-EXTENDED = {
-    16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
-    23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2", 27: "float6_e2m3fn", 28: "float6_e3m2fn",
-}  # fmt: skip
-
-
-class NoSuchType(Exception):
-    """The runtime, or its Python, has no arrays of this element type."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An array as bytes: the number of its ONNX element type, its shape, and its elements in order, with one byte for
-    each element of less than 8 bits."""
-
-    type: int
-    shape: tuple[int, ...]
-    data: bytes
-
-    def numpy(self) -> Any:
-        """Convert to a numpy array. Raises NoSuchType."""
-        return np.frombuffer(self.data, dtype_of(self.type)).reshape(self.shape).copy()
-
+from qrun.conform.tensors import PLAIN, NoSuchType, Tensor, dtype_of, packed, packed_size, tensor, unpacked
 
 if TYPE_CHECKING:  # an older Python may read this
     Inputs = Mapping[str, Tensor]
     Wanted = Mapping[str, Any]
     Made = list[Tensor | None]
-
-
-def dtype_of(number: int) -> Any:
-    """The numpy type of an ONNX element type, from ml_dtypes if numpy has none. Raises NoSuchType."""
-    if number in PLAIN:
-        return np.dtype(PLAIN[number])
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise NoSuchType(f"element type {number} needs ml_dtypes") from None
-    if number not in EXTENDED or not hasattr(ml_dtypes, EXTENDED[number]):
-        raise NoSuchType(f"element type {number}")
-    return np.dtype(getattr(ml_dtypes, EXTENDED[number]))
-
-
-def tensor(array: Any) -> Tensor:
-    """Convert a numpy array to a Tensor. Raises NoSuchType."""
-    array = np.asarray(array)
-    for number in (*PLAIN, *EXTENDED):
-        try:
-            if dtype_of(number) == array.dtype:
-                return Tensor(number, tuple(array.shape), np.ascontiguousarray(array).tobytes())
-        except NoSuchType:
-            continue
-    raise NoSuchType(str(array.dtype))
-
-
-PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
-"""Element types that runtimes store without padding, the first element in the lowest bits, with their number of
-bits."""
-
-
-def packed(given: Tensor) -> bytes:
-    """The elements as runtimes store them: those of PACKED without padding, all others as they are."""
-    if given.type not in PACKED:
-        return given.data
-    bits = PACKED[given.type]
-    share, codes = 8 // bits, np.frombuffer(given.data, np.uint8) & ((1 << bits) - 1)
-    rows = np.append(codes, np.zeros(-codes.size % share, np.uint8)).reshape(-1, share)
-    shifted = rows << (np.arange(share, dtype=np.uint8) * bits)
-    return bytes(np.bitwise_or.reduce(shifted, axis=1).astype(np.uint8).tobytes())
-
-
-def packed_size(number: int, shape: Sequence[int]) -> int:
-    """The number of bytes in which runtimes store a tensor of this element type and shape. Raises NoSuchType."""
-    count = int(np.prod(shape, dtype=np.int64))
-    if number in PACKED:
-        return -(-count * PACKED[number] // 8)
-    if number not in PLAIN and number not in EXTENDED:
-        raise NoSuchType(f"element type {number}")
-    return count * (np.dtype(PLAIN[number]).itemsize if number in PLAIN else 2 if number == 16 else 1)
-
-
-def unpacked(number: int, shape: Sequence[int], data: bytes) -> Tensor:
-    """The tensor whose elements a runtime stores as `data`."""
-    if number in PACKED:
-        bits = PACKED[number]
-        places = np.arange(8 // bits, dtype=np.uint8) * bits
-        codes = (np.frombuffer(data, np.uint8)[:, None] >> places) & ((1 << bits) - 1)
-        data = codes.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].tobytes()
-    return Tensor(number, tuple(shape), data)
 
 
 class Qrun:
@@ -275,6 +187,7 @@ class TinyGrad:
         "unsupported",
         "not supported",
         "KeyError: DataType",
+        "no fmt dtype for",
         "is not a valid OnnxDataType",
     )
 
@@ -282,7 +195,7 @@ class TinyGrad:
         """Import tinygrad and return its version and device."""
         device = os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
         self._grad = import_module("tinygrad")
-        self._model = ModelFile()
+        self._model = TemporaryModel()
         return f"{installed('tinygrad')} (DEV={device})"
 
     def settings(self, option: str) -> dict[str, Any]:
@@ -292,8 +205,21 @@ class TinyGrad:
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""
         runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.write(model))
-        made = runner({name: self._grad.Tensor(t.numpy()) for name, t in inputs.items()})
-        return [tensor(made[name].numpy()) for name in outputs]
+        made = runner({name: self._value(t) for name, t in inputs.items()})
+        return [self._read(made[name]) for name in outputs]
+
+    def _value(self, given: Tensor) -> Any:
+        """A tensor as tinygrad's, which exchanges no bfloat16 with numpy, but its bits."""
+        if given.type != 16:
+            return self._grad.Tensor(given.numpy())
+        bits = np.frombuffer(given.data, np.uint16).reshape(given.shape)
+        return self._grad.Tensor(bits).bitcast(self._grad.dtypes.bfloat16)
+
+    def _read(self, made: Any) -> Tensor:
+        """Read a tensor of tinygrad."""
+        if made.dtype != self._grad.dtypes.bfloat16:
+            return tensor(made.numpy())
+        return Tensor(16, tuple(made.shape), made.bitcast(self._grad.dtypes.uint16).numpy().tobytes())
 
 
 class Tract:
@@ -314,7 +240,7 @@ class Tract:
         os.environ["RUST_BACKTRACE"] = "0"
         self._onnx = import_module("tract").onnx()
         self._tensor = import_module("tract").Tensor
-        self._model = ModelFile()
+        self._model = TemporaryModel()
         return installed("tract")
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
@@ -328,7 +254,7 @@ class Tract:
         return [tensor(each.to_numpy()) for each in made]
 
 
-class ModelFile:
+class TemporaryModel:
     """A temporary file for runtimes that read models only from files."""
 
     def __init__(self) -> None:

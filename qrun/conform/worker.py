@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, BinaryIO
 
 from qrun.child.serve import pipes, words
-from qrun.conform.adapters import Tensor
+from qrun.conform.tensors import Tensor
 
 MOST = 1 << 31
 """The most bytes of a message's head; a larger length is invalid."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from qrun.conform.adapters import Qrun, Tensor
+from qrun.conform.adapters import Qrun
+from qrun.conform.tensors import Tensor
 
 UNSUPPORTED = Qrun.UNSUPPORTED
 _ran = count(1)

@@ -7,10 +7,11 @@ import onnx
 import pytest
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
-from qrun.conform.adapters import EXTENDED, PACKED, OpenVino, Ort, Tensor, packed, packed_size, unpacked
+from qrun.conform.adapters import OpenVino, Ort
 from qrun.conform.run import conform
 from qrun.conform.runtimes import runtime
 from qrun.conform.suite import Suite
+from qrun.conform.tensors import EXTENDED, PACKED, Tensor, packed, packed_size, unpacked
 
 
 def all_codes(number: int) -> Tensor:
