@@ -25,7 +25,20 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("declare", "errors", "child", "memory", "shapes", "formulas", "ir", "arithmetics", "native", "ops", "passes", "io"),
+    *(
+        "declare",
+        "errors",
+        "child",
+        "memory",
+        "shapes",
+        "formulas",
+        "ir",
+        "arithmetics",
+        "native",
+        "ops",
+        "passes",
+        "io",
+    ),
     *("running", "documents", "peers", "comparing", "conform"),
     *("backend", "checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]

@@ -175,7 +175,7 @@ def _reproduce(suite: Suite, options: Mapping[str, Any], out: Out) -> int:
     text = script(suite.load(cases[0]), suite.rule(cases[0]), runtime(names[0]), suite.version)
     if not files:
         out.result.write(text.rstrip("\n"))
-    write_reports(files, lambda _: text)
+    write_reports(files, lambda _: text, out)
     return 0
 
 

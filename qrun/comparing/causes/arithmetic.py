@@ -268,7 +268,11 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis(made, f"{start}, then to an integer", implies=steps)
     made = s.to_codes(np.rint(s.exact.astype(np.float32)).astype(np.float64))
     if made is not None:
-        yield Hypothesis(made, f"{start} with the zero point added, then to an integer", implies=(*steps, "zero-point-before-rounding"))
+        yield Hypothesis(
+            made,
+            f"{start} with the zero point added, then to an integer",
+            implies=(*steps, "zero-point-before-rounding"),
+        )
 
 
 @cause(
