@@ -25,7 +25,7 @@ IMPORTS = {
     "base64": "import base64", "ctypes": "import ctypes", "subprocess": "import subprocess",
     "cv2": "import cv2", "iree": "import iree.runtime", "ml_dtypes": "import ml_dtypes", "np": "import numpy as np",
     "onnx": "import onnx", "ort": "import onnxruntime as ort", "ov": "import openvino as ov", "qrun": "import qrun",
-    "tinygrad": 'import os\nos.environ.setdefault("DEV", "PYTHON")\nimport tinygrad', "ModelProto": "ModelProto",
+    "tract": "import tract", "tinygrad": 'import os\nos.environ.setdefault("DEV", "CPU")  # PYTHON without clang\nimport tinygrad', "ModelProto": "ModelProto",
     "TensorProto": "TensorProto", "helper": "helper", "numpy_helper": "numpy_helper", "ReferenceEvaluator": "from onnx.reference import ReferenceEvaluator",
     "OnnxRunner": "from tinygrad.nn.onnx import OnnxRunner",
 }  # fmt: skip
@@ -99,6 +99,10 @@ _OTHERS = {
     "tinygrad": 'onnx.save(model, "model.onnx")\n'
     'made = OnnxRunner("model.onnx")({name: tinygrad.Tensor(a) for name, a in inputs.items()})\n'
     "got = [made[name].numpy() for name in expected]",
+    "tract": 'onnx.save(model, "model.onnx")\nloaded = tract.onnx().load("model.onnx")\n'
+    "names = [loaded.input_name(place) for place in range(loaded.input_count())]\n"
+    "made = loaded.into_model().into_runnable().run([tract.Tensor.from_numpy(inputs[name]) for name in names])\n"
+    "got = [each.to_numpy() for each in made]",
     "iree": _IREE.format(
         options="--iree-hal-target-backends=llvm-cpu --iree-llvmcpu-target-cpu=host --iree-input-type=onnx"
     ),

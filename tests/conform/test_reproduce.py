@@ -16,7 +16,7 @@ from helpers.cli import call, says
 from qrun.conform.reproduce import script
 from qrun.conform.results import CaseResult
 from qrun.conform.run import conform
-from qrun.conform.runtimes import runtime
+from qrun.conform.runtimes import RUNTIMES, runtime
 from qrun.conform.suite import ANSWER, Suite
 
 SUITE = Suite()
@@ -31,7 +31,7 @@ CASES = {
         "known/qlinearsoftmax-o13",
         "known/quantizelinear-o9",
         "cast-19/float8/float16-to-float8e4m3fn-no-saturation",
-        "dequantizelinear-19/edge/int32-zero-point-greatest",
+        "dequantizelinear-19/lenient/int32-zero-point-greatest",
         "ms.qlinearleakyrelu-1/slopes/u-alpha-0.1-ties",
         "ms.matmulintegertofloat-1/forms/ss",
     ),
@@ -129,6 +129,12 @@ def test_a_model_that_calls_cannot_say_is_written_as_its_bytes() -> None:
     names: dict = {}
     exec(text.partition("\noptions = ")[0], names)
     assert names["model"] == model
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_each_runtime_has_a_script(name: str) -> None:
+    info = SUITE.cases[0]
+    compile(script(SUITE.load(info), SUITE.rule(info), runtime(name), SUITE.version), name, "exec")
 
 
 def test_an_invalid_model() -> None:
