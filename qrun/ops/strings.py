@@ -25,8 +25,8 @@ def string_normalizer(
 ) -> Array:
     """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" if none is left.
 
-    Unless is_case_sensitive, stopwords are removed in any case. Case follows Unicode, whatever the locale. Raises
-    OperatorError for other shapes and actions.
+    Unless is_case_sensitive, stopwords are removed in any case. Case follows Unicode, whatever the locale.
+    Raises OperatorError for other shapes and actions.
     """
     one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))
     if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):

@@ -62,7 +62,7 @@ def test_names_for_scores_are_refused(form: str) -> None:
     (fix,) = fixes(ended, 2, "QR007")
     assert "the correct class number for each sample" in ended.err
     assert "invalid literal" not in ended.err
-    assert "place of each sample's class" in fix
+    assert "write each class as its index" in fix
 
 
 @pytest.mark.parametrize("label", ["no", 0.5, None])
