@@ -18,7 +18,7 @@ from typing import Any
 
 import qrun
 from qrun.comparing.differences import is_integral
-from qrun.conform.judge import ATOL, RTOL, ULP_TYPES
+from qrun.conform.judge import RTOL, ULP_TYPES, absolute_tolerance
 from qrun.conform.suite import ANSWER, DECISION, EITHER, REFUSAL, Case, CaseHead, CaseInfo, Suite, case_files, near_tie
 from qrun.documents.record import encode
 from qrun.errors import CallError
@@ -154,7 +154,8 @@ def _tolerance(case: Case) -> dict[str, float]:
     """The tolerance of onnx.backend.test: none for integers and codes; for floats what `ulp` allows."""
     if all(array.dtype.name not in ULP_TYPES for array in case.expected.values()):
         return {"rtol": 0.0, "atol": 0.0}
-    return {"rtol": RTOL, "atol": max(ATOL, case.within)}
+    floats = [array for array in case.expected.values() if array.dtype.name in ULP_TYPES]
+    return {"rtol": RTOL, "atol": max(case.within, *map(absolute_tolerance, floats))}
 
 
 def _json_lines(told: Mapping[str, Any]) -> bytes:
@@ -198,5 +199,5 @@ def _output(case: Case, name: str, array: Array) -> dict[str, Any]:
         if is_integral(array.dtype):
             told["near_tie"] = near_tie(array.dtype)
     if array.dtype.name in ULP_TYPES:
-        told |= {"rtol": RTOL, "atol": ATOL, "within": case.within}
+        told |= {"rtol": RTOL, "atol": absolute_tolerance(array), "within": case.within}
     return told
