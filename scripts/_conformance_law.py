@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote, Rule
+from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote, Law
 
-LAW: dict[str, Rule] = {}
+LAW: dict[str, Law] = {}
 """The rules by key: operator, version and section, such as ``QLinearConv-10 G1``."""
 STRENGTH = {FORCED: 2, IMPLIED: 1, DECISION: 0}
 
@@ -34,4 +34,4 @@ def law(
         key = f"{source} {section}"
         assert key not in LAW, key
         found = tuple(quote if isinstance(quote, Quote) else Quote(source, quote) for quote in quotes)
-        LAW[key] = Rule(basis, section.partition("/")[0], title, found, note)
+        LAW[key] = Law(basis, section.partition("/")[0], title, found, note)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.conform.runtimes import Runtime
-from qrun.conform.suite import DECISION, EITHER, Case, Rule
+from qrun.conform.suite import DECISION, EITHER, Case, Law
 from qrun.errors import CallError
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS
@@ -119,7 +119,7 @@ for name, a, b in zip(expected, got, expected.values()):
 _REFUSAL = 'print("got an answer to an invalid model, expected an error")'
 
 
-def script(case: Case, rule: Rule, chosen: Runtime, suite: str) -> str:
+def script(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
     """A Python script that runs a case in a runtime and prints both answers. suite: its version.
 
     Raises CallError for a program (``cmd:``).
@@ -130,7 +130,7 @@ def script(case: Case, rule: Rule, chosen: Runtime, suite: str) -> str:
     return f"{_comment(case, rule, chosen, suite)}\n{_imports(body)}\n\n{body}\n"
 
 
-def _comment(case: Case, rule: Rule, chosen: Runtime, suite: str) -> str:
+def _comment(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
     """The first lines: what the script shows, and the sentences that decide."""
     info = case.info
     op = f"{info.domain}.{info.op}" if info.domain else info.op

@@ -95,7 +95,7 @@ class Quote:
 
 
 @frozen
-class Rule:
+class Law:
     """The law of a case.
 
     title:   what is due, in a sentence. section: the number of the section of numerics.md that tells more.
@@ -174,10 +174,10 @@ class Suite:
         """All cases, in the archive's order."""
         return tuple(CaseInfo(*row) for row in self._rows)
 
-    def rule(self, info: CaseHead) -> Rule:
+    def rule(self, info: CaseHead) -> Law:
         """The rule that decides a case."""
         basis, section, title, quotes, note = self._rules[info.rule]
-        return Rule(basis, section, title, tuple(Quote(*quote) for quote in quotes), note)
+        return Law(basis, section, title, tuple(Quote(*quote) for quote in quotes), note)
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
         """The cases that match words: ids, beginnings of ids, operators or profiles; see `FITS`.
@@ -292,7 +292,7 @@ def pack_case(case: Case) -> bytes:
     )
 
 
-def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Rule], changes: Mapping[str, Any]) -> None:
+def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Law], changes: Mapping[str, Any]) -> None:
     """Write the archive with the rules that its cases name; blocks follow the order of the cases.
 
     changes: see `Suite`.

@@ -21,7 +21,7 @@ from qrun.conform.suite import (
     IMPLIED,
     PROFILES,
     REFUSAL,
-    Rule,
+    Law,
     Suite,
     pack_case,
     unpack_case,
@@ -107,7 +107,7 @@ def test_a_case_is_packed_and_unpacked(suite: Suite, tmp_path: Path) -> None:
         assert pack_case(again) == pack_case(case)
     paths = [tmp_path / "a.zip", tmp_path / "b.zip"]
     for path in paths:
-        write(path, cases, {info.rule: Rule(FORCED, "G1", "title", ()) for info in infos}, {})
+        write(path, cases, {info.rule: Law(FORCED, "G1", "title", ()) for info in infos}, {})
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert [info.id for info in Suite(paths[0]).cases] == [info.id for info in infos]
 
