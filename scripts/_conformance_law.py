@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote, Law
+from qrun.conform.suite import DECISION, FORCED, IMPLIED, Law, Quote
 
 LAW: dict[str, Law] = {}
 """The rules by key: operator, version and section, such as ``QLinearConv-10 G1``."""

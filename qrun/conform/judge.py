@@ -99,8 +99,8 @@ RTOL, ATOL = 1e-3, 1e-7
 
 
 def absolute_tolerance(want: Array) -> float:
-    """ATOL, less where all expected values are below 1: it then counts in the largest of them, so that small results are
-    judged too."""
+    """ATOL, or less where all expected values are below 1: it then counts in the largest of them, so that small results
+    are judged too."""
     values = np.abs(want.astype(np.float64))
     return ATOL * min(1.0, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
