@@ -79,7 +79,7 @@ def summary(each: RuntimeResult, changes: bool = False) -> str:
         parts.append(f"{verdict_counts(law)} of {plural(len(law), noun)}{whose}")
     if rest:
         parts.append(
-            f"{verdict_counts(rest)} of {plural(len(rest), 'other' if law else f'{noun} that it leaves open')}"
+            f"{verdict_counts(rest)} of {plural(len(rest), 'other' if law else f'{noun} that the specification leaves open')}"
         )
     return f"{'; '.join(parts)}{time}"
 
@@ -254,8 +254,8 @@ def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
     facts += [(f"expected {key}", values_text(array)) for key, array in case.expected.items()]
     facts += [(f"exact {key}", values_text(array)) for key, array in case.exact.items()]
     facts += [("expected", EXPECTED[case.info.expects])] if case.info.expects in EXPECTED else []
-    facts.append(("rule", f"{rule.title} ({BASES[rule.basis]})"))
-    facts += [(quote.source, f'"{quote.text}"') for quote in rule.quotes]
+    facts.append(("rule", f"{rule.title.rstrip('.')} ({BASES[rule.basis]})"))
+    facts += [("quote", f'{quote.source}: "{quote.text}"') for quote in rule.quotes]
     facts += [("note", rule.note)] if rule.note else []
     grid = _elements(result) if result.elements else None
     return Block(f"{case.info.id}  {name}", grid, facts=facts)
