@@ -165,7 +165,10 @@ class TimeLimitError(LimitError):
         """Adds the iteration, counted from 1, that a graph inside a node had reached; the innermost one first."""
         turns = dict(self.facts).get("turn", "")
         others = [fact for fact in self.facts if fact[0] != "turn"]
-        self.facts = (("turn", f"{turns}, in turn {number} of the one around it" if turns else f"{number}"), *others)
+        self.facts = (
+            ("turn", f"{turns}, in iteration {number} of the one around it" if turns else f"{number}"),
+            *others,
+        )
 
 
 class OperatorError(RunError):
@@ -206,7 +209,7 @@ def absent(path: str) -> tuple[str, str]:
         os.stat(path)
     except (OSError, ValueError) as error:
         fix = "" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "check the path"
-        fix = f"it is a link to {os.readlink(path)}: check where that leads" if os.path.islink(path) else fix
+        fix = f"it is a link to {os.readlink(path)}: check its target" if os.path.islink(path) else fix
         return getattr(error, "strerror", None) or str(error), fix
     return "", ""
 

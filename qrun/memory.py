@@ -280,7 +280,7 @@ def over_limit(
     least: what the run will need in all, if that was looked ahead.
     """
     dims = ",".join(str(n) for n in shape)
-    enough = f"--max-memory {_round_up_size(max(needed, least))} is enough up to here, though later nodes may need more"
+    enough = f"--max-memory {_round_up_size(max(needed, least))} is enough up to here, but later nodes may need more"
     if least:
         enough = f"--max-memory {_round_up_size(max(needed, least))} to allow it, or use smaller inputs"
     possible = max(needed, least) < ADDRESSABLE

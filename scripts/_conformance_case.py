@@ -7,19 +7,31 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+import _conformance_law_linear  # noqa: F401  (declares rules)
+import _conformance_law_products  # noqa: F401
 import numpy as np
 import onnx
 from _conformance_law import LAW, STRENGTH
+from _conformance_sections import is_lenient, sections
 from onnx import helper, numpy_helper
 from oracle import answers
 from oracle.answers import Answer
 
 import qrun
-from qrun.conform.suite import ANSWER, DECISION, FORCED, IMPLIED, REFUSAL, Alternative, Case, CaseInfo, Rule, near_tie
+from qrun.conform.suite import (
+    ANSWER,
+    DECISION,
+    EITHER,
+    FORCED,
+    IMPLIED,
+    REFUSAL,
+    Alternative,
+    Case,
+    CaseInfo,
+    near_tie,
+)
 from qrun.ir.types import NUMBERS
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +39,6 @@ Rng = np.random.Generator
 MS = "com.microsoft"
 OPEN_SUMS = 2.0**-21
 """Share of the largest term by which a float sum may differ where nothing is said about its precision."""
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "numerics.md"
 
 
 @dataclass
@@ -63,7 +74,8 @@ class Draft:
 
 FED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("QLinearMatMul", "QLinearAdd", "QLinearMul", "QGemm"), (0, 3)),
-    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat"), (0, 1)),
+    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat", "MatMulInteger16", "QMoE"), (0, 1)),
+    "GatherBlockQuantized": (1,),
     "QLinearWhere": (0, 1, 4),
 }
 """Places of the activations; the first input of all others."""
@@ -110,53 +122,39 @@ def operator(draft: Draft) -> str:
 
 
 def rule_of(draft: Draft, case: Case | None = None) -> tuple[str, str]:
-    """The key of the rule that decides a case, and its basis.
+    """The key of the rule that decides a case, and its basis: of all that bear on it, the weakest.
 
-    A case with an exact tie rests on the rule about ties too, and the weaker basis counts. With an element so
-    near a tie that a sound float32 arithmetic may give the other code, a case is implied at most.
+    A case with an exact tie rests on the rule about ties too. With an element so near a tie that a sound float32
+    arithmetic may give the other code, a case is implied at most. Raises AssertionError if there is no rule.
     """
-    key = f"{operator(draft)} {draft.clause}"
-    if key not in LAW:
-        LAW[key] = _from_numerics(draft)
-    basis = LAW[key].basis
     margins = list(case.margin.values()) if case is not None else []
+    keys = [f"{operator(draft)} {section}" for section in sections(draft)]
     ties = f"{operator(draft)} G1"
-    if any(np.any(m == 0) for m in margins) and ties in LAW and STRENGTH[LAW[ties].basis] < STRENGTH[basis]:
-        key, basis = ties, LAW[ties].basis
+    if ties in LAW and any(np.any(m == 0) for m in margins):
+        keys.append(ties)
+    for key in keys:
+        assert key in LAW, f"{draft.id}: no rule {key}"
+    key = min(keys, key=lambda key: STRENGTH[LAW[key].basis])
+    basis = LAW[key].basis
     if basis == FORCED and case is not None:
         near = (np.any((m > 0) & (m <= near_tie(case.expected[name].dtype))) for name, m in case.margin.items())
         basis = IMPLIED if any(near) else FORCED
     return key, basis
 
 
-def _from_numerics(draft: Draft) -> Rule:
-    """The clause of numerics.md, until every operator has its rules."""
-    title, sentence = clauses()[draft.clause]
-    silent = bool(draft.domain) or sentence.lower().startswith("silent")
-    return Rule(DECISION if silent else IMPLIED, draft.clause, title, (), sentence)
-
-
-@cache
-def clauses() -> dict[str, tuple[str, str]]:
-    """Title and clause of each section of numerics.md, by number."""
-    found = {}
-    for part in re.split(r"^(?=### )", PAGE.read_text(encoding="utf-8"), flags=re.M):
-        head = re.match(r"### ([A-Z]\d+) (.+)\n", part)
-        told = re.search(r"- \*\*Clause\*\*: (.*?)(?=\n- \*\*|\n\n|\Z)", part, re.S)
-        if head and told:
-            found[head[1]] = (head[2], " ".join(told[1].split()))
-    return found
-
-
 def frozen_case(draft: Draft) -> Case:
-    """The case with all its data. AssertionError if oracle and reference kernels do not agree."""
-    info = CaseInfo(
-        draft.id, draft.op, draft.domain, draft.version, draft.profile, *rule_of(draft), draft.expects, False, "", 0, 0
-    )
+    """The case with all its data. AssertionError if oracle and reference kernels do not agree, or ONNX's checker
+    does not accept the model."""
     if draft.expects == REFUSAL:
-        return refusal(draft, info)
+        return refusal(draft)
+    if not draft.domain:
+        assert (draft.profile == "lenient") == (draft.expects == EITHER) == is_lenient(draft), (
+            draft.id,
+            sections(draft),
+        )
     due = list(draft.answers) if draft.answers is not None else oracle(draft)
     model = draft.model or built(draft, [(a.array.dtype, a.array.shape) for a in due])
+    onnx.checker.check_model(model, full_check=True)
     feeds = draft.feeds or fed(draft)
     names = [value.name for value in model.graph.output]
     made = qrun.Session(model, backend="reference", fuse=False).run(feeds)
@@ -164,18 +162,34 @@ def frozen_case(draft: Draft) -> Case:
         assert_same(f"{draft.id} {name}", answer.array, made[name], draft.within)
     expected = {name: np.array(made[name], order="C") for name in names}
     exact, margins = reals_of(draft, names, due, expected)
-    data = model.SerializeToString()
-    case = Case(info, data, feeds, expected, exact, margins, draft.within, tuple(draft.others))
+    case = Case(
+        info_of(draft), model.SerializeToString(), feeds, expected, exact, margins, draft.within, tuple(draft.others)
+    )
     rule, basis = rule_of(draft, case)
-    return replace(case, info=replace(info, rule=rule, basis=basis))
+    return replace(case, info=replace(case.info, rule=rule, basis=basis))
 
 
-def refusal(draft: Draft, info: CaseInfo) -> Case:
-    """A case that a runtime must refuse."""
-    model = draft.model or built(draft, [(t, None) for t in draft.outputs or (np.uint8,)])
+def info_of(draft: Draft, rule: str = "", basis: str = "") -> CaseInfo:
+    """The entry of a case in the list, before it has a place in the archive."""
+    return CaseInfo(
+        draft.id, draft.op, draft.domain, draft.version, draft.profile, rule, basis, draft.expects, False, "", 0, 0
+    )
+
+
+def refusal(draft: Draft) -> Case:
+    """A case that a runtime must refuse, for one fault: without it, ONNX's checker accepts it and qrun runs it."""
+    assert draft.mended is not None or draft.domain, f"{draft.id}: mended is missing"
+    outputs = [(t, None) for t in draft.outputs or (np.uint8,)]
+    if draft.mended is not None:
+        twin = frozen_case(draft.mended)
+        assert twin.info.profile != "lenient", draft.id
+        outputs = [(array.dtype, array.shape) for array in twin.expected.values()]
+    model = draft.model or built(draft, outputs)
     feeds = draft.feeds or fed(draft)
     assert_refused(draft.id, model, feeds)
-    return Case(info, model.SerializeToString(), feeds, {}, {}, {}, 0.0, ())
+    rule, basis = rule_of(draft)
+    assert basis != DECISION or draft.domain, f"{draft.id}: no sentence forbids it"
+    return Case(info_of(draft, rule, basis), model.SerializeToString(), feeds, {}, {}, {}, 0.0, ())
 
 
 def oracle(draft: Draft) -> list[Answer]:
@@ -216,7 +230,7 @@ def float_of(q: Any) -> float:
 
 
 ZEROS = {"QLinearConv": 7, "QLinearMatMul": 7, "QuantizeLinear": 2, "QLinearAdd": 7, "QLinearMul": 7, "QGemm": 8, "QLinearWhere": 8,
-         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
+         "QLinearConcat": 1, "QLinearLeakyRelu": 4, "QLinearSigmoid": 4, "QLinearSoftmax": 4, "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4}  # fmt: skip
 """Place of the zero point of the output."""
 
 
@@ -259,7 +273,14 @@ def built(draft: Draft, outputs: Sequence[tuple[Any, Sequence[int] | None]]) -> 
     made = [helper.make_tensor_value_info(f"y{at}", NUMBERS[np.dtype(t)], s) for at, (t, s) in enumerate(outputs)]
     attributes = {k: v for k, v in draft.attributes.items() if not k.startswith("_")}
     node = helper.make_node(draft.op, names, [v.name for v in made], name="n", domain=draft.domain, **attributes)
-    return modelled([node], values, made, stored, draft.version if not draft.domain else 17, draft.domain)
+    return modelled([node], values, made, stored, draft.version if not draft.domain else opset(draft), draft.domain)
+
+
+def opset(draft: Draft) -> int:
+    """The opset of ai.onnx beside that of com.microsoft: 17, or the first whose models may have the types of a case."""
+    kinds = {np.asarray(v).dtype.name for v in draft.inputs if v is not None}
+    starts = ((23, "float4"), (21, "int4"), (21, "uint4"), (19, "float8"))
+    return max((first for first, name in starts if any(kind.startswith(name) for kind in kinds)), default=17)
 
 
 def modelled(nodes: Any, inputs: Any, outputs: Any, stored: Any, opset: int, domain: str = "") -> onnx.ModelProto:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from _conformance_case import Draft, Rng, family
 
+from qrun.conform.suite import EITHER
+
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
 TYPES = {"u": u8, "s": i8}
 GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -107,18 +109,22 @@ def conv_types(rng: Rng) -> Iterator[Draft]:
             yield conv(rng, f"{triple}-{rank}-no-bias", triple, geometry, bias=None, forms="ttt", clause="C1")
 
 
+def geometry_clause(name: str, otherwise: str) -> str:
+    """The section about a geometry: padding, or where nothing is padded the sums."""
+    return "C4" if "same" in name else "G8" if "pads" in name else otherwise
+
+
 @family("qlinearconv-10/geometry")
 def conv_geometry(rng: Rng) -> Iterator[Draft]:
     for name, triple in product(GEOMETRIES, ("uuu", "usu", "sss")):
-        clause = "C4" if "same" in name else "G8"
-        yield conv(rng, f"{name}-{triple}", triple, name, forms="ttt", clause=clause)
+        yield conv(rng, f"{name}-{triple}", triple, name, forms="ttt", clause=geometry_clause(name, "G3"))
 
 
 @family("qlinearconv-10/ties")
 def conv_ties(rng: Rng) -> Iterator[Draft]:
     """Exact ties with odd zero points: zero point before rounding, or away from zero, shows."""
     for triple, geometry in product(TRIPLES, ("1d", "2d", "3d")):
-        yield conv(rng, f"{geometry}-odd-zero-{triple}", triple, geometry, ties=True, forms="tct", clause="G1")
+        yield conv(rng, f"{geometry}-odd-zero-{triple}", triple, geometry, ties=True, clause="G1")
     for triple in ("uuu", "usu", "sss", "suu"):
         draft = conv(rng, f"2d-even-zero-{triple}", triple, ties=True, forms="ttt", clause="G2")
         draft.inputs = [*draft.inputs[:7], np.asarray(10, draft.inputs[7].dtype), *draft.inputs[8:]]
@@ -127,14 +133,28 @@ def conv_ties(rng: Rng) -> Iterator[Draft]:
 
 @family("qlinearconv-10/per-channel")
 def conv_per_channel(rng: Rng) -> Iterator[Draft]:
-    for forms, geometry, triple in product(
-        ("tct", "ttc", "tcc", "occ", "too", "oco"), ("1d", "2d", "3d"), ("uuu", "usu", "sss")
-    ):
-        yield conv(rng, f"{geometry}-{forms}-{triple}", triple, geometry, forms=forms, clause="C2")
+    for geometry, triple in product(("1d", "2d", "3d"), TRIPLES):
+        yield conv(rng, f"{geometry}-{triple}", triple, geometry, clause="C2")
     for geometry in ("1d", "2d-asymmetric-pads", "3d"):
         yield conv(rng, f"{geometry}-as-many-channels", "usu", geometry, channels=3, filters=3, clause="C2")
-    yield conv(rng, "2d-as-wide-as-filters", "usu", "2d", channels=3, filters=3, forms="tct", clause="C2")
+    yield conv(rng, "2d-as-wide-as-filters", "usu", "2d", channels=3, filters=3, clause="C2")
     yield conv(rng, "3d-one-filter", "usu", "3d", filters=1, forms="tcc", clause="C2")
+
+
+@family("qlinearconv-10/lenient")
+def conv_lenient(rng: Rng) -> Iterator[Draft]:
+    """Forms that the text excludes: a scale and a zero point of different shapes, and [1] for the whole tensor."""
+    more: dict[str, Any] = {"profile": "lenient", "expects": EITHER}
+    for triple, geometry in product(TRIPLES, ("1d", "2d", "3d")):
+        yield conv(
+            rng, f"ties-{geometry}-odd-zero-{triple}", triple, geometry, ties=True, forms="tct", clause="C2", **more
+        )
+    for forms, geometry, triple in product(
+        ("tct", "ttc", "occ", "too", "oco"), ("1d", "2d", "3d"), ("uuu", "usu", "sss")
+    ):
+        clause = "C2" if "t" in forms[1:] else "G9"
+        yield conv(rng, f"{geometry}-{forms}-{triple}", triple, geometry, forms=forms, clause=clause, **more)
+    yield conv(rng, "2d-as-wide-as-filters", "usu", "2d", channels=3, filters=3, forms="tct", clause="C2", **more)
 
 
 @family("qlinearconv-10/groups")
@@ -189,7 +209,7 @@ def conv_edges(rng: Rng) -> Iterator[Draft]:
     for name, value in (("subnormal", 1e-41), ("tiny", 1e-30), ("huge", 1e30), ("infinite", np.inf), ("nan", np.nan), ("zero", 0.0),
                         ("negative", -0.05)):  # fmt: skip
         for place, which in ((1, "x"), (4, "w"), (6, "y")):
-            clause = "G5" if name == "nan" else "G6"
+            clause = {"nan": "G5", "tiny": "G4", "huge": "G4"}.get(name, "G6")
             yield edge(f"{which}-scale-{name}", clause=clause, **{f"i{place}": f32(value)})
     top = np.iinfo(i32)
     for name, bias in (
@@ -229,7 +249,7 @@ def integer_geometry(rng: Rng) -> Iterator[Draft]:
             name,
             forms="ttt",
             op="ConvInteger",
-            clause="C4" if "same" in name else "G8",
+            clause=geometry_clause(name, "G7"),
         )
 
 
@@ -238,7 +258,6 @@ def integer_parameters(rng: Rng) -> Iterator[Draft]:
     for geometry, pair in product(("1d", "2d", "3d"), ("uu", "us", "ss")):
         base = {"geometry": geometry, "op": "ConvInteger"}
         yield conv(rng, f"{geometry}-per-channel-{pair}", pair + "u", forms="ttc", clause="C7", **base)  # type: ignore[arg-type]
-        yield conv(rng, f"{geometry}-one-element-{pair}", pair + "u", forms="oto", clause="G9", **base)  # type: ignore[arg-type]
         yield replaced(
             conv(rng, f"{geometry}-no-zero-points-{pair}", pair + "u", forms="ttt", clause="G12", **base),
             i2=None,
@@ -252,6 +271,14 @@ def integer_parameters(rng: Rng) -> Iterator[Draft]:
                    op="ConvInteger")  # fmt: skip
     for places in ((0, 1), (0, 1, 2, 3)):
         yield conv(rng, f"fed-{len(places)}", "usu", "2d-asymmetric-pads", forms="ttt", op="ConvInteger", fed=places)
+
+
+@family("convinteger-10/lenient")
+def integer_lenient(rng: Rng) -> Iterator[Draft]:
+    """Zero points of shape [1] for the whole tensor, which the text excludes."""
+    for geometry, pair in product(("1d", "2d", "3d"), ("uu", "us", "ss")):
+        yield conv(rng, f"{geometry}-one-element-{pair}", pair + "u", geometry, forms="oto", op="ConvInteger", clause="G9", profile="lenient",
+                   expects=EITHER)  # fmt: skip
 
 
 @family("convinteger-10/edge")

@@ -25,7 +25,7 @@ from _conformance_quantize import (
     zero_of,
 )
 
-from qrun.conform.suite import Alternative
+from qrun.conform.suite import EITHER, Alternative
 
 
 def dequantize(
@@ -99,13 +99,15 @@ def dequantize_granularity(rng: Rng) -> Iterator[Draft]:
                              np.asarray(rng.uniform(0.02, 0.3, blocks)).astype(f32), zero_of(rng, name, kind, blocks), version, "Q5", axis=axis,
                              block_size=block)  # fmt: skip
 
+    for version in (21, 25):
+        x = all_codes(rng, "uint8", u8, (2, 4))
+        yield dequantize(
+            f"{version}-scalar-with-blocks", x, f32(0.1), u8(3), version, "Q5/scalar", axis=1, block_size=2
+        )
+
 
 @family("dequantizelinear/edge")
 def dequantize_edges(rng: Rng) -> Iterator[Draft]:
-    for version in (19, 21, 25):
-        wide = np.array([2**31 - 1, -(2**31), 16777217, -16777217, 0], i32)
-        for label, zero in (("one", 1), ("large", 16777216), ("greatest", 2**31 - 1), ("least", -(2**31))):
-            yield dequantize(f"{version}-int32-zero-point-{label}", wide, f32(1), i32(zero), version, "D2", "edge")
     for version, (label, value) in product((13, 21, 25), (("subnormal", 1e-41), ("zero", 0.0), ("negative", -0.5), ("infinite", np.inf), ("nan", np.nan),
                                                       ("overflow", 3e38))):  # fmt: skip
         for name, kind in EIGHT.items():
@@ -115,7 +117,7 @@ def dequantize_edges(rng: Rng) -> Iterator[Draft]:
                 f32(value),
                 kind(3),
                 version,
-                "G6",
+                "D1" if label == "overflow" else "G6",
                 "edge",
             )
     for version, shape in product((13, 21), ((0,), (2, 0, 3))):
@@ -126,6 +128,17 @@ def dequantize_edges(rng: Rng) -> Iterator[Draft]:
         yield dequantize(f"fed-{len(places)}", all_codes(rng, "uint8", u8, (3, 4)), f32(0.1), u8(9), 13, fed=places)
     yield dequantize("float16-overflow", np.array([0, 255], u8), f16(300), u8(0), 21, "D1", "edge")
     yield dequantize("scalar", u8(200), f32(0.5), u8(100), 13, "D1", "edge")
+
+
+@family("dequantizelinear/lenient")
+def dequantize_lenient(rng: Rng) -> Iterator[Draft]:
+    """int32 with a zero point, which the text excludes."""
+    for version in (19, 21, 25):
+        wide = np.array([2**31 - 1, -(2**31), 16777217, -16777217, 0], i32)
+        for label, zero in (("one", 1), ("large", 16777216), ("greatest", 2**31 - 1), ("least", -(2**31))):
+            draft = dequantize(f"{version}-int32-zero-point-{label}", wide, f32(1), i32(zero), version, "D2", "lenient")
+            draft.expects = EITHER
+            yield draft
 
 
 @family("dequantizelinear/narrow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import ml_dtypes as md
@@ -21,12 +22,15 @@ VALUES = [0.0, -0.0, 1.0, 1.0625, 1.1875, -3.3, 448, 464, 463.9, 470, 480, 495, 
 
 @family("cast/float8")
 def casts(rng: Rng) -> Iterator[Draft]:
-    for version in (19, 21, 23):
-        for name, (number, kind) in NUMBERS.items():
-            for saturate in (1, 0):
-                for label, source in (("float32", np.float32), ("float16", np.float16)):
-                    with np.errstate(over="ignore"):
-                        x = np.array(VALUES, np.float32).astype(source)
-                    due = np.array([cast(float(v), name, bool(saturate)) for v in x], np.float32).astype(kind)
-                    yield Draft(f"{version}-{label}-to-{name.replace('_', '')}{'' if saturate else '-no-saturation'}", "Cast", [x], {"to": number, "saturate": saturate},
-                                version, "", "narrow", "Q6", answers=[Answer(due)])  # fmt: skip
+    """Infinities that saturate in FNUZ types are cases of their own: the text of these versions says NaN."""
+    for version, name, saturate, source in product((19, 21, 23), NUMBERS, (1, 0), (np.float32, np.float16)):
+        number, kind = NUMBERS[name]
+        with np.errstate(over="ignore"):
+            x = np.array(VALUES, np.float32).astype(source)
+        parts = {"" if saturate else "-no-saturation": x}
+        if name.endswith("fnuz") and saturate:
+            parts = {"": x[~np.isinf(x)], "-infinities": x[np.isinf(x)]}
+        for end, values in parts.items():
+            due = np.array([cast(float(v), name, bool(saturate)) for v in values], np.float32).astype(kind)
+            yield Draft(f"{version}-{source.__name__}-to-{name.replace('_', '')}{end}", "Cast", [values],
+                        {"to": number, "saturate": saturate}, version, "", "narrow", "Q6", answers=[Answer(due)])  # fmt: skip

@@ -6,7 +6,7 @@ written, fused to one integer operator, and in real numbers gives the same codes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -22,7 +22,7 @@ from qrun.ir.types import NUMBERS
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
 VERSIONS = (13, 21)
-EXTRA: Mapping[str, Any] = {
+EXTRA: dict[str, Any] = {
     "Reshape": lambda x, shape, **_: x.reshape([int(n) for n in shape]),
     "Transpose": lambda x, perm: x.transpose(perm),
     "Sub": np.subtract,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.conform.suite import DECISION, FORCED, IMPLIED, Quote, Rule
+from qrun.conform.suite import DECISION, FORCED, IMPLIED, Law, Quote
 
-LAW: dict[str, Rule] = {}
+LAW: dict[str, Law] = {}
 """The rules by key: operator, version and section, such as ``QLinearConv-10 G1``."""
 STRENGTH = {FORCED: 2, IMPLIED: 1, DECISION: 0}
 
@@ -34,17 +34,4 @@ def law(
         key = f"{source} {section}"
         assert key not in LAW, key
         found = tuple(quote if isinstance(quote, Quote) else Quote(source, quote) for quote in quotes)
-        LAW[key] = Rule(basis, section.partition("/")[0], title, found, note)
-
-
-law(
-    "QLinearMatMul", (10, 21), "G1", FORCED, "Round first, then add the zero point.",
-    "The quantization formula is y = saturate((x / y_scale) + y_zero_point).",
-    "For (x / y_scale), it is rounding to nearest ties to even.",
-)  # fmt: skip
-law(
-    "QLinearConv", (10,), "G1", DECISION, "Round first, to the even integer at a tie, then add the zero point.",
-    "and computes the quantized output.",
-    Quote("QLinearMatMul-10", "For (x / y_scale), it is rounding to nearest ties to even."),
-    note="QLinearConv has no word about rounding. qrun rounds as QLinearMatMul and QuantizeLinear say.",
-)  # fmt: skip
+        LAW[key] = Law(basis, section.partition("/")[0], title, found, note)

@@ -11,6 +11,8 @@ import numpy as np
 from _conformance_case import Draft, Rng, family
 from _conformance_conv import TRIPLES, TYPES, codes, replaced, some_scale, zero
 
+from qrun.conform.suite import EITHER
+
 f32, f16, u8, i8 = np.float32, np.float16, np.uint8, np.int8
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "matrix": ((3, 4), (4, 5)),
@@ -82,8 +84,18 @@ def types(rng: Rng) -> Iterator[Draft]:
 def shapes(rng: Rng) -> Iterator[Draft]:
     for name, triple in product(SHAPES, ("uuu", "usu", "sss")):
         yield matmul(rng, f"{name}-{triple}", triple, name, clause="G3")
+
+
+@family("qlinearmatmul-10/lenient")
+def lenient(rng: Rng) -> Iterator[Draft]:
+    """Forms that the text excludes: [1] for the whole tensor, and a scale and a zero point of different shapes."""
+    more: dict[str, Any] = {"profile": "lenient", "expects": EITHER}
     for name in ("vector-matrix", "matrix-vector", "vectors", "matrix"):
-        yield matmul(rng, f"{name}-one-element-parameters", "uuu", name, "one-element", clause="G9")
+        yield matmul(rng, f"{name}-one-element-parameters", "uuu", name, "one-element", clause="G9", **more)
+    for triple in ("uuu", "usu", "sss"):
+        a_zero, b_scale = zero(rng, TYPES[triple[0]], (3,)), some_scale(rng, (5,))
+        yield replaced(matmul(rng, f"zero-points-per-row-{triple}", triple, clause="M1", **more), i2=a_zero)
+        yield replaced(matmul(rng, f"scales-per-column-{triple}", triple, clause="M1", **more), i4=b_scale)
 
 
 @family("qlinearmatmul-10/parameters")
@@ -143,7 +155,10 @@ def edges(rng: Rng) -> Iterator[Draft]:
     ):
         for place, which in ((1, "a"), (4, "b"), (6, "y")):
             yield matmul_edge(
-                rng, f"{which}-scale-{name}", clause="G5" if name == "nan" else "G6", **{f"i{place}": f32(value)}
+                rng,
+                f"{which}-scale-{name}",
+                clause={"nan": "G5", "tiny": "G4", "huge": "G4"}.get(name, "G6"),
+                **{f"i{place}": f32(value)},
             )
     for triple, m, n in product(("uuu", "usu", "sss"), (1, 2), (1, 3)):
         at, bt, yt = (TYPES[t] for t in triple)
@@ -201,12 +216,19 @@ def integer_parameters(rng: Rng) -> Iterator[Draft]:
     for shape, pair in product(("batches", "square"), ("uu", "us")):
         yield matmul(rng, f"full-{shape}-{pair}", pair + "u", shape, "full", op="MatMulInteger", clause="M1")
     for pair in ("uu", "us", "ss"):
-        yield matmul(rng, f"one-element-{pair}", pair + "u", "matrix", "one-element", op="MatMulInteger", clause="G9")
         yield replaced(
             matmul(rng, f"no-zero-points-{pair}", pair + "u", op="MatMulInteger", clause="G12"), i2=None, i3=None
         )
         yield replaced(matmul(rng, f"no-a-zero-point-{pair}", pair + "u", op="MatMulInteger", clause="G12"), i2=None)
         yield matmul(rng, f"fed-{pair}", pair + "u", op="MatMulInteger", fed=(0, 1, 2, 3))
+
+
+@family("matmulinteger-10/lenient")
+def integer_lenient(rng: Rng) -> Iterator[Draft]:
+    """Zero points of shape [1] for the whole tensor, which the text excludes."""
+    for pair in ("uu", "us", "ss"):
+        yield matmul(rng, f"one-element-{pair}", pair + "u", "matrix", "one-element", op="MatMulInteger", clause="G9", profile="lenient",
+                     expects=EITHER)  # fmt: skip
 
 
 @family("matmulinteger-10/edge")

@@ -43,7 +43,13 @@ def narrow(rng: Rng) -> Iterator[Draft]:
     for (name, kind), version, saturate in product(FLOAT8.items(), (19, 21, 23, 25), (1, 0)):
         attributes = {} if saturate else {"saturate": 0}
         label = f"{version}-{name}{'' if saturate else '-no-saturation'}"
-        yield quantize(label, np.array(x8, f32), f32(1), np.zeros((), kind), version, "Q6", "narrow", **attributes)
+        x = np.array(x8, f32)
+        infinite = np.isinf(x)
+        if name.endswith("fnuz") and saturate:
+            zero = np.zeros((), kind)
+            yield quantize(f"{label}-infinities", x[infinite], f32(1), zero, version, "Q6", "narrow")
+            x = x[~infinite]
+        yield quantize(label, x, f32(1), np.zeros((), kind), version, "Q6", "narrow", **attributes)
         yield quantize(
             f"{label}-scaled",
             (rng.normal(0, 40, (4, 6))).astype(f32),

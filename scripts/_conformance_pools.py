@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 from _conformance_case import Draft, Rng, family
 from _conformance_contrib import BOTH, contrib, f32, odd
 from _conformance_conv import TYPES, codes, some_scale, zero
-from oracle.answers import Answer
 
 
 @family("ms.qlinearaveragepool-1/windows")
@@ -21,19 +20,21 @@ def average_pool(rng: Rng) -> Iterator[Draft]:
         "2d-pads": ((4, 5), {"kernel_shape": [3, 3], "pads": [1, 0, 1, 2]}),
         "2d-pads-counted": ((4, 5), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
         "2d-strides": ((5, 5), {"kernel_shape": [2, 2], "strides": [2, 2]}),
-        "2d-ceil": ((5, 6), {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}),
+        "2d-ceil": ((5, 7), {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}),
+        "2d-ceil-beyond": ((5, 6), {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}),
         "2d-same-upper": ((4, 5), {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}),
         "2d-same-lower": ((4, 5), {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
         "3d": ((3, 3, 3), {"kernel_shape": [2, 2, 2]}),
     }
     for sign, (name, (size, attributes)), ties in product(BOTH, windows.items(), (False, True)):
         kind = TYPES[sign]
+        clause = {"2d-ceil": "P1/ceil", "2d-ceil-beyond": "P1/beyond"}.get(name, "C4" if "same" in name else "P1")
         s = f32(0.5) if ties else some_scale(rng)
         z = zero(rng, kind)
         yield contrib(f"{name}{'-equal-scales-odd-zero' if ties else ''}-{sign}", "QLinearAveragePool",
-                      [codes(rng, kind, (1, 2, *size)), s, z, s if ties else some_scale(rng), odd(rng, kind) if ties else zero(rng, kind)], "G1" if ties else "P1", attributes)  # fmt: skip
+                      [codes(rng, kind, (1, 2, *size)), s, z, s if ties else some_scale(rng), odd(rng, kind) if ties else zero(rng, kind)], "G1" if ties and clause == "P1" else clause, attributes)  # fmt: skip
         if ties and "2d" in name:
-            yield contrib(f"{name}-channels-last-{sign}", "QLinearAveragePool", [codes(rng, kind, (1, *size, 2)), f32(0.1), z, f32(0.1), zero(rng, kind)], "P1",
+            yield contrib(f"{name}-channels-last-{sign}", "QLinearAveragePool", [codes(rng, kind, (1, *size, 2)), f32(0.125), z, f32(0.125), zero(rng, kind)], clause,
                           {**attributes, "channels_last": 1})  # fmt: skip
     for sign in BOTH:
         kind = TYPES[sign]
@@ -47,7 +48,7 @@ def average_pool(rng: Rng) -> Iterator[Draft]:
         yield contrib(
             f"without-zero-points-{sign}",
             "QLinearAveragePool",
-            [codes(rng, kind, (1, 1, 4, 4)), f32(0.1), None, f32(0.1), None],
+            [codes(rng, kind, (1, 1, 4, 4)), f32(0.125), None, f32(0.125), None],
             "G12",
             {"kernel_shape": [2, 2]},
         )
@@ -61,7 +62,7 @@ def global_average_pool(rng: Rng) -> Iterator[Draft]:
         s = f32(0.5) if ties else some_scale(rng)
         yield contrib(f"{'x'.join(map(str, size))}{'-channels-last' if last else ''}{'-ties' if ties else ''}-{sign}", "QLinearGlobalAveragePool",
                       [codes(rng, kind, shape), s, zero(rng, kind), s if ties else some_scale(rng), odd(rng, kind) if ties else zero(rng, kind)],
-                      "G1" if ties else "P2", {"channels_last": last})  # fmt: skip
+                      "P2/last" if last else "P2", {"channels_last": last})  # fmt: skip
 
 
 @family("ms.nhwcmaxpool-1/windows")
@@ -70,23 +71,7 @@ def nhwc_max_pool(rng: Rng) -> Iterator[Draft]:
                                                    ("strides", {"kernel_shape": [2, 2], "strides": [2, 2]}), ("all-least", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}))):  # fmt: skip
         kind = TYPES[sign]
         x = codes(rng, kind, (1, 4, 5, 2)) if name != "all-least" else np.full((1, 4, 4, 1), np.iinfo(kind).min, kind)
-        yield contrib(
-            f"{name}-{sign}", "NhwcMaxPool", [x], "P3", attributes, answers=[Answer(max_pool(x, **attributes))]
-        )
-
-
-def max_pool(
-    x: Any, kernel_shape: Sequence[int], pads: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1)
-) -> Any:
-    """The greatest code of each window of an image with channels last; padding never counts."""
-    top, left, bottom, right = pads
-    rows = (x.shape[1] + top + bottom - kernel_shape[0]) // strides[0] + 1
-    columns = (x.shape[2] + left + right - kernel_shape[1]) // strides[1] + 1
-    y = np.empty((x.shape[0], rows, columns, x.shape[3]), x.dtype)
-    for n, i, j, c in np.ndindex(*y.shape):
-        r, s = i * strides[0] - top, j * strides[1] - left
-        y[n, i, j, c] = x[n, max(r, 0) : r + kernel_shape[0], max(s, 0) : s + kernel_shape[1], c].max()
-    return y
+        yield contrib(f"{name}-{sign}", "NhwcMaxPool", [x], "P3", attributes)
 
 
 @family("ms.quantizelinear-1/types")

@@ -10,6 +10,8 @@ import ml_dtypes as md
 import numpy as np
 from _conformance_case import Draft, Rng, family
 
+from qrun.conform.suite import EITHER
+
 f32, f16, bf16, u8, i8, u16, i16, i32 = (
     np.float32, np.float16, md.bfloat16, np.uint8, np.int8, np.uint16, np.int16, np.int32)  # fmt: skip
 VERSIONS = (10, 13, 19, 21, 23, 24, 25)
@@ -72,14 +74,6 @@ def quantize_types(rng: Rng) -> Iterator[Draft]:
             version,
             "G1",
         )
-        yield quantize(
-            f"{version}-{name}-one-element",
-            reals(rng, (5,), scale, name),
-            np.full(1, scale),
-            zero_of(rng, name, kind, (1,)),
-            version,
-            "G9",
-        )
     for version, (name, kind), (other, xt) in product(
         (19, 21, 23, 25), EIGHT.items(), (("float16", f16), ("bfloat16", bf16))
     ):
@@ -106,6 +100,17 @@ def quantize_types(rng: Rng) -> Iterator[Draft]:
         scale = f32(2) if version < 23 else f32(3)
         yield quantize(f"{version}-int32-{name}", rng.integers(-400, 400, (3, 5)).astype(i32), scale.astype(i32) if version >= 19 and version < 23 else scale,
                        zero_of(rng, name, kind), version, "Q2")  # fmt: skip
+
+
+@family("quantizelinear/lenient")
+def lenient(rng: Rng) -> Iterator[Draft]:
+    """A scale of shape [1] for the whole tensor, where the text has a scalar."""
+    for version, (name, kind) in product(VERSIONS, EIGHT.items()):
+        scale = np.full(1, rng.uniform(0.01, 0.3)).astype(f32)
+        x, zero = reals(rng, (5,), scale, name), zero_of(rng, name, kind, (1,))
+        draft = quantize(f"{version}-{name}-one-element", x, scale, zero, version, "G9", "lenient")
+        draft.expects = EITHER
+        yield draft
 
 
 @family("quantizelinear/near-ties")
@@ -165,6 +170,9 @@ def granularity(rng: Rng) -> Iterator[Draft]:
             wide = np.repeat(scale, block, axis).take(range(shape[axis]), axis)
             yield quantize(f"{version}-blocks-{'x'.join(map(str, shape))}-axis-{axis}-of-{block}-{name}", reals(rng, shape, wide, name), scale,
                            zero_of(rng, name, kind, blocks), version, "Q5", axis=axis, block_size=block)  # fmt: skip
+    for version in (21, 25):
+        x = reals(rng, (2, 4), 0.1, "uint8")
+        yield quantize(f"{version}-scalar-with-blocks", x, f32(0.1), u8(3), version, "Q5/scalar", axis=1, block_size=2)
     yield quantize(
         "21-one-block-of-a-vector",
         reals(rng, (3,), 0.1, "uint8"),
@@ -238,7 +246,7 @@ def edges(rng: Rng) -> Iterator[Draft]:
             f32(value),
             EIGHT[name](7),
             version,
-            "G5" if label == "nan" else "G6",
+            {"nan": "G5", "huge": "G4"}.get(label, "G6"),
             "edge",
         )
     for version, shape in product((13, 21, 25), ((0,), (2, 0, 3))):

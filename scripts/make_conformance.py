@@ -18,17 +18,29 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import _conformance_contrib  # noqa: E402, F401
+import _conformance_contrib_blocks  # noqa: E402, F401
+import _conformance_contrib_codes  # noqa: E402, F401
+import _conformance_contrib_products  # noqa: E402, F401
+import _conformance_contrib_sizes  # noqa: E402, F401
 import _conformance_conv  # noqa: E402, F401
 import _conformance_dequantize  # noqa: E402, F401
 import _conformance_floats  # noqa: E402, F401
 import _conformance_graphs  # noqa: E402, F401
 import _conformance_known  # noqa: E402, F401
+import _conformance_law_contrib  # noqa: E402, F401
 import _conformance_matmul  # noqa: E402, F401
 import _conformance_narrow  # noqa: E402, F401
 import _conformance_pools  # noqa: E402, F401
+import _conformance_power_cast  # noqa: E402, F401
+import _conformance_power_conv  # noqa: E402, F401
+import _conformance_power_dequantize  # noqa: E402, F401
+import _conformance_power_graphs  # noqa: E402, F401
+import _conformance_power_matmul  # noqa: E402, F401
+import _conformance_power_quantize  # noqa: E402, F401
 import _conformance_quantize  # noqa: E402, F401
 import _conformance_rejects  # noqa: E402, F401
 from _conformance_case import FAMILIES, drafts, frozen_case  # noqa: E402
+from _conformance_changes import changes  # noqa: E402
 from _conformance_law import LAW  # noqa: E402
 
 from qrun.conform.suite import ANSWER, ARCHIVE, FORCED, PROFILES, Case, write  # noqa: E402
@@ -83,7 +95,7 @@ def main() -> int:
         print(*(case.info.id for case in cases), f"{len(cases)} cases", sep="\n")
         return 0
     target = given.output.with_suffix(".new") if given.check else given.output
-    write(target, cases, LAW)
+    write(target, cases, LAW, changes(cases))
     if given.check:
         same = contents(target) == contents(given.output)
         target.unlink()

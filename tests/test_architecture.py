@@ -25,20 +25,33 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("declare", "errors", "child", "memory", "shapes", "formulas", "ir", "native", "ops", "passes", "io"),
+    *(
+        "declare",
+        "errors",
+        "child",
+        "memory",
+        "shapes",
+        "formulas",
+        "ir",
+        "arithmetics",
+        "native",
+        "ops",
+        "passes",
+        "io",
+    ),
     *("running", "documents", "peers", "comparing", "conform"),
-    *("checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
+    *("backend", "checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
 FLAT = ("ops", "passes", "checking.rules", "report.formats")
 """Packages whose public modules import none of each other."""
 OWNERS = {
-    "onnx": ("ir", "child", "peers", "report.header", "conform.adapters"),
+    "onnx": ("ir", "child", "peers", "backend", "report.header", "conform.adapters", "conform.reproduce"),
     "onnxruntime": ("child",),
     "rich": ("report", "cli"),
     "click": ("cli",),
     "llvmlite": ("native",),
-    "ctypes": ("native",),
+    "ctypes": ("native", "conform.adapters"),
 }
 """Packages, and the layers or modules that may import them; report.header prints onnx's version."""
 NATIVE_SEES = ("declare", "errors", "memory", "shapes", "formulas", "native")

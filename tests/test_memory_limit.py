@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conformance.test_node_cases import array as tensor_of
-from conformance.test_node_cases import cases
 from helpers.models import make_model
 from helpers.native import OBJECTS
+from helpers.node_cases import array as tensor_of
+from helpers.node_cases import cases
 from helpers.nodes import NODES
 from helpers.support import node_model
 from onnx import TensorProto, helper

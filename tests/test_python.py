@@ -58,7 +58,7 @@ def test_the_calls_of_onnxruntime_work(session: qrun.Session) -> None:
             assert isinstance(got, list)
             assert len(got) == len(want)
             assert all(np.array_equal(array, known[name]) for array, name in zip(got, want, strict=True))
-    with pytest.raises(qrun.CallError, match="run_options is not usable"):
+    with pytest.raises(qrun.CallError, match="run_options is not valid"):
         session.run(None, X, object())  # type: ignore[call-overload]
     with pytest.raises(qrun.CallError, match="no tensor 'logit'"):
         session.run(["logit"], X)

@@ -19,6 +19,8 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 
 f32, f64 = np.float32, np.float64
+Numbers = Any
+"""Arrays of numbers, whose types numpy's operators decide."""
 
 
 @frozen
@@ -95,19 +97,28 @@ class Arithmetic:
     low: int | None = None
 
     def codes(self, acc: Array, scales: Scales, zero: Any, low: int, high: int) -> Array:
-        """The codes of int64 sums, as int64. zero: the output's zero point; low, high: the ends of the output's type."""
+        """The codes of int64 sums, as int64. zero: the output's zero point; low, high: the ends of its type."""
         with np.errstate(all="ignore"):
-            whole = self._in_float(acc, scales, zero) if self.hold.startswith("float") else self._in_integers(acc, scales)
+            whole = (
+                self._in_float(acc, scales, zero) if self.hold.startswith("float") else self._in_integers(acc, scales)
+            )
             shift = 0 if self.zero == "before" else zero
             low = low if self.low is None else max(low, self.low)
             made = np.clip(np.nan_to_num(whole.astype(f64) + shift, nan=low, posinf=high, neginf=low), low, high)
-        return made.astype(np.int64)
+        return np.asarray(made, np.int64)
+
+    def describe(self) -> str:
+        """The five choices in words."""
+        return (
+            f"multiplier {DERIVE[self.derive][0]} {HOLD[self.hold]}, {STEPS[self.steps]}, ties {TIES[self.ties]}, "
+            f"zero point {ZERO[self.zero]}"
+        )
 
     def _in_float(self, acc: Array, scales: Scales, zero: Any) -> Array:
         """The rounded products, with the zero point where it is added before rounding."""
         kind = f32 if self.hold == "float32" else f64
-        multiplier = DERIVE[self.derive][1](scales).astype(kind)
-        value = np.asarray(acc).astype(kind) * multiplier
+        multiplier: Numbers = DERIVE[self.derive][1](scales).astype(kind)
+        value: Numbers = np.asarray(acc).astype(kind) * multiplier
         if self.steps == "two products":
             value = acc.astype(f32) * (_single(scales.x) * _single(scales.w)) / _single(scales.y)
         if self.steps == "two products, reciprocal":
@@ -117,7 +128,7 @@ class Arithmetic:
             value = value + np.asarray(zero, kind)
         return ROUND[self.ties][0](value.astype(f64))
 
-    def _in_integers(self, acc: Array, scales: Scales) -> Array:
+    def _in_integers(self, acc: Numbers, scales: Scales) -> Array:
         """The rounded products of integers."""
         real, shift_ties = DERIVE[self.derive][1](scales), ROUND[self.ties][1]
         acc = np.asarray(acc, np.int64)
@@ -146,11 +157,11 @@ def _through_16_bits(acc: Array, q: Array, shift: Array) -> Array:
     return np.asarray((moved * narrow + (1 << 14)) >> 15)
 
 
-def _wide(values: Any) -> Array:
+def _wide(values: Any) -> Numbers:
     """As float64."""
     return np.asarray(values, f64)
 
 
-def _single(values: Any) -> Array:
+def _single(values: Any) -> Numbers:
     """As float32."""
     return np.asarray(values, f32)

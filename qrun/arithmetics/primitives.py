@@ -23,7 +23,7 @@ Shift = Callable[[Any, Any], Array]
 def shift_down(p: Any, n: Any) -> Array:
     """Round toward minus infinity: the arithmetic shift of every CPU."""
     p, n = _pair(p, n)
-    return np.where(n > 0, p >> np.clip(n, 0, 63), p << np.clip(-n, 0, 63))
+    return np.asarray(np.where(n > 0, p >> np.clip(n, 0, 63), p << np.clip(-n, 0, 63)))
 
 
 def shift_half_up(p: Any, n: Any) -> Array:
@@ -78,8 +78,8 @@ def nearest_away(x: Array) -> Array:
 
 def nearest_up(x: Array) -> Array:
     """Round float64 to nearest, ties up."""
-    down = np.floor(x)
-    return np.asarray(down + (x - down >= 0.5))
+    whole = np.trunc(x)
+    return np.asarray(whole + (x - whole >= 0.5) - (x - whole < -0.5))
 
 
 def nearest_to_zero(x: Array) -> Array:
@@ -90,8 +90,8 @@ def nearest_to_zero(x: Array) -> Array:
 
 def nearest_down(x: Array) -> Array:
     """Round float64 to nearest, ties down."""
-    down = np.floor(x)
-    return np.asarray(down + (x - down > 0.5))
+    whole = np.trunc(x)
+    return np.asarray(whole + (x - whole > 0.5) - (x - whole <= -0.5))
 
 
 ROUND: Mapping[str, tuple[Callable[[Array], Array], Shift]] = {
@@ -117,7 +117,7 @@ def multiply_high(a: Any, q: Any) -> Array:
 
     Source: Arm Architecture Reference Manual, SQRDMULH; gemmlowp fixedpoint/fixedpoint.h.
     """
-    return np.minimum((np.asarray(a, np.int64) * q + (1 << 30)) >> 31, INT32[1])
+    return np.asarray(np.minimum((np.asarray(a, np.int64) * q + (1 << 30)) >> 31, INT32[1]))
 
 
 def fixed_point(real: Array, bits: int) -> tuple[Array, Array]:

@@ -20,11 +20,11 @@ from qrun.checking.targets import Integers, integers
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.declare.frozen import frozen, keys
-from qrun.errors import CallError, QrunError, RunError, UnsupportedError
+from qrun.errors import CallError, QrunError, RunError, UnsupportedError, choose
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
 from qrun.running.plan import BACKENDS
-from qrun.running.session import RunResult, Session
+from qrun.running.session import ARITHMETICS, RunResult, Session
 
 MakeRunner = Callable[[Model, Path], Executor]
 """Returns a backend that is ready to run a model. Raises UnsupportedError if it cannot run it."""
@@ -310,9 +310,14 @@ def shown_path(path: Path) -> str:
 def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_time: float | None = None) -> MakeRunner:
     """A function that makes the runner of a model's vectors: qrun with the graph as written, or another runtime.
 
-    Raises CallError if backend and arithmetic do not go together, UnsupportedError if the runtime is not installed.
+    Raises CallError for an unknown name, or if backend and arithmetic do not go together, UnsupportedError if the
+    runtime is not installed.
     """
+    choose("arith", arith, ARITHMETICS)
     if backend not in BACKENDS:
+        from qrun.peers import PEERS
+
+        choose("backend", backend, (*BACKENDS, *PEERS))
         _check_peer(backend, arith)
 
     def make(model: Model, path: Path) -> Executor:
@@ -372,7 +377,7 @@ def _check_peer(backend: str, arith: str) -> None:
             "QR005",
             "--arith is for qrun's own backends; another runtime has its own arithmetic",
             facts=[("got", f"--arith {arith} --backend {backend}")],
-            fixes=["leave one of them out"],
+            fixes=["omit one of them"],
         )
     if backend == "ort" and find_spec("onnxruntime") is None:
         fixes = ["pip install 'onnx-qrun[ort]'"]

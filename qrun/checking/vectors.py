@@ -279,7 +279,7 @@ def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> s
         return "--lsb 1 accepts such choices; --arith ort and --arith onnx-ref round as those runtimes do"
     read = [name for name in node.inputs if name and name not in model.constants] if node else []
     shown = "".join(f" -t {quote(name)}" for name in read[:_SHOWN]) or " -t '*'"
-    return f"{_run(model, vector)}{shown} shows what comes before; --rtol, --atol and --lsb allow more"
+    return f"{_run(model, vector)}{shown} shows the earlier tensors; --rtol, --atol and --lsb allow more"
 
 
 def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
@@ -365,7 +365,7 @@ def classify(
     if near == c.differing:
         why = f"all {c.differing} differing elements are within {NEAR:g} LSB of a tie: an arithmetic choice."
         return replace(c, exact=float(exact[c.first]), verdict="tie", why=why)
-    why = f"{share} are within {NEAR:g} LSB of a tie; the others are an error here, or of a node before {node.label}."
+    why = f"{share} are within {NEAR:g} LSB of a tie; the others are an error in this node or an earlier one."
     return replace(c, exact=float(exact[c.first]), verdict="error", why=why)
 
 

@@ -317,4 +317,4 @@ def is_given(ctx: click.Context, name: str) -> bool:
 
 def contradiction(message: str, given: Sequence[str]) -> CallError:
     """The error for options that exclude each other. given: the options as they were typed."""
-    return CallError("QR005", message, facts=[("got", " ".join(given))], fixes=[f"leave out {' or '.join(given)}"])
+    return CallError("QR005", message, facts=[("got", " ".join(given))], fixes=[f"omit {' or '.join(given)}"])

@@ -16,9 +16,9 @@ general = heading("General")
 FORBIDDEN = {
     **dict.fromkeys(
         ("inputs", "output", "trace", "data", "config", "help"),
-        "files to read or write are named on the command line only.",
+        "files to read or write can only be named on the command line.",
     ),
-    **dict.fromkeys(("metric", "dask"), "what runs code of others is named on the command line only."),
+    **dict.fromkeys(("metric", "dask"), "options that run other code can only be given on the command line."),
 }
 """Options that a project file must not set, since a stranger may have written it; and why."""
 PER_FILE = ("select", "ignore", "lsb", "rtol", "atol")

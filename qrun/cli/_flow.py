@@ -67,10 +67,10 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     session, label = _session(model, source, names, options)
     planned = perf_counter_ns() if options["backend"] in OWN else begin + session.load_ns
     if fallback := getattr(session, "fallback", ""):
-        out.note(f"native kernels cannot run here, the reference kernels do: {fallback}")
+        out.note(f"native kernels cannot run here, so qrun uses the reference kernels: {fallback}")
     refused = getattr(session, "cache_refused", "")
     if refused:
-        out.note(f"compiled kernels are not kept: {refused}")
+        out.note(f"compiled kernels are not saved: {refused}")
     feeds = read_feeds(model, options, out, session=session)
     data = source if isinstance(source, bytes) else None
     return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
@@ -172,7 +172,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
     with replace_file(options["trace"]) as stream:
         stream.write(text.encode())
     if ready.model.nodes and not result.events:
-        out.note(f"{options['trace']} has no node times: --backend {options['backend']} does not give them")
+        out.note(f"{options['trace']} has no node times: --backend {options['backend']} does not measure them")
 
 
 def start_other(name: str | None) -> None:

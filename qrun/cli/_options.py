@@ -188,11 +188,11 @@ def own_backends(function: Function) -> Function:
 
 
 def arith_option(under: Heading) -> Options:
-    help = "Requantization: the correctly rounded value, or as another runtime rounds."
+    help = "Requantization: round exactly, or as another runtime does."
     return under("--arith", help, type=["exact", *OTHERS], default="exact")
 
 
-def memory_option(under: Heading, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
+def memory_option(under: Heading, help: str = "Stop before the run needs more memory, e.g. 8GiB.") -> Options:
     return under(
         "--max-memory SIZE", help, type=Size(), envvar="QRUN_MAX_MEMORY", show_envvar=True, show_default="80 % of free"
     )
@@ -275,15 +275,16 @@ def targets(specs: Sequence[str], suffixes: Mapping[str, str], read: Mapping[str
     for spec in specs:
         format, file = target(spec, suffixes)
         check_trace(file, taken)
-        taken[file] = "another report of this call"
+        taken[file] = "another report of this command"
         found.append((format, file))
     return found
 
 
-def write_reports(found: Sequence[Target], text: Callable[[str], str]) -> None:
-    """Writes each report to its file. text: makes the report in a given format."""
+def write_reports(found: Sequence[Target], text: Callable[[str], str], out: Out) -> None:
+    """Writes each report to its file, and says so. text: makes the report in a given format."""
     from qrun.io.files import replace_file
 
     for format, file in found:
         with replace_file(file) as stream:
             stream.write(text(format).encode("utf-8", "backslashreplace"))
+        out.wrote(file)

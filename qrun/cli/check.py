@@ -44,8 +44,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
         "qrun check models/ --baseline before.json    # only what is new",
         "qrun check node_tests/ --backend ort",
     ],
-    notes="Exit code 1 if a finding is at the level of --fail-on or worse. [tool.qrun.check.per-file] holds other "
-    "settings for some models: qrun explain config.",
+    notes="Exit code 1 if a finding is at the level of --fail-on or worse. [tool.qrun.check.per-file] sets other options for some models: qrun explain config.",
 )
 @argument("paths", about="Models, or folders searched for *.onnx.", nargs=-1, required=True, metavar="PATH...")
 @rules(
@@ -55,7 +54,10 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 )
 @rules("--ignore CODES", "Not these rules. Repeatable.", multiple=True)
 @rules(
-    "--fail-on", "Exit 1 when a finding is this or worse.", type=["error", "warning", "note", "never"], default="error"
+    "--fail-on",
+    "Exit 1 when a finding is at this level or worse.",
+    type=["error", "warning", "note", "never"],
+    default="error",
 )
 @vectors(
     "--data DIR",
@@ -66,11 +68,13 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 @tolerance_options(vectors, "outputs", {"default": 1e-3}, {"default": 1e-7})
 @vectors("-b, --backend", "Which runtime replays the vectors.", type=BACKENDS, default="reference")
 @arith_option(vectors)
-@rules("-j, --jobs N", "Check up to N models at once, each in its own process.", type=WholeNumber(1, 1024), default=1)
-@memory_option(vectors, "Do not run vectors that would take more, e.g. 8GiB: QR505.")
-@time_option(vectors, "Stop a vector that takes longer, e.g. 90s or 10m: QR505.")
+@rules(
+    "-j, --jobs N", "Check up to N models at once, each in a separate process.", type=WholeNumber(1, 1024), default=1
+)
+@memory_option(vectors, "Skip vectors that need more memory, e.g. 8GiB (QR505).")
+@time_option(vectors, "Stop a vector that takes longer, e.g. 90s or 10m (QR505).")
 @output("--statistics", "Print how often each rule was found, instead of the findings.")
-@output("--baseline FILE", "An answer saved with --json: only findings that it lacks are reported and count.")
+@output("--baseline FILE", "A result saved with --json: report only findings that are not in it.")
 @output(
     "-o, --output [FORMAT=]FILE",
     f"Also write a report: {', '.join(filter(None, suffixes().values()))}, or FORMAT=FILE. Repeatable.",
@@ -92,9 +96,9 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
     before = read_baseline(options["baseline"]) if options["baseline"] else None
-    read = {str(path): "a model of this call" for path in models}
+    read = {str(path): "a model of this command" for path in models}
     if options["baseline"]:
-        read[options["baseline"]] = "the baseline of this call"
+        read[options["baseline"]] = "the baseline of this command"
     found = targets(options["output"], suffixes(), read)
     make = runner_maker(*_backend(options))
     report = _check_models(models, settings, make, options, out)
@@ -103,7 +107,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
     shown = replace(asked, quiet=out.quiet, statistics=options["statistics"])
     print_report(out.result, options["format"], report, shown)
-    write_reports(found, lambda format: report_text(format, report, asked))
+    write_reports(found, lambda format: report_text(format, report, asked), out)
     if options["format"] == "github":
         _append_summary(report_text("markdown", report, asked), out)
     return int(report.failed)
@@ -174,7 +178,9 @@ def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str]
         f"nothing was checked: {join_names(missing)} {'need' if missing[1:] else 'needs'} a run",
         where=[str(path) for path in paths[:1]],
         facts=[("expected", needed), ("got", "no recorded inputs")],
-        fixes=[f"qrun run {quote(str(model))} -o {folder} records a run; -i gives it inputs that are not random"],
+        fixes=[
+            f"qrun run {quote(str(model))} -o {folder} records a run; -i sets the inputs, which are random otherwise"
+        ],
     )
 
 

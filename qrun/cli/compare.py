@@ -268,30 +268,24 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
         "qrun compare m.onnx -i x.npy --record golden/     # then: m.onnx golden/",
         "qrun compare before.json after.json               # also a.npz b.npz",
     ],
-    notes="Exit code 0 if all is equal within the tolerance (or reaches --min-sqnr; of several models the best one), 1 if not. A float "
-    "model against a quantized one is a measurement, with exit code 0, unless --min-sqnr, --rtol, --atol or --lsb says what to reach. Two "
-    "models take several sets of inputs: -i for each, or a folder of .npz files or test_data_set_* folders. A cause is named only if computing the node in this "
-    "way gives the other side's bits. Between runtimes, without --atol, sums (of Conv, MatMul, AveragePool ...) may also differ by 16 eps (float32 "
-    "epsilons) of their tensor's largest magnitude, and so may the results of elementwise nodes on them; --lsb counts dequantized steps too, also of two models.",
+    notes="Exit code 0 if everything is equal within the tolerance or reaches --min-sqnr (of several models, the best one), 1 if not. Comparing a float model with a quantized one is a measurement with exit code 0, unless --min-sqnr, --rtol, --atol or --lsb sets a goal. Two models accept several sets of inputs: repeat -i, or give a folder of .npz files or test_data_set_* folders. qrun names a cause only if recomputing the node that way gives the other side's bits. Between runtimes, unless --atol is given, sums (of Conv, MatMul, AveragePool ...) and elementwise nodes on them may also differ by 16 float32 epsilons of their tensor's largest magnitude. --lsb also counts steps of dequantized values.",
 )
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
 @argument(
     "others",
-    about="What to compare it with: a second model or result, a recorded directory, or several models, to be ranked.",
+    about="What to compare it with: a second model or result, a recorded directory, or several models to rank.",
     nargs=-1,
     metavar="[B]...",
 )
 @input_options
 @run(
     "--against",
-    "Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
+    "Second side for the same model: another runtime (ort: node by node, ort-optimized: its default session), "
     "qrun's other backend, or QDQ groups fused or literal.",
     type=AGAINST,
     show_default="ort",
 )
-@run(
-    "--arith", "Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.", type=OTHERS
-)
+@run("--arith", "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one.", type=OTHERS)
 @run(
     "--emulate",
     "Compare onnxruntime on x86 CPUs without VNNI, where pairs of products saturate, with onnxruntime on other CPUs; both are emulated, on any CPU.",
@@ -300,8 +294,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 @run("--isolate", "Feed every node the second side's values, so that errors do not add up.")
 @run(
     "--record DIR",
-    "Save hashes and statistics of all tensors, to compare other machines and versions with.",
-    show_default="of qrun, or of --against",
+    "Save hashes and statistics of all tensors (of qrun, or of --against), to compare with other machines and versions.",
 )
 @run(
     "--budget TIME",
@@ -319,7 +312,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 )
 @tolerance(
     "--min-sqnr DB",
-    "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, in place of --rtol and --atol; the list of nodes to keep in float is then as long as that takes.",
+    "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, instead of --rtol and --atol; qrun also lists the nodes to keep in float to reach it.",
     type=Distance(0),
 )
 @output("--top N", "Differing tensors to list, or 'all'.", type=Top(), default=10)
@@ -332,10 +325,10 @@ def command(out: Out, **options: Any) -> int:
     for name in ("min-sqnr", "budget"):
         if kind not in ("models", "candidates") and options[name.replace("-", "_")] is not None:
             raise unfit(
-                f"--{name} is for two models",
+                f"--{name} needs two models",
                 f"qrun compare FLOAT QUANTIZED --{name} ...",
                 f"{options['a']}",
-                f"leave out --{name}, or give a second model",
+                f"omit --{name}, or give a second model",
             )
     from qrun.report.sheet import print_sheet
 
@@ -366,8 +359,8 @@ def kind_of(options: Mapping[str, Any]) -> str:
         for name in ("against", "arith", "record"):
             if options["emulate"] and options[name]:
                 got = f"--emulate {options['emulate']} --{name} {options[name]}"
-                message = f"--emulate makes both sides itself and takes no --{name}"
-                raise unfit(message, "one of them", got, f"leave out --{name}")
+                message = f"--emulate computes both sides and does not allow --{name}"
+                raise unfit(message, "one of them", got, f"omit --{name}")
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):
         if first != second:
@@ -381,7 +374,7 @@ def kind_of(options: Mapping[str, Any]) -> str:
         return "recorded"
     if not second and not os.path.exists(b):
         why, fix = absent(b)
-        fixes = [fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"]
+        fixes = [fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} creates a record"]
         raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b], fixes=fixes)
     refuse(options, ("against", "arith", "emulate", "isolate"))
     return "models"
@@ -408,7 +401,7 @@ def refuse(options: Mapping[str, Any], names: tuple[str, ...]) -> None:
             f"{given[0]} does not fit these arguments",
             f"qrun compare A B without {', '.join(given)}",
             f"{options['a']} and {options['b']}",
-            f"leave out {given[0]}, or B",
+            f"omit {given[0]}, or B",
         )
 
 

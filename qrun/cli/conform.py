@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,26 +32,40 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
         "qrun conform                                      # qrun itself",
         "qrun conform --runtime ort --select QLinearConv,edge",
         "qrun conform --runtime 'cmd:./mine {model} {inputs} {outputs}'",
+        "qrun conform --runtime batch:./mine",
         "qrun conform --runtime ort --baseline ort.json -o junit=ort.xml",
+        "qrun conform --runtime ort --reproduce known/qlinearmul-o18 -o report.py",
         "qrun conform export cases/ --select core",
         "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
     ],
-    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, tinygrad, iree, or cmd: and a program. "
+    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, tinygrad, tract, iree, or a program: cmd: starts it for each case, batch: once. "
     "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, ulp, wrong, unstable, accepts-invalid, refused, crashed, hung, unsupported.",
 )
 @argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")
 @run("--runtime NAME", "The runtime to judge. Repeatable.", multiple=True, show_default="qrun: native and reference")
 @run(
     "--select WORDS",
-    "Only these cases: profiles, operators, beginnings of case ids, comma-separated. A case must fit one word of each kind given. Repeatable.",
+    "Only these cases: profiles, operators, prefixes of case ids, comma-separated. A case must match one word of each kind given. Repeatable.",
     multiple=True,
 )
-@run("--python PATH", "Run the runtime in this Python, which may have another version of it.", show_default="this one")
+@run(
+    "--python PATH",
+    "Run the runtime in this Python, for example to test another version of it.",
+    show_default="this one",
+)
 @run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="all CPUs")
 @run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
 @run("--list", "Print the cases' ids and run nothing.", into="listed")
-@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,unstable,crashed,hung")
-@output("--baseline FILE", "An answer saved with --json: report only what changed since.")
+@output(
+    "--reproduce ID",
+    "Write a Python script that shows this case in the runtime without qrun, for a report to its authors.",
+)
+@output(
+    "--fail-on VERDICTS",
+    "Exit 1 if one of these verdicts occurs; 'never' to exit 0.",
+    default="wrong,unstable,crashed,hung",
+)
+@output("--baseline FILE", "A result saved with --json: report only what changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",
     "Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.",
@@ -66,6 +81,8 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
     if words and words[0] == "scoreboard":
         return _scoreboard(words[1:], options, out)
     suite = Suite()
+    if options["reproduce"] and not words:
+        return _reproduce(suite, options, out)
     cases = suite.select(options["select"])
     if words and words[0] == "export":
         return _export(suite, cases, words[1:], out)
@@ -77,7 +94,7 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
         return 0
     from qrun.report.conform.formats import FORMATS
 
-    read = {options["baseline"]: "the baseline of this call"} if options["baseline"] else {}
+    read = {options["baseline"]: "the baseline of this command"} if options["baseline"] else {}
     fail_on, files = _fail_on(options["fail_on"]), targets(options["output"], _suffixes(FORMATS), read)
     judgement = _judge(suite, cases, options, fail_on, out)
     return _print_judgement(ctx, suite, judgement, options, files, out)
@@ -86,9 +103,11 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
+    from qrun.comparing.record import host
     from qrun.conform.results import Judgement, check_baseline, read_judgement, select_changed
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
+    from qrun.report.html.made import today
     from qrun.report.progress import Progress
     from qrun.running.cpus import usable_cpus
 
@@ -110,7 +129,8 @@ def _judge(
                     progress=lambda done: progress(done, len(cases), None),
                 )
             )
-    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found))
+    made_on = {"archive_sha256": suite.sha256, "date": today(), **{key: host()[key] for key in ("qrun", "cpu", "isa")}}
+    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found), **made_on)
     return select_changed(judgement, before) if before is not None else judgement
 
 
@@ -135,12 +155,32 @@ def _print_judgement(
         print_sheet(out, replace(sheet, blocks=[*sheet.blocks, *more], notes=() if more else sheet.notes))
     else:
         out.result.write(FORMATS[options["format"]][1](judgement, argv).rstrip("\n"))
-    write_reports(files, lambda format: FORMATS[format][1](judgement, argv))
+    write_reports(files, lambda format: FORMATS[format][1](judgement, argv), out)
     return code
 
 
+def _reproduce(suite: Suite, options: Mapping[str, Any], out: Out) -> int:
+    """Print the script of --reproduce, or write it to the files of -o."""
+    from qrun.conform.reproduce import script
+    from qrun.conform.runtimes import runtime
+
+    word, names = options["reproduce"], options["runtime"]
+    cases = suite.select([word])
+    if len(cases) != 1:
+        fix = f"qrun conform --list --select {shlex.quote(word)}"
+        raise CallError("QR005", f"--reproduce takes one case, not {len(cases)}", fixes=[fix])
+    if len(names) != 1:
+        raise CallError("QR005", f"--reproduce takes one runtime, not {len(names)}", fixes=["--runtime ort"])
+    files = targets(options["output"], {"python": ".py"}, {})
+    text = script(suite.load(cases[0]), suite.rule(cases[0]), runtime(names[0]), suite.version)
+    if not files:
+        out.result.write(text.rstrip("\n"))
+    write_reports(files, lambda _: text, out)
+    return 0
+
+
 def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
-    from qrun.conform.suite import export
+    from qrun.conform.export import export
     from qrun.report.progress import Progress
     from qrun.report.text import plural
 
@@ -158,12 +198,12 @@ def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> i
     from qrun.report.sheet import print_sheet
 
     if not words:
-        raise _unfit("scoreboard needs saved answers", "qrun conform scoreboard ort.json openvino.json")
-    read = dict.fromkeys(words, "a saved answer of this call")
+        raise _unfit("scoreboard needs saved results", "qrun conform scoreboard ort.json openvino.json")
+    read = dict.fromkeys(words, "a saved result of this command")
     files = targets(options["output"], _suffixes(SCOREBOARDS), read)
     found = [read_judgement(word) for word in words]
     print_sheet(out, scoreboard_sheet(found))
-    write_reports(files, lambda format: SCOREBOARDS[format][1](found))
+    write_reports(files, lambda format: SCOREBOARDS[format][1](found), out)
     return 0
 
 

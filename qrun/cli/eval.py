@@ -65,9 +65,7 @@ class Goal(Percent):
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
-    notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
-    "not met or a sample fails with one of these, or if no sample could be run; 5 if --fail-fast stops. With -o, finished "
-    "chunks are kept, and --resume continues after an interruption.",
+    notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is not met, if a sample fails with one of these, or if no sample could be run; 5 if --fail-fast stops. With -o, finished chunks are saved, and --resume continues after an interruption.",
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
 @samples(
@@ -88,7 +86,7 @@ class Goal(Percent):
 @samples("--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))
 @samples(
     "--batch N",
-    "Samples run at once, where the model leaves its batch axis free.",
+    "Samples per run, if the model's batch axis is free.",
     type=WholeNumber(1, 4096),
     default=1,
 )
@@ -99,7 +97,7 @@ class Goal(Percent):
 )
 @judgement(
     "--metric MODULE:FUNCTION",
-    "A metric of your own: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
+    "Your own metric: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
     multiple=True,
 )
 @judgement("--min-accuracy PERCENT", "Top-1 accuracy in percent that each model must reach.", type=Goal())
@@ -117,7 +115,7 @@ class Goal(Percent):
     type=Percent(),
 )
 @judgement(
-    "--health", "Also count inside the models, over all samples: saturation, codes never used, sums; takes longer."
+    "--health", "Also count saturation, unused codes and large sums inside the models, over all samples; takes longer."
 )
 @run(
     "-j, --jobs N",
@@ -137,8 +135,8 @@ class Goal(Percent):
 @arith_option(run)
 @memory_option(run)
 @time_option(run)
-@output("-o, --output DIR", "A folder for outputs and scores, which are saved as they are made.")
-@output("--resume", "Continue from the finished part in the folder of --output.")
+@output("-o, --output DIR", "A folder for outputs and scores, saved as each chunk of samples finishes.")
+@output("--resume", "Continue an interrupted evaluation in the folder of --output.")
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
@@ -191,7 +189,7 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
         name = options["output"]
         raise CallError("QR005", f"--output {name} names a folder, not a file", fixes=[f"{file} > {name}"])
     if options["dask"] and options["jobs"]:
-        raise CallError("QR005", "give --jobs or --dask, not both", fixes=["leave out one of them"])
+        raise CallError("QR005", "give --jobs or --dask, not both", fixes=["omit one of them"])
 
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:

@@ -113,10 +113,10 @@ def explain(out: Out, topic: str | None, format: str) -> None:
 @define(
     "cache",
     examples=["qrun cache", "qrun cache --list", "qrun cache --clear", "QRUN_CACHE_SIZE=2GB qrun m.onnx -i x.npy"],
-    notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. The least recently used files are removed first; qrun makes missing ones again.",
+    notes="QRUN_CACHE_DIR sets the folder, QRUN_CACHE_SIZE its size limit. qrun removes the least recently used files first, and creates missing ones again.",
 )
 @output("-l, --list", "List every file, the most recently used one first.", into="every")
-@kept("--clear", "Remove all files, also those that killed processes left behind.")
+@kept("--clear", "Remove all files, including those that killed processes left behind.")
 @format_options("text", "json")
 @general_options()
 def cache(out: Out, every: bool, clear: bool, format: str) -> int:

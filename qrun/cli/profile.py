@@ -50,7 +50,7 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @model_argument
 @input_options
 @run_options
-@run("--against", "Measure onnxruntime too, in turn with qrun, on as many threads, and show both.", type=["ort"])
+@run("--against", "Also measure onnxruntime, alternating with qrun on the same number of threads.", type=["ort"])
 @runs_option
 @timing("--warmup N", "Warm-up runs, which are not timed.", type=WholeNumber(0, 10**6), default=1)
 @output("--by", "One row per node or per operator type.", type=["node", "op"], default="node")
@@ -72,11 +72,12 @@ def command(out: Out, **options: Any) -> int:
         write_trace(ready, report.profile.last, options, out)
         if options["against"]:
             out.note(
-                f"{options['trace']} has qrun's last run, not {options['against']}'s; "
+                f"{options['trace']} contains qrun's last run, not {options['against']}'s; "
                 f"--backend {options['against']} --trace FILE writes it"
             )
     code = INTERRUPTED if report.profile.interrupted else 0
     _print(out, report, options["format"], code)
+    out.wrote(options["trace"])
     return code
 
 

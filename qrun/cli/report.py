@@ -49,7 +49,7 @@ def is_path(against: str) -> bool:
 )
 @argument(
     "sources",
-    about="Models, or results saved with --json; several models come side by side.",
+    about="Models, or results saved with --json; several models are shown side by side.",
     nargs=-1,
     required=True,
     metavar="SOURCE...",
@@ -59,7 +59,7 @@ def is_path(against: str) -> bool:
 @runs_option
 @run(
     "--against MODEL",
-    f"Also compare with the float model that this one was quantized from, or every tensor with a runtime: {', '.join(AGAINST)}.",
+    f"Also compare with the float model that this one was quantized from, or with a runtime, tensor by tensor: {', '.join(AGAINST)}.",
     type=Against(AGAINST),
     shell_complete=places("file"),
 )

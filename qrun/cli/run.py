@@ -35,7 +35,12 @@ run, output = map(heading, ("Run", "Output"))
 @model_argument
 @input_options
 @run_options
-@run("--fail-on", "Exit 1 when a spec check finds this or worse.", type=["error", "warning", "never"], default="never")
+@run(
+    "--fail-on",
+    "Exit 1 when a spec check finds this level or worse.",
+    type=["error", "warning", "never"],
+    default="never",
+)
 @output(
     "-t, --tensor PATTERN",
     "Also show (and save) intermediate tensors whose name, or whose node's name, matches. Repeatable.",
@@ -88,6 +93,7 @@ def command(out: Out, **options: Any) -> int:
         print_run(out, report)
     if failing and (as_json or out.quiet or options["output"] == "-"):
         print_findings(out.messages, failing, ready.model.label, out.verbose > 0)
+    out.wrote(options["output"], options["trace"])
     return code
 
 
@@ -123,8 +129,7 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
         first = session.model.nodes[split[0]]
         others = f" and {plural(len(split) - 1, 'other node')}" if split[1:] else ""
         out.note(
-            f"node {first.index} {first.label}{others} ran as written, because tensors inside fused groups are shown; "
-            "where a group has ties, the outputs differ from those without -t (qrun explain fused-requantization)"
+            f"node {first.index} {first.label}{others} ran as written, because -t shows tensors inside fused groups; if a group has ties, the outputs differ from a run without -t (qrun explain fused-requantization)"
         )
 
 

@@ -475,16 +475,16 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():
         names = [some([*inputs], 12) or "none" for inputs in (mine, theirs)]
-        fix = "compare a model with one that was made from it, or rename the inputs"
-        raise mismatch("the two models have inputs of different names", where, *names, fix)
+        fix = "compare two versions of one model, or rename the inputs"
+        raise mismatch("the inputs of the two models have different names", where, *names, fix)
     for name, one in mine.items():
         other = theirs[name]
         if one.dtype != other.dtype or not _fit(one.shape, other.shape):
-            fix = "compare models with inputs of one type and shape"
+            fix = "compare models whose inputs have the same types and shapes"
             raise mismatch(f"input {name!r} differs between the two models", where, str(one), str(other), fix)
     if len(reference.outputs) != len(quantized.outputs):
         ends = [", ".join(v.name for v in model.outputs) for model in (reference, quantized)]
-        fix = "compare a model with one that was made from it"
+        fix = "compare two versions of one model"
         raise mismatch("the two models have different numbers of outputs", where, *ends, fix, name="output-mismatch")
 
 
@@ -567,7 +567,7 @@ def _hint(b: Reals, group: RoundingGroup) -> str:
         for what, read, written in pairs:
             one, other = (_number(b.constant(name)) for name in (read, written))
             if one is not None and other is not None and one != other:
-                return f"it reads {node.inputs[0]} with {what} {one:.4g}, which was made with {other:.4g}"
+                return f"it reads {node.inputs[0]} with {what} {one:.4g}, but the tensor was quantized with {other:.4g}"
     return "look at its scales and zero points" if group.whole else "its inputs have no counterpart in the first model"
 
 

@@ -105,8 +105,11 @@ def compare(
     choose("against", against, AGAINST)
     choose("arith", arith, get_args(Arith))
     if len(several) > 1:
-        facts, fixes = [("got", str(len(several)))], ["compare each: [qrun.compare(model, feeds=one) for one in feeds]"]
-        raise CallError("QR005", "one model on two sides takes one set of inputs", facts=facts, fixes=fixes)
+        facts, fixes = (
+            [("got", str(len(several)))],
+            ["for several sets: [qrun.compare(model, feeds=one) for one in feeds]"],
+        )
+        raise CallError("QR005", "to compare one model on two sides, give one set of inputs", facts=facts, fixes=fixes)
     given = model if isinstance(model, (str, Path, Model, bytes)) else model.SerializeToString()
     data = given if isinstance(given, bytes) else None
     a, b = sides(first, against, data=data, arith=arith, max_memory=max_memory, max_time=max_time)

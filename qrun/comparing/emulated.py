@@ -159,7 +159,7 @@ class NodeGroup:
     def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
         """Another way to compute the group, to be tried as a cause."""
         shape = "groups run as integer operators" if fused else "the graph runs as written"
-        steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
+        steps = "each result rounded once" if arith == "exact" and fused else "in float32 steps"
         pairs = f"; {_SATURATING}" if saturating else ""
         cause = "pair-saturation" if saturating else "fused-requantization"
         return AlternativeForm(cause, f"{shape}, {steps}{pairs}", cache(partial(self._run, fused, arith, saturating)))

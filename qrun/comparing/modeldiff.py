@@ -114,7 +114,7 @@ def _in_nodes(one: Node, other: Node, path: str) -> Iterator[StoredDifference]:
     """The differences of two nodes."""
     label = path + one.label
     if one.op != other.op:
-        yield StoredDifference("node", one.op, label, one.op, other.op, "another operator")
+        yield StoredDifference("node", one.op, label, one.op, other.op, "different operator")
         return
     for name in dict.fromkeys([*one.attributes, *other.attributes]):
         x, y = (_attribute(node, name) for node in (one, other))
@@ -172,7 +172,9 @@ def _in_inputs(
             yield StoredDifference(kind, x or y, label, texts[0] or _NONE, texts[1] or _NONE, "", math.inf)
         elif x and known.get(x, x) != y:
             texts = [name if x != y else _from(model, name) for model, name in zip(models, (x, y), strict=True)]
-            yield StoredDifference("input", _parameter(one, index), label, texts[0], texts[1], "reads another tensor")
+            yield StoredDifference(
+                "input", _parameter(one, index), label, texts[0], texts[1], "reads a different tensor"
+            )
 
 
 def _from(model: Model, name: str) -> str:
@@ -216,7 +218,7 @@ def _change(kind: str, name: str, node: str, a: Array, b: Array) -> StoredDiffer
     """The difference between two unequal constants: the elements farthest apart, and how many differ."""
     if a.dtype != b.dtype or a.shape != b.shape or a.dtype.kind in "OUSb":
         one, other = (f"{describe(x)} {_brief(x)}" if x.size == 1 else describe(x) for x in (a, b))
-        return StoredDifference(kind, name, node, one, other, "another type or shape", math.inf)
+        return StoredDifference(kind, name, node, one, other, "different type or shape", math.inf)
     bad, x, y = difference_mask(a, b), wide(a), wide(b)
     with np.errstate(all="ignore"):
         apart = np.abs(np.log2(np.abs(y / x))) if kind == "scale" else np.abs(y - x)

@@ -279,7 +279,7 @@ def check_folder(folder: Path) -> None:
     if FILE in held:
         read_document(folder / FILE, ("record",), "name a new directory for the record")
     elif held:
-        raise _cannot(folder, f"it holds {held[0]!r} and is not a record")
+        raise _cannot(folder, f"it contains {held[0]!r} and is not a record")
 
 
 @frozen

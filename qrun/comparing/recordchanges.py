@@ -110,7 +110,7 @@ def judge(
 ) -> TensorChange:
     """Judge how tensor `b` differs from the recorded `a`. gap: bounds from codes, if a DequantizeLinear makes it."""
     if (a.type, a.shape) != (b.type, b.shape):
-        return TensorChange(a, b, "form", inputs=inputs, reading="another type or shape")
+        return TensorChange(a, b, "form", inputs=inputs, reading="different type or shape")
     if a.sha256 == b.sha256:
         return TensorChange(a, b, "equal", inputs=inputs)
     sampled = tuple(_sample(a, b))
@@ -213,7 +213,7 @@ def _origin(change: TensorChange, whole: bool) -> str:
     """Describe what the facts say about the origin of the difference; "" if nothing."""
     if change.inputs_equal is False:
         first = next(name for name, equal in change.inputs if equal is False)
-        return f"an input has other bits already: {first}"
+        return f"an input already has different bits: {first}"
     if not whole or change.recorded.ties is None:
         return ""
     ties = change.recorded.ties
@@ -267,7 +267,7 @@ def compare_record(
     """Compare a run with the record in `folder`.
 
     tensors, feeds, label: the run, as in `qrun.comparing.record.record`.
-    Raises CallError if `folder` is no record, is damaged, was made with another model or other inputs, or has no tensor
+    Raises CallError if `folder` is no record, is damaged, was made with a different model or inputs, or has no tensor
     in common with the run, and whatever `tensors` raises.
     """
     record = read_record(folder)
@@ -349,8 +349,8 @@ def _same_model(record: Record, model: Model) -> None:
     pairs += [(name, files.get(name, "none"), others.get(name, "none")) for name in {**files, **others}]
     for what, recorded, got in pairs:
         if recorded != got:
-            message = f"the record in {str(record.folder)!r} was made with another model"
-            fix = "compare with the model that was recorded, or --record it again"
+            message = f"the record in {str(record.folder)!r} was made with a different model"
+            fix = "compare the recorded model, or --record again"
             raise _other_run_error("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
 
 
@@ -360,9 +360,9 @@ def _same_inputs(record: Record, feeds: Values) -> None:
     for name in {**then, **now}:
         recorded, got = (side.get(name, RecordedInput(name, "none", "none")) for side in (then, now))
         if recorded != got:
-            message, where = f"input {name!r} is not the one that was recorded", [str(record.folder), f"input {name}"]
+            message, where = f"input {name!r} differs from the recorded one", [str(record.folder), f"input {name}"]
             there, here = (f"{side.form}, sha256 {side.sha256}" for side in (recorded, got))
-            fix = "give the inputs that were recorded, or --record again"
+            fix = "use the recorded inputs, or --record again"
             raise _other_run_error("QR003", message, where, there, here, fix)
 
 
@@ -419,7 +419,7 @@ def _ties(made: Made, sha256: str) -> str:
         tried = array.reshape(-1).copy()
         tried[places[chosen]] = other[chosen].astype(np.int64).astype(array.dtype)
         if digest(tried.reshape(array.shape)) == sha256:
-            return f"only near-ties: {len(chosen)} of {len(places)} elements within {TIE:g} LSB of one go to the other side"
+            return f"only near-ties: {len(chosen)} of {len(places)} elements within {TIE:g} LSB of a tie round the other way"
     return ""
 
 

@@ -238,7 +238,7 @@ def _weight_scale(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
 def _coded_bias(node: Node, name: str, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
     """The nodes and constants of a bias as int32 codes."""
     codes, scale = bias_codes(bias, x_scale, w_scale)
-    text = f"turns the float bias {name} into int32 codes of x_scale * w_scale"
+    text = f"turns the float bias {name} into int32 codes with the scale x_scale * w_scale"
     beyond = codes == _INT_MIN
     if beyond.any():
         channel = int(np.argmax(beyond))
@@ -477,7 +477,7 @@ def _unsigned_pairs(model: Model) -> Iterator[Rewrite]:
             continue
         zero = f"{node.label}/unsigned zero point"
         nodes = {n.outputs[0]: (replace(n, inputs=(*n.inputs[:2], zero)),) for n in (node, dq.node)}
-        text = f"makes the codes of {node.label} uint8"
+        text = f"converts the codes of {node.label} to uint8"
         yield Rewrite(node, node.outputs[0], text, nodes, {zero: to_unsigned(q.zero)})
 
 
@@ -572,8 +572,8 @@ def _in_blocks(node: Node, w: StoredParameters, codes: Array, block: int) -> Rew
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": block, "accuracy_level": 4}
     made = replace(node, domain=MS, op_type="MatMulNBits", version=1, inputs=inputs, attributes=attributes)
     text = (
-        f"makes MatMulNBits with accuracy_level 4 of {w.node.label} and {node.label}, which rounds blocks of {block} "
-        f"elements of {node.inputs[0]} to int8"
+        f"replaces {w.node.label} and {node.label} by a MatMulNBits with accuracy_level 4, which rounds blocks of "
+        f"{block} elements of {node.inputs[0]} to int8"
     )
     constants = dict(zip(names, arrays, strict=True))
     return Rewrite(node, node.inputs[0], text, {node.outputs[0]: (made,)}, constants)

@@ -215,7 +215,7 @@ def _lone(row: ProfileNode) -> Lone:
 
 
 KINDS = ("profile", "run", "check")
-HOW = "qrun run, qrun profile and qrun check write such a file with --json"
+HOW = "qrun run, qrun profile and qrun check --json write such a file"
 SCRATCH = 40
 """Bytes per element that a comparison needs for distances, limits and masks."""
 
@@ -386,7 +386,7 @@ def compare_saved(a: Path, b: Path) -> SavedArrays | SavedProfiles | SavedChecks
     if kind != other:
         where = [str(a), str(b)]
         facts = [("expected", "two profiles, two runs or two checks"), ("got", f"{a}: {kind}, {b}: {other}")]
-        fixes = [f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"]
+        fixes = [f"qrun {kind} MODEL --json > OTHER.json creates a {kind} to compare with {a}"]
         message = f"a saved {kind} and a saved {other} cannot be compared"
         raise CallError("QR005", message, where=where, facts=facts, fixes=fixes)
     if kind == "profile":

@@ -17,6 +17,8 @@ _CODES: set[np.dtype[Any]] = set(map(np.dtype, (np.uint8, np.int8, np.uint16, np
 _CODES |= set(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)))
 
 Values = Sequence[Array | None]
+Sums = tuple[Array, Array, Array]
+"""Sums, their worth in steps of the output, and the zero point."""
 
 
 def before_rounding(node: Node, values: Values) -> Array | None:
@@ -83,8 +85,8 @@ def _quantize(node: Node, values: Values) -> Array | None:
     return np.asarray(_f64(x) / _along(scale, axis, x, block) + _along(zero, axis, x, block))
 
 
-def _conv(node: Node, values: Values) -> Array | None:
-    """The real result of QLinearConv in steps, before rounding."""
+def _conv_sums(node: Node, values: Values) -> Sums | None:
+    """The sums of QLinearConv."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*values, None, None)[:9]
     integer = find("", "ConvInteger", 10)
     if integer is None or x is None or w is None:
@@ -99,12 +101,15 @@ def _conv(node: Node, values: Values) -> Array | None:
         acc = acc + _f64(bias).reshape(lanes)
     factor = _one(w_scale)
     factor = factor.reshape(lanes) if factor.ndim else factor
-    real = acc * (_one(x_scale) * factor / _one(y_scale)) + _one(y_zero)
-    return np.moveaxis(real, 1, -1) if turned else np.asarray(real)
+    factor = _one(x_scale) * factor / _one(y_scale)
+    if turned:
+        acc = np.moveaxis(acc, 1, -1)
+        factor = factor.reshape(-1) if factor.ndim else factor
+    return acc, factor, _one(y_zero)
 
 
-def _matmul(node: Node, values: Values) -> Array | None:
-    """The real result of QLinearMatMul in steps, before rounding."""
+def _matmul_sums(node: Node, values: Values) -> Sums | None:
+    """The sums of QLinearMatMul."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = values
     if a is None or b is None or min(a.ndim, b.ndim) < 2 or not {a.dtype, b.dtype} <= _CODES:
         return None
@@ -114,11 +119,11 @@ def _matmul(node: Node, values: Values) -> Array | None:
         return made[:, None] if made.ndim == 1 else made
 
     acc = (_f64(a) - row(a_zero)) @ (_f64(b) - _one(b_zero))
-    return _unless_wrapped(acc, row(a_scale) * _one(b_scale) / _one(y_scale), y_zero)
+    return acc, row(a_scale) * _one(b_scale) / _one(y_scale), _one(y_zero)
 
 
-def _gemm(node: Node, values: Values) -> Array | None:
-    """The real result of QGemm in steps, before rounding."""
+def _gemm_sums(node: Node, values: Values) -> Sums | None:
+    """The sums of QGemm."""
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*values, None, None, None)[:9]
     if y_zero is None or a is None or b is None:
         return None
@@ -128,14 +133,29 @@ def _gemm(node: Node, values: Values) -> Array | None:
     alpha = node.attributes.get("alpha", 1.0)
     if not isinstance(alpha, float):
         return None
-    return _unless_wrapped(acc, alpha * _one(a_scale) * _one(b_scale) / _one(y_scale), y_zero)
+    return acc, alpha * _one(a_scale) * _one(b_scale) / _one(y_scale), _one(y_zero)
 
 
-def _unless_wrapped(acc: Array, factor: Array, zero: Array | None) -> Array | None:
-    """acc * factor + zero; None if the sums leave int32."""
-    if acc.size and np.abs(acc).max() >= 2**31:
+def unwrapped_sums(node: Node, values: Values) -> Sums | None:
+    """The sums of a QLinearConv, QLinearMatMul or QGemm as float64, not wrapped to int32, bias included; what one of
+    them is worth in steps of the output; and the output's zero point. None for other operators and forms."""
+    function = _SUMS.get(node.op_type)
+    if function is None:
         return None
-    return np.asarray(acc * factor + _one(zero))
+    with np.errstate(all="ignore"):
+        try:
+            return function(node, values)
+        except (ValueError, IndexError):
+            return None
+
+
+def _of_sums(node: Node, values: Values) -> Array | None:
+    """The real result of sums; None if they leave int32."""
+    known = unwrapped_sums(node, values)
+    if known is None or (known[0].size and np.abs(known[0]).max() >= 2**31):
+        return None
+    acc, factor, zero = known
+    return np.asarray(acc * factor + zero)
 
 
 def _of_float(node: Node, values: Values) -> Array | None:
@@ -187,9 +207,12 @@ def _softmax(node: Node, values: Values) -> Array | None:
 
 _KNOWN: Mapping[str, Callable[[Node, Values], Array | None]] = {
     "Identity": _quantize,
-    "Conv": _conv,
-    "MatMul": _matmul,
-    "Gemm": _gemm,
+    **dict.fromkeys(("Conv", "MatMul", "Gemm"), _of_sums),
     "Softmax": _softmax,
 }
 """Functions by float operator, for quantizing along an axis, sums of exact integers, and Softmax."""
+_SUMS: Mapping[str, Callable[[Node, Values], Sums | None]] = {
+    "QLinearConv": _conv_sums,
+    "QLinearMatMul": _matmul_sums,
+    "QGemm": _gemm_sums,
+}

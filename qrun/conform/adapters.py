@@ -11,48 +11,19 @@ certain. It knows nothing about cases.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import subprocess
-import sys
+import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version as installed
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.running.session import Session
-
-PLAIN: dict[int, Any] = {
-    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
-    11: np.float64, 12: np.uint32, 13: np.uint64,
-}  # fmt: skip
-EXTENDED = {
-    16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
-    23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2", 27: "float6_e2m3fn", 28: "float6_e3m2fn",
-}  # fmt: skip
-
-
-class NoSuchType(Exception):
-    """The runtime, or its Python, has no arrays of this element type."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An array as bytes: the number of its ONNX element type, its shape, and its elements in order, with one byte for
-    each element of less than 8 bits."""
-
-    type: int
-    shape: tuple[int, ...]
-    data: bytes
-
-    def numpy(self) -> Any:
-        """Convert to a numpy array. Raises NoSuchType."""
-        return np.frombuffer(self.data, dtype_of(self.type)).reshape(self.shape).copy()
-
+from qrun.conform.tensors import PLAIN, NoSuchType, Tensor, dtype_of, packed, packed_size, tensor, unpacked
 
 if TYPE_CHECKING:  # an older Python may read this
     Inputs = Mapping[str, Tensor]
@@ -60,46 +31,24 @@ if TYPE_CHECKING:  # an older Python may read this
     Made = list[Tensor | None]
 
 
-def dtype_of(number: int) -> Any:
-    """The numpy type of an ONNX element type, from ml_dtypes if numpy has none. Raises NoSuchType."""
-    if number in PLAIN:
-        return np.dtype(PLAIN[number])
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise NoSuchType(f"element type {number} needs ml_dtypes") from None
-    if number not in EXTENDED or not hasattr(ml_dtypes, EXTENDED[number]):
-        raise NoSuchType(f"element type {number}")
-    return np.dtype(getattr(ml_dtypes, EXTENDED[number]))
-
-
-def tensor(array: Any) -> Tensor:
-    """Convert a numpy array to a Tensor. Raises NoSuchType."""
-    array = np.asarray(array)
-    for number in (*PLAIN, *EXTENDED):
-        try:
-            if dtype_of(number) == array.dtype:
-                return Tensor(number, tuple(array.shape), np.ascontiguousarray(array).tobytes())
-        except NoSuchType:
-            continue
-    raise NoSuchType(str(array.dtype))
-
-
 class Qrun:
     """qrun on the graph as written: option ``native`` or ``reference``."""
 
+    PACKAGES = ("onnx-qrun",)
     UNSUPPORTED = ("QR201", "QR105", "QR106")
 
     def version(self) -> str:
-        """qrun's version."""
-        from qrun import __version__
+        """Import qrun and return its version."""
+        self._session = import_module("qrun.running.session").Session
+        return str(import_module("qrun").__version__)
 
-        return __version__
+    def settings(self, option: str) -> dict[str, Any]:
+        """The arguments of the session."""
+        return {"backend": option, "fuse": False, "threads": 1}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in qrun; `option` is the backend."""
-
-        session = Session(model, backend=option, fuse=False, threads=1)
+        session = self._session(model, **self.settings(option))
         made = session.run({name: value.numpy() for name, value in inputs.items()}, list(outputs))
         return [tensor(made[name]) for name in outputs]
 
@@ -107,6 +56,7 @@ class Qrun:
 class OnnxReference:
     """onnx.reference, the evaluator in the onnx package."""
 
+    PACKAGES = ("onnx",)
     UNSUPPORTED = (
         "No implementation for operator",
         "RuntimeImplementationError",
@@ -133,13 +83,17 @@ class OnnxReference:
 class OpenCv:
     """OpenCV's dnn module on the CPU, one thread."""
 
+    PACKAGES = ("opencv-python", "opencv-python-headless")
     UNSUPPORTED = (
         "Can't create layer",
         "NoSuchType",
         "Unsupported data type",
-        "not supported data type",
-        "Unsupported type",
-        "unsupported data type",
+        "unsupported datatype",
+        "blob data type = ",
+        "Assertion failed) outtype ==",
+        "Assertion failed) inptype ==",
+        "Assertion failed) sctype ==",
+        ": > 'input == CV_",
     )
 
     def version(self) -> str:
@@ -148,74 +102,171 @@ class OpenCv:
         self._cv.setNumThreads(1)
         return str(self._cv.__version__)
 
+    def settings(self, option: str) -> dict[str, Any]:
+        """What `version` sets."""
+        return {"threads": self._cv.getNumThreads()}
+
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in OpenCV."""
         net = self._cv.dnn.readNetFromONNX(np.frombuffer(model, np.uint8))
         for name, value in inputs.items():
             net.setInput(value.numpy(), name)
-        return [tensor(array) for array in net.forward(list(outputs))]
+        made = net.forward(list(outputs))
+        return [self._read(array, shape) for array, (_, shape) in zip(made, outputs.values())]  # noqa: B905
+
+    def _read(self, made: Any, shape: tuple[int, ...]) -> Tensor | None:
+        """Read an output; None if it is missing. Raises NoSuchType without elements: cv2 gives None then too."""
+        if made is None and 0 in shape:
+            raise NoSuchType("an array without elements")
+        return None if made is None else tensor(made)
 
 
 class OpenVino:
     """OpenVINO on the CPU, float32 precision, one thread."""
 
+    PACKAGES = ("openvino",)
     UNSUPPORTED = (
-        "OpConversionFailure",
+        "No conversion rule found for operations",
         "No translator found",
-        "not supported: unsupported",
-        "doesn't support operation",
-        "Unsupported element type",
         "Unsupported data type",
+        "Check 'is_supported_type' failed",
         "NoSuchType",
         "Unsupported onnx type",
-        "tensor type is not supported",
-        "doesn't recognize operator",
         "Unknown element type",
-        "unsupported element type",
     )
+    TYPES = {
+        "boolean": 9, "i2": 26, "u2": 25, "i4": 22, "u4": 21, "i8": 3, "u8": 2, "i16": 5, "u16": 4, "i32": 6, "u32": 12,
+        "i64": 7, "u64": 13, "f4e2m1": 23, "f8e4m3": 17, "f8e5m2": 19, "f8e8m0": 24, "f16": 10, "bf16": 16, "f32": 1, "f64": 11,
+    }  # fmt: skip
+    """The ONNX element types of OpenVINO's."""
 
     def version(self) -> str:
         """Import OpenVINO and return its version."""
-        openvino = import_module("openvino")
-        self._core = openvino.Core()
-        return str(openvino.__version__).partition("-")[0]
+        self._openvino = import_module("openvino")
+        self._core = self._openvino.Core()
+        return str(self._openvino.__version__).partition("-")[0]
+
+    def settings(self, option: str) -> dict[str, Any]:
+        """The properties of a compiled model."""
+        return {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in OpenVINO."""
-        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-        compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", settings)
-        made = compiled({name: t.numpy() for name, t in inputs.items()})
-        return [tensor(made[compiled.output(index)]) for index in range(len(outputs))]
+        compiled = self._core.compile_model(self._core.read_model(model, b""), "CPU", self.settings(option))
+        request = compiled.create_infer_request()
+        request.infer({name: self._value(t) for name, t in inputs.items()})
+        return [self._read(request.get_output_tensor(index)) for index in range(len(outputs))]
+
+    def _value(self, given: Tensor) -> Any:
+        """A tensor as OpenVINO's. Raises NoSuchType."""
+        name = next((name for name, number in self.TYPES.items() if number == given.type), "")
+        if not hasattr(self._openvino.Type, name or "?"):
+            raise NoSuchType(f"element type {given.type}")
+        made = self._openvino.Tensor(getattr(self._openvino.Type, name), given.shape)
+        if given.data:
+            made.data.reshape(-1).view(np.uint8)[:] = np.frombuffer(packed(given), np.uint8)
+        return made
+
+    def _read(self, made: Any) -> Tensor:
+        """Read a tensor of OpenVINO, whose `data` has other types where numpy lacks one. Raises NoSuchType."""
+        name, shape = made.element_type.get_type_name(), tuple(made.shape)
+        if name not in self.TYPES:
+            raise NoSuchType(name)
+        data = np.ascontiguousarray(made.data).tobytes()
+        return unpacked(self.TYPES[name], shape, data[: packed_size(self.TYPES[name], shape)])
 
 
 class TinyGrad:
-    """tinygrad, computed by its device PYTHON."""
+    """tinygrad on its device CPU, which needs clang; without clang, or for another value of the variable DEV, on that
+    device: PYTHON is an emulator."""
 
+    PACKAGES = ("tinygrad",)
     UNSUPPORTED = (
         "NotImplementedError",
         "NoSuchType",
         "unsupported",
         "not supported",
         "KeyError: DataType",
+        "no fmt dtype for",
         "is not a valid OnnxDataType",
     )
 
     def version(self) -> str:
-        """Import tinygrad and return its version."""
-        os.environ.setdefault("DEV", "PYTHON")
+        """Import tinygrad and return its version and device."""
+        device = os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
         self._grad = import_module("tinygrad")
-        self._model = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
-        return installed("tinygrad")
+        self._model = TemporaryModel()
+        return f"{installed('tinygrad')} (DEV={device})"
+
+    def settings(self, option: str) -> dict[str, Any]:
+        """The environment variable that chooses the device."""
+        return {"DEV": os.environ["DEV"]}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""
-        self._model.seek(0)
-        self._model.truncate()
-        self._model.write(model)
-        self._model.flush()
-        runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.name)
-        made = runner({name: self._grad.Tensor(t.numpy()) for name, t in inputs.items()})
-        return [tensor(made[name].numpy()) for name in outputs]
+        runner = import_module("tinygrad.nn.onnx").OnnxRunner(self._model.write(model))
+        made = runner({name: self._value(t) for name, t in inputs.items()})
+        return [self._read(made[name]) for name in outputs]
+
+    def _value(self, given: Tensor) -> Any:
+        """A tensor as tinygrad's, which exchanges no bfloat16 with numpy, but its bits."""
+        if given.type != 16:
+            return self._grad.Tensor(given.numpy())
+        bits = np.frombuffer(given.data, np.uint16).reshape(given.shape)
+        return self._grad.Tensor(bits).bitcast(self._grad.dtypes.bfloat16)
+
+    def _read(self, made: Any) -> Tensor:
+        """Read a tensor of tinygrad."""
+        if made.dtype != self._grad.dtypes.bfloat16:
+            return tensor(made.numpy())
+        return Tensor(16, tuple(made.shape), made.bitcast(self._grad.dtypes.uint16).numpy().tobytes())
+
+
+class Tract:
+    """tract on the CPU, with its optimizations."""
+
+    PACKAGES = ("tract",)
+    UNSUPPORTED = (
+        "NoSuchType",
+        "Unimplemented",
+        "Unknown DatumType",
+        "unknown ONNX TensorProto.DataType",
+        ".datum_type ==",
+        "Tensor datum type error",
+    )
+
+    def version(self) -> str:
+        """Import tract, whose messages would have stack traces, and return its version."""
+        os.environ["RUST_BACKTRACE"] = "0"
+        self._onnx = import_module("tract").onnx()
+        self._tensor = import_module("tract").Tensor
+        self._model = TemporaryModel()
+        return installed("tract")
+
+    def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
+        """Run a case in tract, whose functions take and give arrays in the model's order. Raises NoSuchType."""
+        if not all(t.type in PLAIN for t in inputs.values()):
+            raise NoSuchType("an input of a type that numpy lacks")
+        loaded = self._onnx.load(self._model.write(model))
+        names = [loaded.input_name(index) for index in range(loaded.input_count())]
+        given = [self._tensor.from_numpy(inputs[name].numpy()) for name in names]
+        made = loaded.into_model().into_runnable().run(given)
+        return [tensor(each.to_numpy()) for each in made]
+
+
+class TemporaryModel:
+    """A temporary file for runtimes that read models only from files."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
+
+    def write(self, model: bytes) -> str:
+        """Put a model into the file and return its path."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(model)
+        self._file.flush()
+        return self._file.name
 
 
 class Iree:
@@ -230,39 +281,74 @@ class Iree:
         "ONNX tensor type",
         "unknown encoding",
     )
-    COMPILE = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
+    PACKAGES = ("iree-base-compiler", "iree-base-runtime")
+    FLAGS = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
 
     def version(self) -> str:
-        """Import IREE and return its version."""
-        import_module("iree.compiler")
+        """Import IREE, start its compiler in this process, and return its version."""
+        self._onnx, self._importer = import_module("onnx"), import_module("iree.compiler.extras.onnx_importer")
+        self._compiler, self._mlir = import_module("iree.compiler.api"), import_module("iree.compiler.ir")
         self._runtime = import_module("iree.runtime")
-        self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
+        os.environ["LLVM_DISABLE_SYMBOLIZATION"] = "1"  # looking names up in its library takes seconds
+        self._session = self._compiler.Session()
+        self._session.set_flags(*self.FLAGS)
         return installed("iree-base-compiler")
+
+    def settings(self, option: str) -> dict[str, Any]:
+        """The compiler's options and the driver."""
+        return {"iree-compile": " ".join(self.FLAGS), "driver": "local-sync"}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Compile and run a case in IREE."""
-        source, mlir, code = (Path(self._folder.name) / f"m.{suffix}" for suffix in ("onnx", "mlir", "vmfb"))
-        source.write_bytes(model)
-        for path in (mlir, code):
-            path.unlink(missing_ok=True)
-        _run_tool([sys.executable, "-m", "iree.compiler.tools.import_onnx", str(source), "-o", str(mlir)], mlir)
-        compiler = str(Path(sys.executable).parent / "iree-compile")
-        _run_tool([compiler, str(mlir), *self.COMPILE, "-o", str(code)], code)
-        module = self._runtime.load_vm_flatbuffer(code.read_bytes(), driver="local-sync")
+        module = self._runtime.load_vm_flatbuffer(self._compile(self._import(model)), driver="local-sync")
         name = next(n for n in module.vm_module.function_names if not n.startswith("__") and "$" not in n)
         made = module[name](*(t.numpy() for t in inputs.values()))
         rows = made if isinstance(made, (tuple, list)) else [made]
         arrays = (np.asarray(row.to_host() if hasattr(row, "to_host") else row) for row in rows)
         return [_with_sign(array, want) for array, want in zip(arrays, outputs.values(), strict=False)]
 
+    def _import(self, model: bytes) -> bytes:
+        """Convert a model to MLIR, as `iree-import-onnx` does."""
+        proto = self._onnx.load_model_from_string(model)
+        self._onnx.checker.check_model(proto)
+        info = self._importer.ModelInfo(self._onnx.shape_inference.infer_shapes(proto, data_prop=True))
+        module = info.create_module(context=self._mlir.Context()).operation
+        self._importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        module.verify()
+        return bytes(module.get_asm(assume_verified=True).encode() + b"\0")
 
-def _run_tool(command: list[str], target: Path) -> None:
-    """Run a tool that writes `target`. Raises RuntimeError with its first line of stderr that has an error."""
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-    if done.returncode or not target.exists():
-        lines = done.stderr.splitlines()
-        line = next((line for line in lines if "error:" in line or "Error" in line), lines[-1] if lines else "")
-        raise RuntimeError(f"exit code {done.returncode}: {line.partition('error: ')[2] or line}")
+    def _compile(self, source: bytes) -> bytes:
+        """Compile MLIR. Raises RuntimeError with the compiler's first error."""
+        run, made = self._session.invocation(), self._compiler.Output.open_membuffer()
+        code = self._compiler.Source.wrap_buffer(self._session, source)
+        run.enable_console_diagnostics()
+        try:
+            with _stderr() as lines:
+                done = run.parse_source(code) and run.execute()
+            if not done:
+                line = next((line for line in lines if "error: " in line), lines[-1] if lines else "no message")
+                raise RuntimeError(line.partition("error: ")[2] or line)
+            run.output_vm_bytecode(made)
+            return bytes(made.map_memory())
+        finally:
+            for each in (made, run, code):
+                each.close()
+
+
+@contextmanager
+def _stderr() -> Iterator[list[str]]:
+    """Catch the lines that libraries write to stderr; the list has them at the end."""
+    lines: list[str] = []
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            text = os.pread(file.fileno(), 1 << 16, 0).decode(errors="replace")
+            lines += [line for line in text.splitlines() if line.strip()]
 
 
 def _with_sign(array: Any, want: tuple[int, Any]) -> Tensor:
@@ -275,6 +361,7 @@ class Ort:
     """onnxruntime on the CPU: options ``""`` (no graph optimizations), ``optimized`` (as by default),
     ``x64quantprecision``."""
 
+    PACKAGES = ("onnxruntime",)
     UNSUPPORTED = (
         "NotImplemented",
         "is not a registered function/op",
@@ -284,9 +371,6 @@ class Ort:
         "No Op registered for",
         "is under development",
     )
-    PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
-    """Element types of less than a byte, with their number of bits."""
-    WIDE = "_as_float32"
 
     def version(self) -> str:
         """Import onnxruntime and return its version."""
@@ -294,64 +378,44 @@ class Ort:
         self._ort.set_default_logger_severity(4)
         return str(self._ort.__version__)
 
+    def settings(self, option: str) -> dict[str, Any]:
+        """The attributes of SessionOptions, and its entries, which have a dot in their names."""
+        made = {
+            "intra_op_num_threads": 1,
+            "graph_optimization_level": "ORT_ENABLE_ALL" if option else "ORT_DISABLE_ALL",
+        }
+        return made | ({"session.x64quantprecision": "1"} if option == "x64quantprecision" else {})
+
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in onnxruntime; `option` is "" for no graph optimizations, or a setting."""
         ort = self._ort
-        options = ort.SessionOptions()
-        options.log_severity_level, options.intra_op_num_threads = 4, 1
-        if not option:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if option == "x64quantprecision":
-            options.add_session_config_entry("session.x64quantprecision", "1")
-        unreadable = [name for name, (number, _) in outputs.items() if number in self.PACKED]
-        if unreadable:
-            model = self._widen(model, unreadable)
+        options, settings = ort.SessionOptions(), self.settings(option)
+        options.log_severity_level, options.intra_op_num_threads = 4, settings["intra_op_num_threads"]
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["graph_optimization_level"])
+        for name in filter(lambda name: "." in name, settings):
+            options.add_session_config_entry(name, settings[name])
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         if all(t.type in PLAIN for t in inputs.values()) and all(number in PLAIN for number, _ in outputs.values()):
             made = session.run(list(outputs), {name: t.numpy() for name, t in inputs.items()})
             return [None if array is None else tensor(array) for array in made]
         values = {name: self._value(t) for name, t in inputs.items()}
-        names = [name + self.WIDE if name in unreadable else name for name in outputs]
-        made = session.run_with_ort_values(names, values)
-        return [_tensor(value, outputs[name][0] if name in unreadable else 0) for name, value in zip(outputs, made)]  # noqa: B905
-
-    def _widen(self, model: bytes, names: list[str]) -> bytes:
-        """The model with a float32 copy of these outputs, because Python cannot read types of less than a byte."""
-        onnx = import_module("onnx")
-        proto = onnx.load_model_from_string(model)
-        for name in names:
-            proto.graph.node.append(onnx.helper.make_node("Cast", [name], [name + self.WIDE], to=1))
-            proto.graph.output.append(onnx.helper.make_tensor_value_info(name + self.WIDE, 1, None))
-        return bytes(proto.SerializeToString())
+        return [_read(value) for value in session.run_with_ort_values(list(outputs), values)]
 
     def _value(self, given: Tensor) -> Any:
-        """A tensor as OrtValue."""
+        """A tensor as OrtValue. Its constructor takes the shape from an array, which may be longer than the bits."""
         if given.type in PLAIN:
             return self._ort.OrtValue.ortvalue_from_numpy(given.numpy())
-        bits = np.frombuffer(given.data, np.uint8 if dtype_of(given.type).itemsize == 1 else np.uint16).reshape(
-            given.shape
-        )
-        if given.type in self.PACKED:
-            bits = _pack(bits, self.PACKED[given.type])
-        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits.copy(), given.type)
+        array = np.zeros(given.shape, np.uint16 if given.type == 16 else np.uint8)
+        data = np.frombuffer(packed(given), np.uint8)
+        array.reshape(-1).view(np.uint8)[: data.size] = data
+        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, given.type)
 
 
-def _pack(codes: Any, bits: int) -> Any:
-    """Pack codes as onnxruntime does, the first in the lowest bits; the array keeps its shape, padded with zeros."""
-    share, flat = 8 // bits, codes.reshape(-1) & ((1 << bits) - 1)
-    flat = np.append(flat, np.zeros(-flat.size % share, np.uint8)).reshape(-1, share)
-    packed = np.bitwise_or.reduce(flat << (np.arange(share, dtype=np.uint8) * bits), axis=1).astype(np.uint8)
-    made = np.zeros(codes.size, np.uint8)
-    made[: packed.size] = packed
-    return made.reshape(codes.shape)
-
-
-def _tensor(value: Any, wide: int) -> Tensor | None:
-    """Convert an OrtValue. wide: the type of an output requested as float32, or 0. Types that numpy lacks are bits."""
-    number = value.element_type()
-    if wide:
-        return tensor(value.numpy().astype(dtype_of(wide)))
-    if number in PLAIN:
-        return tensor(value.numpy())
-    array = np.asarray(value.numpy())
-    return Tensor(number, tuple(array.shape), np.ascontiguousarray(array).tobytes())
+def _read(value: Any) -> Tensor | None:
+    """Read an OrtValue's memory, because numpy has no float8 nor types of less than a byte, and a Cast to float32 loses
+    which NaN it was. Raises NoSuchType."""
+    if not value.has_value():
+        return None
+    number, shape = value.element_type(), tuple(value.shape())
+    size = packed_size(number, shape)
+    return unpacked(number, shape, ctypes.string_at(value.data_ptr(), size) if size else b"")

@@ -4,20 +4,21 @@ names."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from math import isfinite
 
 import numpy as np
 
-from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, reason
+from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, partial_reason, reason
+from qrun.comparing.causes._cause import compute_node
 from qrun.comparing.differences import difference_mask, is_integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
 from qrun.conform.suite import DECISION, EITHER, REFUSAL, Case, CaseHead, near_tie
 from qrun.errors import QrunError
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ir.load import load
 from qrun.ir.types import describe
 
@@ -26,34 +27,38 @@ FLOAT_ROUNDING, ZERO_SIGN = "float-rounding", "zero-sign"
 
 
 def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The runtime returns a result for a model that the specification forbids, instead of refusing it.
+    """The specification forbids this model. The runtime does not refuse it, but returns a result.
 
-    To confirm: qrun conform --select CASE -v has the model and the sentence that forbids it; qrun check finds the
-    defect in a model of your own.
+    To confirm: Run qrun conform --select CASE -v. It prints the model and the sentence that forbids it. In a model of
+    your own, qrun check finds the defect.
 
-    To do: Do not rely on the runtime to find broken models: run qrun check before. Report the case to the runtime.
+    To do: Do not rely on the runtime to refuse broken models: run qrun check first. Report the case to the runtime's
+    maintainers.
     """
     return iter(())
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give different bits from run to run: the runtime reads memory that it has not written,
-    or its threads race.
+    """The same model and inputs give different bits from run to run. The runtime reads uninitialised memory, or its
+    threads race.
 
-    To confirm: Run the case several times, in one process and in several; with one thread a race does not show.
+    To confirm: Run the case several times, both in one process and in separate ones. With one thread a race does not
+    show.
 
-    To do: Use the runtime's newest version, or do without this form of the operator; report it to the runtime.
+    To do: Use the newest version of the runtime, or avoid this form of the operator. Report the bug to the runtime's
+    maintainers.
     """
     return iter(())
 
 
 def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
-    """DynamicQuantizeLinear of zeros only, or of no elements: the formula divides 0 by 0, and the specification does
-    not say which scale that gives. Runtimes choose 1, 0 or 1/255.
+    """The input of DynamicQuantizeLinear is all zeros or empty. The formula divides 0 by 0, and the specification does
+    not define the scale. Runtimes return 1, 0 or 1/255.
 
-    To confirm: Run the operator alone on zeros and print its second output, the scale.
+    To confirm: Run the operator alone on zeros, and print its second output, the scale.
 
-    To do: Rely on no scale here: the codes are those of 0 in any case. A scale of 0 makes what divides by it NaN.
+    To do: Do not rely on this scale; the codes stand for 0 in any case. If the scale is 0, dividing by it gives NaN or
+    infinity.
     """
     return iter(())
 
@@ -91,27 +96,40 @@ CAUSES: Mapping[str, Cause] = {
 
 RTOL, ATOL = 1e-3, 1e-7
 """The tolerance of onnx.backend.test, by which ONNX compares the floats of its own node cases."""
+
+
+def absolute_tolerance(want: Array) -> float:
+    """ATOL, or less where all expected values are below 1: it then counts in the largest of them, so that small results
+    are judged too."""
+    values = np.abs(want.astype(np.float64))
+    return ATOL * min(1.0, float(np.max(values, where=np.isfinite(values), initial=0.0)))
+
+
+NUMERIC = "biufV"
+"""Kinds of numpy types that are numbers, those of ml_dtypes included."""
+RIVALS = 3
+"""The most other hypotheses that a text names."""
 SHOWN = 3
 """The most elements that a result shows."""
-ARITHMETIC = ("float32-multiplier", "float32-arithmetic")
 
 
-Again = Callable[[], Response]
+Again = Callable[[], Iterable[Response]]
 
 
+@np.errstate(all="ignore")  # answers may have signaling NaN
 def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseResult:
-    """Judge an answer. again: runs the case once more, to see if the runtime answers the same."""
+    """Judge an answer. again: runs the case some more times, to see if the runtime answers the same."""
     if case.info.expects == REFUSAL and not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
-        return _result(case, ACCEPTS_INVALID, "", f"gives {got} for a model that the specification forbids", True)
+        return _result(case, ACCEPTS_INVALID, "", f"returns {got} for a model that the specification forbids", True)
     if given.failed:
         right = given.failed == REFUSED and case.info.expects in (REFUSAL, EITHER)
         return _result(case, "exact" if right else given.failed, text=given.message)
     bad = {name: array for name, array in given.outputs.items() if not _right(case.expected[name], array)}
     if not bad:
         return _result(case, "exact", total=_size(case))
-    if again is not None and _changes(given, again()):
-        text = "other bits from run to run: uninitialised memory, or threads that race"
+    if again is not None and any(_changes(given, other) for other in again()):
+        text = "results change from run to run: uninitialised memory, or a race between threads"
         return _result_of(case, bad, "unstable", GARBAGE, text, True)
     open_ = case.info.basis == DECISION or case.info.expects == EITHER
     same_as = (a for a in case.alternatives if all(_right(want, given.outputs[n]) for n, want in a.outputs.items()))
@@ -123,7 +141,7 @@ def judge_case(case: Case, given: Response, again: Again | None = None) -> CaseR
         cause, text = (FLOAT_ROUNDING, f"up to {ulps} ULP away") if ulps else (ZERO_SIGN, "the sign of a zero differs")
         return _result_of(case, bad, "ulp", cause, text, True)
     why, proved = _reason(case, bad)
-    near = all(_near(case, name, got, why) for name, got in bad.items())
+    near = all(_near(case, name, got) for name, got in bad.items())
     return _result_of(case, bad, "choice" if open_ or near else "wrong", why.cause, why.text, proved)
 
 
@@ -140,8 +158,8 @@ def _ulps(case: Case, bad: Mapping[str, Array | None]) -> int | None:
         distance = _ulp_distance(want, got)
         with np.errstate(all="ignore"):
             a, b = want.astype(np.float64), got.astype(np.float64)
-            within = np.abs(a - b) <= np.maximum(case.within, ATOL + RTOL * np.abs(a))
-        unlike = (np.isnan(a) != np.isnan(b)) | (np.isinf(a) != np.isinf(b))
+            within = np.abs(a - b) <= np.maximum(case.within, absolute_tolerance(want) + RTOL * np.abs(a))
+        unlike = (np.isnan(a) != np.isnan(b)) | ((np.isinf(a) | np.isinf(b)) & (a != b))
         if np.any(unlike | ~(within | (distance <= 1) | np.isnan(a))):
             return None
         largest = max(largest, int(distance.max(initial=0)))
@@ -164,7 +182,8 @@ def _ulp_distance(want: Array, got: Array) -> Array:
         raw = np.ascontiguousarray(values).view(bits).astype(object)
         return np.where(raw >= top, top - raw, raw)
 
-    both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
     return np.where(both_nan, 0, np.abs(ordered(want) - ordered(got)))
 
 
@@ -188,18 +207,34 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
     """The reason why the first differing output differs, and whether recomputing proved it."""
     for name, got in bad.items():
         want = case.expected[name]
+        if got is not None and got.dtype.kind not in NUMERIC:
+            return Reason("wrong-type", f"{describe(got)} instead of {describe(want)}"), True
         try:
             model = load(case.model)
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = reason(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
-        proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
+        found = (
+            reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
+        )
         if found.cause == "unknown":
             form = _form(want, got)
-            found = Reason(*form) if form else found
-        return found, proved
-    return Reason("unknown", "no hypothesis reproduces these bits"), False
+            part = partial_reason(suspect) if suspect is not None else None
+            return Reason(*form) if form else part or found, False
+        return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
+    return Reason("unknown", "no known computation reproduces these bits"), False
+
+
+def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
+    """The reason, and whether it is proved: it reproduces the bits, and no hypothesis of another cause does.
+
+    seen: is the cause what the answer shows by itself? Rivals are added to the text.
+    """
+    rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
+    more = len(found.also) - RIVALS
+    told = [rival.partition(": ")[2] for rival in found.also[:RIVALS]] + [f"{more} other ways"] * (more > 0)
+    reproduced = found.explained > 0 or seen
+    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals and more <= 0
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
@@ -211,16 +246,29 @@ def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
 
 
 def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:
-    """The single node of the case as a suspect, with all its inputs; None for a graph of several nodes."""
-    if len(model.nodes) != 1:
-        return None
-    node = model.nodes[0]
+    """The node that makes an output as a suspect, with all its inputs, which qrun computes in a graph of several nodes;
+    None if it cannot."""
     values = {**model.constants, **case.inputs}
-    return Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
+    for node in model.nodes:
+        if name in node.outputs:
+            return _suspect_node(case, model, node, values, name, got)
+        made = compute_node(node, [values[each] if each else None for each in node.inputs])
+        if made is None:
+            return None
+        values.update(zip(node.outputs, made, strict=False))
+    return None
 
 
-def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
-    """Is every differing element one step away and so near a tie that the arithmetic decides?"""
+def _suspect_node(
+    case: Case, model: Model, node: Node, values: Mapping[str, Array], name: str, got: Array | None
+) -> Suspect:
+    """A node as a suspect, with the case's own real values where qrun has no formula."""
+    suspect, exact = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got), case.exact.get(name)
+    return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
+
+
+def _near(case: Case, name: str, got: Array | None) -> bool:
+    """Is every differing element one step away and so near a tie, but not on it, that the arithmetic decides?"""
     want = case.expected[name]
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         return False
@@ -231,7 +279,7 @@ def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
     if margin is None or not wrong.any() or not is_integral(want.dtype) or np.any(np.abs(a - b) != 1):
         return False
     away = margin[wrong]
-    return bool(np.all(away <= near_tie(want.dtype))) and (bool(np.all(away > 0)) or why.cause in ARITHMETIC)
+    return bool(np.all((away > 0) & (away <= near_tie(want.dtype))))
 
 
 def _size(case: Case) -> int:
@@ -256,7 +304,7 @@ def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
     """The wrong elements of a case."""
     for name, got in bad.items():
         want = case.expected[name]
-        if got is None or got.shape != want.shape:
+        if got is None or got.shape != want.shape or got.dtype.kind not in NUMERIC:
             continue
         exact, margin = case.exact.get(name), case.margin.get(name)
         with np.errstate(all="ignore"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
-from qrun.conform.suite import CaseHead
+from qrun.conform.suite import ANSWER, DECISION, CaseHead
 from qrun.declare.frozen import frozen
 from qrun.documents.record import damage_error, decode, read_document
 from qrun.errors import CallError
@@ -52,6 +52,11 @@ class CaseResult(CaseHead):
     elements: tuple[Element, ...] = ()
 
     @property
+    def decided(self) -> bool:
+        """Whether the specification gives the answer: the case is forced or implied, and must be answered."""
+        return self.expects == ANSWER and self.basis != DECISION
+
+    @property
     def operator(self) -> str:
         """``QLinearConv``, ``com.microsoft::QGemm``."""
         return f"{self.domain}::{self.op}" if self.domain else self.op
@@ -59,13 +64,20 @@ class CaseResult(CaseHead):
 
 @frozen(slots=False)
 class RuntimeResult:
-    """The results of one runtime for all cases. seconds: the time they took."""
+    """The results of one runtime for all cases. seconds: the time they took.
+
+    python:  version of the Python that ran it; "" for a program. wheel: see `qrun.conform.worker.wheel_hash`.
+    options: the settings that its adapter makes, such as ``intra_op_num_threads``.
+    """
 
     name: str
     label: str
     version: str
     seconds: float
     cases: tuple[CaseResult, ...]
+    python: str = ""
+    wheel: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -78,6 +90,16 @@ class RuntimeResult:
         """The number of cases of each verdict."""
         return count_verdicts(self.cases)
 
+    @property
+    def law_cases(self) -> tuple[CaseResult, ...]:
+        """The cases whose answer the specification gives: the headline counts only these."""
+        return tuple(case for case in self.cases if case.decided)
+
+    @property
+    def other_cases(self) -> tuple[CaseResult, ...]:
+        """The other cases: open questions, forms that the text excludes, models that it forbids."""
+        return tuple(case for case in self.cases if not case.decided)
+
     def failing_cases(self, fail_on: Iterable[str]) -> list[CaseResult]:
         """The cases whose verdict is one of `fail_on`."""
         wanted = set(fail_on)
@@ -86,12 +108,21 @@ class RuntimeResult:
 
 @frozen
 class Judgement:
-    """The answer of a call. selected: the number of cases; fail_on: verdicts for which the call fails."""
+    """The answer of a call. selected: the number of cases; fail_on: verdicts for which the call fails.
+
+    archive_sha256: of the suite's archive. date: of the call, in UTC. cpu, isa: the processor's name, and the best
+    instruction set that qrun knows of it. All are "" in files of older versions.
+    """
 
     suite: str
     selected: int
     fail_on: tuple[str, ...]
     runtimes: tuple[RuntimeResult, ...]
+    archive_sha256: str = ""
+    date: str = ""
+    qrun: str = ""
+    cpu: str = ""
+    isa: str = ""
 
     @property
     def failed(self) -> bool:
@@ -141,11 +172,21 @@ def check_baseline(names: Iterable[str], suite: str, before: Judgement) -> None:
 
 
 def select_changed(now: Judgement, before: Judgement) -> Judgement:
-    """The judgement with only the cases whose verdict or cause changed, or that the saved answer does not have."""
-    known = {r.name: {case.id: (case.verdict, case.cause) for case in r.cases} for r in before.runtimes}
+    """The judgement with only the cases that changed (see `changed`), or that the saved answer does not have."""
+    known = {r.name: {case.id: case for case in r.cases} for r in before.runtimes}
     runtimes = []
     for runtime in now.runtimes:
         old = known[runtime.name]
-        new = tuple(case for case in runtime.cases if old.get(case.id) != (case.verdict, case.cause))
+        new = tuple(case for case in runtime.cases if case.id not in old or changed(case, old[case.id]))
         runtimes.append(replace(runtime, cases=new))
     return replace(now, runtimes=tuple(runtimes))
+
+
+def changed(now: CaseResult, before: CaseResult) -> bool:
+    """Did the verdict or the cause of a case change?
+
+    `unstable` and `wrong` count as the same, because results that change from run to run may be the same in a few runs.
+    """
+    if "unstable" in (now.verdict, before.verdict):
+        return not {now.verdict, before.verdict} <= {"unstable", "wrong"}
+    return (now.verdict, now.cause) != (before.verdict, before.cause)

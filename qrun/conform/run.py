@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock, Thread
 from time import perf_counter
+from typing import Any
 
+from qrun.conform.batch import BatchRunner
+from qrun.conform.commands import CommandRunner
 from qrun.conform.judge import judge_case
 from qrun.conform.results import CaseResult, RuntimeResult
-from qrun.conform.runtimes import COMMAND, CRASHED, HUNG, REFUSED, CaseRunner, Response, Runtime, runner
+from qrun.conform.runtimes import (
+    AGAIN,
+    COMMAND,
+    CRASHED,
+    FIRST,
+    HUNG,
+    REFUSED,
+    CaseRunner,
+    ProcessRunner,
+    Response,
+    Runtime,
+    is_program,
+)  # fmt: skip
 from qrun.conform.suite import ANSWER, Case, CaseInfo, Suite
 from qrun.errors import CallError
 
@@ -32,9 +47,9 @@ def conform(
     ends with one and the same message in every case.
     """
     start = perf_counter()
-    first = runner(chosen, python)
+    first = Runners(chosen, python)
     work = _Work(suite, cases, limit, progress)
-    version = first.version
+    version, facts = first.version, first.facts
     try:
         others = [
             Thread(target=work.begin, args=(chosen, python), daemon=True) for _ in range(min(jobs, len(cases)) - 1)
@@ -49,9 +64,9 @@ def conform(
         first.close()
     if work.errors:
         raise work.errors[0]
-    if chosen.name.startswith(COMMAND):
+    if is_program(chosen.name):
         _check_answers(cases, work.results)
-    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results)
+    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results, **facts)
 
 
 def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:
@@ -76,10 +91,52 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
         "QR005",
         f"no case was answered: every one {how} with: {text or 'no message'}; does the program start?",
         facts=[("got", f"the same message in {len(cases)} cases")],
-        why="exit code 2 means that the program refuses the model; Python, for one, ends with 2 for a script that it "
-        "cannot open",
-        fixes=["start the program by hand on a case of: qrun conform export DIR"],
+        why="exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script",
+        fixes=["run the program by hand on a case that qrun conform export DIR writes"],
     )
+
+
+class Runners:
+    """A runner, and another one in which to run wrong cases again. Raises as `ProcessRunner` and `CommandRunner`."""
+
+    def __init__(self, chosen: Runtime, python: str = "") -> None:
+        self._chosen, self._python = chosen, python
+        self._first = self._start(FIRST)
+        self._other: CaseRunner | None = None
+
+    @property
+    def version(self) -> str:
+        """The runtime's version."""
+        return self._first.version
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See `CaseRunner.facts`."""
+        return self._first.facts
+
+    def run(self, case: Case, limit: float) -> Response:
+        """Run a case."""
+        return self._first.run(case, limit)
+
+    def run_again(self, case: Case, limit: float) -> Iterator[Response]:
+        """Run a case in the other runner, in which free memory has other contents, then once more in the first."""
+        if self._other is None:
+            self._other = self._start(AGAIN)
+        for runner in (self._other, self._first):
+            yield runner.run(case, limit)
+
+    def close(self) -> None:
+        """End both runners."""
+        for each in (self._first, self._other):
+            if each is not None:
+                each.close()
+
+    def _start(self, poison: int) -> CaseRunner:
+        """Start a runner. poison: see `qrun.conform.runtimes.FIRST`."""
+        kind, _, text = self._chosen.name.partition(":")
+        if is_program(self._chosen.name):
+            return (CommandRunner if f"{kind}:" == COMMAND else BatchRunner)(text, poison)
+        return ProcessRunner(self._chosen.name, self._chosen.adapter, self._chosen.option, self._python, poison)
 
 
 class _Work:
@@ -104,7 +161,7 @@ class _Work:
     def begin(self, chosen: Runtime, python: str) -> None:
         """Start another runner and take cases with it."""
         try:
-            mine = runner(chosen, python)
+            mine = Runners(chosen, python)
             try:
                 self.take(mine)
             finally:
@@ -113,7 +170,7 @@ class _Work:
             self.errors.append(error)
             self.stop()
 
-    def take(self, mine: CaseRunner) -> None:
+    def take(self, mine: Runners) -> None:
         """Judge cases until none is left, in one thread; `mine` is its runner."""
         while not self._stopped:
             with self._lock:
@@ -129,11 +186,7 @@ class _Work:
             if self._progress is not None:
                 self._progress(done)
 
-    def _judge_one(self, mine: CaseRunner, case: Case) -> CaseResult:
-        """Run a case, a second time if it is wrong, and judge it."""
-
-        def again() -> Response:
-            return mine.run(case, self._limit)
-
+    def _judge_one(self, mine: Runners, case: Case) -> CaseResult:
+        """Run a case, again if it is wrong, and judge it."""
         given = mine.run(case, self._limit)
-        return judge_case(case, given, None if given.failed == HUNG else again)
+        return judge_case(case, given, None if given.failed == HUNG else lambda: mine.run_again(case, self._limit))

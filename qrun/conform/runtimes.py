@@ -1,35 +1,29 @@
-"""The runtimes that can be judged, by name, and the runners of cases: a child process, or any program."""
+"""The runtimes that can be judged, by name, and the runner of cases in a child process."""
 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from time import perf_counter
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import numpy as np
 
 import qrun
-from qrun.conform.suite import Case, write_case
+from qrun.conform.suite import Case
 from qrun.conform.worker import receive, send
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError, UnsupportedError, suggest
+from qrun.errors import CallError, UnsupportedError, suggest
 from qrun.ir import Array
-from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import DTYPES, NUMBERS
-from qrun.memory import Budget
 
 REFUSED, UNSUPPORTED, CRASHED, HUNG = "refused", "unsupported", "crashed", "hung"
 
@@ -48,12 +42,21 @@ class Response:
     message: str = ""
 
 
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+"""The facts of a program, of which qrun knows nothing."""
+
+
 class CaseRunner(Protocol):
     """Runs cases, one after the other."""
 
     @property
     def version(self) -> str:
         """The runtime's version, as it reports it; "" if it does not."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The fields ``python``, ``wheel`` and ``options`` of `qrun.conform.results.RuntimeResult`, as far as known."""
         ...
 
     def run(self, case: Case, limit: float) -> Response:
@@ -74,19 +77,30 @@ current folder, which `-c` puts first, as "" (`-P` leaves it out, but only since
 STARTING = 120.0
 """Seconds within which a runtime must be imported."""
 _ENDING = 2.0
+FIRST, AGAIN = 170, 51
+"""What glibc writes into free memory in the process that runs all cases, and in the one that runs wrong cases again:
+these codes, or in memory fresh from malloc their complements. So a runtime that reads memory without writing it first
+gives no right answer by chance, and other answers in the two processes."""
+
+
+def environment(poison: int) -> dict[str, str]:
+    """The environment of a process that runs cases."""
+    return {**os.environ, "MALLOC_PERTURB_": str(poison)}
+
+
 _Answers = SimpleQueue[tuple[dict[str, Any], list[bytes]] | None]
 
 
 class ProcessRunner:
     """Runs cases in an adapter in a child process. adapter: see `worker.main`; option: passed to the adapter;
-    python: the interpreter, "" for this one.
+    python: the interpreter, "" for this one; poison: see `FIRST`.
 
     Raises UnsupportedError if the runtime cannot be imported there.
     """
 
-    def __init__(self, name: str, adapter: str, option: str, python: str = "") -> None:
-        self.name, self.adapter, self.option, self.python = name, adapter, option, python
-        self.version = ""
+    def __init__(self, name: str, adapter: str, option: str, python: str = "", poison: int = FIRST) -> None:
+        self.name, self.adapter, self.option, self.python, self._poison = name, adapter, option, python, poison
+        self.version, self.facts = "", dict[str, Any]()
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
@@ -97,6 +111,7 @@ class ProcessRunner:
         process = self._process
         assert process is not None
         assert process.stdin is not None
+        self._logged = os.fstat(self._log.fileno()).st_size
         head = {
             "inputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.inputs.items()],
             "outputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.expected.items()] or [["y0", 2, []]],
@@ -130,6 +145,7 @@ class ProcessRunner:
     def _start(self) -> None:
         """Start the process that runs cases."""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._logged = 0
         self._answers: _Answers = SimpleQueue()
         command = [
             self.python or sys.executable,
@@ -142,7 +158,13 @@ class ProcessRunner:
             self.option,
         ]
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=environment(self._poison),
+            )
         except OSError as error:
             self._log.close()
             raise self._missing_error(f"{command[0]} cannot be started: {error}") from None
@@ -156,6 +178,7 @@ class ProcessRunner:
             self.close()
             raise self._missing_error(str(told.get("missing", "its answer cannot be read")))
         self.version = str(told["version"])
+        self.facts = {name: told[name] for name in ("python", "wheel", "options")}
 
     def _missing_error(self, got: str) -> UnsupportedError:
         """The QR012 error of a runtime that cannot be used."""
@@ -170,7 +193,7 @@ class ProcessRunner:
         )
 
     def _describe_end(self) -> str:
-        """Text: how the process ended, and the last line on its stderr."""
+        """Text: how the process ended, and the last line on its stderr since the case began."""
         process = self._process
         code: int | None = None
         last = ""
@@ -178,8 +201,9 @@ class ProcessRunner:
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_ENDING)
             with suppress(OSError, ValueError):
-                self._log.seek(max(self._log.seek(0, 2) - 2000, 0))
-                lines = self._log.read().decode(errors="replace").split("\n")
+                place = self._log.fileno()  # os.pread: the process writes where a seek would lead
+                start = max(self._logged, os.fstat(place).st_size - 2000)
+                lines = os.pread(place, 2000, start).decode(errors="replace").split("\n")
                 last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
         self.close()
         return f"{exit_text(code)}{f': {last[:300]}' if last else ''}"
@@ -215,129 +239,10 @@ def _listen(stream: Any, answers: _Answers) -> None:
     answers.put(None)
 
 
-PLACES = ("{model}", "{inputs}", "{outputs}")
-"""Words of every command, which labels leave out."""
-REFUSES, LACKS = 2, 3
-"""Exit codes of a program that refuses a model, and of one that does not have the operator or type."""
-_ROOM = 1 << 20
-"""Bytes that a program may write beyond twice the size of the expected outputs."""
-_PIECE = 1 << 16
-"""The most bytes of one read of stderr."""
-
-
-class CommandRunner:
-    """Runs cases in a program: ``cmd:PROGRAM {model} {inputs} {outputs}``.
-
-    model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the
-             order of the graph's inputs. outputs: an empty folder, into which the program writes output_0.pb, ...
-    Raises CallError if the text does not name all of these places and a program.
-    """
-
-    version = ""
-
-    def __init__(self, text: str) -> None:
-        try:
-            self._words = shlex.split(text)
-        except ValueError as error:
-            raise _bad_command(text, str(error)) from None
-        missing = [place for place in PLACES if not any(place in part for part in self._words)]
-        if missing:
-            other = [place for place in re.findall(r"\{\w*\}", text) if place not in PLACES]
-            raise _bad_command(text, f"no {', '.join(missing)}" + (f", but {', '.join(other)}" if other else ""))
-
-    def run(self, case: Case, limit: float) -> Response:
-        """Run one case in a new process group, which is killed as a whole when the time is over."""
-        with tempfile.TemporaryDirectory(prefix="qrun-") as name:
-            folder = Path(name)
-            write_case(case, folder, outputs=False)
-            (folder / "out").mkdir()
-            paths = (folder / "model.onnx", folder / "test_data_set_0", folder / "out")
-            places = dict(zip(PLACES, map(str, paths), strict=True))
-            command = self._words
-            for place, path in places.items():
-                command = [part.replace(place, path) for part in command]
-            try:
-                done, told = _run_command(command, limit)
-            except OSError as error:
-                raise _bad_command(command[0], f"{error.strerror or error}: {command[0]}") from None
-            for place, path in places.items():
-                told = told.replace(path, place)
-            if done is None:
-                return Response({}, HUNG, f"no answer in {limit:g} s")
-            if done:
-                kind = {REFUSES: REFUSED, LACKS: UNSUPPORTED}.get(done, CRASHED)
-                return Response(
-                    {}, kind, told if kind != CRASHED and told else f"{exit_text(done)}{f': {told}' if told else ''}"
-                )
-            return _outputs(case, folder / "out")
-
-    def close(self) -> None:
-        """Do nothing, as nothing runs between cases."""
-
-
-def _run_command(command: list[str], limit: float) -> tuple[int | None, str]:
-    """Run a command. Returns its exit code, None if the time was over, and the last line on its stderr."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stderr is not None
-    last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
-    reader = Thread(
-        target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), _PIECE), b""),), daemon=True
-    )
-    reader.start()
-    end = perf_counter() + limit
-    reader.join(limit)
-    try:
-        process.wait(max(end - perf_counter(), 0))
-        hung = reader.is_alive()
-    except subprocess.TimeoutExpired:
-        hung = True
-    if hung:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
-        reader.join(1)
-    if not reader.is_alive():  # else a process that left the group holds the other end of the pipe
-        process.stderr.close()
-    if hung:
-        return None, ""
-    lines = [line for line in b"".join(last).decode(errors="replace").splitlines() if line.strip()]
-    return process.returncode, " ".join(lines[-1].split())[:400] if lines else ""
-
-
-def _outputs(case: Case, folder: Path) -> Response:
-    """A case's response from the files that a command wrote."""
-
-    found: dict[str, Array | None] = {}
-    budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
-    for index, name in enumerate(case.expected or ["y0"]):
-        path = folder / f"output_{index}.pb"
-        if not path.exists():
-            found[name] = None
-            continue
-        try:
-            found[name] = read_tensor(path, budget)[1]
-        except QrunError as error:
-            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {error.message}")
-        except Exception as error:
-            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {type(error).__name__}")
-    return Response(found)
-
-
-def _bad_command(text: str, got: str) -> CallError:
-    """The QR005 error of a --runtime cmd: option."""
-    return CallError(
-        "QR005",
-        f"--runtime cmd:{text[:80]}: this command cannot run cases",
-        facts=[("expected", "cmd:PROGRAM {model} {inputs} {outputs}"), ("got", got)],
-        fixes=["qrun explain conform has the protocol"],
-    )
-
-
 ADAPTERS = "qrun.conform.adapters"
-COMMAND = "cmd:"
+COMMAND, BATCH = "cmd:", "batch:"
+PLACES = ("{model}", "{inputs}", "{outputs}")
+"""Words of every ``cmd:`` command, which labels leave out."""
 
 
 @frozen
@@ -364,7 +269,8 @@ RUNTIMES = {
         Runtime("onnx-ref", "onnx.reference", f"{ADAPTERS}:OnnxReference"),
         Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}:OpenVino"),
         Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}:OpenCv"),
-        Runtime("tinygrad", "tinygrad, DEV=PYTHON", f"{ADAPTERS}:TinyGrad"),
+        Runtime("tinygrad", "tinygrad", f"{ADAPTERS}:TinyGrad"),
+        Runtime("tract", "tract", f"{ADAPTERS}:Tract"),
         Runtime("iree", "IREE, llvm-cpu", f"{ADAPTERS}:Iree"),
     )
 }
@@ -373,14 +279,19 @@ OWN = ("native", "reference")
 
 def packages_of(name: str) -> str:
     """The pip packages of a runtime of RUNTIMES."""
-    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler iree-base-runtime"}
+    known = {"onnx-ref": "onnx", "opencv": "opencv-python", "iree": "iree-base-compiler[onnx] iree-base-runtime"}
     return "onnxruntime" if name.startswith("ort") else "onnx-qrun" if name in OWN else known.get(name, name)
 
 
+def is_program(name: str) -> bool:
+    """Does a name of --runtime name a program?"""
+    return name.startswith((COMMAND, BATCH))
+
+
 def runtime(name: str) -> Runtime:
-    """The runtime of a name, or of a ``cmd:`` text. Raises CallError for other names."""
-    if name.startswith(COMMAND):
-        words = name.removeprefix(COMMAND).split()
+    """The runtime of a name, or of a ``cmd:`` or ``batch:`` text. Raises CallError for other names."""
+    if is_program(name):
+        words = name.partition(":")[2].split()
         return Runtime(name, " ".join(word for word in words if word not in PLACES) or name, "")
     if name in RUNTIMES:
         return RUNTIMES[name]
@@ -388,13 +299,8 @@ def runtime(name: str) -> Runtime:
     raise CallError(
         "QR005",
         f"--runtime {name}: unknown runtime",
-        facts=[("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}'")],
+        facts=[
+            ("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}', or batch:PROGRAM")
+        ],
         fixes=[f"did you mean --runtime {near}?" if near else "qrun explain conform"],
     )
-
-
-def runner(chosen: Runtime, python: str = "") -> CaseRunner:
-    """Start a runner of a runtime. Raises UnsupportedError if the runtime is not installed."""
-    if chosen.name.startswith(COMMAND):
-        return CommandRunner(chosen.name.removeprefix(COMMAND))
-    return ProcessRunner(chosen.name, chosen.adapter, chosen.option, python)

@@ -1,11 +1,12 @@
-"""Reads and writes the frozen cases: an archive in the package, from which single cases are read. Also exports cases as
-plain ONNX test folders, for use without qrun."""
+"""Reads and writes the frozen cases: an archive in the package, from which single cases are read. Also writes a case as
+files in the layout of onnx.backend.test."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from qrun.errors import CallError, close_matches
 from qrun.ir import Array
 from qrun.ir.tensorfile import tensor_bytes
 from qrun.ir.types import DTYPES, NUMBERS
+from qrun.ops._quantize import is_integer, limits
 
 VERSION = "1.1"
 ARCHIVE = Path(__file__).parent / f"suite-{VERSION}.zip"
@@ -45,7 +47,9 @@ def near_tie(dtype: Any) -> float:
 
     Four roundings to float32 move a quotient of n levels by up to 4 * 2^-24 * n.
     """
-    return float(4.0 * 2.0 ** (8 * np.dtype(dtype).itemsize - 24))
+    kind = np.dtype(dtype)
+    low, high = limits(kind) if is_integer(kind) else (1, 2 ** (8 * kind.itemsize))
+    return float(4.0 * 2.0**-24 * (high - low + 1))
 
 
 @frozen
@@ -56,6 +60,7 @@ class CaseHead:
     op:     the operator that is judged, with its domain and version; in a graph, those of the first operator.
     rule:   key of the rule that decides the case, such as ``QLinearConv-10 G1``; see `Suite.rule`.
     basis:  that rule's basis: ``forced``, ``implied`` or ``decision``.
+    expects: ``answer``, ``either`` or ``refusal``.
     """
 
     id: str
@@ -65,17 +70,16 @@ class CaseHead:
     profile: str
     rule: str
     basis: str
+    expects: str
 
 
 @frozen
 class CaseInfo(CaseHead):
     """A case's entry in the list of cases.
 
-    expects:  ``answer``, ``either`` or ``refusal``. mustpass: is the case one of the 400 that no one can argue with?
-    block, start, length: its place in the archive.
+    mustpass: is the case one of the 400 that no one can argue with? block, start, length: its place in the archive.
     """
 
-    expects: str
     mustpass: bool
     block: str
     start: int
@@ -91,7 +95,7 @@ class Quote:
 
 
 @frozen
-class Rule:
+class Law:
     """The law of a case.
 
     title:   what is due, in a sentence. section: the number of the section of numerics.md that tells more.
@@ -142,7 +146,10 @@ class Case:
 
 
 class Suite:
-    """The cases of one archive. Raises CallError if it cannot be read."""
+    """The cases of one archive. changes: what is new since the suite before; see scripts/_conformance_changes.py.
+
+    Raises CallError if the archive cannot be read.
+    """
 
     def __init__(self, path: Path = ARCHIVE) -> None:
         self.path = path
@@ -154,17 +161,23 @@ class Suite:
         self.version = str(told["version"])
         self._rows: Sequence[Sequence[Any]] = told["cases"]
         self._rules: Mapping[str, Any] = told["rules"]
+        self.changes: Mapping[str, Any] = told.get("changes", {})
         self._block: tuple[str, bytes] = ("", b"")
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of the archive."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     @cached_property
     def cases(self) -> tuple[CaseInfo, ...]:
         """All cases, in the archive's order."""
         return tuple(CaseInfo(*row) for row in self._rows)
 
-    def rule(self, info: CaseHead) -> Rule:
+    def rule(self, info: CaseHead) -> Law:
         """The rule that decides a case."""
         basis, section, title, quotes, note = self._rules[info.rule]
-        return Rule(basis, section, title, tuple(Quote(*quote) for quote in quotes), note)
+        return Law(basis, section, title, tuple(Quote(*quote) for quote in quotes), note)
 
     def select(self, words: Iterable[str]) -> list[CaseInfo]:
         """The cases that match words: ids, beginnings of ids, operators or profiles; see `FITS`.
@@ -180,7 +193,7 @@ class Suite:
             profiles = dict.fromkeys(info.profile for info in self.cases if info.id in named)
             raise _no_case(
                 ",".join(given),
-                f"cases that fit one word of each kind: {', '.join(kinds)}",
+                f"cases that match one word of each kind: {', '.join(kinds)}",
                 f"the operators named have cases in {', '.join(profiles)}" if profiles else LIST,
             )
         return chosen
@@ -195,7 +208,7 @@ class Suite:
         near = close_matches(word, known, 1, 0.5)
         raise _no_case(
             word,
-            "a profile, an operator, or the beginning of a case's id",
+            "a profile, an operator, or the prefix of a case id",
             f"--select {near[0]}" if near else LIST,
         )
 
@@ -279,8 +292,11 @@ def pack_case(case: Case) -> bytes:
     )
 
 
-def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Rule]) -> None:
-    """Write the archive with the rules that its cases name; blocks follow the order of the cases."""
+def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Law], changes: Mapping[str, Any]) -> None:
+    """Write the archive with the rules that its cases name; blocks follow the order of the cases.
+
+    changes: see `Suite`.
+    """
     rows, blocks = [], []
     for first in range(0, len(cases), BLOCK):
         name, body = f"cases/{first // BLOCK:03}.bin", b""
@@ -293,6 +309,7 @@ def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Rule]) -> None:
     told = {
         "format": "qrun/suite/1.1",
         "version": VERSION,
+        "changes": changes,
         "rules": {key: astuple(rule) for key, rule in sorted(rules.items()) if key in used},
         "cases": rows,
     }
@@ -304,56 +321,16 @@ def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Rule]) -> None:
             archive.writestr(info, body, zipfile.ZIP_DEFLATED, 9)
 
 
-def write_case(case: Case, folder: Path, outputs: bool = True) -> None:
-    """Write ``model.onnx`` and ``test_data_set_0`` with its tensors, in the layout of onnx.backend.test."""
-
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True, exist_ok=True)
-    (folder / "model.onnx").write_bytes(case.model)
-    for kind, arrays in (("input", case.inputs), ("output", case.expected if outputs else {})):
+def case_files(case: Case) -> Iterator[tuple[str, bytes]]:
+    """Paths and contents of ``model.onnx`` and of the tensors in ``test_data_set_0``, as onnx.backend.test has them."""
+    yield "model.onnx", case.model
+    for kind, arrays in (("input", case.inputs), ("output", case.expected)):
         for index, (name, array) in enumerate(arrays.items()):
-            (data / f"{kind}_{index}.pb").write_bytes(tensor_bytes(array, name))
+            yield f"test_data_set_0/{kind}_{index}.pb", tensor_bytes(array, name)
 
 
-def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Callable[[int], None]) -> None:
-    """Write a folder for each case, named by its id: ``model.onnx``, ``test_data_set_0/`` and ``case.json``.
-
-    A case that must be refused has no outputs. Raises CallError if the folder is not empty, or cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise CallError("QR008", f"{folder} is not empty", where=[str(folder)], fixes=["name a new folder"])
-        for index, info in enumerate(cases):
-            progress(index)
-            _write(suite, info, folder / info.id)
-    except OSError as error:
-        raise CallError(
-            "QR008",
-            f"cannot write to {folder}: {error.strerror or error}",
-            where=[str(folder)],
-            fixes=["name another folder"],
-        ) from None
-
-
-def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
-    """Write a case as files."""
-    case, rule = suite.load(info), suite.rule(info)
-    write_case(case, folder)
-    told = {
-        "id": info.id,
-        "operator": info.op,
-        "domain": info.domain,
-        "version": info.version,
-        "profile": info.profile,
-        "expects": info.expects,
-        "mustpass": info.mustpass,
-        "basis": info.basis,
-        "rule": rule.title,
-        "quotes": [{"source": quote.source, "text": quote.text} for quote in rule.quotes],
-        "note": rule.note,
-        "exact": {name: [repr(float(v)) for v in values.flat] for name, values in case.exact.items()},
-        "margin": {name: [repr(float(v)) for v in values.flat] for name, values in case.margin.items()},
-        "within": case.within,
-    }
-    (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+def write_case(case: Case, folder: Path) -> None:
+    """Write a case's files without the outputs, for a runtime that shall answer it."""
+    (folder / "test_data_set_0").mkdir(parents=True, exist_ok=True)
+    for path, data in case_files(replace(case, expected={})):
+        (folder / path).write_bytes(data)

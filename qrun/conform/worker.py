@@ -3,15 +3,18 @@ It may run in another Python, without qrun's dependencies."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, BinaryIO
 
 from qrun.child.serve import pipes, words
-from qrun.conform.adapters import Tensor
+from qrun.conform.tensors import Tensor
 
 MOST = 1 << 31
 """The most bytes of a message's head; a larger length is invalid."""
@@ -51,7 +54,7 @@ def main(adapter: str, option: str) -> None:
         name, _, made = adapter.partition(":")
         module = import_module(name)
         module = getattr(module, made)() if made else module
-        send(outgoing, {"version": str(module.version())})
+        send(outgoing, {"version": str(module.version()), **_facts(module, option)})
     except BaseException as error:
         send(outgoing, {"missing": words(error)[:1000]})
         return
@@ -61,6 +64,31 @@ def main(adapter: str, option: str) -> None:
         except EOFError:
             os._exit(0)
         _answer(outgoing, module, option, head, parts)
+
+
+def _facts(module: Any, option: str) -> dict[str, Any]:
+    """The facts about a runtime that results name; an adapter need not have PACKAGES and settings."""
+    settings = module.settings(option) if hasattr(module, "settings") else {}
+    wheel = wheel_hash(getattr(module, "PACKAGES", ()))
+    return {"python": platform.python_version(), "wheel": wheel, "options": {k: str(v) for k, v in settings.items()}}
+
+
+def wheel_hash(packages: Sequence[str]) -> str:
+    """A SHA-256 of the files in the wheels of these packages, as far as installed; "" without any.
+
+    It is that of the sorted lines of RECORD, which have each file's hash, without those that differ from one
+    installation to the next: scripts, compiled files, and what the installer notes in .dist-info.
+    """
+    lines = []
+    for name in packages:
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue
+        if '"editable": true' not in (found.read_text("direct_url.json") or ""):
+            lines += (found.read_text("RECORD") or "").splitlines()
+    kept = sorted(x for x in lines if ".dist-info/" not in x and not x.startswith("../") and not x.endswith(",,"))
+    return hashlib.sha256("\n".join(kept).encode()).hexdigest() if kept else ""
 
 
 def _answer(outgoing: Any, module: Any, option: str, head: dict[str, Any], parts: list[bytes]) -> None:

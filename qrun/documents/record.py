@@ -111,7 +111,7 @@ def kind(value: Any) -> str:
 
 def damage_error(source: str, expected: str, got: str, fix: str = "write the file again") -> CallError:
     facts = [("expected", expected), ("got", got)]
-    return CallError("QR007", f"{source} is not as qrun writes it", where=[source], facts=facts, fixes=[fix])
+    return CallError("QR007", f"{source} is not a valid qrun result", where=[source], facts=facts, fixes=[fix])
 
 
 def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, Item]:

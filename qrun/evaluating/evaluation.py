@@ -113,7 +113,7 @@ class SampleChunks:
                         "QR003",
                         f"{len(labels)} labels for {first + len(held)} samples or more",
                         facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
-                        fixes=["give one label for each sample, in their order, or leave out --labels"],
+                        fixes=["give one label for each sample, in their order, or omit --labels"],
                     )
                 held = tuple(
                     replace(s, label=as_label(labels[first + at], labels.dtype.kind == "O"))

@@ -93,7 +93,7 @@ def _judge_label(outputs: Outputs, label: Label) -> dict[str, float]:
                 ("expected", "one text" if isinstance(label, str) else "one score per class"),
                 ("got", describe(scores)),
             ],
-            fixes=["leave out --labels, or judge with --metric module:function"],
+            fixes=["omit --labels, or judge with --metric module:function"],
         )
     if not 0 <= label < row.size:
         raise CallError(
@@ -129,7 +129,7 @@ def _compare(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
             f"output {name!r} has two {'forms' if forms else 'shapes'}",
             name="output-mismatch",
             facts=[("first", first), ("second", second)],
-            fixes=["qrun compare A B -i SAMPLE shows the tensor where it begins"],
+            fixes=["qrun compare A B -i SAMPLE shows the first tensor that differs"],
         )
     a, b = numbers(want), numbers(got)
     if is_compound(want) and not a.size:

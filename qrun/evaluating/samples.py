@@ -30,8 +30,8 @@ from qrun.ir.types import describe
 from qrun.memory import Budget
 
 Label = int | str
-_NUMBER = "the number of the right class for each sample, 0, 1, 2 ..."
-_HOW = "write the place of each sample's class among the model's scores in place of its name, or add --classes FILE"
+_NUMBER = "the correct class number for each sample: 0, 1, 2 ..."
+_HOW = "write each class as its index among the model's scores, or add --classes FILE"
 
 
 def are_names(model: Model) -> bool:
@@ -349,7 +349,7 @@ def _folder(model: Model, path: Path, budget: Budget, conversion: Conversion) ->
         entries = [file for folder in inside if folder.is_dir() for file in _files(folder)]
         names = [entry.parent.name for entry in entries]
     if not entries:
-        got = "neither arrays, images nor test_data_set folders in it"
+        got = "it has no arrays, images or test_data_set folders"
         raise bad_file(str(path), got, "a folder of .npy, .npz, .pb or image files")
     listed = [(str(entry), [str(entry)]) for entry in entries]
     return Listed(model, str(path), listed, budget, conversion, names)
@@ -404,7 +404,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
         try:
             specs = shlex.split(line, comments=True)
         except ValueError as error:
-            raise bad_file(f"{path}:{number}", str(error), "one or more SPECs, as of --inputs") from None
+            raise bad_file(f"{path}:{number}", str(error), "one or more SPECs, as for --inputs") from None
         if specs:
             parts = [spec.rpartition("=") for spec in specs]
             yield parts[0][2], [f"{name}{equals}{path.parent / file}" for name, equals, file in parts]
@@ -428,7 +428,7 @@ class StreamedSamples:
                 if len(self._model.inputs) != 1:
                     raise CallError(
                         "QR003",
-                        f"{name} is one array, and the model has {len(self._model.inputs)} inputs",
+                        f"{name} is one array, but the model has {len(self._model.inputs)} inputs",
                         fixes=["give a dict of arrays by input name"],
                     )
                 given = {self._model.inputs[0].name: given}

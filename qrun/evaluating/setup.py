@@ -104,7 +104,7 @@ def _order(samples: DataSet | StreamedSamples, labels: Array | None, wishes: Wis
         if wishes.shuffle is not None:
             order = np.random.default_rng(wishes.shuffle).permutation(len(samples)).tolist()
     elif wishes.shuffle is not None:
-        raise CallError("QR005", "samples from Python come in their own order", fixes=["leave out shuffle"])
+        raise CallError("QR005", "samples from Python keep their order", fixes=["omit shuffle"])
     return order
 
 
@@ -172,7 +172,7 @@ def _portable(model: Model, given: str | bytes | Model, sent: bool) -> str | byt
     if model.path is None:
         raise CallError(
             "QR005",
-            "a model that was made in Python cannot go to workers",
+            "a model built in Python cannot be sent to workers",
             where=[model.label],
             fixes=["give its path, or bytes: model.SerializeToString()"],
         )

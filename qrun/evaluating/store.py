@@ -59,7 +59,7 @@ class Store:
         if not resume:
             raise CallError(
                 "QR005",
-                "the folder has results of an earlier call",
+                "the folder has results of an earlier evaluation",
                 where=where,
                 fixes=["add --resume to continue", "name another folder"],
             )
@@ -72,10 +72,10 @@ class Store:
             if old != json.loads(json.dumps(value)):
                 raise CallError(
                     "QR005",
-                    f"the folder's results come from another call: {key} differs",
+                    f"the results in the folder come from a different command: {key} differs",
                     where=where,
                     facts=[("expected", _short(old)), ("got", _short(value))],
-                    fixes=["name another folder", "call it as before"],
+                    fixes=["name another folder", "use the same options as before"],
                 )
 
     def finished_chunks(self) -> set[int]:

@@ -170,7 +170,7 @@ def _input_mismatch(
     """The QR003 error of an array whose shape or type does not fit its input."""
     fixes, option = [], ""
     if problem.origin == SHAPE:
-        fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
+        fixes.append(f"omit --shape: {source} has the sizes {shape_text(array.shape)}")
     elif problem.want is not None and written:
         fixes.append(fitting.option_fix(value.name, array, problem.want))
     elif problem.want is not None and (fix := fitting.axes_fix(array.shape, problem.want)):

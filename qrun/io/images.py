@@ -100,7 +100,7 @@ def _decode(spec: str, pillow: Any, budget: Budget) -> tuple[Image, int]:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
         most = f"at most {pillow.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels"
-        raise bad_file(spec, "an image of more pixels", most, fix="make it smaller") from None
+        raise bad_file(spec, "an image with more pixels", most, fix="make it smaller") from None
     except pillow.UnidentifiedImageError:
         got = f"a file that starts with {start[:8]!r}" if start else "an empty file"
         raise bad_file(spec, got, f"an image: {', '.join(FORMATS)}", fix="check the file") from None
@@ -129,7 +129,7 @@ def _colored(spec: str, image: Image, settings: ImageSettings) -> tuple[Image, l
             spec,
             "an image with transparent pixels",
             f"an opaque image, for color={settings.color}",
-            fix="lay it on the background that training used, or --image color=rgba for an input of 4 channels",
+            fix="put it on the background that training used, or --image color=rgba for an input of 4 channels",
         )
     said += ["opaque alpha dropped"] if image.mode in ("RGBA", "LA") else []
     gray = image.mode in ("L", "LA")

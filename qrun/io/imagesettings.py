@@ -202,7 +202,7 @@ def _unfit(spec: str, value: TensorType, stated: ImageSettings) -> CallError:
     expected = f"{value.name} {value}"
     return CallError(
         "QR003", what, where=[spec], facts=[("expected", expected), ("got", words or f"the image {spec}")],
-        fixes=["qrun explain image tells the keys of --image"],
+        fixes=["qrun explain image lists the keys of --image"],
     )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def pixel_table(spec: str, value: TensorType, settings: ImageSettings) -> Array:
     if table is not None:
         return table
     ends = [float((pixel * scale - mean) / std) for mean, std in channels for pixel in (0, 255)]
-    fix = "leave out scale, mean and std: integer inputs take raw pixels"
+    fix = "omit scale, mean and std: integer inputs take raw pixels"
     if value.dtype == np.int8:
         fix = "--image mean=128, without scale and std, gives pixels minus 128"
     raise CallError(

@@ -27,7 +27,7 @@ def no_file(model: Model, name: str, spec: str) -> CallError:
     """The error for ``-i name=`` and ``-i ''``, which would otherwise read the current folder."""
     first = name or next((value.name for value in model.inputs), "")
     facts = [("expected", "a file, a folder, -, or [1,2]"), ("got", "nothing")]
-    fixes = [f"-i {first}=FILE" if first else "leave out -i: the model has no inputs"]
+    fixes = [f"-i {first}=FILE" if first else "omit -i: the model has no inputs"]
     return CallError("QR005", f"-i {spec or repr(spec)} names no file", where=[model.label], facts=facts, fixes=fixes)
 
 
@@ -47,7 +47,7 @@ def several_inputs(model: Model, name: str, rest: str, others: Sequence[str]) ->
         rest = rest.replace(f",{other}=", f"\n{other}=")
     given = " ".join(f"-i {shlex.quote(spec)}" for spec in f"{name}={rest}".split("\n"))
     fixes = [f"did you mean {given}?"]
-    return CallError("QR005", "-i takes one input; give it once for each", where=[model.label], fixes=fixes)
+    return CallError("QR005", "-i takes one input; repeat it for each", where=[model.label], fixes=fixes)
 
 
 def maybe_text(error: CallError, value: TensorType, rest: str) -> CallError:
@@ -86,7 +86,7 @@ def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str)
     elif without:
         error.fixes = (f"name the arrays after the inputs: {how_to_write(names)}",)
     else:
-        error.fixes = (f"leave out the key {key}: {how_to_write(names)}",)
+        error.fixes = (f"omit the key {key}: {how_to_write(names)}",)
     return error
 
 

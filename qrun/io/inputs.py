@@ -358,10 +358,10 @@ def gather(
 
 def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:
     """The paths of the model's files and of the files that these specs name, each with a description for messages."""
-    found = {str(model.path): "the model of this call"} if model.path else {}
+    found = {str(model.path): "the model of this command"} if model.path else {}
     folder = model.path.parent if model.path else Path()
     found |= {str(folder / name): "a file of the model's data" for name in model.external_files}
-    return found | {split_name(model, spec)[1]: "an input of this call" for spec in specs}
+    return found | {split_name(model, spec)[1]: "an input of this command" for spec in specs}
 
 
 def split_name(model: Model, spec: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
     if path.suffix == ".npy":
         if len(names) != 1:
             raise _bad_target(
-                f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}",
+                f"{target} holds one array, but there are {len(names)}: {', '.join(names[:4])}",
                 target,
                 f"-o {path.with_suffix('.npz')}",
             )
@@ -99,7 +99,7 @@ def save(
         return notes
     if Path(target).suffix == ".npy" and len(stored) != 1:
         raise _bad_target(
-            f"{target} holds one array, and there are {len(stored)}", target, f"-o {Path(target).stem}.npz"
+            f"{target} holds one array, but there are {len(stored)}", target, f"-o {Path(target).stem}.npz"
         )
     with replace_file(target) as stream:
         if Path(target).suffix == ".npy":
@@ -124,7 +124,7 @@ def check_keys(names: Iterable[str]) -> None:
             elif zipfile.ZipInfo(name).filename != name:
                 got = f"it would become {zipfile.ZipInfo(name).filename!r}"
             elif name.endswith(".npy") and name.removesuffix(".npy") in known:
-                got = f"numpy would read {name.removesuffix('.npy')!r} in its place"
+                got = f"numpy would read {name.removesuffix('.npy')!r} instead"
         except UnicodeEncodeError:
             got = "it is not UTF-8 text"
         if got:

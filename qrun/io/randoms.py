@@ -474,7 +474,7 @@ def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
     """The QR001 error of an input for which no random data can be made."""
     return CallError(
         "QR001",
-        f"input {value.name!r} has {what}: qrun cannot make random data for it",
+        f"input {value.name!r} has {what}: qrun cannot create random data for it",
         where=[model.label, f"input {value.name}, {value}"],
         fixes=[
             f"-i {value.name}=FILE",

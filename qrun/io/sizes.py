@@ -49,7 +49,7 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
                 raise _no_size(model, spec, size, TRIED)
             if symbols.setdefault(symbol, one[0]) != one[0]:
                 before = f"{symbol} = {symbols[symbol]} before"
-                raise _bad_shape(model, spec, before, f"{symbol} = {size}", f"leave out --shape {spec}")
+                raise _bad_shape(model, spec, before, f"{symbol} = {size}", f"omit --shape {spec}")
         else:
             raise _unknown_shape(model, spec, known, values)
     return Sizes(symbols, shapes)
@@ -105,7 +105,7 @@ def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapp
     )
 
 
-TRIED = "leave out --shape: qrun tries sizes, and says which the model takes"
+TRIED = "omit --shape: qrun tries sizes, and says which the model takes"
 """The fix if no sizes are known."""
 
 
@@ -116,7 +116,7 @@ def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] =
         v for v in (*model.inputs, *model.defaults) if v.shape is None or not all(isinstance(d, int) for d in v.shape)
     ]
     if not free:
-        return "leave out --shape: every size of the inputs is fixed"
+        return "omit --shape: every size of the inputs is fixed"
     value = wrong if wrong in free else free[0]
     own = given if value is wrong else ()
     if value.shape is None or any(not isinstance(d, int) for d in value.shape[: len(value.shape) - len(own)][1:]):

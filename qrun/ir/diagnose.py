@@ -36,7 +36,7 @@ def not_a_model(data: bytes, label: str) -> ModelError:
     if cut.needed > len(data) and cut.plausible:
         fix = "fetch or export the file again"
         if len(data) % 2**20 == 0:
-            fix = f"exactly {len(data) // 2**20} MiB, so likely a size limit on the way; fetch it again"
+            fix = f"exactly {len(data) // 2**20} MiB, so a transfer limit probably cut it off; fetch it again"
         got = f"{cut.readable}; then cut at byte {len(data)}"
         return _error(label, "ends in the middle of a field", got, fix, f"{cut.needed} bytes by the last length field")
     got = f"{len(data)} bytes, starts with {data[:16]!r}"
@@ -44,7 +44,7 @@ def not_a_model(data: bytes, label: str) -> ModelError:
 
 
 _AS_TEXT = "an ONNX model as text"
-_ARRAY = "give it to a model: qrun MODEL -i FILE"
+_ARRAY = "use it as an input: qrun MODEL -i FILE"
 _EXPORT = "export the network to ONNX, for a PyTorch module with torch.onnx.export"
 _TEXT = "onnx.save(onnx.load('FILE', format='{}'), 'model.onnx') in Python makes a model of it"
 _TENSORFLOW = "python -m tf2onnx.convert --{} --output model.onnx"

@@ -86,7 +86,7 @@ def _makers(nodes: Sequence[onnx.NodeProto], outputs: Names, given: set[str], sc
             if not name:
                 continue
             if name in maker or (name in given and name not in scope):
-                raise invalid(scope, f"tensor {name!r} is made twice", name, label(nodes[index], index))
+                raise invalid(scope, f"tensor {name!r} is defined twice", name, label(nodes[index], index))
             maker[name] = index
     return maker
 
@@ -106,7 +106,7 @@ def _makers_read(
             found.append(maker[name])
         elif name and name not in given and name not in scope:
             facts = [("expected", "a graph input, an initializer or a node's output of that name")]
-            raise invalid(scope, f"tensor {name!r} is read but never made", name, label(proto, index), facts=facts)
+            raise invalid(scope, f"tensor {name!r} is read but never defined", name, label(proto, index), facts=facts)
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
@@ -143,7 +143,7 @@ def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], sc
     name = next(name for name in nodes[maker].output if name in read)
     names = [label(nodes[p], p) for p in path[::-1][:_SHOWN]]
     more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
-    what = "the nodes depend on each other in a circle"
+    what = "the nodes form a cycle"
     return invalid(scope, what, name, label(nodes[index], index), facts=[("circle", " to ".join(names) + more)])
 
 
@@ -178,7 +178,7 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     outputs = tuple(value_type(v) for v in graph.output)
     for value in outputs:
         if value.name not in inner:
-            raise invalid(scope, f"graph output {value.name!r} is made by no node", value.name)
+            raise invalid(scope, f"no node produces graph output {value.name!r}", value.name)
     types = {v.name: v for v in [*map(value_type, graph.value_info), *inputs, *outputs]}
     return {
         "nodes": nodes,
@@ -281,7 +281,7 @@ def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Part) -> 
         not isinstance(want, int) or want == got for want, got in zip(shape, stored.shape, strict=True)
     )
     if (value.dtype is not None and value.dtype != stored.dtype) or not fits:
-        what = f"the initializer of graph input {value.name!r} does not fit it"
+        what = f"the initializer of graph input {value.name!r} does not match it"
         raise invalid(scope, what, value.name, facts=[("expected", str(value)), ("got", describe(stored))])
 
 

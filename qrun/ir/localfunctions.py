@@ -108,7 +108,7 @@ def _refuse_explosion(calls: _Calls, label: str) -> None:
     try:
         order = list(TopologicalSorter({key: bodies.keys() & set(body) for key, body in bodies.items()}).static_order())
     except CycleError as error:
-        what = "model-local functions call each other in a circle"
+        what = "model-local functions call each other recursively"
         facts = [("functions", ", ".join(name for _, name, _ in error.args[1][:12]))]
         why = "ONNX IR: functions must not be recursive."
         raise ModelError("QR107", what, where=[label], facts=facts, why=why) from None
@@ -152,7 +152,7 @@ def _with_common_imports(proto: onnx.ModelProto, reached: set[_Key], calls: _Cal
             changed = [name for name in sorted(own) if not _same_operator(domain, name, entry.version, version)]
             if changed:
                 raise _error(
-                    f"a model-local function is written for other versions of {', '.join(changed)} than the model",
+                    f"a model-local function is written for different versions of {', '.join(changed)} than the model",
                     (label, f"function {_name(key)}"),
                     f"{domain or 'ai.onnx'} {version}, as the model",
                     f"{domain or 'ai.onnx'} {entry.version}",

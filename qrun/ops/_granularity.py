@@ -129,7 +129,7 @@ def grain(
 
 def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, name: str) -> Grain:
     """How a scale's elements belong to x: per tensor, per axis or blocked. Raises OperatorError."""
-    if block_size:
+    if block_size and scale.ndim:
         return _block_grain(x, scale, axis or 0, block_size, op, name)
     if scale.size == 1 and scale.ndim <= 1:
         return Grain("per-tensor", x.shape)

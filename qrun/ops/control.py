@@ -21,8 +21,8 @@ _FORWARD, _REVERSE = 0, 1
 def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
     """Runs then_branch if cond is true, else else_branch, and returns its outputs. The other branch does not run.
 
-    cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as
-    many outputs as the node has. Raises OperatorError for a cond of more elements.
+    cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they return as
+    many values as the node has outputs. Raises OperatorError for a cond of more elements.
     """
     name = "then_branch" if _truth(cond, "cond", "cond") else "else_branch"
     return tuple(_body(ctx, name, 0, ctx.outputs).run(()))

@@ -265,11 +265,10 @@ def _lower_mod(site: LoweringContext) -> NativeKernel:
 def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
     """A - floor(A / B) * B, of B's sign; with fmod A - trunc(A / B) * B, of A's sign. With numpy's broadcasting.
 
-    Integers: exact; where B is 0, which the page leaves open, the result is 0 and is observed.
-    Floating point: fmod is exact; floor, since version 28, is computed in float64 and rounded once. Of zeros,
-    infinities and NaN as the page says.
-    Raises OperatorError for floating point without fmod before version 28, for an fmod other than 0 and 1, and for
-    shapes that do not broadcast.
+    Integers: exact; where B is 0, which the page leaves open, the result is 0 and is observed. Floating point: fmod is
+    exact; floor, since version 28, is computed in float64 and rounded once. Zeros, infinities and NaN are handled as
+    the operator's page says. Raises OperatorError for floating point without fmod before version 28, for an fmod other
+    than 0 and 1, and for shapes that do not broadcast.
     """
     one_of("fmod", fmod, (0, 1))
     function = np.fmod if fmod else np.remainder

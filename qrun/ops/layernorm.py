@@ -375,8 +375,8 @@ def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILO
 
         number = (code - zero_point) * scale            float32, as DequantizeLinear
 
-    Scales and zero points are scalars. All else as in EmbedLayerNormalization.
-    Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
+    Scales and zero points are scalars. Everything else is as in EmbedLayerNormalization. Raises OperatorError for
+    shapes and numbers that do not fit, and where only some of a segment's inputs are given.
     """
     segment = ("segment_ids", "segment_embedding", "segment_embedding_scale", "segment_embedding_zero_point")
     both_or_none(**{name: getattr(given, name) for name in segment})

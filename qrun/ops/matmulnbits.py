@@ -53,7 +53,8 @@ def matmul_n_bits(
     With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], its codes packed from the low
     bits up. scales: [N, blocks] or flat. zero_points: packed as B, uint8 [N, ceil(blocks * bits / 8)], or of A's type
     [N, blocks], or either flat; without them 2**(bits - 1). g_idx [K] or as long as all blocks: the block whose scale
-    and zero point each row of the weights has, instead of its own. bias [N].
+    and zero point each row of the weights has, instead of its own. bias [N]. B with a length of 0 in place of one or
+    more of its own omits the product: Y is 0, or the bias.
 
         w[k,n] = (code - zero_point) * scale              as DequantizeLinear, in float32 steps
         Y = A @ w + bias                                  as MatMul (F1), then the bias
@@ -63,7 +64,12 @@ def matmul_n_bits(
     float32 steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must
     be 0: other layouts belong to one device. Raises OperatorError for shapes, types and attributes that do not fit.
     """
-    weights = check_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
+    numbers = (K, N, bits, block_size)
+    if _omits_product(B, numbers):
+        _check_rows(A, bias, numbers, weight_prepacked)
+        ctx.claim((*A.shape[:-1], N), 8)
+        return np.full((*A.shape[:-1], N), 0 if bias is None else bias, A.dtype)
+    weights = check_weights(A, (B, scales, zero_points, g_idx, bias), numbers, weight_prepacked)
     ctx.claim((*A.shape[:-1], N), 8)
     note_scale(ctx, scales, "scales", signed=True)  # quantizers write negative scales, so that -8 is used too
     return dequantized_product(A.reshape(-1, K), weights, bias, accuracy_level, ctx).reshape(*A.shape[:-1], N)
@@ -75,6 +81,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given = site.attributes
     assert a is not None
     numbers = tuple(int(given[name]) for name in ("K", "N", "bits", "block_size"))
+    if rest[0] is not None and _omits_product(rest[0], numbers):
+        raise decline_error("no native kernel for an omitted product")
     weights = check_weights(a, rest, numbers, given["weight_prepacked"])
     depth, columns = numbers[:2]
     site.ctx.claim((*a.shape[:-1], columns), 8)
@@ -118,11 +126,9 @@ def check_weights(
     assert b is not None
     assert scales is not None
     depth, columns, bits, block = numbers
-    _check_numbers(numbers, weight_prepacked)
-    if not a.ndim or a.shape[-1] != depth:
-        raise misfit("A does not have K columns", "A", f"[...,{depth}], as K says", a)
-    blocks, width = -(-depth // block), block * bits // 8
-    _shape(b, "B", [(columns, blocks, width)], "N, blocks, bytes of a block")
+    _check_rows(a, bias, numbers, weight_prepacked)
+    _, blocks, _ = packed_shape(numbers)
+    _shape(b, "B", [packed_shape(numbers)], "N, blocks, bytes of a block")
     flat = (columns * blocks,)
     _shape(scales, "scales", [(columns, blocks), flat], "N, blocks", "QR301")
     scales = scales.reshape(columns, blocks)
@@ -142,9 +148,30 @@ def check_weights(
         if bad[:depth].any():
             found = int(groups[int(np.argmax(bad))])
             raise misfit(f"g_idx has block {found}", "g_idx", f"0 to {blocks - 1}, of {blocks} blocks", str(found))
+    return BlockWeights(b, scales, zero_points, groups, depth, bits, block)
+
+
+def packed_shape(numbers: Sequence[int]) -> tuple[int, int, int]:
+    """The shape of B: columns, blocks, bytes of a block. numbers: K, N, bits, block_size."""
+    depth, columns, bits, block = numbers
+    return columns, -(-depth // block), block * bits // 8
+
+
+def _omits_product(b: Array, numbers: Sequence[int]) -> bool:
+    """Whether B has the shape of an omitted product: its own, with 0 for one or more lengths."""
+    if b.size or b.ndim != 3 or numbers[3] <= 0:
+        return False
+    return all(length in (0, whole) for length, whole in zip(b.shape, packed_shape(numbers), strict=True))
+
+
+def _check_rows(a: Array, bias: Array | None, numbers: Sequence[int], weight_prepacked: int) -> None:
+    """Raise OperatorError for attributes outside their range, A without K columns, and a bias of another length."""
+    depth, columns, *_ = numbers
+    _check_numbers(numbers, weight_prepacked)
+    if not a.ndim or a.shape[-1] != depth:
+        raise misfit("A does not have K columns", "A", f"[...,{depth}], as K says", a)
     if bias is not None:
         _shape(bias, "bias", [(columns,)], "one for each column", "QR305")
-    return BlockWeights(b, scales, zero_points, groups, depth, bits, block)
 
 
 def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:
@@ -296,8 +323,8 @@ def matmul_bnb4(
 
     quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows,
     has one absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W.
-    The product is that of MatMul. training_mode changes nothing.
-    Raises OperatorError for shapes and attributes that do not fit.
+    The product is computed as in MatMul. training_mode changes nothing. Raises OperatorError for shapes and attributes
+    that do not fit.
     """
     require("K", K > 0, "a positive number", K)
     require("N", N > 0, "a positive number", N)

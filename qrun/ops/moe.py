@@ -215,9 +215,9 @@ def moe(
         a = G * sigmoid(alpha * G) * (L + beta)              swiglu: G <= swiglu_limit, |L| <= swiglu_limit
         y = sum of share * (a @ fc2' + bias)                 as MatMul of [1,k] and [k,H]
 
-    Products are those of MatMul, then a bias is added; the rest are the nodes Softmax, ReduceSum, Div, Relu, Gelu,
-    Swish, Clip, Add and Mul of ai.onnx. Experts of share 0 are left out, so that their infinities do not count. ``ort``
-    also leaves out NaN shares. Raises OperatorError for shapes and attributes that do not fit, and for
+    Products are computed as in MatMul, then a bias is added; the rest are the nodes Softmax, ReduceSum, Div, Relu,
+    Gelu, Swish, Clip, Add and Mul of ai.onnx. Experts of share 0 are left out, so that their infinities do not count.
+    ``ort`` also leaves out NaN shares. Raises OperatorError for shapes and attributes that do not fit, and for
     use_sparse_mixer.
     """
     if fc1_experts_weights.ndim != 3:

@@ -230,9 +230,9 @@ def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
 
         Y = saturate(RNE(1 / (1 + exp(-(X - X_zero_point) * X_scale)) / Y_scale) + Y_zero_point)
 
-    Exact: the real value is rounded once; near a tie it is computed with as many digits as it takes.
-    ``ort``: float32 steps and the rational approximation that onnxruntime evaluates with fused multiply-adds on x86.
-    onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Exact: the real value is rounded once; near a tie it is computed with as many digits as needed. ``ort``: float32
+    steps and the rational approximation that onnxruntime evaluates with fused multiply-adds on x86. onnx.reference has
+    no such operator: ``onnx-ref`` is exact.
     """
     (xs, ys), (xz, yz) = parameters(_SIGMOID, given, ctx)
     centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)
@@ -325,8 +325,8 @@ _NAME = "QLinearConcat"
 def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context) -> Array:
     """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...
 
-    Each tensor is int8 or uint8 with scalar parameters of its own (an omitted zero point is 0); all have one shape
-    but for `axis`. Output: Y_zero_point's type.
+    Each tensor is int8 or uint8 with its own scalar parameters (an omitted zero point is 0); all have one shape but for
+    `axis`. Output: Y_zero_point's type.
 
         Y = concatenation of saturate(RNE((x - x_zero_point) * x_scale / Y_scale) + Y_zero_point)
 

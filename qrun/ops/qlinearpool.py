@@ -258,11 +258,10 @@ def qlinear_softmax(
 
         Y = saturate(RNE(exp(X_scale * X) / sum exp(X_scale * X) / y_scale) + y_zero_point)
 
-    Exact: the real value is rounded once; near a tie it is computed with as many digits as it takes.
-    ``ort``: a float32 table of exponentials, float32 sum in order, and floor(1 / y_scale) as multiplier, as
-    onnxruntime does, but where its product overflows (a short axis, small y_scale) the quotient is formed first, and
-    an X_scale that is not positive and finite is computed as in exact arithmetic.
-    onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Exact: the real value is rounded once; near a tie it is computed with as many digits as needed. ``ort``: a float32
+    table of exponentials, float32 sum in order, and floor(1 / y_scale) as multiplier, as onnxruntime does, but where
+    its product overflows (a short axis, small y_scale) the quotient is formed first, and an X_scale that is not
+    positive and finite is computed as in exact arithmetic. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: ONNX operators, Softmax-11 and -13.
     """
     dim = axis_in(axis, X.ndim)

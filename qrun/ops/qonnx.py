@@ -88,9 +88,9 @@ def _int_quant(
 
     rounding_mode, in any case: ROUND or HALF_EVEN (ties to even), CEIL, FLOOR, UP (away from 0), DOWN (towards 0),
     HALF_UP and HALF_DOWN (ties away from 0, towards 0); exact, and zeros keep the sign of v. Signed with 1 bit,
-    round(v) is 1 where v >= 0, else -1, as the page's tools have it. NaN stays NaN otherwise. Checks of
-    QuantizeLinear and DequantizeLinear do not concern it. Quant is its former name; onnx.brevitas and
-    finn.custom_op.general are former names of the domain, and files of 2021 have Quant and BipolarQuant without one.
+    round(v) is 1 where v >= 0, else -1, as in QONNX's tools. NaN stays NaN otherwise. Checks of QuantizeLinear and
+    DequantizeLinear do not concern it. Quant is its former name; onnx.brevitas and finn.custom_op.general are former
+    names of the domain, and files of 2021 have Quant and BipolarQuant without one.
 
     Raises OperatorError for shapes that do not broadcast, a bitwidth that is not a positive integer and other modes.
     """

@@ -58,9 +58,9 @@ def quantize_linear(
         y = narrow(q + y_zero_point)                 float6, float4: the same, so -0 becomes 0 where one is given
 
     Division type, to which x and y_scale are converted first: `precision`; else y_scale's type. Before opset 23:
-    float32, or the half type that x has. If x or y_scale is int32 or float8e8m0 the quotient is taken as a real
-    number. ``ort`` divides in float32 before opset 23; ``onnx-ref`` without `precision` in the
-    type numpy promotes to. NaN becomes the smallest integer, or the largest float6 or float4.
+    float32, or the half type that x has. If x or y_scale is int32 or float8e8m0 the quotient is computed as a real
+    number. ``ort`` divides in float32 before opset 23; ``onnx-ref`` without `precision` in the type numpy promotes to.
+    NaN becomes the smallest integer, or the largest float6 or float4.
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
     """
@@ -84,8 +84,7 @@ def ms_quantize_linear(
     axis: int | None = None,
     ctx: Context,
 ) -> Array:
-    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime;
-    this is observed."""
+    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as observed in onnxruntime."""
     attributes = QuantizeAttributes(assumed_axis(axis, y_scale, "y_scale", ctx))
     return _quantize(x, y_scale, y_zero_point, attributes, ctx, contrib=True)
 
@@ -319,8 +318,7 @@ def ms_dequantize_linear(
     axis: int | None = None,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime;
-    this is observed."""
+    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as observed in onnxruntime."""
     attributes = DequantizeAttributes(assumed_axis(axis, x_scale, "x_scale", ctx))
     return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
 
@@ -423,12 +421,11 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
         y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
         y = saturate(RNE(x / y_scale) + y_zero_point)
 
-    Exact: each step is one float32 operation, as the page's function body says. Where y_scale comes out as 0, which
-    the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows.
-    NaN and -inf are refused; inf gives an infinite scale.
-    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: onnxruntime's
-    result depends on its place and on the CPU, as it hides the elements before it in its vector lane.
-    ``onnx-ref``: the same, but scale 1/255 for zeros only.
+    Exact: each step is one float32 operation, as in the function body of the operator's page. Where y_scale comes out
+    as 0, which the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255
+    underflows. NaN and -inf are refused; inf gives an infinite scale. ``ort``: the same steps; -inf gives an infinite
+    scale and zero point 255. NaN is refused there too: onnxruntime's result depends on its place and on the CPU, as it
+    hides the elements before it in its vector lane. ``onnx-ref``: the same, but scale 1/255 for zeros only.
     """
     ctx.claim(x.shape)
     made = quantize_dynamically(x, ctx.arith)

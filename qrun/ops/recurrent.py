@@ -137,8 +137,8 @@ def gru(
         H' = (1 - z) * h + z * H
 
     X [seq,batch,input], W [dirs,3*hidden,input], R [dirs,3*hidden,hidden], B [dirs,6*hidden], sequence_lens int32
-    [batch], initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM.
-    Raises OperatorError for shapes, lengths and attributes that do not fit.
+    [batch], initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. Everything else is as
+    in LSTM. Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
     sequences = _sequences(given, 3, attributes, layout, ctx)
     gates = attributes.gates(activations_, _GRU)
@@ -194,7 +194,7 @@ def rnn(
     """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is made first.
 
     X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
-    initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM,
+    initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. Everything else is as in LSTM,
     but an activation for a missing second direction is ignored.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
@@ -258,8 +258,9 @@ def dynamic_quantize_lstm(
         x = (DynamicQuantizeLinear(X) - zero) * scale @ (W - W_zero_point) * W_scale + (Wb + Rb)
         g = (DynamicQuantizeLinear(H) - zero) * scale @ (R - R_zero_point) * R_scale + x
 
-    All else is as in LSTM. W [dirs,input,4*hidden] and R [dirs,hidden,4*hidden], int8 or uint8, gates in the order i,
-    o, f, c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as in LSTM.
+    Everything else is as in LSTM. W [dirs,input,4*hidden] and R [dirs,hidden,4*hidden], int8 or uint8, gates in the
+    order i, o, f, c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as
+    in LSTM.
 
     Exact: codes as DynamicQuantizeLinear-11 says, in float32 steps; the sums of each line are int32, and its real value
     is rounded once. X counts up to the end of the longest sequence, H for the sequences that still run. ``ort``:

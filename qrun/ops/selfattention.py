@@ -114,9 +114,10 @@ def q_attention(
         acc = sum over k of (input - input_zero_point) * (weight - weight_zero_point)            int32, wrapping
         QKV = acc * input_scale * weight_scale + bias
 
-    bias [3*D], float32 or float16 as scales and results. input_scale and input_zero_point are scalars, those of the
-    weight scalars or [3*D]. All else as in Attention. Raises OperatorError for shapes and attributes that do not fit,
-    and for past_present_share_buffer, as there is no input that says how much of the past is filled.
+    bias [3*D], float32 or float16 as scales and results. input_scale and input_zero_point are scalars; weight_scale and
+    weight_zero_point are scalars or [3*D]. Everything else is as in Attention. Raises OperatorError for shapes and
+    attributes that do not fit, and for past_present_share_buffer, as there is no input that says how much of the past
+    is filled.
     """
     widths = _check_projection(input, weight, ("input", "weight"), num_heads, None, do_rotary)
     with_shape(bias, "bias", weight.shape[1:])
@@ -227,9 +228,8 @@ def multi_head_attention(
     query [B,S,D] with key [B,L,D] and value [B,L,Dv], or key [B,L,N,2,H] with the values in it, or query [B,L,N,3,H]
     with both; or key and value [B,N,L,H], which take no bias. bias [D+D+Dv] is added to each. past_key and past_value
     [B,N,P,H] go before; with past_sequence_length [1] only that many are filled, and the present has their shape.
-    Masks, scale and steps are those of Attention of com.microsoft; qk has the scores before Softmax.
-    Raises OperatorError for shapes and attributes that do not fit, and for cache_indirection:
-    beams are not searched here.
+    Masks, scale and steps are as in Attention of com.microsoft; qk has the scores before Softmax. Raises OperatorError
+    for shapes and attributes that do not fit, and for cache_indirection: beams are not searched here.
     """
     if cache_indirection is not None:
         raise refuse("keys are taken from other beams", "cache_indirection", "no cache_indirection", cache_indirection)

@@ -30,7 +30,7 @@ def sequence_construct(*inputs: Array) -> Array:
 
 @op("SequenceEmpty", since=11, compounds="makes")
 def sequence_empty(*, dtype: int | None = None) -> Array:
-    """A sequence without elements, of tensors of the type dtype, float32 where it is left out."""
+    """A sequence without elements, of tensors of the type dtype, float32 by default."""
     number = _FLOAT if dtype is None else dtype
     if number not in DTYPES:
         raise refuse("dtype is not an element type", "dtype", "a number of TensorProto.DataType", number, code="QR204")
@@ -62,8 +62,8 @@ def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None
 
 @op("SequenceErase", since=11, compounds="makes")
 def sequence_erase(input_sequence: Array, position: Array | None = None) -> Array:
-    """The sequence without the element at position, a scalar from -n to n - 1;
-    without the last one where it is left out.
+    """The sequence without the element at position, a scalar from -n to n - 1; without the last one if position is
+    omitted.
 
     Raises OperatorError outside.
     """
@@ -108,9 +108,8 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
 def split_to_sequence(
     input: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1, ctx: Context
 ) -> Array:
-    """Views of the input along `axis`: of `split` elements each, the last one of the rest, if split is a
-    scalar; of split[i] elements if it is a list; of one element if it is left out,
-    then without that axis if keepdims is 0.
+    """Views of the input along `axis`: of `split` elements each, the last one of the rest, if split is a scalar; of
+    split[i] elements if it is a list; of one element if it is omitted, and then without that axis if keepdims is 0.
 
     Raises OperatorError for lengths that are negative or do not add up, and for a scalar below 1.
     """

@@ -83,8 +83,7 @@ def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) 
 
     In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices
     int64: those places; inverse_indices: for each element its place in Y; counts: how often it is there. -0 equals 0;
-    each NaN is an element of its own, after all numbers. Exact.
-    Raises OperatorError for an axis that does not exist.
+    each NaN is a separate element, after all numbers. Exact. Raises OperatorError for an axis that does not exist.
     """
     one_of("sorted", sorted, (0, 1))
     dim = None if axis is None else axis_in(axis, X.ndim)

@@ -25,7 +25,7 @@ def string_normalizer(
 ) -> Array:
     """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" if none is left.
 
-    Unless is_case_sensitive, stopwords are removed in any case. Cases are those of Unicode, whatever the locale.
+    Unless is_case_sensitive, stopwords are removed in any case. Case follows Unicode, whatever the locale.
     Raises OperatorError for other shapes and actions.
     """
     one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))

@@ -37,7 +37,7 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     reached = found.equal if found.min_sqnr is None else found.passed
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departure_text(found)])]
     later = (
-        ["Then compare again: nodes to keep in float appear once these are right."]
+        ["Then compare again: nodes to keep in float appear once these are corrected."]
         if found.wrong and found.suggestion
         else []
     )

@@ -152,10 +152,7 @@ def departure_text(found: Accuracy) -> str:
     gone = found.departure
     if gone is None:
         return ""
-    text = (
-        f"Nodes are not ranked: {decibel(gone.measured)} at {_at(found)} with all quantized nodes measured together, but "
-        f"{decibel(gone.sqnr)} in the model itself."
-    )
+    text = f"Nodes are not ranked: measured together, the quantized nodes give {decibel(gone.measured)} at {_at(found)}, but the model itself gives {decibel(gone.sqnr)}."
     if gone.node is None:
         return text
     does = f"node {gone.node.index} {gone.node.label}"
@@ -197,16 +194,23 @@ def tips(found: Accuracy) -> list[str]:
         f"{EXCLUDE}={excluded_list(found)}",
     ]
     if advice.reached and goal and advice.count * 2 > len(found.costs):
-        lines.append(
-            "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
-        )
+        lines.append("That is more than half of them: 16-bit activations or other calibration data may cost less.")
     if advice.around and advice.listed is not None:
         one = len(advice.around) == 1
         who = f"{some([node.label for node in advice.around])} {'is' if one else 'are'} listed too"
         why = f"{'it consumes' if one else 'they consume'} these results and would requantize them"
         also = "" if decibel(advice.listed) == raised else f" ({decibel(advice.listed)} with the whole list)"
         lines.append(f"{who}: {why}{also}.")
+    if _some_stay_in_float(found):
+        lines.append("The list omits nodes that are already in float: add it to the nodes that you already exclude.")
     return lines
+
+
+def _some_stay_in_float(found: Accuracy) -> bool:
+    """Does the second model leave nodes in float, of types that it quantizes elsewhere?"""
+    floats = [node for cost in found.costs for node in cost.floats]
+    types, ranked = {node.op_type for node in floats}, {node.index for node in floats}
+    return any(node.op_type in types and node.index not in ranked for node in found.reference.nodes)
 
 
 def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str:
@@ -217,7 +221,7 @@ def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str
         return f"--min-sqnr {found.min_sqnr:g} was not reached {missed}: {tried}."
     if found.budget_exceeded:
         return f"No list was found in time: {tried}."
-    return f"No short list helps: {tried}. A list is suggested if it takes away {percent(HALF, 0)} of the noise ({decibels(1 - HALF):.0f} dB)."
+    return f"No short list helps: {tried}. qrun suggests a list only if it removes {percent(HALF, 0)} of the noise ({decibels(1 - HALF):.0f} dB)."
 
 
 def hurry(found: Accuracy) -> str:
@@ -244,14 +248,14 @@ def notes(found: Accuracy) -> list[str]:
     made = []
     if found.exchanged:
         made.append(
-            f"{found.quantized.label} is not quantized and {found.reference.label} is: name the float model first."
+            f"{found.reference.label} is quantized and {found.quantized.label} is not; name the float model first."
         )
     whole = decibel(found.sqnr)
     worse = [c for c in found.costs if c.measured and c.sqnr < found.sqnr - CANCELLED]
     if worse:
-        one = f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)})"
+        one = f"{worse[0].node.label} alone adds more noise to the outputs ({decibel(worse[0].sqnr)})"
         others = f", and so do {len(worse) - 1} more" if worse[1:] else ""
-        why = "the errors of nodes cancel in part, so the shares rank the nodes but do not add up"
+        why = "the errors of different nodes partly cancel, so the shares rank the nodes but do not add up"
         made.append(f"{one} than all nodes together ({whole}){others}: {why}.")
     if found.unranked:
         names = some([f"{node.label} ({node.op_type})" for node in found.unranked])
@@ -260,15 +264,15 @@ def notes(found: Accuracy) -> list[str]:
         made.append(f"the ranking does not cover {count} that {verb} codes of weights directly: {names}.")
     if found.partly:
         names, count = some([node.label for node in found.partly]), plural(len(found.partly), "quantized node")
-        made.append(f"of {count} only the rounding of the result is known: {names}.")
+        made.append(f"for {count}, only the rounding of the result is measured: {names}.")
     for side, model in (("quantized", found.quantized), ("reference", found.reference)):
         strays = [one for one in found.left if one.side == side and not one.inside]
         if strays:
             names, count = some([_stray(model, one) for one in strays]), plural(len(strays), "tensor")
             where = f"node {strays[0].index}: {strays[0].why}"
-            made.append(f"{count} of the {side} model without a counterpart: {names} ({where}).")
+            made.append(f"no counterpart for {count} of the {side} model: {names} ({where}).")
     if any(not node.name for cost in found.costs for node in cost.floats):
-        made.append("some nodes of the first model have no name; quantizers can only exclude named nodes.")
+        made.append("some nodes of the first model have no names; quantizers exclude nodes by name.")
     return made
 
 

@@ -43,7 +43,7 @@ def output_classes(outputs: Mapping[str, Array], names: Sequence[str], source: s
             f"no output has a score for each of the {len(names)} classes of {source}",
             where=[source],
             facts=[("expected", f"an output with {len(names)} scores a row"), ("got", ", ".join(sizes) or "none")],
-            fixes=["give a file with one name for each score, in their order"],
+            fixes=["give a file with one name for each score, in the same order"],
         )
     return made
 

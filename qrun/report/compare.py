@@ -87,24 +87,37 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     """The facts of the first difference, labelled: the node, its output, how it differs, its inputs, and the cause."""
     pair, guilt = t.pair, t.guilt
     group = f" and {plural(len(t.unit.group) - 1, 'other node')}" if len(t.unit.group) > 1 else ""
-    facts = [("node", f"{t.node.label}  {t.node.op}{group}"), ("output", t.name)]
+    facts = [("node", f"{t.node.label}  {t.node.op}{group}"), *_as_one(found, t), ("output", t.name)]
     facts += _measures(found, pair, guilt.exact if guilt and guilt.pair == pair else None)
     facts.append(("inputs", _inputs(found, t)))
     if guilt is not None and guilt.pair != pair:
         own = [fact for fact in _measures(found, guilt.pair, guilt.exact)[1:] if fact not in facts]
-        told = "it differs too" if own else "it differs by the same numbers"
+        told = "it differs too" if own else "it differs by the same amount"
         facts += [("by itself", f"fed the values of {found.names[1]}, {told}"), *own]
     if guilt is not None and guilt.inside is not None:
         return facts + _inside(guilt.inside)
     return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited_facts(found, t))
 
 
+def _as_one(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
+    """Says that onnxruntime's optimized graph shows no tensor inside the group, and how to look inside."""
+    if found.names[1] != "ort-optimized" or len(t.unit.group) == 1:
+        return []
+    cause = t.guilt.reason.cause if t.guilt else ""
+    inside = {
+        "pair-saturation": "; --emulate avx2 compares them one by one",
+        "unknown": "; --emulate avx2 shows whether saturation on CPUs without VNNI is the cause",
+    }.get(cause, "")
+    told = f"onnxruntime shows no tensor between these {len(t.unit.group)} nodes, so they are compared as one"
+    return [("group", told + inside)]
+
+
 def _inside(inside: GraphDifference) -> list[tuple[str, str]]:
     """The first difference in a graph inside the node; its facts replace the node's cause."""
     t, found = inside.tensor, inside.found
     counted = "" if inside.turn is None else " (the first is 0)"
-    fed = f", fed what {found.names[1]} made of the iteration before" if inside.turn else ""
-    adds = "; each iteration is within the tolerance, the differences add up" if inside.slight else ""
+    fed = f", fed the previous iteration of {found.names[1]}" if inside.turn else ""
+    adds = "; each iteration is within the tolerance, but the differences add up" if inside.slight else ""
     return [("inside", f"{inside.where}{counted}{fed}{adds}"), *first_facts(found, t)]
 
 
@@ -118,7 +131,7 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
     if allowed and pair.other_bits > d.differing:
         most = plural(int(d.largest), "step") if d.integral else number(d.largest)
         which = "largest finite difference" if non_finite(pair) else "largest"
-        facts.append(("other bits", f"{plural(pair.other_bits, 'element')}, {which} {most}"))
+        facts.append(("different bits", f"{plural(pair.other_bits, 'element')}, {which} {most}"))
     before = f"   before rounding {exact:.9g}" if exact is not None else ""
     a, b = (v if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v) for v in (pair.a, pair.b))
     where = f"{shape_text(d.worst) if d.worst else ''}  {found.names[0]} {a}   {found.names[1]} {b}{before}".lstrip()
@@ -128,30 +141,32 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
 def _inputs(found: Comparison, t: ComparedTensor) -> str:
     proved = t.guilt is not None and t.guilt.reason.cause == "kept-in-float32"
     read = "but its node read" if proved else "its node may have read"
-    maybe = f"; {read} {', '.join(t.unseen[:3])} in float32, not rounded" if t.unseen else ""
+    maybe = f"; {read} {', '.join(t.unseen[:3])} in float32, unrounded" if t.unseen else ""
     if found.isolate or found.piecewise:
         return f"from {found.names[0 if found.piecewise else 1]}, on both sides{maybe}"
     if t.unseen:
-        return f"equal as {found.names[1]} gives them out{maybe}"
-    unequal = "not equal bit for bit, but within the tolerance" if t is found.first else "not equal"
-    states = {True: "equal bit for bit", False: unequal, None: f"not known of {found.names[1]}"}
+        return f"equal in the outputs of {found.names[1]}{maybe}"
+    unequal = "within the tolerance, but not equal bit for bit" if t is found.first else "not equal"
+    states = {True: "equal bit for bit", False: unequal, None: f"not available from {found.names[1]}"}
     return states[t.inputs]
 
 
 def _inherited_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if not t.checked:
-        return [("cause", "not known: not all tensors that it reads are there on both sides")]
-    told = "inherited: fed the other side's values, it gives the other side's result"
+        return [("cause", "not known: some of its inputs are missing on one side")]
+    told = "inherited: with the other side's inputs, it gives the other side's result"
     origin = found.origin
     if origin is None:
         return [("cause", told)]
     tight = "--lsb 0" if origin.pair.difference.integral and found.tolerance.lsb else "--rtol 0 --atol 0"
     most = number(origin.pair.max_abs) if origin.pair.max_abs else "within the tolerance"
-    told += f". Other bits start at node {origin.node.index} {origin.node.label} ({origin.node.op}), by {most} at most"
+    told += (
+        f". The bits first differ at node {origin.node.index} {origin.node.label} ({origin.node.op}), by at most {most}"
+    )
     if origin.guilt is None:
-        return [("cause", told), ("next", f"{tight} shows why they start there")]
+        return [("cause", told), ("next", f"{tight} shows why")]
     why = f"{origin.guilt.reason.cause}: {origin.guilt.reason.text}"
-    more = f"--isolate {tight} judges each node by itself and shows more of this one"
+    more = f"--isolate {tight} compares each node by itself and shows details of this one"
     return [("cause", told), ("there", why), ("next", more)]
 
 
@@ -159,12 +174,13 @@ def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[s
     facts = [("cause", f"{reason.cause}: {reason.text}")]
     if reason.residual is not None:
         left = plural(int(reason.residual), "step") if pair.difference.integral else number(reason.residual)
-        within = f"recomputed within {limit(found.tolerance, pair)}, not bit for bit: at most {left} is left"
-        facts.append(("evidence", f"{plural(reason.explained, 'differing element')}, and all others, {within}"))
+        elements = f"{plural(reason.explained, 'differing element')} and all others"
+        within = f"within {limit(found.tolerance, pair)}, not bit for bit; at most {left} remains"
+        facts.append(("evidence", f"recomputing brings {elements} {within}"))
     elif reason.explained:
         beyond_all = pair.other_bits == pair.difference.differing
         which = plural(pair.other_bits, "differing element" if beyond_all else "element")
-        count = f"{reason.explained} of {which}{'' if beyond_all else ' with other bits'}"
+        count = f"{reason.explained} of {which}{'' if beyond_all else ' with different bits'}"
         others = ", and all others" if reason.explained < pair.difference.total else ""
         facts.append(("evidence", f"{count} reproduced bit for bit{others}"))
     if reason.also:
@@ -174,12 +190,12 @@ def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[s
         exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
         ends = list(dict.fromkeys(f"{v:.2g}" for v in (reason.nearest, reason.farthest)))
         whole = reason.ties == pair.other_bits
-        away = f"{exact}{' to '.join(ends)} LSB from the middle between two steps"
+        away = f"{exact}{' to '.join(ends)} LSB from the midpoint between two codes"
         facts.append(("ties", "all are exact ties" if whole else away))
     return facts
 
 
-_AS_USUAL = "onnxruntime's default session optimizes the graph: --against ort-optimized compares with that."
+_AS_USUAL = "onnxruntime's default session also optimizes the graph; --against ort-optimized compares with it."
 LEAST = 0.001
 """The smallest share that is shown as a number."""
 
@@ -227,7 +243,7 @@ def verdict(found: Comparison) -> str:
         rest = [t for t in found.tensors if not t.refused]
         how = "equal bit for bit" if all(t.pair.identical for t in rest) else f"equal within {told}"
         others = f"; {'the other is' if len(rest) == 1 else f'the other {len(rest)} are'} {how}" if rest else ""
-        return f"not compared in full: {found.names[1]} {refuses(found.refused)} {refused} of {tensors}, first at node {first.node.index}{others}."
+        return f"not compared in full: {found.names[1]} {refuses(found.refused)} the nodes of {refused} of {tensors}, first at node {first.node.index}{others}."
     where = f"first at node {first.node.index}{_by(first.pair)}{_why(found, first)}; {'; '.join(_counts(found))}."
     return f"differ: {_at_outputs(found)}{where}"
 
@@ -268,7 +284,7 @@ def _counts(found: Comparison) -> list[str]:
     own = sum(t.guilt is not None for t in found.tensors)
     rest += "" if found.isolate or found.piecewise else f", {own} by {'itself' if own == 1 else 'themselves'}"
     bits = sum(not t.pair.identical for t in found.tensors) - refused
-    counts = [rest + (f" ({bits} with other bits)" if bits > count else "")]
+    counts = [rest + (f" ({bits} with different bits)" if bits > count else "")]
     return [*counts, f"{found.names[1]} {refuses(found.refused)} {refused} more"] if refused else counts
 
 
@@ -301,7 +317,7 @@ def _differing_block(found: Comparison, top: int | None) -> Block:
         Column("op", optional=4, cell=lambda t: op(t.node)),
         Column("type", optional=5, cell=lambda t: t.pair.type),
         Column("beyond" if told else "differ", right=True, cell=_differ),
-        Column("other bits", right=True, optional=4, cell=_other_bits) if bits else None,
+        Column("different bits", right=True, optional=4, cell=_other_bits) if bits else None,
         Column("max step", right=True, optional=1, cell=_steps),
         Column("max abs", right=True, optional=3, cell=lambda t: apart(t.pair)),
         Column("SQNR", right=True, optional=2, cell=lambda t: decibel(t.pair.sqnr)),
@@ -375,7 +391,7 @@ def _outputs(found: Comparison) -> Block:
 
 def _verdict_text(found: Comparison, p: TensorPair) -> str:
     if p.identical or p.difference.form:
-        return "equal" if p.identical else "missing or of another form"
+        return "equal" if p.identical else "missing, or of a different type or shape"
     told = limit(found.tolerance, p)
     return f"{'within' if p.equal else 'beyond'} {told}" if told else "differs"
 

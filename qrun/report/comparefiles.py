@@ -76,8 +76,8 @@ def recorded_sheet(made: Recorded, sources: Sources = NONE, own: bool = False) -
     """Says what was written and its size. own: the results are qrun's own, which cannot show another runtime's."""
     what = f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
     notes = [
-        "these are qrun's own results: a later comparison shows what changed in qrun, or from machine to machine, not what "
-        "another runtime computes; --against ort, or ort-optimized, records that one."
+        "these are qrun's own results. A later comparison shows changes in qrun, or between machines, not what another "
+        "runtime computes; to record onnxruntime's results, add --against ort or --against ort-optimized."
     ]
     return Sheet(verdict=f"{what}.{random}" if (random := chance(sources)) else what, notes=notes if own else ())
 
@@ -189,12 +189,12 @@ def _outcome(found: SavedProfiles) -> str:
     c = found.whole
     times = f"{duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after"
     if not found.same_work:
-        return f"differ: not the same model on the same inputs, so their times cannot be compared: {times}."
+        return f"differ: the models or inputs are not the same, so the times cannot be compared: {times}."
     told = {
         "slower": "slower",
         "faster": "faster",
         "same": "no measurable change",
-        "few runs": f"fewer than {LEAST} runs, which tell no spread",
+        "few runs": f"fewer than {LEAST} runs, too few to know the spread",
     }[c.verdict]
     return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
 
@@ -238,8 +238,8 @@ def _checks(found: SavedChecks, top: int | None) -> Sheet:
     blocks += top_rows("Findings that are gone", _FINDING_COLUMNS, found.gone, top, "finding")
     blocks += top_rows("Vectors", _VECTOR_COLUMNS, found.vectors, top, "vector")
     blocks += name_tables([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
-    parts = [f"{len(found.new)} new and {len(found.gone)} gone of the findings"] if found.new or found.gone else []
-    parts += [f"{plural(len(found.vectors), 'vector')} with another status"] if found.vectors else []
+    parts = [f"{plural(len(found.new), 'new finding')}, {len(found.gone)} gone"] if found.new or found.gone else []
+    parts += [f"{plural(len(found.vectors), 'vector')} with a different status"] if found.vectors else []
     return _answer(found, blocks, title, plural(found.kept, "finding"), parts, "model")
 
 
@@ -261,12 +261,14 @@ _VECTOR_COLUMNS = [
 
 def _record(found: RecordComparison, top: int | None) -> Sheet:
     changed = [t for t in found.tensors if t.verdict != "equal"]
-    title = f"{found.now or 'this run'}, and in {found.folder} {found.recorded}, {plural(len(found.tensors), 'tensor')}"
+    title = (
+        f"{found.now or 'this run'} against {found.recorded} in {found.folder}, {plural(len(found.tensors), 'tensor')}"
+    )
     blocks = settings_block(found.settings, "recorded", "now")
     if found.first is not None:
         blocks.append(Block("First difference", facts=_first(found.first)))
         later = [t for t in changed if t is not found.first]
-        blocks += top_rows("Others, of which at least so much differs", _CHANGE_COLUMNS, later, top, "tensor", True)
+        blocks += top_rows("Other tensors that differ, with lower bounds", _CHANGE_COLUMNS, later, top, "tensor", True)
     blocks += name_tables([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
     told = _record_verdict(found, len(changed))
     return Sheet(blocks, told, GOOD if found.equal else BAD if told.startswith("differ") else OPEN, about=[title])
@@ -276,18 +278,18 @@ def _record_verdict(found: RecordComparison, changed: int) -> str:
     """Says equal, different, or inconclusive."""
     if found.first is None:
         return f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit."
-    count = f"{changed} of {plural(len(found.tensors), 'tensor')} with other bits"
+    count = f"{changed} of {plural(len(found.tensors), 'tensor')} with different bits"
     if found.equal:
         return f"equal within the tolerance: {count}."
     undecided, differ = len(found.undecided), sum(t.verdict in ("differs", "form") for t in found.tensors)
     if not differ:
-        these = f"{undecided} whether {'it is' if undecided == 1 else 'they are'}"
+        these = f"{plural(undecided, 'tensor')} {'is' if undecided == 1 else 'are'}"
         return (
-            f"inconclusive: {count}; the record cannot tell of {these} within the tolerance. "
+            f"inconclusive: {count}; the record cannot tell whether {these} within the tolerance. "
             "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files."
         )
     parts = [f"{differ} beyond the tolerance"] if differ < changed else []
-    parts += [f"of {undecided} the record cannot tell"] if undecided else []
+    parts += [f"{undecided} undecided by the record"] if undecided else []
     at = found.first.now
     return f"differ: first at node {at.node}, {at.name}; {'; '.join([count, *parts])}."
 
@@ -304,7 +306,7 @@ def _first(change: TensorChange) -> list[tuple[str, str]]:
         facts.append(("sample", f"{len(change.sampled)} of {len(old.sample)} sampled elements differ"))
         pairs = [(told, getattr(old, name), getattr(new, name)) for told, name in _STATISTICS.items()]
         facts += [(told, f"recorded {number(x)}  now {number(y)}") for told, x, y in pairs if x != y]
-    states = {True: "equal bit for bit", False: "other bits", None: "not all known"}
+    states = {True: "equal bit for bit", False: "different bits", None: "not all known"}
     facts.append(("inputs", states[change.inputs_equal]))
     return facts + ([("reading", change.reading)] if change.reading else [])
 
@@ -324,7 +326,7 @@ def _step(change: TensorChange) -> str:
     return f", one by at least {plural(round(change.step), 'step') if steps else number(change.step)}"
 
 
-_INPUTS = {True: "equal", False: "other bits", None: "-"}
+_INPUTS = {True: "equal", False: "different bits", None: "-"}
 _CHANGE_COLUMNS = [
     Column("#", right=True, cell=lambda c: str(c.now.node)),
     Column("tensor", style=NAME, shrink=2, cell=lambda c: c.now.name),

@@ -72,7 +72,7 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
         else Grid.of(_columns(found), [(model, score) for model in found.models for score in model.scores])
     )
     exact = any(score.metric == "sqnr_db" and score.value == float("inf") for m in found.models for score in m.scores)
-    lines = ["SQNR exact: every element is equal, so there is no noise, and no interval."] if exact else []
+    lines = ["SQNR exact: all elements are equal, so there is no noise and no interval."] if exact else []
     blocks = [Block("Scores", scores, lines=lines)] if any(m.scores for m in found.models) else []
     blocks += _differences(found) + class_blocks(found.models, names_of(found))
     blocks += _worst(found) + _health(found) + _failures(found)
@@ -305,7 +305,7 @@ def _next(found: Evaluation, model: ModelScores) -> str:
         return ""
     if found.against in ("ort", "onnx-ref"):
         other = "ort-optimized" if found.against == "ort" else other  # eval runs its default session
-        return f"qrun compare {own} {given} --against {other}   shows where it begins"
+        return f"qrun compare {own} {given} --against {other}   shows where they first differ"
     return f"qrun compare {other} {own} {given}   shows which nodes cost most"
 
 
@@ -335,7 +335,7 @@ def _health(found: Evaluation) -> list[Block]:
         ]
         if model.health.accumulators:
             top = model.health.accumulators[0]
-            lines.append(f"The largest sum is {top.largest} in {top.name}, {percent(top.share)} of what int32 holds.")
+            lines.append(f"The largest sum is {top.largest} in {top.name}, {percent(top.share)} of the int32 range.")
         lines = lines or [_silent(rows)]
         more = f"{plural(left, 'more tensor')}   --json" if left > 0 else ""
         made.append(
@@ -344,7 +344,9 @@ def _health(found: Evaluation) -> list[Block]:
                 Grid.of(columns, rows) if rows else None,
                 lines=lines,
                 more=more,
-                legends={_ENDS: f"{_ENDS}: the smallest or the largest code, also of values that fit it exactly."},
+                legends={
+                    _ENDS: f"{_ENDS}: values with the smallest or largest code, including those that fit it exactly."
+                },
             )
         )
     return made
@@ -355,7 +357,7 @@ def _silent(rows: Sequence[TensorHealth]) -> str:
     few = [t.name for t in rows if (t.used[1] - t.used[0]) * 4 < t.limits[1] - t.limits[0]]
     if few:
         return f"No rule is broken, but {join_names(few)} use under a quarter of the codes."
-    return "The rules find nothing in the values of all samples."
+    return "The rules find nothing in the values of any sample."
 
 
 def _pair(ends: tuple[float, float] | None) -> str:

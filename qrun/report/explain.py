@@ -59,7 +59,7 @@ def _print_topics(screen: Screen) -> None:
     screen.wrapped("Topics     ", " " * 11, ", ".join(TOPICS))
     screen.wrapped("Words      ", " " * 11, ", ".join(GLOSSARY))
     screen.wrapped("Causes     ", " " * 11, ", ".join(causes()))
-    screen.wrapped("Operators  ", " " * 11, "any of qrun ops, such as QLinearConv")
+    screen.wrapped("Operators  ", " " * 11, "any operator that qrun ops lists, such as QLinearConv")
     screen.line(("Codes", "bold"))
     _code_table(screen, "QR")
 
@@ -276,4 +276,4 @@ def _unknown(word: str) -> CallError:
         ("operators", "see qrun ops"),
     ]
     fixes = [*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"]
-    return CallError("QR005", f"nothing to explain about {word!r}", facts=facts, fixes=fixes)
+    return CallError("QR005", f"unknown topic {word!r}", facts=facts, fixes=fixes)

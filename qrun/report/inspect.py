@@ -173,7 +173,7 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
         f"no stored tensor matches {pattern!r}",
         where=[model.label],
         facts=[("stored", f"{len(names)} tensors, such as {', '.join(names[:3])}" if names else "none")],
-        why=f"{pattern} is made while the model runs: qrun run -t shows it." if made else "",
+        why=f"{pattern} is computed while the model runs: qrun run -t shows it." if made else "",
         fixes=[_next(path, near, bool(names))],
     )
 
@@ -182,7 +182,9 @@ def _next(path: str, near: Sequence[str], stored: bool) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     return (
-        f"qrun inspect {path} -t '*' shows all of them" if stored else f"qrun inspect {path} shows what the model has"
+        f"qrun inspect {path} -t '*' shows all of them"
+        if stored
+        else f"qrun inspect {path} shows what the model contains"
     )
 
 

@@ -37,7 +37,7 @@ def _spread(profile: Profile) -> Iterator[str]:
 def _away(profile: Profile) -> Iterator[str]:
     whole = sum(profile.run_ns)
     if profile.on_ns is not None and whole - profile.on_ns > AWAY * whole:
-        yield f"the calling thread had no processor for {percent(1 - profile.on_ns / whole)} of the time"
+        yield f"the calling thread was not running for {percent(1 - profile.on_ns / whole)} of the time"
 
 
 def _nodes(profile: Profile) -> Iterator[str]:
@@ -46,6 +46,6 @@ def _nodes(profile: Profile) -> Iterator[str]:
     spent = float(profile.medians.sum())
     if profile.held_ns > TOLD * profile.median_ns:
         held = duration(spent + profile.held_ns)
-        yield f"the nodes' medians add up to {duration(spent)}, the nodes of a run take {held}"
+        yield f"the nodes' medians add up to {duration(spent)}, but the nodes of one run take {held}"
     if not profile.unit_ns and spent > (1 + TOLD) * profile.median_ns:
-        yield f"the nodes' medians add up to {duration(spent)}, a plain run takes {duration(profile.median_ns)}"
+        yield f"the nodes' medians add up to {duration(spent)}, but a plain run takes {duration(profile.median_ns)}"

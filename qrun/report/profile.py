@@ -36,13 +36,13 @@ from qrun.running.machine import Machine
 from qrun.running.profiling import TOLD, Profile, outliers, summary
 
 JOINED = "+N: fused with N other nodes"
-GROUPED = "+N: measured with N other nodes, which one of the runtimes fuses"
+GROUPED = "+N: measured together with N other nodes, because one runtime fuses them"
 UNDECIDED = {
     "same": "the interquartile ranges overlap",
     "few runs": f"{LEAST} runs or more are needed (-n)",
 }
 """Why the times of two runtimes give no order."""
-HEAVIEST = "groups of nodes that both ran as a whole, each listed under the operator of its slowest node"
+HEAVIEST = "groups of nodes that both ran as one, each listed under the operator of its slowest node"
 BAR, BESIDE = 44, 62
 """Columns of the longest bar, and of the text beside it without the operator's name."""
 
@@ -69,13 +69,13 @@ def _how(report: ProfileReport) -> str:
 
     profile, other = report.profile, report.against
     runner = report.label or f"qrun {__version__} {report.backend}"
-    runner += f" and {report.other} in turn" if other else ""
+    runner += f", alternating with {report.other}" if other else ""
     prepared = f"{plural(len(profile.prepare_ns), 'run')} to prepare, " if profile.prepare_ns else ""
     warm = plural(len(profile.warmup_ns), "warm-up")
     runs = plural(len(profile.run_ns), "plain run") + (" each" if other else "")
     spent = sum(profile.run_ns) + (sum(other.run_ns) if other else 0)
     threads = f", {plural(report.threads, 'thread')}" if report.threads else ""
-    nodes = f", in turn with {len(profile.profiled_ns)} that time the nodes" if profile.profiled_ns else ""
+    nodes = f", alternating with {len(profile.profiled_ns)} that time the nodes" if profile.profiled_ns else ""
     return f"{runner}, {prepared}{warm} + {runs} in {duration(spent)}{nodes}{threads}, {plural(usable_cpus(), 'CPU')}"
 
 
@@ -110,7 +110,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
     if both and report.by == "op":
         grid = paired_grid(report).and_rows(_both_sums(report, "op", []))
         lines = [HEAVIEST, *_arithmetic(report)]
-        yield Block("By operator, the slower of both first", grid, legends=legends, lines=lines)
+        yield Block("By operator, slowest first", grid, legends=legends, lines=lines)
     elif both:
         yield _groups(report, legends)
     elif report.by == "node":
@@ -142,15 +142,15 @@ def _with_profiler(report: ProfileReport) -> str:
     if ort is None or not ort.profiled_ns or not ort.median_ns:
         return ""
     longer = summary(ort.profiled_ns).median / ort.median_ns
-    more = f", which makes a run {ratio_text(longer)} times as long: ort/qrun is too large, most of all for small nodes"
+    more = f", which makes a run {ratio_text(longer)}x as long; ort/qrun is too large, above all for small nodes"
     return f"ort: timed with onnxruntime's profiler{more if longer > 1 + TOLD else ''}"
 
 
 def _groups(report: ProfileReport, legends: Mapping[str, str]) -> Block:
     shown = ran = report.ran
-    title = "Groups of nodes that both ran as a whole, in graph order"
+    title = "Groups of nodes that both ran as one, in graph order"
     if report.top is not None:
-        title = "Slowest groups of nodes, the slower of both first"
+        title = "Slowest groups of nodes"
         shown = sorted(ran, key=lambda group: -max(total_time(group.mine), total_time(group.others)))[: report.top]
     left = [group for group in ran if group not in shown]
     lines = [GROUPED] if any(len(group.nodes) > 1 for group in shown) else []
@@ -211,7 +211,7 @@ def roof_text(machine: Machine) -> str:
     slow, fast = machine.memory[-1][1] / 1e9, machine.memory[0][1] / 1e9
     return (
         f"roof: share of {machine.int8 / 1e9:.0f} GMAC/s ({machine.instruction}, {threads}; float32 "
-        f"{machine.float32 / 1e9:.0f}) or of {slow:.0f} GB/s (memory) to {fast:.0f} GB/s (cache), whichever bounds"
+        f"{machine.float32 / 1e9:.0f}) or of {slow:.0f} GB/s (memory) to {fast:.0f} GB/s (cache), whichever limits the node"
     )
 
 
@@ -354,10 +354,10 @@ def notes(report: ProfileReport) -> list[str]:
 def _missing_notes(report: ProfileReport) -> Iterator[str]:
     profile = report.profile
     if report.backend == "onnx-ref" and profile.model.nodes:
-        yield "onnx.reference gives whole runs only; per-node time is not available for this backend"
+        yield "onnx.reference times whole runs only; per-node time is not available for this backend"
     ort = report.against or (profile if report.backend == "ort" else None)
     if ort is not None and not ort.profiled_ns:
-        yield "onnxruntime's profiler does not take this model with these inputs; per-node time is not available for it"
+        yield "onnxruntime cannot profile this model with these inputs; per-node time is not available for it"
     elif ort is not None:
         yield _coarse(ort, (report.other or report.label).partition(" (")[0])
 
@@ -385,9 +385,9 @@ def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
     above = above_roof(report.rows, ABOVE) if report.machine else []
     if above:
         found.append(
-            f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it again)"
+            f"{plural(len(above), 'node')} above the roof, although it was measured twice (--no-cache measures it again)"
         )
     if report.machine is not None and report.machine.busy:
-        found.append("the roof was measured beside other work, and is not kept")
+        found.append("the roof was measured on a busy machine and is not kept")
     if found:
         yield f"{BUSY}: {'; '.join(found)}. {HELP}; more runs (-n) steady only the whole-run median."

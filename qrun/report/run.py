@@ -202,7 +202,7 @@ def _measurement_text(report: RunReport) -> str:
     profile, first, aside = report.profile, report.result.duration_ns, report.result.aside_ns
     own = f" ({duration(aside)} of compiling and checking not included)" if aside else ""
     if profile is None:
-        return f"the first run alone, in which qrun looks at the values{own}; qrun profile times plain runs"
+        return f"the first run only, in which qrun also checks the values{own}; qrun profile times plain runs"
     count = len(profile.run_ns)
     runs = f"median of {count:,} plain runs" if count > 1 else "one plain run"
     threads = f", {plural(report.threads, 'thread')}" if report.threads else ""
@@ -217,7 +217,7 @@ def _reason(model: Model, slowest: NodeEvent) -> str:
         node_of(model, slowest).label,
         "on numpy" if slowest.backend == "reference" else f"in {slowest.backend}",
     )
-    return f"node {slowest.index} {name} ran {where}, which takes longer: {slowest.why}   docs/limits.md"
+    return f"node {slowest.index} {name} ran {where}, which is slower: {slowest.why}   docs/limits.md"
 
 
 Row = tuple[NodeEvent, float]

@@ -252,6 +252,12 @@ class Out:
         if not self.quiet:
             self.messages.wrapped("note: ", "      ", text)
 
+    def wrote(self, *files: str | None) -> None:
+        """Says at the end of a command which files it wrote; silent with --quiet, and for stdout (-)."""
+        for file in files:
+            if file and file != "-" and not self.quiet:
+                self.messages.line(f"wrote {file}")
+
     def notes(self, texts: Iterable[str]) -> None:
         for text in texts:
             self.note(text)

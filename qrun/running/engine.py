@@ -29,7 +29,7 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
         if not usable:
             raise _unavailable("--backend native has no kernels for this machine", reason) from None
         known, got = ", ".join(i.name for i in usable), isa or os.environ.get("QRUN_ISA", "")
-        fix = "leave out isa=" if isa else "unset QRUN_ISA"
+        fix = "omit isa=" if isa else "unset QRUN_ISA"
         raise CallError("QR005", f"the instruction set {got!r} cannot be used here",
                         facts=[("expected", known), ("got", got)], fixes=[fix]) from None  # fmt: skip
 

@@ -160,7 +160,7 @@ class Runs:
         given = (outputs,) if isinstance(outputs, str) else outputs or ()
         if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
             facts = [("expected", "names of tensors, or None for the graph's outputs"), ("got", repr(outputs)[:80])]
-            raise CallError("QR005", "outputs is not usable", facts=facts)
+            raise CallError("QR005", "outputs is not valid", facts=facts)
         return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
 
     def prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:

@@ -317,7 +317,7 @@ class _Closed:
 
 def _closed_error() -> CallError:
     """The QR005 error of a session that was closed."""
-    fixes = ["run it before close(), or inside its with block", "make another Session"]
+    fixes = ["run it before close(), or inside its with block", "create a new Session"]
     return CallError("QR005", "this session is closed", fixes=fixes)
 
 
@@ -343,7 +343,7 @@ def _engine(
 def _bad_argument(name: str, expected: str, got: object) -> CallError:
     """The QR005 error of an argument that is not usable."""
     shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
-    return CallError("QR005", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])])
+    return CallError("QR005", f"{name} is not valid", facts=[("expected", expected), ("got", shown[:80])])
 
 
 def _no_feeds(model: Model, feeds: object) -> CallError:
@@ -352,4 +352,4 @@ def _no_feeds(model: Model, feeds: object) -> CallError:
     wanted = f", {feeds!r}" if all(isinstance(name, str) for name in asked) else ""
     given = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"
     facts = [("expected", "a dict of arrays by input name"), ("got", type(feeds).__name__)]
-    return CallError("QR005", "feeds is not usable", facts=facts, fixes=[f"session.run({given}{wanted[:80]})"])
+    return CallError("QR005", "feeds must be a dict", facts=facts, fixes=[f"session.run({given}{wanted[:80]})"])

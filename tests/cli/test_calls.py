@@ -128,8 +128,8 @@ def test_config_file(folder: Path) -> None:
         ("[tool.qrun]\nmax-memori = 1", "did you mean max-memory"),
         ("[tool.qrun.rnu]\nseed = 1", "did you mean run"),
         ("[tool.qrun.run]\nsede = 1", "did you mean seed"),
-        ("[tool.qrun.run]\noutput = 'x.npz'", "command line only"),
-        ("[tool.qrun]\ninputs = 'x.npy'", "command line only"),
+        ("[tool.qrun.run]\noutput = 'x.npz'", "can only be named on the command line"),
+        ("[tool.qrun]\ninputs = 'x.npy'", "can only be named on the command line"),
         ("[tool.qrun]\nmax-memory = true", "wrong kind"),
         ("[tool.qrun]\nmax-memory = [1]", "wrong kind"),
         ("[tool.qrun.run]\nquiet = 'yes'", "wrong kind"),
@@ -148,7 +148,7 @@ def test_bad_config(folder: Path, text: str, words: str) -> None:
 def test_a_config_file_names_no_code(folder: Path, key: str, value: str) -> None:
     """It may come with a stranger's repository."""
     (folder / "pyproject.toml").write_text(f"[tool.qrun.eval]\n{key} = {value}")
-    says(call("eval", "m.onnx", "-i", "x.npy"), 2, "runs code of others is named on the command line only")
+    says(call("eval", "m.onnx", "-i", "x.npy"), 2, "options that run other code can only be given on the command line")
 
 
 def test_bad_values_in_config(folder: Path) -> None:

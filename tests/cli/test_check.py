@@ -590,7 +590,9 @@ def test_baselines_and_statistics_that_do_not_fit(folder: Path) -> None:
     (folder / "run.json").write_text('{"schema": "qrun/run/1.0"}')
     (folder / "base.json").write_text(call("check", "bad.onnx", "--json").out)
     says(call("check", "bad.onnx", "--baseline", "run.json"), 2, "qrun check PATH --json")
-    says(call("check", "bad.onnx", "--baseline", "base.json", "-o", "base.json"), 2, "it is the baseline of this call")
+    says(
+        call("check", "bad.onnx", "--baseline", "base.json", "-o", "base.json"), 2, "it is the baseline of this command"
+    )
     says(call("check", "bad.onnx", "--statistics", "--json"), 2, "--statistics prints a table for people")
 
 
@@ -724,6 +726,14 @@ def test_missing(qrun_check):
 
 def test_no_level(qrun_check):
     qrun_check("bad.onnx", fail_on="warnings")
+
+
+def test_no_backend(qrun_check):
+    qrun_check("good.onnx", backend="referense")
+
+
+def test_no_arithmetic(qrun_check):
+    qrun_check("good.onnx", arith="onnx")
 """
 
 
@@ -745,12 +755,13 @@ def test_pytest_plugin(folder: Path, named: bool) -> None:
         "test_models.py",
     ]
     ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-    assert "3 failed, 4 passed" in ended.stdout, ended.stdout
+    assert "5 failed, 4 passed" in ended.stdout, ended.stdout
     assert "error QR301 scale-shape: " in ended.stdout
     assert "--> bad.onnx  node 0 /stem/conv" in ended.stdout
     assert "QR004 no-such-file" in ended.stdout
     assert "During handling" not in ended.stdout
-    assert "fix: did you mean 'warning'?" in ended.stdout
+    for meant in ("warning", "reference", "onnx-ref"):
+        assert f"fix: did you mean {meant!r}?" in ended.stdout
 
 
 def installed(folder: Path) -> Path:

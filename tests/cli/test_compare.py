@@ -117,7 +117,7 @@ def test_first_difference(folder: Path) -> None:
         "differ 4 of 8 elements, largest 1 step",
         "where [1,0] exact 1 onnx-ref 2 before rounding 1.5",
         "inputs equal bit for bit",
-        "cause zero-point-before-rounding: adds the zero point 1, an odd one, before rounding",
+        "cause zero-point-before-rounding: adds the odd zero point 1 before rounding",
         "evidence 4 of 4 differing elements reproduced bit for bit, and all others",
         "ties all are exact ties",
         "0 y0 QLinearMatMul uint8 [8,1] 50.0 % 1 1 9.3 dB zero-point-before-rounding",
@@ -369,7 +369,7 @@ def test_beyond_the_tolerance_and_other_bits_are_two_numbers(folder: Path) -> No
     told = f"rtol 0, atol {exact['largest'] / 2:g}"
     beyond = f"differ {some['differing']} of 128 elements beyond {told}, largest of these "
     assert any(line.startswith(beyond) for line in lines)
-    assert any(line.startswith(f"other bits {some['other_bits']} elements, largest ") for line in lines)
+    assert any(line.startswith(f"different bits {some['other_bits']} elements, largest ") for line in lines)
     assert f"Tensors that differ, beyond {told}" in lines
     assert f"1 of 1 tensor beyond {told}, 1 by itself" in last
 
@@ -417,7 +417,7 @@ def test_refusals_are_no_differences() -> None:
     the other nodes are compared, and the fix is a newer opset."""
     lines, last = words(*digits("qdq"), "--against", "onnx-ref")
     assert last.startswith(
-        "not compared in full: onnx-ref refuses 20 of 39 tensors, first at node 0; the other 19 are equal"
+        "not compared in full: onnx-ref refuses the nodes of 20 of 39 tensors, first at node 0; the other 19 are equal"
     )
     assert any(line.startswith("fix convert the model to opset 19:") for line in lines)
     assert "Tensors that onnx-ref refuses" in lines
@@ -478,7 +478,7 @@ def test_a_cpu_without_vnni_is_emulated() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--against", "ort"), ("--arith", "ort"), ("--record", "golden")])
 def test_an_emulated_cpu_is_a_side_of_its_own(option: str, value: str) -> None:
-    says(call("compare", *digits("qdq"), "--emulate", "avx2", option, value), 2, f"leave out {option}")
+    says(call("compare", *digits("qdq"), "--emulate", "avx2", option, value), 2, f"omit {option}")
 
 
 def test_the_finding_names_the_command_that_shows_it() -> None:
@@ -492,7 +492,7 @@ def test_the_finding_names_the_command_that_shows_it() -> None:
 
 
 def test_a_run_with_inputs_counts_sums_that_leave_int16() -> None:
-    counted = "sums leave int16: Conv_c1.raw"
+    counted = "sums exceed int16: Conv_c1.raw"
     assert counted in " ".join(call("run", *digits("qdq"), "-v").out.split())
     assert counted in call("run", *digits("qdq"), "--json").out
     assert counted not in " ".join(call("run", digits("qdq")[0], "-v").out.split())

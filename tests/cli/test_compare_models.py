@@ -125,8 +125,8 @@ def test_a_changed_class_is_in_the_verdict(coarse: Path) -> None:
 def test_decibels_are_for_two_models_only(folder: Path) -> None:
     model = DIGITS / "qdq/model.onnx"
     for arguments in ([model, *INPUT], [model, *INPUT, "--record", folder / "golden"]):
-        says(call("compare", *arguments, "--min-sqnr", "30"), 2, "--min-sqnr is for two models")
-        says(call("compare", *arguments, "--budget", "5m"), 2, "--budget is for two models")
+        says(call("compare", *arguments, "--min-sqnr", "30"), 2, "--min-sqnr needs two models")
+        says(call("compare", *arguments, "--budget", "5m"), 2, "--budget needs two models")
     assert not (folder / "golden").exists()
     for wrong in ("nan", "-1", "much"):
         assert call(*models(model, "--min-sqnr", wrong)).code == 2

@@ -39,7 +39,7 @@ def test_an_input_without_its_option() -> None:
 )  # fmt: skip
 def test_options_that_another_runtime_does_not_heed(command: str, option: str, backend: str) -> None:
     for words in (["--backend", backend, *option.split()], [*option.split(), "--backend", backend]):
-        assert fixes(call(command, "m.onnx", *words), 2, "QR005") == [f"leave out {option} or --backend {backend}"]
+        assert fixes(call(command, "m.onnx", *words), 2, "QR005") == [f"omit {option} or --backend {backend}"]
 
 
 def test_options_of_own_backends_are_heeded() -> None:
@@ -55,7 +55,7 @@ def test_what_is_no_more_than_a_default_does_not_contradict(folder: Path) -> Non
 @pytest.mark.parametrize("command", [("run", "m.onnx"), ("inspect", "m.onnx"), ("ops",), ("profile", "m.onnx")])
 def test_two_formats(command: tuple[str, ...], words: tuple[str, ...]) -> None:
     ended = call(*command, *words)
-    assert fixes(ended, 2, "QR005") == ["leave out --json or --format text"]
+    assert fixes(ended, 2, "QR005") == ["omit --json or --format text"]
     assert ended.json["error"]["code"] == "QR005"
     assert call("ops", "Abs", "--json", "--format", "json").json["exit_code"] == 0
 

@@ -102,10 +102,10 @@ def typed(words: list[str], fix: str) -> Iterator[list[str] | None]:
     wrong, in words only."""
     text = fix.removesuffix("?").removeprefix("did you mean ").removeprefix("or ").removeprefix("add ")
     text = re.sub(
-        r"^one axis is missing: |^one axis is too many: | fits$| makes a record$| names the format$", "", text
+        r"^one axis is missing: |^one axis is too many: | fits$| creates a record$| names the format$", "", text
     )
     text = re.sub(r", or --cast$| to fill the missing ones.*| is enough up to here.*|^such as ", "", text)
-    if fix.startswith("leave out "):
+    if fix.startswith("omit "):
         for option in re.findall(r"--[a-z-]+", fix):
             place = words.index(option)
             yield [*words[:place], *words[place + 2 :]]

@@ -108,7 +108,7 @@ def test_a_missing_key_is_named_and_its_fix_works(
         ("color=rgb scale=1 layout=nhwc", FLOAT, "QR003", "--image layout=nhwc color=rgb does not fit input 'image'"),
         ("color=rgb scale=1 size=6", FLOAT, "QR003", "size=6x6 does not fit"),
         ("color=gray scale=1", FLOAT, "QR003", "color=gray does not fit"),
-        ("color=rgb scale=1/255", UINT8, "QR003", "leave out scale, mean and std"),
+        ("color=rgb scale=1/255", UINT8, "QR003", "omit scale, mean and std"),
         ("color=rgb", INT8, "QR003", "mean=128"),
         ("color=rgb scale=1 mean=1,2", FLOAT, "QR005", "--image mean has 2 numbers, and rgb has 3 channels"),
         ("color=rgb", TensorProto.BOOL, "QR003", "--image color=rgb does not fit input 'image'"),

@@ -222,7 +222,7 @@ def test_a_dimension_with_a_name_that_is_called_by_its_place(folder: Path) -> No
     assert "did you mean --shape N=5 --shape x[1]=3?" in call("m.onnx", "--shape", "x[0]=5,x[1]=3").err
     assert call("m.onnx", "--shape", "N=5", "--shape", "x[1]=3").code == 0
     assert "did you mean --shape x:5x3?" in call("m.onnx", "--shape", "x=5x3").err
-    assert "leave out --shape: qrun tries sizes" in call("m.onnx", "--shape", "x=5").err
+    assert "omit --shape: qrun tries sizes" in call("m.onnx", "--shape", "x=5").err
 
 
 def test_symbol_bound_by_a_given_input(folder: Path) -> None:

@@ -62,7 +62,7 @@ def test_times_are_those_of_plain_runs() -> None:
 def test_a_run_that_would_take_long_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qrun.running.profiling.PATIENCE_STEPS", 0)
     assert call(*RUN, "--json").json["runs"] == 0
-    assert "s  the first run alone, in which qrun looks at the values" in call(*RUN).out
+    assert "s  the first run only, in which qrun also checks the values" in call(*RUN).out
 
 
 def test_observations_are_those_of_the_first_run(folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_cache_that_is_not_private_is_named(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o755)
     ended = call(*RUN, env={"QRUN_CACHE_DIR": str(shared)})
-    says(ended, 0, f"compiled kernels are not kept: {shared} is open to other users")
+    says(ended, 0, f"compiled kernels are not saved: {shared} is open to other users")
     assert not list(shared.iterdir())
 
 
@@ -155,7 +155,7 @@ def _no_engine(*_: object) -> None:
 def test_showing_a_tensor_inside_a_group_is_said() -> None:
     assert "ran as written" not in call(*QDQ, "-t", "c1_QuantizeLinear_Output").err
     ended = call(*QDQ, "-t", "mean")
-    assert "node 30 AveragePool_mean ran as written, because tensors inside fused groups are shown" in ended.err
+    assert "node 30 AveragePool_mean ran as written, because -t shows tensors inside fused groups" in ended.err
     assert "ran as written" not in call(*QDQ, "-t", "mean", "--no-fuse").err
 
 

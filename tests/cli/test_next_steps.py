@@ -59,7 +59,7 @@ def test_pixels_for_an_integer_input(folder: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["N=4", "images:4x1x8x8"])
 def test_sizes_that_the_array_has_already(shape: str) -> None:
-    assert given("x.npy", "--shape", shape, rule="QR003") == ["leave out --shape: x.npy has the sizes [8,1,8,8]"]
+    assert given("x.npy", "--shape", shape, rule="QR003") == ["omit --shape: x.npy has the sizes [8,1,8,8]"]
 
 
 def test_sizes_of_another_input(folder: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_folder_that_holds_vectors(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "fix"),
     [
-        (["images", "labels"], "leave out the key labels: np.savez(path, images=...)"),
+        (["images", "labels"], "omit the key labels: np.savez(path, images=...)"),
         (["foo"], "did you mean the key images? np.savez(path, images=...) writes it"),
         (["arr_0"], "did you mean the key images? np.savez(path, images=...) writes it"),
     ],
@@ -158,7 +158,7 @@ def test_shape_options_of_other_models(folder: Path) -> None:
     assert fixes(call("two.onnx", "--shape", "H=8,W=9"), 2, "QR005") == ["did you mean --shape H=8 --shape W=9?"]
     save(make_model([node], {"x": [2, 2]}, "y"), folder / "fixed.onnx")
     (fix,) = fixes(call("fixed.onnx", "--shape", "N=2"), 2, "QR005")
-    assert fix == "leave out --shape: every size of the inputs is fixed"
+    assert fix == "omit --shape: every size of the inputs is fixed"
 
 
 # Models
@@ -249,7 +249,7 @@ def test_run_and_check_label_alike(folder: Path) -> None:
 
 def test_memory(folder: Path) -> None:
     ended = call("m.onnx", "-i", "x.npy", "--max-memory", "1kB")
-    assert fixes(ended, 5, "QR010") == ["--max-memory 2KiB is enough up to here, though later nodes may need more"]
+    assert fixes(ended, 5, "QR010") == ["--max-memory 2KiB is enough up to here, but later nodes may need more"]
     assert "  --> x.npy" in ended.err
     assert "at this node" not in ended.err
     ended = call("conv.onnx", "--max-memory", "1kB", "--backend", "reference")
@@ -308,7 +308,7 @@ def test_stored_tensors() -> None:
 
 def test_a_record_that_is_not_there() -> None:
     ended = call("compare", "m.onnx", "golden")
-    assert fixes(ended, 2, "QR004") == ["qrun compare m.onnx --record golden makes a record"]
+    assert fixes(ended, 2, "QR004") == ["qrun compare m.onnx --record golden creates a record"]
 
 
 @pytest.mark.parametrize("shape", ["image:0x", "H=many", "foo=3"])

@@ -41,6 +41,25 @@ def test_npz_npy_and_folder_hold_the_same(folder: Path) -> None:
     assert again.json["outputs"] == call("deep.onnx", "-i", "x.npy", "--json").json["outputs"]
 
 
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (("deep.onnx", "-i", "x.npy", "-o", "out.npz", "--trace", "t.json"), ["out.npz", "t.json"]),
+        (("check", "deep.onnx", "-o", "a.xml", "-o", "b.sarif"), ["a.xml", "b.sarif"]),
+        (("profile", "deep.onnx", "-i", "x.npy", "-n", "1", "--trace", "t.json"), ["t.json"]),
+        (("conform", "--select", "known/qgemm", "--jobs", "1", "-o", "c.md"), ["c.md"]),
+    ],
+)
+def test_the_last_lines_name_the_files_that_were_written(words: tuple[str, ...], written: list[str]) -> None:
+    lines = call(*words).err.splitlines()
+    assert lines[-len(written) :] == [f"wrote {file}" for file in written]
+    assert "wrote" not in call(*words, "-q").err
+
+
+def test_nothing_is_said_of_stdout() -> None:
+    assert "wrote" not in process("deep.onnx", "-i", "x.npy", "-o", "-").err
+
+
 @pytest.mark.parametrize("backend", ["ort", "onnx-ref"])
 @pytest.mark.parametrize("element", ["FLOAT", "DOUBLE", "FLOAT16", "INT64"])
 def test_outputs_of_other_runtimes_keep_their_type(folder: Path, backend: str, element: str) -> None:
@@ -139,11 +158,11 @@ def test_what_is_read_is_not_written_over(folder: Path) -> None:
     (folder / "link.npy").symlink_to("x.npy")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     for words, what in (
-        (["--trace", "deep.onnx"], "the model of this call"),
-        (["--trace", str(folder / "deep.onnx")], "the model of this call"),
-        (["--trace", "x.npy"], "an input of this call"),
-        (["-o", "x.npy"], "an input of this call"),
-        (["-o", "link.npy"], "an input of this call"),
+        (["--trace", "deep.onnx"], "the model of this command"),
+        (["--trace", str(folder / "deep.onnx")], "the model of this command"),
+        (["--trace", "x.npy"], "an input of this command"),
+        (["-o", "x.npy"], "an input of this command"),
+        (["-o", "link.npy"], "an input of this command"),
         (["-o", "both.npz", "--trace", "both.npz"], "the file of --output"),
     ):
         for spec in ("x.npy", "image=x.npy"):
@@ -166,7 +185,7 @@ def test_external_data_is_not_written_over(folder: Path) -> None:
 def test_a_trace_without_nodes_is_announced(folder: Path) -> None:
     for words in (["deep.onnx"], ["profile", "deep.onnx", "-n", "1"]):
         ended = call(*words, "-i", "x.npy", "-b", "onnx-ref", "--trace", "t.json")
-        says(ended, 0, "note: t.json has no node times: --backend onnx-ref does not give them")
+        says(ended, 0, "note: t.json has no node times: --backend onnx-ref does not measure them")
     assert "no times" not in call("deep.onnx", "-i", "x.npy", "--trace", "t.json").err
 
 

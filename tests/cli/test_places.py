@@ -37,7 +37,7 @@ def named(folder: Path, *names: str) -> Path:
         (["y\0"], "it would become 'y'"),
         (["y" * 70_000], "70004 bytes"),
         (["é" * 32_768], "65540 bytes"),
-        (["y", "y.npy"], "numpy would read 'y' in its place"),
+        (["y", "y.npy"], "numpy would read 'y' instead"),
     ],
 )
 def test_names_that_npz_cannot_hold_are_refused_before_the_run(folder: Path, names: list[str], words: str) -> None:
@@ -104,7 +104,7 @@ def test_no_file_is_read_from_a_circle_of_links(folder: Path) -> None:
         assert code in ended.err, words
         assert "symbolic links" in ended.err, (words, ended.err)
         assert "did you mean" not in ended.err, (words, ended.err)
-        assert "makes a record" not in ended.err, (words, ended.err)
+        assert "creates a record" not in ended.err, (words, ended.err)
 
 
 def test_names_that_are_too_long(folder: Path) -> None:

@@ -252,7 +252,7 @@ def test_against_onnxruntime() -> None:
 def test_against_onnxruntime_by_operator() -> None:
     words = ("--against", "ort", "--by", "op")
     out = profiled(*words).out
-    head, _, table = out.partition("By operator, the slower of both first\n")
+    head, _, table = out.partition("By operator, slowest first\n")
     assert "Slowest groups" not in out
     assert "ort/qrun" not in head
     assert re.search(r"^  Conv +4 +\d+ .*[mu]s .*[mu]s ", table, re.MULTILINE)
@@ -280,7 +280,7 @@ def test_roof_has_its_legend_and_its_topic(words: Sequence[str]) -> None:
 
 @needs_ort
 def test_a_trace_beside_onnxruntime_says_whose_it_is() -> None:
-    assert "t.json has qrun's last run, not ort's" in profiled("--against", "ort", "--trace", "t.json").err
+    assert "t.json contains qrun's last run, not ort's" in profiled("--against", "ort", "--trace", "t.json").err
     assert "none of" not in profiled("--trace", "t.json").err
 
 
@@ -331,7 +331,7 @@ def test_every_format_of_every_backend(words: Sequence[str], format: str) -> Non
 
 def test_onnx_reference_gives_whole_runs() -> None:
     words = ("profile", "deep.onnx", "--random", "--shape", "N=1", "-n", "2", "-b", "onnx-ref")
-    assert "onnx.reference gives whole runs only" in call(*words).out
+    assert "onnx.reference times whole runs only" in call(*words).out
     made = call(*words, "--json").json
     jsonschema.validate(made, closed(SCHEMA))
     assert (len(made["run"]["samples_ms"]), made["nodes"], made["operators"]) == (2, [], [])
@@ -393,7 +393,7 @@ def test_a_roof_is_kept_beside_the_kernels_unless_other_work_disturbed_it(
     monkeypatch.setattr(Peak, "busy", busy)
     kept = folder / "kept"
     ended = profiled(env={"QRUN_CACHE_DIR": str(kept)})
-    assert ("the roof was measured beside other work, and is not kept" in ended.out) == (busy and bool(available()))
+    assert ("the roof was measured on a busy machine and is not kept" in ended.out) == (busy and bool(available()))
     assert len(list(kept.glob("*.machine"))) == (bool(available()) and not busy)
     profiled("--no-cache", env={"QRUN_CACHE_DIR": str(folder / "other")})
     assert not (folder / "other").exists()

@@ -52,3 +52,19 @@ def test_it_says_how_many_rows_it_leaves_out(folder: Path, count: int, left: int
     (output,) = valid(call("m.onnx", "--json").json)["outputs"]
     assert len(output["argmax_rows"]) == 64
     assert output.get("argmax_rows_left") == left
+
+
+@pytest.mark.parametrize(
+    "values", [[np.inf, 1, 2], [-np.inf, 1, 2], [np.nan] * 3, [np.inf, -np.inf, np.nan], [0, 1, 2]]
+)
+def test_infinities_are_texts_that_the_schema_allows(folder: Path, values: list[float]) -> None:
+    node = helper.make_node("Identity", ["x"], ["y"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    npy(folder / "x.npy", np.float32(values))
+    (output,) = valid(call("m.onnx", "-i", "x.npy", "--json").json)["outputs"]
+    known = [value for value in values if not np.isnan(value)]
+    assert (output["max"] == "inf") == (np.inf in values)
+    assert (output["min"] == "-inf") == (-np.inf in values)
+    assert (output["min"] is None) == (not known)

@@ -302,7 +302,7 @@ def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(steady(*given), on_ns=0)
 
     monkeypatch.setattr("qrun.running.profiling.brief", busy)
-    told = "note: the machine is busy, or its clock varies: the calling thread had no processor for 100.0 % of the time"
+    told = "note: the machine is busy, or its clock varies: the calling thread was not running for 100.0 % of the time"
     assert told in " ".join(call("deep.onnx", "-i", "x.npy").out.split())
     (note,) = call("deep.onnx", "-i", "x.npy", "--json").json["notes"]
     assert note.startswith(told.removeprefix("note: "))
@@ -387,7 +387,7 @@ def test_why_the_slowest_node_is_slow(folder: Path) -> None:
     save(_tagger(), folder / "tagger.onnx")
     reason = "sequence_lens has lengths below the batch's: only batches of full lengths are native"
     plain = " ".join(call("tagger.onnx", env={"COLUMNS": "80"}).out.split())
-    assert f"node 0 tagger ran on numpy, which takes longer: {reason} docs/limits.md" in plain
+    assert f"node 0 tagger ran on numpy, which is slower: {reason} docs/limits.md" in plain
     shown = call("tagger.onnx", "-v", env={"COLUMNS": "80"}).out
     assert reason in " ".join(shown.split())
     assert "DynamicQuantizeLSTM" in shown

@@ -213,7 +213,7 @@ def test_without_a_topic_everything_is_listed(capsys: pytest.CaptureFixture[str]
         assert name in text
     for rule in RULES.values():
         assert rule.summary.split(". ")[0] in text
-    assert "The data of a tensor are kept in another file that is missing, too short" in text
+    assert "A tensor's data is in an external file, which is missing, too short" in text
 
 
 def test_levels_are_those_of_check_and_run(capsys: pytest.CaptureFixture[str]) -> None:

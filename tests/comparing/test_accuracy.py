@@ -239,7 +239,7 @@ def test_a_range_in_front_of_one_reader_belongs_to_that_reader() -> None:
     )
     (cost,) = found.costs
     assert (cost.node.label, cost.reason) == ("product", "clipped")
-    assert cost.why.startswith("s 0.003906 is too small: 0.02546 fits; its input: clips 59.38 %")
+    assert cost.why.startswith("s 0.003906 is too small: 0.02546 fits; its input clips 59.38 % of the values")
     assert cost.local.input == pytest.approx(cost.local.noise.ratio)
     assert cost.local.weights == cost.local.rounding == cost.local.clipped == 0
 
@@ -487,10 +487,10 @@ def test_the_report_fits(width: int, top: int | None) -> None:
 def test_the_report_says_what_matters() -> None:
     text = shown(masked(), None, 5)
     assert not any(sign in text for sign in "│╭")
-    for said in ("2 sets of inputs", "Add_hiding", "in 1 of 256 codes", 'nodes_to_exclude=["Add_hiding", "Softmax_shares"]',
+    for said in ("2 sets of inputs", "Add_hiding", "share 1 of 256 codes", 'nodes_to_exclude=["Add_hiding", "Softmax_shares"]',
                  " dB SQNR against "):  # fmt: skip
         assert said in text
-    assert "in 1 of 256 codes" in shown(masked(), None, 5, markdown=True)
+    assert "share 1 of 256 codes" in shown(masked(), None, 5, markdown=True)
     assert shown(masked(), 80, 5, "ascii").isascii()
 
 

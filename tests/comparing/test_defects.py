@@ -168,12 +168,12 @@ DEFECTS: dict[str, tuple[Callable[[str, onnx.ModelProto], None], str]] = {
     "Relu became LeakyRelu": (leaky, "a Relu of g is a LeakyRelu here"),
     "lost bias": (lost_bias, "the bias of g is missing here"),
     "tenfold bias": (bias_times, " is 10 times as large as in g"),
-    "bias scale": (bias_scale, "of the bias does not fit"),
+    "bias scale": (bias_scale, "does not fit the bias"),
     "weight scale": (weight_scale, "is 1.5 times too large"),
-    "channels with scales": (partial(channels, scales=True), "output channels 1 and 4 of the weights are exchanged"),
-    "channels": (partial(channels, scales=False), "output channels 1 and 4 of the weights are exchanged"),
-    "input channels": (input_channels, "input channels 1 and 4 of the weights are exchanged"),
-    "scales of channels": (channel_scales, "are exchanged"),
+    "channels with scales": (partial(channels, scales=True), "output channels 1 and 4 of the weights are swapped"),
+    "channels": (partial(channels, scales=False), "output channels 1 and 4 of the weights are swapped"),
+    "input channels": (input_channels, "input channels 1 and 4 of the weights are swapped"),
+    "scales of channels": (channel_scales, "are swapped"),
     "weight scales of layers": (weight_scales, "does not fit"),
     "activation scales": (activation_scales, "fit"),
     "axis": (scale_axis, "lies along axis"),
@@ -306,7 +306,7 @@ def test_exchanged_inputs_are_named(op: str) -> None:
     ]
     model = make_model(nodes, *shapes, {"s": f32(2 / 127), "z": np.int8(0)})
     first = accuracy(qrun.load(source), qrun.load(model), [feeds]).costs[0]
-    assert first.why.startswith(f"the inputs of its {op} are exchanged here")
+    assert first.why.startswith(f"the inputs of its {op} are swapped here")
 
 
 def test_exchanged_constants_of_a_normalization_are_named() -> None:
@@ -315,7 +315,7 @@ def test_exchanged_constants_of_a_normalization_are_named() -> None:
     node.input[1], node.input[2] = node.input[2], node.input[1]
     found = accuracy(qrun.load(network("encoder")), qrun.load(model), [batch("encoder")])
     assert found.costs[0].node.label == "norm"
-    assert "beta and gamma are exchanged here" in found.costs[0].why
+    assert "beta and gamma are swapped here" in found.costs[0].why
     assert "gamma from g" in found.corrections[0].text
 
 

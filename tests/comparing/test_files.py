@@ -345,8 +345,7 @@ def test_times_of_other_work_are_not_judged(tmp_path: Path) -> None:
     sheet = files_sheet(found, None)
     assert sheet.about[0].startswith(f"before: {found.a}, after: {found.b}; ")
     assert sheet.verdict == (
-        "differ: not the same model on the same inputs, so their times cannot be compared: "
-        "9.41 ms before, 1.04 ms after."
+        "differ: the models or inputs are not the same, so the times cannot be compared: 9.41 ms before, 1.04 ms after."
     )
     assert [list(block.grid.rows[0][-2:]) for block in sheet.blocks if block.title != "Not the same"] == [
         ["-", "-"]
@@ -690,7 +689,7 @@ def test_archives(tmp_path: Path) -> None:
 
 def test_record_names_the_first_difference() -> None:
     text = shown(records("conv1"))
-    assert "differ: first at node 3, conv1; 3 of 4 tensors with other bits." in text
+    assert "differ: first at node 3, conv1; 3 of 4 tensors with different bits." in text
     assert "uint8 [100]" in text
     assert "at least 1 element, one by at least 1 step\n" in text
     assert "equal bit for bit" in text
@@ -728,13 +727,13 @@ def test_record_that_cannot_tell() -> None:
     found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judge(*entries, Tolerance()),), (), ())
     assert not found.equal
     text = shown(found)
-    assert "inconclusive: 1 of 1 tensor with other bits; the record cannot tell of 1 whether it is within" in text
+    assert "inconclusive: 1 of 1 tensor with different bits; the record cannot tell whether 1 tensor is within" in text
     assert "no recorded fact is beyond the tolerance, but the other elements are not recorded" in text
 
 
 def test_checks() -> None:
     text = shown(checks())
-    assert "differ: 1 new and 2 gone of the findings; 1 vector with another status." in text
+    assert "differ: 1 new finding, 2 gone; 1 vector with a different status." in text
 
 
 def test_recorded() -> None:
@@ -778,7 +777,7 @@ def test_record_and_compare(folder: Path) -> None:
     assert "equal: 1 tensor, bit for bit." in same.out
     other = call("compare", "m.onnx", "-i", "y.npy", "golden")
     assert other.code == 2
-    assert "is not the one that was recorded" in other.err
+    assert "differs from the recorded one" in other.err
     document = json.loads((folder / "golden/record.json").read_text())
     document["tensors"][0]["sha256"] = "0" * 64
     (folder / "golden/record.json").write_text(json.dumps(document))

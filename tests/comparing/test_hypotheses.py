@@ -87,6 +87,20 @@ LONG = (
 )
 
 
+WIDE = np.linspace(-300, 700, 77).astype(f32)
+CODES = np.arange(-128, 128).astype(i8)
+GRID = (np.arange(1, 256, dtype=u8).reshape(-1, 1), np.arange(1, 256, dtype=u8).reshape(1, -1))
+GRID_SCALE = f32(0.0031)
+
+
+def rounded_twice() -> np.ndarray:
+    """The products of GRID times GRID_SCALE, rounded at 2^31 and at the shift, each sum with Python's integers."""
+    multiplier = round(float(GRID_SCALE) * 2**39)
+    assert 2**30 <= multiplier < 2**31
+    rows = [[int(a) * int(b) for b in GRID[1][0]] for a in GRID[0][:, 0]]
+    return codes([[((p * multiplier + 2**30 >> 31) + 2**7) >> 8 for p in row] for row in rows])
+
+
 def scales_near_a_half() -> tuple[np.float32, np.float32, np.float32]:
     """a * b / c within 1e-8 of a half, relatively, and not one."""
     rng = np.random.default_rng(3)
@@ -164,6 +178,12 @@ BUGS = [
         codes(np.rint((A[:99, 0] * (np.float64(SA) * SB / SC)).astype(f32)) + 1), domain=MS),
     Bug("pair-saturation", "QLinearConv", [IMAGE, f32(1), u8(5), KERNEL, f32(1), i8(0), f32(2500), u8(7)],
         codes(np.rint(conv_in_pairs(IMAGE, KERNEL, 5, 1) / 2500) + 7), attributes={"pads": [1, 1, 1, 1]}, opset=10),
+    Bug("folded-zero-point", "DequantizeLinear", [CODES, f32(0.2344806), i8(112)],
+        CODES.astype(f32) * f32(0.2344806) + f32(-112) * f32(0.2344806), f32),
+    Bug("requantization", "QLinearMatMul", [GRID[0], GRID_SCALE, u8(0), GRID[1], f32(1), u8(0), f32(1), u8(0)], rounded_twice()),
+    Bug("several-steps", "QuantizeLinear", [WIDE, f32(1), u8(5)], np.trunc(WIDE.astype(float) + 5).astype(i64).astype(u8)),
+    Bug("wide-sum", "QLinearConv", [SQUARE[None, None], f32(1), u8(0), np.full((1, 1, 1, 1), 100, u8), f32(1), u8(0), f32(2**24), u8(9),
+        np.array([2**31 - 1], i32)], codes(np.rint((SQUARE[None, None] * 100.0 + 2**31 - 1) / 2**24) + 9), opset=10),
     Bug("float-order", "MatMul", list(LONG), chained_products(*LONG, np.dtype(f32), block=300), f32),
     Bug("unknown-order", "MatMul", list(LONG), np.add.reduce(LONG[0][:, ::-1, None] * LONG[1][None, ::-1], 1, f32), f32),
 ]  # fmt: skip
@@ -191,7 +211,7 @@ def test_not_named_where_a_bit_contradicts(bug: Bug, place: int) -> None:
 def test_every_cause_is_planted() -> None:
     elsewhere = {"crashed", "refused", "fused-requantization", "approximation", "float-steps"}
     elsewhere |= {"runtime-arithmetic", "empty-sequence", "cast-rounding", "pool-divisor"}
-    elsewhere |= {"int8-activations", "kept-in-float32", "session-rewrite"}
+    elsewhere |= {"int8-activations", "kept-in-float32", "session-rewrite", "unquantized-activations"}
     assert {b.cause for b in BUGS} | elsewhere == set(CAUSES)
 
 
@@ -285,7 +305,7 @@ def test_saturated_pairs_that_still_round_to_the_same_code() -> None:
     assert guilt is not None
     hidden = np.count_nonzero((sums != exact) & (theirs == right))
     assert hidden > 0
-    told = f"in the sums of {np.count_nonzero(sums != exact)} elements; {hidden} of them still give the same"
+    told = f"in the sums of {np.count_nonzero(sums != exact)} elements; {hidden} still have the same"
     assert (guilt.reason.cause, told in guilt.reason.text) == ("pair-saturation", True), guilt.reason.text
 
 

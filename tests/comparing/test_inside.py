@@ -90,7 +90,7 @@ def test_the_iteration_of_a_loop_is_named() -> None:
     assert (there.turn, there.tensor.name, reason.cause) == (2, "q_q", "cast-rounding")
     assert found.first is not None
     facts = first_facts(found, found.first)
-    assert ("inside", "body in iteration 2 (the first is 0), fed what ort made of the iteration before") in facts
+    assert ("inside", "body in iteration 2 (the first is 0), fed the previous iteration of ort") in facts
 
 
 def test_a_branch_in_a_loop() -> None:

@@ -77,7 +77,7 @@ CHANGES: dict[str, Planted] = {
         ("weight", "conv1.weight_quantized", "", "", "1 of 144 differ, most at [3,0,0,0]"),
     ),
     "attribute": (padded, ("attribute", "pads", "[1,1,1,1]", "[0,0,2,2]", "")),
-    "input": (rewired, ("input", "A", "", "", "reads another tensor")),
+    "input": (rewired, ("input", "A", "", "", "reads a different tensor")),
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_another_operator() -> None:
         node(model, "AveragePool_mean").op_type = "MaxPool"
 
     found = changed(largest)
-    assert [(d.kind, d.a, d.b, d.change) for d in found] == [("node", "AveragePool", "MaxPool", "another operator")]
+    assert [(d.kind, d.a, d.b, d.change) for d in found] == [("node", "AveragePool", "MaxPool", "different operator")]
 
 
 def test_names_and_defaults_are_no_differences() -> None:

@@ -88,7 +88,7 @@ def test_padding_in_the_divisor_of_a_pool(asked: int, counted: bool) -> None:
     proto, feeds = node_model("AveragePool", [IMAGE], {**POOL, "count_include_pad": asked}, opset=19, outputs=(f32,))
     found = reason_of(with_given(proto, feeds, y0=means(IMAGE, counted)).first)
     assert found.cause == "pool-divisor"
-    assert ("counts padding" if counted else "leaves padding out") in found.text
+    assert ("counts padding" if counted else "does not count padding") in found.text
 
 
 def test_another_order_is_no_other_divisor() -> None:
@@ -141,7 +141,7 @@ def test_a_pool_without_padding_has_one_divisor() -> None:
     model, feeds = qrun.load(folder / "qdq/model.onnx"), {"images": np.load(folder / "x.npy")}
     found = compare_runtimes(QrunSide(model), QrunSide(model, fuse=True), feeds)
     assert reason_of(found.first) == Reason(
-        "fused-requantization", "groups run as integer operators, the real value rounded once", 17, None, 17, 0.0, 0.0
+        "fused-requantization", "groups run as integer operators, each result rounded once", 17, None, 17, 0.0, 0.0
     )
 
 
@@ -209,7 +209,7 @@ def test_onnxruntime_keeps_float32_between_float16_nodes() -> None:
     assert first.inputs is None
     facts = dict(first_facts(found, first))
     assert "bit for bit" not in facts["inputs"]
-    assert facts["inputs"] == "equal as ort gives them out; but its node read t in float32, not rounded"
+    assert facts["inputs"] == "equal in the outputs of ort; but its node read t in float32, unrounded"
 
 
 def test_rounding_between_float16_nodes_with_another_order_is_not_kept_in_float32() -> None:
@@ -246,7 +246,7 @@ def test_onnxruntime_rounds_where_it_casts_to_int4() -> None:
         found = with_ort(proto, {"x": np.array([-2.5, -0.6, 0.5, 2.7, 7.5, 9.5, 100], f32)})
         reason = reason_of(found.first)
         assert (reason.cause, reason.also) == ("cast-rounding", ()), reason
-        assert reason.text == "rounds to nearest, ties away from zero; beyond the range the low bits stay"
+        assert reason.text == "rounds to nearest, ties away from zero; keeps the low bits of values out of range"
 
 
 def test_another_wrong_cast_is_unknown() -> None:

@@ -233,7 +233,7 @@ def test_later_tensors_have_other_inputs(model: Model, tmp_path: Path) -> None:
     found = {t.now.name: t for t in against(model, tensors, folder).tensors}
     assert found["q"].inputs == (("x", True), ("s", True), ("z", True))
     assert (found["d"].inputs_equal, found["y"].inputs_equal) == (False, False)
-    assert "other bits already: q" in found["d"].reading
+    assert "different bits: q" in found["d"].reading
 
 
 def test_bounds_from_the_histogram(model: Model, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_ties_are_proved(ties: tuple[Tensors, Callable[[Tensors], str]]) -> None
     q[:3] = [121, 121, 123]
     assert (
         reading(tensors)
-        == "the record is exact; only near-ties: 3 of 3 elements within 1e-05 LSB of one go to the other side"
+        == "the record is exact; only near-ties: 3 of 3 elements within 1e-05 LSB of a tie round the other way"
     )
     q[:3] = [120, 122, 123]
     assert "only near-ties: 1 of 3" in reading(tensors)
@@ -417,7 +417,7 @@ def test_nothing_is_proved_from_other_inputs(tmp_path: Path) -> None:
     now = {"q": np.uint8([[[0, 5, 2, 6]]]), "p": np.uint8([[[5, 5, 7]]])}
     found = compare_record(now, model, feeds, tmp_path / "rec", EXACT).tensors
     assert found[0].reading.startswith("the record is exact")
-    assert found[1].reading == "an input has other bits already: q"
+    assert found[1].reading == "an input already has different bits: q"
 
 
 def test_form_and_missing_tensors(model: Model, tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_another_model_or_other_inputs(model: Model, tmp_path: Path) -> None:
     other = proto()
     other.producer_name = "other"
     onnx.save(other, tmp_path / "other.onnx")
-    with pytest.raises(CallError, match="another model") as error:
+    with pytest.raises(CallError, match="different model") as error:
         against(qrun.load(tmp_path / "other.onnx"), run(model), folder)
     assert model.sha256 in dict(error.value.facts)["recorded"]
     with pytest.raises(CallError, match="input 'x'") as error:
@@ -490,7 +490,7 @@ def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
     data[-1] ^= 1
     (tmp_path / "copy.bin").write_bytes(bytes(data))
     (tmp_path / "copy.bin").replace(tmp_path / "w.bin")
-    with pytest.raises(CallError, match="another model") as error:
+    with pytest.raises(CallError, match="different model") as error:
         against(qrun.load(tmp_path / "m.onnx"), tensors, folder)
     assert "w.bin" in error.value.where
 

@@ -466,7 +466,7 @@ def test_an_input_of_a_record_is_its_elements(tmp_path: Path) -> None:
     made = {name: array for name, array in QrunSide(model).run(feeds).items() if array is not None}
     record(made, model, feeds, "qrun", tmp_path / "r")
     changed = {**feeds, "s": sequence([SECOND, SECOND + 2])}
-    with pytest.raises(CallError, match=r"input 's\[1\]' is not the one that was recorded"):
+    with pytest.raises(CallError, match=r"input 's\[1\]' differs from the recorded one"):
         compare_record(made, model, changed, tmp_path / "r", EXACT)
 
 

@@ -21,7 +21,7 @@ from qrun.conform.suite import (
     IMPLIED,
     PROFILES,
     REFUSAL,
-    Rule,
+    Law,
     Suite,
     pack_case,
     unpack_case,
@@ -31,7 +31,7 @@ from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 
 ROOT = Path(__file__).resolve().parents[2]
-SHA256 = "b419a40658c3d0a3e00775012989f3f46800e44535beff0c63ae7f8883ab5b01"
+SHA256 = "28d3d9c7308dc1b0fb165d66b7b94f76d9402d90330038cb72e169be721e2414"
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_case_is_packed_and_unpacked(suite: Suite, tmp_path: Path) -> None:
         assert pack_case(again) == pack_case(case)
     paths = [tmp_path / "a.zip", tmp_path / "b.zip"]
     for path in paths:
-        write(path, cases, {info.rule: Rule(FORCED, "G1", "title", ()) for info in infos})
+        write(path, cases, {info.rule: Law(FORCED, "G1", "title", ()) for info in infos}, {})
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert [info.id for info in Suite(paths[0]).cases] == [info.id for info in infos]
 

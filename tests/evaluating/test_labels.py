@@ -60,9 +60,9 @@ def test_names_for_scores_are_refused(form: str) -> None:
     np.save("y.npy", np.array(["0", "no", "1"]))
     ended = call("eval", "scores.onnx", "-i", "x.npy", "--labels", f"y.{form}")
     (fix,) = fixes(ended, 2, "QR007")
-    assert "the number of the right class for each sample" in ended.err
+    assert "the correct class number for each sample" in ended.err
     assert "invalid literal" not in ended.err
-    assert "place of each sample's class" in fix
+    assert "write each class as its index" in fix
 
 
 @pytest.mark.parametrize("label", ["no", 0.5, None])

@@ -335,12 +335,12 @@ def test_the_environment_names_cache_and_instruction_set_of_sessions(
 def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(qrun.CallError, match="'sse9' cannot be used here") as refused:
         qrun.Session(open_model(), backend="native", isa="sse9")
-    assert refused.value.fixes == ("leave out isa=",)
+    assert refused.value.fixes == ("omit isa=",)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5])
 def test_threads_are_counted(threads: Any) -> None:
-    with pytest.raises(qrun.CallError, match="threads is not usable"):
+    with pytest.raises(qrun.CallError, match="threads is not valid"):
         qrun.Session(open_model(), backend="native", threads=threads)
 
 

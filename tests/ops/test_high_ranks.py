@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conformance.test_node_cases import array, cases
 from helpers.native import ISAS
+from helpers.node_cases import array, cases
 from helpers.nodes import NODES
 from onnx import helper, numpy_helper
 

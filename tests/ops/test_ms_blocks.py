@@ -76,6 +76,25 @@ def test_blocks_of_k() -> None:
             assert abs(Fraction(float(got[m, n])) - real) <= reach, f"{k} {m} {n}"
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 8), (3, 0, 8), (3, 2, 0), (0, 0, 0)])
+@pytest.mark.parametrize("bias", [None, np.arange(3, dtype=F32)])
+def test_an_omitted_product_is_zero_or_the_bias(shape: tuple[int, ...], bias: Any) -> None:
+    inputs = [np.full((2, 20), np.nan, F32), np.zeros(shape, np.uint8), np.zeros((0, 2), F32), None, None, bias]
+    model, feeds = node_model(
+        "MatMulNBits", inputs, {"K": 20, "N": 3, "block_size": 16}, domain=MS, constants=(1, 2, 5)
+    )
+    want = np.zeros((2, 3), F32) + (0 if bias is None else bias)
+    for backend in ("reference", "native"):
+        assert_equal(run_qrun(model, feeds, backend=backend)[0], want.astype(F32))
+    assert_equal(run_ort(model, feeds)[0], want.astype(F32))
+
+
+def test_weights_of_another_shape_omit_nothing() -> None:
+    for shape in ((0, 3, 8), (0, 2), (2, 0, 8)):
+        with pytest.raises(OperatorError, match="B has shape"):
+            kernel([np.ones((2, 20), F32), np.zeros(shape, np.uint8), np.ones((3, 2), F32)], K=20, N=3, block_size=16)
+
+
 @pytest.mark.parametrize("zeros", ZEROS)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_beside_onnxruntime(bits: int, zeros: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.float import Peer, assert_refused, qrun_node
 from helpers.support import MS, assert_equal, node_model
-from oracle.blocks import code
+from oracle.blocks import gather_block_quantized
 from oracle.cast import nearest
 from oracle.chains import chained
 
@@ -66,31 +66,8 @@ class Table:
     def attributes(self) -> dict[str, Any]:
         return {"bits": self.bits, "block_size": self.block, "gather_axis": self.along, "quantize_axis": self.blocked}
 
-    def number(self, x: np.ndarray, at: tuple[int, ...]) -> Fraction:
-        if self.packed:
-            return Fraction(code(x[at[:-1]], at[-1], self.bits))
-        return Fraction(float(x[at]))
-
     def expected(self) -> np.ndarray:
-        shape = (*self.size[: self.along], *self.indices.shape, *self.size[self.along + 1 :])
-        made = np.zeros(shape, self.scales.dtype)
-        rank = self.indices.ndim
-        for at in np.ndindex(*shape):
-            index = int(self.indices[at[self.along : self.along + rank]])
-            most = self.size[self.along]
-            if not -most <= index < most:
-                continue
-            place = (*at[: self.along], index % most, *at[self.along + rank :])
-            where = tuple(
-                (n // self.block if self.block else 0) if axis == self.blocked else n for axis, n in enumerate(place)
-            )
-            zero = Fraction(2 ** (self.bits - 1)) if self.packed else Fraction(0)
-            zero = zero if self.zeros is None else self.number(self.zeros, where)
-            at_scale = tuple(min(n, m - 1) for n, m in zip(where, self.scales.shape, strict=True))
-            scale = Fraction(float(self.scales[at_scale]))
-            product = nearest(Fraction(nearest(self.number(self.data, place) - zero, F)) * scale, F)
-            made[at] = nearest(Fraction(product), made.dtype)
-        return made
+        return gather_block_quantized(self.data, self.indices, self.scales, self.zeros, **self.attributes)
 
 
 @pytest.mark.parametrize("dtype", [F, H, BF])

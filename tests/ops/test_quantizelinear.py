@@ -235,7 +235,6 @@ BAD = [
     ([X, np.ones(5, f32)], {"axis": -3}, 13, "QR204", "axis"),
     ([X[0], np.ones(5, f32)], {}, 13, "QR204", "axis"),
     ([X[0, 0], np.ones(5, f32)], {}, 13, "QR204", "axis"),
-    ([X, f32(1)], {"block_size": 2}, 21, "QR301", "y_scale"),
     ([X, np.ones(1, f32)], {"block_size": 2}, 21, "QR301", "y_scale"),
     ([X, np.ones((2, 3), f32)], {"block_size": -2}, 21, "QR204", "block_size"),
     ([X, np.ones((2, 3), f32)], {"block_size": 1}, 21, "QR204", "block_size"),
@@ -282,6 +281,13 @@ def test_a_rank_1_tensor_in_one_block() -> None:
         "QuantizeLinear", [np.array([4, 6], f32), np.array([2], f32)], {"axis": 0, "block_size": 2}, outputs=[u8]
     )
     assert run_qrun(model, feeds)[0].tolist() == [2, 3]
+
+
+def test_a_scalar_scale_is_per_tensor_whatever_the_block_size() -> None:
+    """QuantizeLinear-21: the granularity is determined by the shape of y_scale."""
+    model, feeds = node_model("QuantizeLinear", [X * 6, f32(2), u8(1)], {"block_size": 2}, outputs=[u8])
+    assert run_qrun(model, feeds)[0].tolist() == [[4] * 5] * 2
+    assert "QR301" not in [found.code for found in qrun.check(model)]
 
 
 def test_observations() -> None:

@@ -10,8 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
-from oracle import linear, ms, ms_linear, quantize
+from oracle import attention, blocks, experts, linear, ms, ms_linear, quantize, recurrent, sums
 from oracle.cast import FORMATS, floor_log2
 from oracle.quantize import RANGES, Real
 
@@ -66,7 +67,8 @@ def _conv_sums(x: Array, w: Array, x_zero: Any, w_zero: Any, bias: Any, attribut
     zeros = np.broadcast_to(np.asarray(0 if w_zero is None else w_zero).reshape(-1).astype(int), (w.shape[0],))
     known = {k: v for k, v in attributes.items() if k in ("group", "strides", "dilations", "pads", "auto_pad")}
     terms = None if bias is None else [int(v) for v in bias]
-    return linear.conv(x, w, _whole(x_zero), [int(z) for z in zeros], terms, **known)
+    conv = sums.conv if x.size * w.shape[0] * math.prod(w.shape[2:]) > sums.LARGE else linear.conv
+    return conv(x, w, _whole(x_zero), [int(z) for z in zeros], terms, **known)
 
 
 def _per_channel(array: Array, rank: int) -> Array:
@@ -95,9 +97,14 @@ def _factor(scale: Array, operand: Array, columns: bool) -> Array:
     return (scale.reshape(1, -1) if columns else scale.reshape(-1, 1)) if scale.ndim == 1 else scale
 
 
+def _matmul_sums(a: Array, b: Array, a_zero: Array, b_zero: Array) -> Array:
+    large = a.size * b.shape[-1] > sums.LARGE
+    return (sums.matmul if large else linear.matmul)(a, b, a_zero, b_zero)
+
+
 def qlinear_matmul(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer]:
     a, sa, za, b, sb, zb, sy, zy = inputs
-    acc = linear.matmul(a, b, za, zb)
+    acc = _matmul_sums(a, b, za, zb)
     with recorded() as seen:
         made = linear.requantize_all(acc, [_factor(sa, a, False), _factor(sb, b, True)], sy.reshape(()), zy)
     return [Answer(made, shaped(seen, acc.shape))]
@@ -106,7 +113,7 @@ def qlinear_matmul(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer
 def matmul_integer(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer]:
     a, b, za, zb = (*inputs, None, None)[:4]
     zeros = [np.zeros((), x.dtype) if z is None else np.asarray(z) for x, z in ((a, za), (b, zb))]
-    return [Answer(linear.matmul(a, b, *zeros))]
+    return [Answer(_matmul_sums(a, b, *zeros))]
 
 
 def division(x: Array, scale: Array, version: int, precision: str | None) -> str:
@@ -119,6 +126,8 @@ def division(x: Array, scale: Array, version: int, precision: str | None) -> str
 def quantize_linear(inputs: Inputs, attributes: Mapping[str, Any], version: int) -> list[Answer]:
     x, scale, zero = (*inputs, None)[:3]
     target = np.dtype(np.uint8) if zero is None else zero.dtype
+    if attributes.get("output_dtype"):
+        target = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
     with recorded() as seen:
         made = quantize.quantize_linear(
             x, scale, zero, target, axis=attributes.get("axis", 1), block=attributes.get("block_size", 0),
@@ -130,6 +139,8 @@ def quantize_linear(inputs: Inputs, attributes: Mapping[str, Any], version: int)
 def dequantize_linear(inputs: Inputs, attributes: Mapping[str, Any], target: Any) -> list[Answer]:
     x, scale, zero = (*inputs, None)[:3]
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
+    if attributes.get("output_dtype"):
+        target = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
     return [Answer(quantize.dequantize_linear(x, scale, zero, np.dtype(target), axis=axis, block=block))]
 
 
@@ -171,8 +182,18 @@ def qlinear_where(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer]
     return [Answer(y, np.where(condition, shaped(seen[:first], y.shape), shaped(seen[first:], y.shape)))]
 
 
+def _bounded(function: Callable[..., Sequence[Array]]) -> Callable[[Inputs, Mapping[str, Any]], list[Answer]]:
+    """An oracle that decides codes by bounds: it gives the codes and the real numbers, to many digits."""
+    return lambda inputs, attributes: [Answer(*function(*inputs, **attributes))]
+
+
+def _several(function: Callable[..., Sequence[Array]]) -> Callable[[Inputs, Mapping[str, Any]], list[Answer]]:
+    """An oracle of several outputs in floats."""
+    return lambda inputs, attributes: [Answer(array) for array in function(*inputs, **attributes)]
+
+
 def _undivided(function: Callable[..., Array]) -> Callable[[Inputs, Mapping[str, Any]], list[Answer]]:
-    """An oracle that decides codes by bounds: the codes only."""
+    """An oracle that rounds to no codes."""
 
     def answers(inputs: Inputs, attributes: Mapping[str, Any]) -> list[Answer]:
         return [Answer(function(*inputs, **attributes))]
@@ -190,8 +211,15 @@ CONTRIB: dict[str, Callable[[Inputs, Mapping[str, Any]], list[Answer]]] = {
     "QGemm": _in_order(ms_linear.qgemm),
     "QLinearConcat": qlinear_concat,
     "QLinearWhere": qlinear_where,
-    "QLinearSigmoid": _undivided(ms.qlinear_sigmoid),
-    "QLinearSoftmax": _undivided(ms.qlinear_softmax),
+    "QLinearSigmoid": _bounded(ms.sigmoid_codes),
+    "QLinearSoftmax": _bounded(ms.softmax_codes),
+    "NhwcMaxPool": _undivided(ms_linear.nhwc_max_pool),
+    "MatMulInteger16": _undivided(ms_linear.matmul_integer16),
+    "MatMulNBits": _undivided(blocks.matmul_n_bits),
+    "GatherBlockQuantized": _undivided(blocks.gather_block_quantized),
+    "QMoE": _undivided(experts.q_moe),
+    "QAttention": _several(attention.q_attention),
+    "DynamicQuantizeLSTM": _several(recurrent.dynamic),
     "MatMulIntegerToFloat": _undivided(ms_linear.matmul_integer_to_float),
     "DynamicQuantizeMatMul": _undivided(ms_linear.dynamic_quantize_matmul),
 }

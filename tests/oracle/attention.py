@@ -96,6 +96,31 @@ def projected(x: np.ndarray, weights: np.ndarray, bias: np.ndarray | None) -> np
     return made
 
 
+def q_attention(x, w, bias, x_scale, w_scale, mask=None, x_zero=None, w_zero=None, past=None, *, num_heads,
+                unidirectional=0, mask_filter_value=-10000.0, scale=None):  # fmt: skip
+    """QAttention: the result, and keys and values with the past ones. mask [batch]: how many keys a sequence has."""
+    columns = w.shape[1]
+    scales = np.broadcast_to(np.asarray(w_scale).reshape(-1), (columns,))
+    zeros = np.broadcast_to(np.asarray(0 if w_zero is None else w_zero).reshape(-1).astype(int), (columns,))
+    start = 0 if x_zero is None else int(np.asarray(x_zero).reshape(()))
+    rows = np.zeros((*x.shape[:2], columns), bias.dtype)
+    for b, s, n in np.ndindex(rows.shape):
+        total = sum((p - start) * (q - int(zeros[n])) for p, q in zip(x[b, s].tolist(), w[:, n].tolist(), strict=True))
+        rows[b, s, n] = nearest(total * F(float(x_scale)) * F(float(scales[n])) + F(float(bias[n])), bias.dtype)
+    q, k, v = (split(part, num_heads) for part in np.split(rows, 3, axis=2))
+    before = 0 if past is None else past.shape[3]
+    if past is not None:
+        k, v = np.concatenate([past[0], k], 2), np.concatenate([past[1], v], 2)
+
+    def added(b, n, s, t):
+        hidden = mask is not None and t >= int(mask[b])
+        later = [0.0 if t <= s + before else float(np.finfo(bias.dtype).min)] if unidirectional else []
+        return ([float(bias.dtype.type(mask_filter_value)) if hidden else 0.0] if mask is not None else []) + later
+
+    factor = 1 / np.sqrt(np.float32(q.shape[3])) if scale is None else scale
+    return joined(attend(q, k, v, added, scale=factor)["y"]), np.stack([k, v])
+
+
 def rotary(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, places: np.ndarray, interleaved: bool) -> np.ndarray:
     """x [B,N,S,H] turned; cos and sin [positions,width/2]; each product, and each sum, rounded."""
     r, half, made = rounded(x.dtype), cos.shape[1], x.copy()

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from oracle.attention import numbers, rounded, shares_of
-from oracle.blocks import code
-from oracle.cast import nearest
+from oracle.blocks import code, codes, weight
 from oracle.chains import chained
 from oracle.polynomials import gelu_by_tanh, swish
 
@@ -26,29 +25,22 @@ REAL: dict[str, Callable[[F], F]] = {
 }
 
 
-def weight(codes: np.ndarray, place: int, scale: Any, zero: int, bits: int) -> F:
-    """What a code stands for: difference and product in float32."""
-    difference = nearest(F(code(codes, place, bits) - zero), np.float32)
-    return F(nearest(F(difference) * F(float(scale)), np.float32))
-
-
 def dequantized(
-    codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int
+    packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int
 ) -> list[list[Values]]:
     """Of each expert the rows of its weights. block: 0 where a row has one scale."""
     made = []
-    for e in range(len(codes)):
+    for e in range(len(packed)):
         rows = []
-        for n in range(codes.shape[1]):
+        for n in range(packed.shape[1]):
             row = []
-            for k in range(codes.shape[2] * 8 // bits):
+            for k, given in enumerate(codes(packed[e, n], bits)):
                 place = k // block if block else 0
                 if zeros is None:
                     zero = 2 ** (bits - 1)
                 else:
                     zero = code(zeros[e, n], place, bits) if block else code(zeros[e], n, bits)
-                scale = scales[e, n, place] if block else scales[e, n]
-                row.append(weight(codes[e, n], k, scale, zero, bits))
+                row.append(weight(given - zero, float(scales[e, n, place] if block else scales[e, n])))
             rows.append(row)
         made.append(rows)
     return made
@@ -92,6 +84,19 @@ def activation(first: Values, third: Values | None, attributes: dict[str, Any], 
         first, third = [min(x, most) for x in first], [max(-most, min(x, most)) for x in third]
     alpha, beta = attributes.get("activation_alpha", 1.0), r(F(float(np.float32(attributes.get("activation_beta", 0)))))
     return [r(r(swish(g, alpha)) * r(x + beta)) for g, x in zip(first, third, strict=True)]
+
+
+def q_moe(x, probs, *rest, **attributes):
+    """QMoE of integer weights; the inputs in the operator's order."""
+    given = [*rest, *[None] * (13 - len(rest))]
+    bits, block = attributes.get("expert_weight_bits", 4), attributes.get("block_size", 0)
+    weights = [
+        None if codes is None else dequantized(codes, scales, zeros, bits, block)
+        for codes, scales, zeros in zip(given[0:9:3], given[1:9:3], given[9:12], strict=True)
+    ]
+    routed = routes(probs, given[12], attributes, True)
+    made = experts(x.reshape(-1, x.shape[-1]), routed, weights, given[2:9:3], attributes)
+    return made.reshape(x.shape)
 
 
 def experts(

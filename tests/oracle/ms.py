@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction as F
+from functools import cache
 
 import numpy as np
 
@@ -159,24 +160,29 @@ def exp_bounds(x: F, bits: int) -> tuple[F, F]:
 
 
 def _decided(bounds, scale, zero, dtype):
-    """Quantize a real number known by ever closer bounds: bounds(bits) -> (low, high)."""
+    """The code of a real number known by ever closer bounds, bounds(bits) -> (low, high), and the number in steps."""
     bits = 128
     while True:
         low, high = (v / scale for v in bounds(bits))
         a, b = quantize(low, zero, dtype), quantize(high, zero, dtype)
         if a == b:
-            return a
+            return a, low
         bits *= 2
         assert bits < 1 << 20
 
 
-def qlinear_sigmoid(x, sx, zx, sy, zy=None):
+def qlinear_sigmoid(*inputs):
+    return sigmoid_codes(*inputs)[0]
+
+
+def sigmoid_codes(x, sx, zx, sy, zy=None):
+    """The codes, and the real numbers in steps of them."""
     sx, sy, zx, zy = _scale(sx), _scale(sy), _zero(zx), _zero(zy)
 
     def one(code):
         v = (code - zx) * sx
         if v == 0:
-            return quantize(F(1, 2) / sy, zy, x.dtype)
+            return quantize(F(1, 2) / sy, zy, x.dtype), F(1, 2) / sy
 
         def bounds(bits):
             low, high = exp_bounds(-v, bits)
@@ -185,21 +191,30 @@ def qlinear_sigmoid(x, sx, zx, sy, zy=None):
         return _decided(bounds, sy, zy, x.dtype)
 
     table = {code: one(code) for code in set(x.reshape(-1).tolist())}
-    return _filled(x.shape, (table[v] for v in x.reshape(-1).tolist()), x.dtype)
+    pairs = [table[v] for v in x.reshape(-1).tolist()]
+    return _filled(x.shape, (p[0] for p in pairs), x.dtype), _filled(x.shape, (p[1] for p in pairs), object)
 
 
 def _softmax_row(row, sx, sy, zy, dtype):
     if len(set(row)) == 1 or sx == 0:
-        return [quantize(F(1, len(row)) / sy, zy, dtype)] * len(row)
+        share = F(1, len(row)) / sy
+        return [(quantize(share, zy, dtype), share)] * len(row)
     counts = {code: row.count(code) for code in set(row)}
+    top = max(row, key=lambda code: code * sx)
+
+    @cache
+    def powers(bits):
+        return {code: (F(1), F(1)) if code == top else exp_bounds((code - top) * sx, bits) for code in counts}
+
+    @cache
+    def total(bits):
+        known = powers(bits)
+        return tuple(sum(count * known[code][end] for code, count in counts.items()) for end in (0, 1))
 
     def one(code):
         def bounds(bits):
-            low = high = F(0)
-            for other, count in counts.items():
-                a, b = (F(1), F(1)) if other == code else exp_bounds((other - code) * sx, bits)
-                low, high = low + count * a, high + count * b
-            return 1 / high, 1 / low
+            (least, most), (low, high) = total(bits), powers(bits)[code]
+            return low / most, high / least
 
         return _decided(bounds, sy, zy, dtype)
 
@@ -207,12 +222,17 @@ def _softmax_row(row, sx, sy, zy, dtype):
     return [table[code] for code in row]
 
 
-def qlinear_softmax(x, sx, zx, sy, zy, *, opset, axis=-1):
+def qlinear_softmax(*inputs, **attributes):
+    return softmax_codes(*inputs, **attributes)[0]
+
+
+def softmax_codes(x, sx, zx, sy, zy, *, opset, axis=-1):
+    """The codes, and the real numbers in steps of them."""
     sx, sy, zy = _scale(sx), _scale(sy), _zero(zy)
     axis %= x.ndim
     moved = np.moveaxis(x, axis, -1) if opset >= 13 else x
     length = x.shape[axis] if opset >= 13 else math.prod(x.shape[axis:])
     rows = moved.reshape(-1, length) if x.size else np.empty((0, length), x.dtype)
     flat = [v for row in rows.tolist() for v in _softmax_row(row, sx, sy, zy, x.dtype)]
-    y = _filled(moved.shape, flat, x.dtype)
-    return np.moveaxis(y, -1, axis) if opset >= 13 else y
+    made = [_filled(moved.shape, (p[n] for p in flat), kind) for n, kind in enumerate((x.dtype, object))]
+    return [np.moveaxis(y, -1, axis) if opset >= 13 else y for y in made]

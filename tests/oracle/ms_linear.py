@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import struct
 from fractions import Fraction as F
 
@@ -68,6 +69,26 @@ def qlinear_average_pool(x, sx, zx, sy, zy=None, *, kernel_shape, strides=(), pa
     return np.moveaxis(y, 1, -1) if channels_last else y
 
 
+def nhwc_max_pool(x, *, kernel_shape, strides=(), pads=(), dilations=(), auto_pad="NOTSET", ceil_mode=0):
+    """The greatest code of each window of x [N,spatial...,C]; padding never counts."""
+    rank = x.ndim - 2
+    strides, pads, dilations = strides or (1,) * rank, pads or (0,) * (2 * rank), dilations or (1,) * rank
+    size = x.shape[1:-1]
+    axes = [
+        _pool_axis(n, (k - 1) * d + 1, s, pads[i], pads[i + rank], auto_pad, ceil_mode)
+        for i, (n, k, d, s) in enumerate(zip(size, kernel_shape, dilations, strides, strict=True))
+    ]
+    y = np.full((x.shape[0], *(a[0] for a in axes), x.shape[-1]), np.iinfo(x.dtype).min, x.dtype)
+    for index in np.ndindex(y.shape):
+        for tap in itertools.product(*map(range, kernel_shape)):
+            at = [
+                o * s - a[1] + t * d for o, s, a, t, d in zip(index[1:-1], strides, axes, tap, dilations, strict=True)
+            ]
+            if all(0 <= p < n for p, n in zip(at, size, strict=True)):
+                y[index] = max(y[index], x[(index[0], *at, index[-1])])
+    return y
+
+
 # --- matrix products --------------------------------------------------------------------------------------------------
 
 
@@ -85,14 +106,13 @@ def accumulators(a, za, b, zb, bias=None):
     zb = _column(0 if zb is None else zb, b2).astype(int)
     shape = (*lead, a2.shape[-2], b2.shape[-1])
     acc = np.empty(shape, object)
-    for index in np.ndindex(shape):
-        i, j = index[-2:]
-        total = sum(
-            (int(a2[(*index[:-2], i, k)]) - int(za[(*index[:-2], i, k)]))
-            * (int(b2[(*index[:-2], k, j)]) - int(zb[(*index[:-2], k, j)]))
-            for k in range(a2.shape[-1])
-        )
-        acc[index] = wrap32(total + (0 if bias is None else int(np.broadcast_to(bias, shape)[index])))
+    added = np.zeros(shape, int) if bias is None else np.broadcast_to(bias, shape)
+    for lead_index in np.ndindex(lead):
+        rows = (a2[lead_index].astype(int) - za[lead_index]).tolist()
+        columns = (b2[lead_index].astype(int) - zb[lead_index]).T.tolist()
+        for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
+            total = sum(map(operator.mul, row, column))
+            acc[(*lead_index, i, j)] = wrap32(total + int(added[(*lead_index, i, j)]))
     return acc
 
 
@@ -136,6 +156,14 @@ def matmul_integer_to_float(a, b, sa, sb, za=None, zb=None, bias=None):
     if a.ndim == 1:
         out = out[..., 0, :] if b.ndim > 1 else out[..., 0]
     return out
+
+
+def matmul_integer16(a, b):
+    """Sums that keep their low 32 bits; unsigned only of two unsigned matrices."""
+    acc = accumulators(a, None, b, None).astype(np.int64)
+    acc = acc[..., 0] if b.ndim == 1 else acc
+    acc = acc[0] if a.ndim == 1 else acc
+    return acc.astype(np.uint32 if a.dtype == b.dtype == np.uint16 else np.int32)
 
 
 def f32(x) -> float:

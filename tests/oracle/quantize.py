@@ -87,7 +87,7 @@ def narrow(q: Real, name: str, saturating: bool = True) -> float:
 
 def parameter(array: np.ndarray, shape: Sequence[int], axis: int, block: int) -> Callable[[tuple[int, ...]], Any]:
     """The element of a scale or zero point that belongs to an index of the tensor."""
-    if array.size == 1 and not block:
+    if array.size == 1 and not (block and array.ndim):
         return lambda index: array.reshape(-1)[0]
     if block:
         place = axis % len(shape)

@@ -7,15 +7,18 @@ import io
 import numpy as np
 from helpers.comparing import Changed
 from helpers.models import make_model
+from helpers.mutator import MODELS
 from helpers.support import MS, node_model
 from onnx import helper
 
 import qrun
-from qrun.comparing.comparison import Comparison
+from qrun.comparing.comparison import ComparedTensor, Comparison
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
+from qrun.declare.frozen import replace
 from qrun.report.compare import comparison_sheet, verdict
+from qrun.report.compare import first_facts as facts_of
 from qrun.report.screen import Out, Screen
 from qrun.report.sheet import print_sheet
 
@@ -37,8 +40,8 @@ def test_the_evidence_counts_the_elements_that_it_reproduces() -> None:
     found = compare_runtimes(QrunSide(model), Changed(model, {"y0": theirs.astype(u8)}), feeds, Tolerance(lsb=1))
     facts = dict(first_facts(found))
     assert facts["differ"] == "2 of 4 elements beyond lsb 1, largest of these 20 steps"
-    assert facts["other bits"] == "4 elements, largest 20 steps"
-    assert facts["evidence"] == "4 of 4 elements with other bits reproduced bit for bit"
+    assert facts["different bits"] == "4 elements, largest 20 steps"
+    assert facts["evidence"] == "4 of 4 elements with different bits reproduced bit for bit"
 
 
 def test_numbers_that_stay_the_same_are_told_once() -> None:
@@ -49,7 +52,7 @@ def test_numbers_that_stay_the_same_are_told_once() -> None:
     theirs = {"a": np.array([-1, -1 - bit], f32), "b": np.array([1.5, 1 + 2 * bit], f32)}
     found = compare_runtimes(QrunSide(model), Changed(model, theirs), {"x": np.ones(2, f32)}, Tolerance())
     facts = first_facts(found)
-    assert dict(facts)["by itself"] == "fed the values of changed, it differs by the same numbers"
+    assert dict(facts)["by itself"] == "fed the values of changed, it differs by the same amount"
     assert len({name for name, _ in facts}) == len(facts)
 
 
@@ -60,7 +63,7 @@ def test_nan_on_one_side_is_named_and_not_measured() -> None:
     assert verdict(found).startswith("differ: first at node 0 with NaN on one side, ")
     facts = dict(first_facts(found))
     assert facts["differ"].endswith("largest of these NaN on one side")
-    assert facts["other bits"] == "2 elements, largest finite difference 1.192e-07"
+    assert facts["different bits"] == "2 elements, largest finite difference 1.192e-07"
     tables = [block.grid for block in comparison_sheet(found, None).blocks if block.grid is not None]
     shown = [str(table) for table in tables if "max abs" in str(table)]
     assert len(shown) == 2
@@ -81,3 +84,27 @@ def test_titles_fit_the_width() -> None:
     assert "unknown (1)" in " ".join(lines)
     assert "(in brackets: elements that differ by themselves)" in " ".join(line.strip() for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def test_a_group_of_an_optimized_graph_is_said_to_be_compared_as_one() -> None:
+    """onnxruntime's optimized graph has no tensor between the nodes of a group; an emulated one has them all."""
+    model = qrun.load(MODELS / "digits" / "qdq" / "model.onnx")
+    feeds = {"images": np.load(MODELS / "digits" / "x.npy")}
+    found = compare_runtimes(QrunSide(model), QrunSide(model, fuse=True), feeds, Tolerance(rtol=0, atol=0))
+    first = found.first
+    assert first is not None
+    assert first.guilt is not None
+    assert len(first.unit.group) == 3
+    assert not facts_of_group(found, first)
+    optimized = replace(found, names=("qrun", "ort-optimized"))
+    assert facts_of_group(optimized, first) == [
+        "onnxruntime shows no tensor between these 3 nodes, so they are compared as one"
+    ]
+    for cause, said in (("pair-saturation", "compares them one by one"), ("unknown", "shows whether saturation")):
+        reason = replace(first.guilt.reason, cause=cause)
+        told = facts_of_group(optimized, replace(first, guilt=replace(first.guilt, reason=reason)))
+        assert f"--emulate avx2 {said}" in told[0]
+
+
+def facts_of_group(found: Comparison, tensor: ComparedTensor) -> list[str]:
+    return [text for label, text in facts_of(found, tensor) if label == "group"]

@@ -33,4 +33,4 @@ def test_plain_runs(run_ns: list[int], sign: str | None) -> None:
 
 def test_a_thread_without_a_processor() -> None:
     assert list(signs(profile(QUIET, on_ns=40_000))) == []
-    assert list(signs(profile(QUIET, on_ns=20_000))) == ["the calling thread had no processor for 50.0 % of the time"]
+    assert list(signs(profile(QUIET, on_ns=20_000))) == ["the calling thread was not running for 50.0 % of the time"]

@@ -386,23 +386,21 @@ def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:
     ms = 10**6
     profile = replace(measured([11] * 3), node_ns=np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert "the nodes' medians add up to 3.00 ms, the nodes of a run take 11.0 ms" in note
+    assert "the nodes' medians add up to 3.00 ms, but the nodes of one run take 11.0 ms" in note
     assert profile.overhead_ns is None
 
 
 def test_nodes_that_take_longer_than_plain_runs_are_told() -> None:
     profile = measured([10] * 20, share=1.2)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert "the nodes' medians add up to 12.0 ms, a plain run takes 10.0 ms" in note
+    assert "the nodes' medians add up to 12.0 ms, but a plain run takes 10.0 ms" in note
 
 
 def test_a_thread_without_a_processor_is_told() -> None:
     """All runs are equally slow: their spread shows nothing."""
     profile = replace(measured([53] * 20), on_ns=20 * 2_000_000)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert (
-        "the machine is busy, or its clock varies: the calling thread had no processor for 96.2 % of the time" in note
-    )
+    assert "the machine is busy, or its clock varies: the calling thread was not running for 96.2 % of the time" in note
     assert not notes(ProfileReport(replace(profile, on_ns=20 * 52_000_000), Feeds(), 0, "reference", "exact"))
 
 

@@ -186,7 +186,7 @@ def test_exchanged_inputs_are_one_finding(first: int, second: int) -> None:
     inputs[first], inputs[second] = inputs[second], inputs[first]
     (f,) = qrun.check(model)
     assert f.rule == "QR203"
-    assert f.fix == f"exchange inputs {first} and {second}: {NAMES[first]} and {NAMES[second]} fit each other's place"
+    assert f.fix == f"swap inputs {first} and {second}: {NAMES[first]} and {NAMES[second]} fit each other's place"
 
 
 def test_what_does_not_follow_is_told() -> None:

@@ -236,10 +236,10 @@ def stated(output: list[int | str] | None, inner: list[int | str] | None = None)
 def test_a_stated_shape_that_does_not_follow() -> None:
     f = only(stated([]), "QR120")
     assert (f.level, f.node, f.tensor) == ("warning", "relu", "y (output 0)")
-    assert f.message == "y is stated as scalar, but the node makes [1,1,1]"
+    assert f.message == "y is stated as scalar, but the node produces [1,1,1]"
     with pytest.raises(Exception, match="rank"):
         onnx.checker.check_model(stated([]), full_check=True)
-    assert only(stated([1, 1, 2]), "QR120").message == "y is stated as [1,1,2], but the node makes [1,1,1]"
+    assert only(stated([1, 1, 2]), "QR120").message == "y is stated as [1,1,2], but the node produces [1,1,1]"
 
 
 def test_the_first_tensor_tells_for_what_follows() -> None:

@@ -207,8 +207,8 @@ def test_stored_tensors() -> None:
 
 
 @pytest.mark.parametrize(("values", "got"), [
-    ([0.5, 0.5, 0.5], "3 times 0.5 with the recorded inputs"), ([0, 0], "2 times 0 with the recorded inputs: its scale is 0"),
-    ([-3, -3], "2 times -3 with the recorded inputs"), ([0.5, 0.25], ""), ([0, 1], ""), ([7], ""),
+    ([0.5, 0.5, 0.5], "3 times 0.5 with these inputs"), ([0, 0], "2 times 0 with these inputs: its scale is 0"),
+    ([-3, -3], "2 times -3 with these inputs"), ([0.5, 0.25], ""), ([0, 1], ""), ([7], ""),
 ])  # fmt: skip
 def test_equal_elements_at_run_time(values: list[float], got: str) -> None:
     """Of an input, and of a tensor inside, which the rule runs the model for."""

@@ -92,11 +92,11 @@ def found(model: onnx.ModelProto, feeds: dict[str, Array] | None = None) -> Find
 
 
 def counted(finding: Finding | None) -> int:
-    """The sums that leave int16, as the finding tells them."""
+    """The sums that exceed int16, as the finding says."""
     assert finding is not None
     if "none of" in finding.got:
         return 0
-    text = re.search(r"with the recorded inputs (\d+) of \d+ sums leave int16", finding.got)
+    text = re.search(r"with these inputs, (\d+) of \d+ sums exceed int16", finding.got)
     assert text is not None, finding.got
     return int(text[1])
 
@@ -239,7 +239,7 @@ def test_inputs_that_do_no_harm() -> None:
     model, feeds = product("MatMulInteger", np.full((1, 4), 9, U8), b)
     finding = found(model, feeds)
     assert finding is not None
-    assert "with the recorded inputs none of 4 sums leaves int16" in finding.got
+    assert "with these inputs, none of 4 sums exceeds int16" in finding.got
     assert "recorded" not in (found(model) or finding).got
 
 

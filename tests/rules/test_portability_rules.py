@@ -131,7 +131,7 @@ def test_shared_dequantize() -> None:
     model.graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, None))
     (f,) = ours(model)
     assert (f.rule, f.level, f.tensor) == ("QR604", "note", "xd, read by conv, LRN_6")
-    assert f.fix.startswith("for such a compiler, give every reader a DequantizeLinear of its own")
+    assert f.fix.startswith("for such a compiler, give every reader a separate DequantizeLinear")
 
 
 def test_shared_dequantize_of_int8() -> None:

@@ -139,7 +139,7 @@ def test_another_scale() -> None:
     assert f.level == "warning"
     assert f.node == "DQ"
     assert f.tensor == "q (input 0, x)"
-    assert f.message == "read with scale 0.25, but Q made it with scale 0.5"
+    assert f.message == "read with scale 0.25, but Q wrote it with scale 0.5"
     assert f.expected == "scale 0.5, as in Q (y_scale s)"
     assert f.got == "scale 0.25 in DQ (x_scale t)"
     assert "multiplied by 0.5" in f.why
@@ -147,13 +147,13 @@ def test_another_scale() -> None:
 
 def test_another_zero_point() -> None:
     f = only(pair(F32(0.5), F32(0.5), U8(128), U8(125)))
-    assert f.message == "read with zero point 125, but Q made it with zero point 128"
+    assert f.message == "read with zero point 125, but Q wrote it with zero point 128"
     assert "move by +3 steps" in f.why
 
 
 def test_both() -> None:
     f = only(pair(F32(0.5), F32(0.25), U8(128), U8(125)))
-    assert f.message == "read with scale 0.25 and zero point 125, but Q made it with scale 0.5 and zero point 128"
+    assert f.message == "read with scale 0.25 and zero point 125, but Q wrote it with scale 0.5 and zero point 128"
 
 
 def test_no_zero_point_is_zero() -> None:
@@ -191,7 +191,7 @@ def test_a_scale_rounded_to_float16_passes() -> None:
 def test_one_channel_of_several(first: Any, second: Any) -> None:
     zeros = np.full(4, 128, U8)
     f = only(pair(first.astype(F32), second.astype(F32), zeros, zeros, axis=1))
-    assert f.message == "read with scale[2] 3.5, but Q made it with scale[2] 3"
+    assert f.message == "read with scale[2] 3.5, but Q wrote it with scale[2] 3"
 
 
 MOVES = {

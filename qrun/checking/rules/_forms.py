@@ -85,7 +85,7 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
     block, axis = node.attributes.get("block_size", 0), node.attributes.get("axis", 1)
     if not isinstance(block, int) or not isinstance(axis, int) or block < 0:
         return ""
-    if block:
+    if block and got:
         return _block_misfit(got, x, name, axis, block)
     if got in ((), (1,)):
         return ""
@@ -115,7 +115,7 @@ def broadcast_parameter(values: Array, node: Node, shape: tuple[int, ...]) -> Ar
     axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
     if not isinstance(axis, int) or not isinstance(block, int) or block < 0:
         return None
-    if not block and values.size == 1:
+    if values.size == 1 and not (block and values.ndim):
         return np.broadcast_to(values.reshape(()), shape)
     if _axis(node, values.shape, shape, ""):
         return None

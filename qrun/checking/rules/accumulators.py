@@ -164,12 +164,12 @@ def describe_saturation(model: Model, unsafe: Sequence[Weight], feeds: Mapping[s
         return ""
     count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
     if not count:
-        return f"; with the recorded inputs none of {total} sums leaves int16"
+        return f"; with these inputs, none of {total} sums exceeds int16"
     met: Counter[str] = Counter()
     for w, (own, _) in zip(unsafe, counts, strict=True):
         met[w.node.label] += own
     names = [f"{label} {own}" for label, own in met.most_common() if own]
-    return f"; with the recorded inputs {count} of {total} sums leave int16: {join_names(names)}"
+    return f"; with these inputs, {count} of {total} sums exceed int16: {join_names(names)}"
 
 
 def _is_depthwise(w: Weight) -> bool:
@@ -277,8 +277,8 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
     The bound is exact: the input with the extreme code for every weight reaches it. QR403 reports overflows in a run.
 
     Why is this bad?
-        The sum wraps round and the output has nothing to do with the real value. onnxruntime does not check. Usually it
-        is the bias: a channel with a tiny weight scale has a bias near the end of int32.
+        The sum wraps around, and the output has nothing to do with the real value. onnxruntime does not check. Usually
+        it is the bias: a channel with a tiny weight scale has a bias near the end of int32.
 
     Bad
         main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
@@ -311,15 +311,15 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
     "QR407",
     "note",
     spec="MatMulInteger",
-    fix="nothing, unless the weights or the input type will change; then split the sum or shrink the bias",
+    fix="none needed, unless the weights or the input type change; then split the sum or reduce the bias",
     applies=PRODUCTS,
 )
 def accumulator_headroom(model: Model) -> Iterator[Finding]:
     """The int32 accumulator cannot overflow, but has less than two bits of headroom.
 
     Why is this bad?
-        The model is right as it is. Hardware with accumulators of fewer than 32 bits, or with a requantization that
-        shifts the sum left first, overflows here.
+        The model is correct. Hardware with accumulators of fewer than 32 bits, or with a requantization that shifts the
+        sum left first, overflows here.
 
     Bad
         main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
@@ -381,12 +381,12 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     """uint8 inputs times int8 weights saturate in onnxruntime on x86 CPUs without VNNI.
 
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
-    (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
-    channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no input
-    can saturate. int8 activations of a QDQ model are judged as uint8 where onnxruntime makes them uint8 (QR606).
-    Depthwise convolutions are safe: they have other kernels. ARM, VNNI and AMX kernels compute the same node exactly.
-    To see it on any CPU: qrun compare MODEL -i x.npy --emulate avx2. One finding per model, at its worst node. With
-    recorded vectors, the finding counts for each node the sums that saturate with the inputs of the first one.
+    (vpmaddubsw). The rule checks the pairs that those kernels form: neighbours along the sum, in which input channels
+    vary fastest. It includes products inside QAttention and DynamicQuantizeLSTM. No finding means that no input can
+    saturate. int8 activations of a QDQ model count as uint8 if onnxruntime makes them uint8 (QR606). Depthwise
+    convolutions are safe, because they use other kernels. ARM, VNNI and AMX kernels compute the same node exactly. To
+    see the effect on any CPU, run qrun compare MODEL -i x.npy --emulate avx2. One finding per model, at its worst node.
+    With recorded vectors, the finding counts for each node the sums that saturate with the inputs of the first one.
 
     Why is this bad?
         The same model gives different outputs on another CPU, far beyond rounding, without a warning. It never happens
@@ -437,7 +437,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     replaces=("QR406",),
 )
 def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
-    """An integer sum left the range of int32 and wrapped round.
+    """An integer sum left the range of int32 and wrapped around.
 
     QR406 finds possible overflows without a run; this replaces it at nodes where one happened.
 

@@ -132,9 +132,9 @@ def weight_axis(model: Model) -> Iterator[Finding]:
     """In QDQ form, weights have one scale per slice of an axis other than the output channels.
 
     Why is this bad?
-        DequantizeLinear's axis is 1 unless written, but the output channels of Conv are on axis 0: a forgotten axis
-        gives a model that loads if the two sizes are equal, and computes wrong values. Even if it is
-        intended, no integer operator can use such scales, because they vary within one sum.
+        DequantizeLinear's axis is 1 by default, but the output channels of Conv are on axis 0. If the two sizes are
+        equal, a model with a forgotten axis loads and computes wrong values. Even if it is intended, no integer
+        operator can use such scales, because they vary within one sum.
 
     Bad
         main (uint8[1,2,2,2] x) => (float[1,2,2,2] y)
@@ -168,7 +168,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
             continue
         want = channel_axis(node) % len(shape)
         if axis % len(shape) != want and shape[axis] == w.scale.size:
-            written = "" if "axis" in w.node.attributes else ", the default: axis is not written"
+            written = "" if "axis" in w.node.attributes else ", the default"
             yield Finding(
                 f"the weights of {node.op_type} {node.label} have one scale per slice of axis {axis}",
                 **w.scope.at(w.node, f"{w.tensor} {shape_text(shape)}, feeds {node.op_type} {node.label}"),

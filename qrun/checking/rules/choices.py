@@ -21,16 +21,14 @@ _POOLS = ("AveragePool", "GlobalAveragePool")
     applies=_POOLS,
 )
 def fused_differs(model: Model) -> Iterator[Finding]:
-    """An average pool whose exact results often lie halfway between two codes.
+    """The exact results of an average pool often lie halfway between two codes.
 
-    Many sums times x_scale / (elements * y_scale) then end in exactly one half, as with equal scales and windows of 4
-    elements.
+    With equal scales and windows of 4 elements, for example, one average in four lies exactly halfway.
 
     Why is this bad?
-        The model is not wrong. But run as written, the average and the quotient are rounded to float32 before the tie
-        is rounded; fused to one integer operator they are not, and onnxruntime's integer operator adds the zero point
-        before it rounds. As a result, two runtimes, or two optimization
-        levels of one runtime, differ by 1 in many elements.
+        The model is not wrong. Run as written, the average and the quotient are rounded to float32 before the tie is
+        rounded. A fused integer operator skips these roundings, and onnxruntime's adds the zero point before it rounds.
+        Two runtimes, or two optimization levels of one runtime, therefore differ by 1 in many elements.
 
     Bad
         main (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y)
@@ -98,7 +96,7 @@ DRAWING = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
     "QR219",
     "note",
     spec="RandomNormal",
-    fix="to compare runtimes, make the numbers outside the model and feed them as an input",
+    fix="to compare runtimes, generate the numbers outside the model and feed them as an input",
     applies=DRAWING,
 )
 def random_numbers(model: Model) -> Iterator[Finding]:
@@ -109,8 +107,8 @@ def random_numbers(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         ONNX does not define the generator, even with a seed: onnxruntime draws different numbers, and new ones in every
-        run; with a seed, onnx.reference draws the same as qrun. Outputs that depend on the numbers match neither
-        another runtime nor a recording.
+        run. With a seed, onnx.reference draws the same numbers as qrun. Outputs that depend on the numbers match
+        neither another runtime nor a recording.
 
     Bad
         main (float[4] x) => (float[4] y)
@@ -134,7 +132,7 @@ def random_numbers(model: Model) -> Iterator[Finding]:
         f"{several(len(drawing), 'node')} {'draws' if len(drawing) == 1 else 'draw'} random numbers; "
         "qrun's are the same in every run, onnxruntime's are not",
         **scope.at(node),
-        expected="numbers that depend on the inputs only",
+        expected="numbers that depend only on the inputs",
         got=f"{several(len(drawing), 'node')}, {bare or 'none'} without a seed",
         why=f"{node.op}-{node.version} does not define the generator; qrun uses numpy's MT19937.",
     )

@@ -48,7 +48,7 @@ class Used:
 def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """All values of a quantized tensor become one code, or two neighbouring ones.
 
-    Reported for recorded vectors, and for a run or qrun eval --health if the user provided the inputs. The tensor has
+    The rule needs a recorded vector, or a run or qrun eval --health with inputs that the user provides. The tensor has
     one stored scale, 16 values or more, and at least 8 different values before rounding; a scale of a quarter or less
     would fit it. Constant inputs prove nothing. With several vectors, every one must show it.
 
@@ -87,13 +87,13 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
 def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """The values of a quantized tensor lie within a quarter of its codes.
 
-    Reported for a recorded vector, a run with -v or --json, and qrun eval --health, if the user provided the inputs.
-    The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One input is
-    weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
+    The rule needs a recorded vector, or a run with -v or --json or qrun eval --health with inputs that the user
+    provides. The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One
+    input is weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
 
     Why is this bad?
-        Each bit of the codes that is never used doubles the error of rounding: a quarter of the codes is six bits of
-        eight. The scale may have been calibrated on other data, with an outlier, or for another tensor.
+        Each unused bit doubles the rounding error, and a quarter of the codes is 6 bits of 8. The scale may have been
+        calibrated on other data, with an outlier, or for another tensor.
 
     Bad
         main () => (uint8[8,8] y)
@@ -126,8 +126,8 @@ def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
 def scale_beyond_function(model: Model) -> Iterator[Finding]:
     """The whole range of a function, such as 0 to 1 of Sigmoid, takes less than a quarter of the codes.
 
-    Judged where the scale is stored, whatever the inputs are, for Sigmoid, HardSigmoid, Softmax, Tanh, Erf, Softsign,
-    Sin and Cos, also after operators that only move values.
+    The rule needs a stored scale, but no inputs. It covers Sigmoid, HardSigmoid, Softmax, Tanh, Erf, Softsign, Sin and
+    Cos, even if operators that only move values follow.
 
     Why is this bad?
         The other codes can never occur. With a scale of 2.5, every result of a Sigmoid becomes 0. The usual cause is
@@ -271,7 +271,7 @@ FAR = 64
     "QR412",
     "warning",
     spec="QuantizeLinear",
-    fix="make the outliers smaller (a mask of -100 works as well as one of -10000), leave the node in float, or calibrate "
+    fix="make the outliers smaller (a mask of -100 works as well as one of -10000), keep the node in float, or calibrate "
     "without outliers",
     applies=(
         "QuantizeLinear",
@@ -284,9 +284,9 @@ FAR = 64
 def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """Most values of a quantized tensor share one code, because a few outliers set its range.
 
-    Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at
-    least half of the elements have one code though they differ, hardly any has one of the eight codes nearest to it,
-    and others are 64 codes away or farther. Zeros that are exactly 0, as after a Relu, are not counted.
+    The rule needs the inputs of a recorded vector, or of a run with -v or --json, and a tensor with one stored scale.
+    At least half of the elements share one code although they differ, almost none has one of the eight nearest codes,
+    and others are 64 or more codes away. Exact zeros, as after a Relu, do not count.
 
     Why is this bad?
         The differences between these values are lost, while most codes are never used. The usual case is an attention

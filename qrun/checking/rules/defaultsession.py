@@ -120,8 +120,8 @@ def default_session_fails(model: Model) -> Iterator[Finding]:
     LeakyRelu, AveragePool, GlobalAveragePool or Where.
 
     Why is this bad?
-        The specification allows the model, and onnxruntime runs it as written with its optimizations off. As its users
-        run it, it does not start, or fails on the first input. Seen with onnxruntime 1.20 to 1.32 on x86.
+        The specification allows the model, and onnxruntime runs it as written with its optimizations off. With default
+        settings, the session does not start, or fails on the first input. Seen with onnxruntime 1.20 to 1.32 on x86.
 
     Bad
         main (uint8[1,2,2,2] x) => (uint8[1,3,2,2] y)
@@ -255,7 +255,7 @@ def _is_small(scope: Scope, before: Sequence[StoredParameters], results: Sequenc
     applies=("MatMul", "Gemm"),
 )
 def rounded_activations(model: Model) -> Iterator[Finding]:
-    """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized to 8 bits itself.
+    """A float tensor is multiplied by dequantized weights of 8 bits or fewer, and is not quantized to 8 bits itself.
 
     Why is this bad?
         onnxruntime's default session turns the two nodes into MatMulNBits with accuracy_level 4. That rounds the
@@ -338,7 +338,7 @@ def merged_pairs(model: Model) -> Iterator[Finding]:
     "QR612",
     "warning",
     spec=_SPEC,
-    fix=f"give DequantizeLinear no such reader: move the codes first, {_PLAIN}",
+    fix=f"move the codes first and dequantize them afterwards, {_PLAIN}",
     applies=("DequantizeLinear",),
     replaces=("QR607",),
 )
@@ -347,7 +347,7 @@ def moved_codes(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The default session of onnxruntime repeats the pair after Reshape, Transpose, Squeeze, Unsqueeze, Slice and
-        MaxPool, and QuantizeLinear without a zero point makes uint8: codes below 0 become 0, and those above 255 become
+        MaxPool, and QuantizeLinear without a zero point makes uint8: codes below 0 become 0, and codes above 255 become
         255. With a zero point, the session does not start (QR609). Seen with onnxruntime 1.20 to 1.32.
 
     Bad

@@ -27,13 +27,13 @@ _APPLIES = ("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul", "co
 def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """A constant tensor is quantized dynamically: a stored one, or one whose elements are all equal.
 
-    The second kind is found only with recorded vectors: qrun check runs the inputs of the first of them.
+    qrun check finds equal elements only with recorded vectors: it runs the inputs of the first one.
 
     Why is this bad?
         The scale of a stored tensor is the same each time, so the work is wasted, and the float tensor is kept in the
         file. Equal elements say nothing about the range of other inputs. If all are 0 (or there are none, or their
-        range / 255 underflows in float32), the scale is 0: the specification divides by it, its reference and
-        onnxruntime each replace it by a different one.
+        range / 255 underflows in float32), the scale is 0: the specification divides by it, its reference
+        implementation and onnxruntime each use a different scale instead.
 
     Bad
         main () => (uint8[3] y, float s, uint8 z)
@@ -91,9 +91,9 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
         f"{node.op_type} of {node.inputs[0]}, whose elements are all equal{zero}",
         **scope.at(node, f"{node.inputs[0]} (input 0)"),
         expected="elements that differ",
-        got=f"{value.size} times {value.reshape(-1)[0]:.6g} with the recorded inputs{zero}",
+        got=f"{value.size} times {value.reshape(-1)[0]:.6g} with these inputs{zero}",
         why=f"{node.op}-{node.version} takes scale and zero point from the range of the values and 0.",
-        fix="record inputs that vary, or find the node that makes the tensor constant",
+        fix="use inputs that vary, or find the node that makes the tensor constant",
     )
 
 
@@ -111,8 +111,8 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         DynamicQuantizeLinear takes one scale from the largest and smallest value of the whole tensor. The same sentence
-        alone, in a batch, or padded to another length gets another scale, and so another result: scores that change
-        with the batch size are not a bug in the server.
+        gets a different scale, and so a different result, if it runs alone, in a batch, or padded to another length.
+        Scores that change with the batch size are not a bug in the server.
 
     Bad
         main (float[N,4] x) => (uint8[N,4] y, float s, uint8 z)

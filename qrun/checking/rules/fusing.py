@@ -42,8 +42,8 @@ _TOLD = (
 )
 """Parts of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that concern what qrun does not know."""
 _UINT8 = (
-    "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that wants one reader, give every reader a "
-    "DequantizeLinear of its own after the one QuantizeLinear"
+    "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that needs single readers, give every "
+    "reader a separate DequantizeLinear after the same QuantizeLinear"
 )
 _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 
@@ -52,15 +52,15 @@ _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
     "QR601",
     "warning",
     spec="ort-quantization",
-    fix="put DequantizeLinear before every input, and one QuantizeLinear, the result's only reader, after it",
+    fix="put DequantizeLinear before every input, and one QuantizeLinear after it as the only reader of the result",
     applies=FORMS,
 )
 def group_in_float(model: Model) -> Iterator[Finding]:
-    """An operator among quantized tensors stays in float although it has an integer form; the reason is given.
+    """An operator among quantized tensors stays in float although it has an integer form. The message gives the reason.
 
     The rule looks at operators of the main graph with a dequantized input whose result is quantized, directly or some
-    nodes later. Results that leave the graph in float, and float inputs with float results (weight-only quantization),
-    pass.
+    nodes later. It accepts results that leave the graph in float, and float inputs with float results (weight-only
+    quantization).
 
     Why is this bad?
         The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes may
@@ -104,7 +104,7 @@ def _why_float(model: Model, node: Node, reason: str) -> str:
     stored = [name for name in node.inputs[1:] if name in model.constants and model.constants[name].dtype.kind == "f"]
     if stored and node.op_type in ("Conv", "Gemm", "MatMul") and "dequantized" in reason:
         itself = f"onnxruntime 1.32.0 may quantize {stored[0]} itself"
-        return f"{itself}, and then computes something that the model does not ask for."
+        return f"{itself}, and then computes something that the model does not state."
     return f"{node.op}-{node.version} is float; only a whole group becomes an integer operator."
 
 
@@ -123,13 +123,13 @@ def _is_group(scope: Scope, node: Node, reason: str) -> bool:
     "QR602",
     "note",
     spec="ort-quantization",
-    fix="leave it out of quantization, unless the target is known to have it in integers",
+    fix="do not quantize this operator, unless the target has an integer form of it",
 )
 def no_integer_form(model: Model) -> Iterator[Finding]:
     """An operator between DequantizeLinear and QuantizeLinear is always computed in float.
 
     Why is this bad?
-        The result is right. But the two nodes around the operator each cost time and one rounding, and gain nothing.
+        The result is right. But the two nodes around the operator cost time and add a rounding each, without any gain.
 
     Bad
         main (uint8[1,4] a) => (uint8[1,4] y)
@@ -170,7 +170,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
     applies=FORMS,
 )
 def sixteen_bit(model: Model) -> Iterator[Finding]:
-    """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
+    """A group of operators works on 16-bit tensors, so CPU runtimes run it in float. One finding for each such tensor.
 
     Why is this bad?
         onnxruntime 1.32.0 does not turn such a group into an integer operator on its CPU provider, and neither does
@@ -230,18 +230,18 @@ def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     "QR604",
     "note",
     spec="ort-quantization",
-    fix="for such a compiler, give every reader a DequantizeLinear of its own after the one QuantizeLinear",
+    fix="for such a compiler, give every reader a separate DequantizeLinear after the same QuantizeLinear",
     applies=("DequantizeLinear",),
 )
 def shared_dequantize(model: Model) -> Iterator[Finding]:
-    """One DequantizeLinear is read by several nodes. One finding per graph.
+    """Several nodes read one DequantizeLinear. One finding per graph.
 
     Why is this bad?
-        Compilers that look for a group of nodes whose inner tensors have one reader find none here and run the readers
-        in float. qrun and onnxruntime 1.32.0 give each reader a DequantizeLinear of its own, so uint8 tensors lose
-        nothing with them. int8 tensors do, on x86 CPUs: onnxruntime keeps the nodes around an int8 tensor that several
-        nodes read in float (QR606), however many DequantizeLinear there are. DedicatedQDQPair=True of onnxruntime's
-        quantizer does not change that, because onnxruntime merges the equal QuantizeLinear that it writes.
+        Some compilers fuse a group only if each of its inner tensors has a single reader. They find no group here, and
+        run the readers in float. qrun and onnxruntime 1.32.0 give each reader a separate DequantizeLinear, so uint8
+        tensors lose nothing. int8 tensors do on x86 CPUs: if several nodes read one, onnxruntime keeps the nodes around
+        it in float (QR606), with one DequantizeLinear or several. DedicatedQDQPair=True of onnxruntime's quantizer does
+        not help, because onnxruntime merges the equal QuantizeLinear nodes that it writes.
 
     Bad
         main (uint8[1,4] a, uint8[1,4] b) => (uint8[1,4] y, uint8[1,4] v)
@@ -340,7 +340,7 @@ _SHARE = 0.1
 )
 def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     """onnxruntime 1.32.0 computes a tenth or more of a model's Conv, MatMul and Gemm in float on x86 CPUs, although
-    each is in a whole group. One finding for each cause.
+    each is part of a complete group. One finding for each cause.
 
     The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It turns an int8
     tensor into uint8 only where one node reads it. A tensor that several nodes read (SiLU, residual connections) stays
@@ -348,8 +348,8 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     session.qdqisint8allowed=1 makes onnxruntime multiply int8.
 
     Why is this bad?
-        The results are right, but nothing says that the model runs in float, with the roundings of a quantized one.
-        Measure before and after: a model that runs in integers throughout is not always the faster one.
+        The results are right, but no warning says that the model runs in float, with the rounding of a quantized one.
+        Measure before and after: a model that runs entirely in integers is not always faster.
 
     Bad
         main (float[1,1,4,4] x) => (float[1,1,4,4] y)
@@ -394,7 +394,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
 
 @rule("QR607", "note", spec="ort-quantization", fix="rewrite the group so that onnxruntime can run it on integers")
 def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
-    """onnxruntime 1.32.0 computes whole groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
+    """onnxruntime 1.32.0 computes complete groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
     Gemm. One finding for each cause; QR606 explains more.
 
     Why is this bad?
@@ -449,8 +449,8 @@ def _finding(found: Integers, cause: TargetRule, nodes: Sequence[Judged], kinds:
         f"{found.runtime} computes {kinds[op_type]} of {found.count(op_type)} {op_type}{also} in float on {found.on}: "
         f"{cause.cause}",
         **first.scope.at(first.node, f"{first.node.outputs[0]} (output 0)"),
-        expected="whole groups of DequantizeLinear, operator and QuantizeLinear in integers",
+        expected="complete groups of DequantizeLinear, operator and QuantizeLinear in integers",
         got=f"in integers: {found}",
-        why=f"{cause.why or 'it makes an integer operator of some groups only'}.",
-        fix=f"{cause.fix}; measure both, as integers are not always faster",
+        why=f"{cause.why or 'it turns only some groups into integer operators'}.",
+        fix=f"{cause.fix}; measure both: integers are not always faster",
     )

@@ -30,7 +30,7 @@ def scale_shape(model: Model) -> Iterator[Finding]:
     have one scale per output channel, operands of QLinearMatMul one per row of a or per column of b.
 
     Why is this bad?
-        No value can be computed: the scales do not pair with the channels. onnx.checker accepts such a model, and
+        No value can be computed, because the scales do not match the channels. onnx.checker accepts such a model, and
         runtimes fail while running, or broadcast the scales in a way nobody intended.
 
     Bad
@@ -92,11 +92,11 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
     """A zero point has a shape that its operator does not allow.
 
     In QuantizeLinear and DequantizeLinear the zero point has the shape of its scale; elsewhere it is a scalar, or holds
-    one value for each output channel, row or column, like the scale beside it.
+    one value for each output channel, row or column, like its scale.
 
     Why is this bad?
-        onnx.checker and onnx.reference accept a scalar zero point beside per-channel scales and broadcast it;
-        onnxruntime refuses it while running. The model works in one place and fails in another.
+        onnx.checker and onnx.reference accept a scalar zero point with per-channel scales and broadcast it; onnxruntime
+        refuses it while running. The model works in one place and fails in another.
 
     Bad
         main (int8[4,2] x) => (float[4,2] y)
@@ -158,8 +158,8 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
     """A scale is per channel and its zero point per tensor, or the other way round.
 
     Why is this bad?
-        The text of QLinearConv and QLinearMatMul requires scale and zero point to have the same shape. qrun,
-        onnx.reference and onnxruntime accept the mixture for these operators; other runtimes may not.
+        The specification of QLinearConv and QLinearMatMul requires scale and zero point to have the same shape. qrun,
+        onnx.reference and onnxruntime accept the mix for these operators; other runtimes may not.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)

@@ -13,7 +13,7 @@ from qrun.ir import Array, Model, Node
 
 @rule("QR108", "error", spec="IR", fix="write the nodes in execution order; qrun inspect MODEL --nodes prints one")
 def unsorted_nodes(model: Model) -> Iterator[Finding]:
-    """The nodes are not sorted: one reads a tensor that a later node makes.
+    """The nodes are not sorted: one reads a tensor that a later node produces.
 
     Why is this bad?
         The ONNX IR requires topological order. onnx.checker refuses such a model and many tools read nodes in file
@@ -73,7 +73,7 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         if unused:
             size = sum(parts(graph.constants)[name].nbytes for name in unused)
             yield Finding(
-                f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {join_names(unused)}",
+                f"no node reads {several(len(unused), 'stored tensor')} of {size} bytes: {join_names(unused)}",
                 node=scope.path[:-1],
                 index=scope.index,
                 tensor=join_names(unused),
@@ -88,7 +88,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         Node names must be unique within a graph. onnxruntime 1.32.0 refuses the model ("two nodes with same node
-        name"), onnx.checker does not check this. A quantizer's nodes_to_exclude matches both nodes.
+        name"); onnx.checker does not check it. A quantizer's nodes_to_exclude matches both nodes.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -127,11 +127,11 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
     applies=("If", "Loop", "Scan"),
 )
 def shadowed_name(model: Model) -> Iterator[Finding]:
-    """A node in a subgraph makes a tensor whose name the outer graph already uses.
+    """A node in a subgraph defines a tensor with a name that the outer graph already uses.
 
     Why is this bad?
-        A reader of the name cannot tell which of the two is meant. onnx.checker and onnxruntime refuse the model,
-        because it is not in single static assignment form.
+        A node that reads the name may mean either tensor. onnx.checker and onnxruntime refuse the model, because it is
+        not in single static assignment form.
 
     Bad
         main (bool c, float[2] x) => (float[2] y)
@@ -163,7 +163,7 @@ def shadowed_name(model: Model) -> Iterator[Finding]:
                 where = _outside(scope, name) if name else ""
                 if where:
                     yield Finding(
-                        f"{name} is made inside the subgraph, but is already {where}",
+                        f"{name} is defined inside the subgraph, but is already {where}",
                         **scope.at(node, f"{name} (output {place})"),
                         expected="a name that no outer graph uses",
                         got=name,
@@ -209,7 +209,7 @@ def unused_input(model: Model) -> Iterator[Finding]:
     unused = [v.name for v in model.inputs if v.name not in read]
     if unused:
         yield Finding(
-            f"graph input{'s' if len(unused) > 1 else ''} read by no node: {join_names(unused)}",
+            f"no node reads graph input{'s' if len(unused) > 1 else ''} {join_names(unused)}",
             tensor=join_names(unused),
             expected="every graph input is read by a node or is an output",
             got=f"{len(unused)} of {len(model.inputs)} unused",
@@ -218,11 +218,11 @@ def unused_input(model: Model) -> Iterator[Finding]:
 
 @rule("QR117", "note", spec="IR", fix="remove the nodes, or name their outputs in graph.output")
 def dead_node(model: Model) -> Iterator[Finding]:
-    """Nodes make tensors that nothing uses. One finding for each graph.
+    """Nodes compute tensors that nothing uses. One finding for each graph.
 
     Why is this bad?
         They cost time and change nothing. After quantization, a QuantizeLinear often stays behind when its reader is
-        replaced, or an output got lost.
+        replaced, or an output was lost.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -246,7 +246,7 @@ def dead_node(model: Model) -> Iterator[Finding]:
             yield Finding(
                 f"{count} whose outputs nothing reads: {join_names([n.label for n in dead])}",
                 **scope.at(dead[0], join_names([name for n in dead for name in n.outputs if name])),
-                expected="every node makes something that a node or the graph's outputs use",
+                expected="every node computes something that another node or a graph output uses",
                 got=f"{count} of {len(scope.model.nodes)}",
             )
 
@@ -266,8 +266,8 @@ def stored_copies(model: Model) -> Iterator[Finding]:
     Counts tensors of 256 bytes or more with equal types, shapes and elements, if a graph inside a node stores one.
 
     Why is this bad?
-        Both the file and every runtime that loads it hold several copies of these tensors. Exporters that write a
-        decoder with and without its cache as the branches of an If double all weights in this way.
+        The file and every runtime that loads it contain several copies of these tensors. Exporters that write a decoder
+        with and without its cache as the branches of an If double all weights in this way.
 
     Bad
         main (bool c, double[32] x) => (double[32] y)

@@ -24,15 +24,16 @@ from qrun.shapes import broadcast_shapes
     applies=operators(),
 )
 def other_scale(model: Model) -> Iterator[Finding]:
-    """A quantized tensor is read with a different scale or zero point than it was made with.
+    """One node writes a quantized tensor, and another reads it with a different scale or zero point.
 
-    The rule compares stored values, also after operators that only move, choose or limit codes, such as Reshape,
-    MaxPool and Relu. Differences below 1e-5, or below one rounding of a float16 scale, pass.
+    The rule compares stored values, even after operators that only move, select or clip codes, such as Reshape, MaxPool
+    and Relu. Differences below 1e-5, or below one rounding of a float16 scale, pass.
 
     Why is this bad?
-        The codes mean real values only together with their scale and zero point. Another scale at the reader multiplies
-        all values, another zero point adds a constant, and no runtime can notice. It is legal: some models multiply by
-        a constant this way. Far more often, two inputs were swapped, or only one of the two nodes was recalibrated.
+        The codes mean real values only together with their scale and zero point. A different scale at the reader
+        multiplies all values, a different zero point adds a constant, and no runtime can notice. It is legal: some
+        models multiply by a constant this way. Far more often, two inputs were swapped, or only one of the two nodes
+        was recalibrated.
 
     Bad
         main (float[2] x) => (float[2] y)
@@ -68,14 +69,14 @@ def _finding(one: Handed, off: ParameterMismatch, more: int, exchanged: bool) ->
     codes = "" if made.tensor == slot.tensor else f", codes of {made.tensor}"
     also = f", and by {more} more" if more else ""
     return Finding(
-        f"read with {off.read}, but {made.label} made it with {off.made}",
+        f"read with {off.read}, but {made.label} wrote it with {off.made}",
         **read.scope.at(read.node, f"{slot.tensor} (input {slot.place}, {slot.name}){codes}"),
         expected=f"{off.made}, as in {made.label}{made.names(off)}",
         got=f"{off.read} in {read.label}{also}{read.names(off)}",
-        why=f"legal ONNX, but {read.label} reads other values than {made.label} wrote: {off.effect}.",
-        fix="exchange the scales, and the zero points, of this node's input and output"
+        why=f"legal ONNX, but {read.label} reads different values than {made.label} wrote: {off.effect}.",
+        fix="swap the scales and the zero points of this node's input and output"
         if exchanged
-        else f"give {made.label} and {read.label} one scale and one zero point; one of the two is wrong",
+        else f"give {made.label} and {read.label} the same scale and zero point; one of the two is wrong",
     )
 
 

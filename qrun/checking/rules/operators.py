@@ -28,9 +28,9 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
     """The model uses an operator that qrun cannot run. One finding for each operator.
 
     Why is this bad?
-        The model may be fine: every node is still checked against its specification, but qrun run stops with this code
-        and exit code 4. An operator of an unknown domain cannot be checked either. QR211 reports operators that their
-        own domain does not define.
+        The model may be correct: qrun still checks every node against its specification. But qrun run stops with this
+        code and exit code 4. qrun cannot check operators of unknown domains. QR211 reports operators that their own
+        domain does not define.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.acme" : 1]>
@@ -119,7 +119,7 @@ def input_count(model: Model) -> Iterator[Finding]:
 def unknown_operator(model: Model) -> Iterator[Finding]:
     """A node names an operator that its domain does not have at this opset. One finding for each operator.
 
-    ai.onnx is judged by the opset, com.microsoft by onnxruntime 1.32.0. Other domains are custom, and not judged.
+    The rule judges ai.onnx by the opset, and com.microsoft by onnxruntime 1.32.0. It does not judge custom domains.
 
     Why is this bad?
         No runtime can run the node. onnx.checker accepts any operator of com.microsoft.
@@ -167,7 +167,7 @@ def _why_unknown(node: Node) -> tuple[str, str]:
         if first:
             return f"ai.onnx has {op_type} since opset {first}.", f"import opset {first} or later"
         if last:
-            return f"ai.onnx had {op_type} up to opset {last}.", f"import opset {last}, or use what replaced it"
+            return f"ai.onnx had {op_type} up to opset {last}.", f"import opset {last}, or use its replacement"
         why = f"ai.onnx has no operator {op_type} at opset {node.version} or any other."
     near = near_operators(op_type)
     if home:

@@ -60,7 +60,7 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
             **scope.at(node),
             expected=there_are(node),
             got=types,
-            why=f"{op}-{version} allows these types; {runtime()} implements others on the CPU.",
+            why=f"{op}-{version} allows these types; {runtime()} implements other types on the CPU.",
         )
 
 
@@ -91,17 +91,17 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
     fix="write a form that onnxruntime accepts",
 )
 def refused_by_ort(model: Model) -> Iterator[Finding]:
-    """The specification allows the form of a node, but onnxruntime 1.32.0 refuses it on the CPU, or crashes.
+    """The specification allows a node, but the CPU provider of onnxruntime 1.32.0 refuses it or crashes.
 
     On x86 CPUs, onnxruntime does not load these forms: from opset 21 on, an int8 tensor that one Transpose, Reshape or
     similar node reads without quantizing its result; below opset 12, quantized ReduceMax and ReduceMin; below opset 11,
     quantized DepthToSpace. The other forms are: one zero point per row of a, or per output channel of ConvInteger;
-    auto_pad SAME with dilations; a pool whose pads are as large as its kernel; optional zero points that are left out
-    in com.microsoft operators; x and scale of different types in QuantizeLinear (fixed in 1.32).
+    auto_pad SAME with dilations; a pool whose pads are as large as its kernel; com.microsoft operators without their
+    optional zero points; x and scale of different types in QuantizeLinear (fixed in 1.32).
 
     Why is this bad?
         Many of these models load, but fail on the first input. Without Y_zero_point, QLinearSigmoid and
-        QLinearLeakyRelu end the whole process.
+        QLinearLeakyRelu crash the whole process.
 
     Bad
         main (uint8[1,1,3] x) => (int32[1,2,2] y)
@@ -294,7 +294,7 @@ def there_are(node: Node) -> str:
     kernels = cpu_kernels(node.domain, node.op_type)
     rows = list(kernels.of(node.version)) if kernels else []
     if not rows:
-        return "another operator; it has no CPU kernel of this one"
+        return "another operator; it has no CPU kernel for this one"
     texts = [
         ", ".join(f"{name} {'/'.join(sorted(map(type_name, types)))}" for name, types in row.items()) for row in rows
     ]

@@ -31,8 +31,8 @@ def scale_value(model: Model) -> Iterator[Finding]:
     """A stored scale is zero, negative, infinite or NaN.
 
     A scale is the real distance between two neighbouring codes, so it is positive and finite. DequantizeLinear of
-    stored codes only multiplies: there a scale may be negative, which quantizers of 4-bit weights use, and 0 for codes
-    that are all the zero point.
+    stored codes only multiplies. There a scale may be negative, as some quantizers of 4-bit weights write it, or 0 if
+    all codes are the zero point.
 
     Why is this bad?
         Quantizing divides by the scale: 0 gives infinities and NaN, whose codes no specification defines. Stored codes
@@ -231,19 +231,19 @@ _WHOLE = (
     "QR319",
     "warning",
     spec="ort-quantization",
-    fix="calibrate with samples in which this tensor is not 0, or leave its node in float (nodes_to_exclude)",
+    fix="calibrate with samples in which this tensor is not 0, or keep its node in float (nodes_to_exclude)",
     applies=op_names([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")]),
 )
 def uncalibrated_scale(model: Model) -> Iterator[Finding]:
-    """An activation has exactly the scale 1 and the zero point 0, which quantizers write where they saw no values.
+    """An activation has exactly the scale 1 and the zero point 0, which quantizers write if they saw no values.
 
-    Reported for tensors that nodes compute, with one stored scale. Not for inputs, which may be pixels of 0 to 255, nor
-    for tensors that may hold whole numbers, as after Cast or Round. Not where every scale is a power of two and one of
-    them is not 1, as quantizers for some hardware choose them.
+    The rule covers tensors that nodes compute, with one stored scale. It skips inputs, which may be pixels from 0 to
+    255, and tensors that may hold whole numbers, as after Cast or Round. It also skips models in which every scale is a
+    power of two and not all are 1, as quantizers for some hardware write them.
 
     Why is this bad?
-        onnxruntime's quantizer writes this pair where the calibration saw only zeros, or one value, without a warning.
-        Values below a half become 0, and all others whole numbers.
+        onnxruntime's quantizer writes this pair, without a warning, if calibration saw only zeros or a single value.
+        Values below 0.5 become 0, and all others become whole numbers.
 
     Bad
         main (float[4] x) => (float[4] y)
@@ -280,7 +280,7 @@ def uncalibrated_scale(model: Model) -> Iterator[Finding]:
             tensor=f"{one.name} (output)",
             expected="a scale from the range of the values",
             got=f"scale 1, zero point 0{more}",
-            why="onnxruntime's quantizer writes this pair where the calibration saw no range.",
+            why="onnxruntime's quantizer writes this pair if calibration saw no range.",
         )
 
 
@@ -299,14 +299,13 @@ def _is_computed(model: Model, one: OneScaled) -> bool:
 def quantized_twice(model: Model) -> Iterator[Finding]:
     """A tensor is quantized, dequantized, and immediately quantized again with a different scale or zero point.
 
-    Judged where both scales are stored single values and both types are equal; a change of type, as from 8 to 16 bits,
-    is meant. Not judged where other nodes read the tensor between the pairs; QR611 replaces it where onnxruntime merges
-    the pairs.
+    The rule needs single stored scales and equal types: a change of type, as from 8 to 16 bits, is intended. It skips
+    tensors that other nodes read between the pairs. If onnxruntime merges the pairs, QR611 replaces this rule.
 
     Why is this bad?
         The values are rounded twice. They keep the range of the smaller scale and the steps of the larger one. The
         usual cause is a model that was quantized again, or parts that were quantized separately and then joined. Some
-        runtimes merge the two pairs, and give other results.
+        runtimes merge the two pairs, and give different results.
 
     Bad
         main (float[2] x) => (uint8[2] y)
@@ -333,10 +332,10 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
         if not same:
             scales = digits(first.scale, one.scale), digits(one.scale, first.scale)
             yield Finding(
-                f"{first.name} is dequantized and at once quantized again, with another scale",
+                f"{first.name} is dequantized and immediately quantized again, with a different scale",
                 **Scope(model).at(one.node, f"{one.node.inputs[0]} (input 0, x)"),
                 expected="one scale and zero point",
                 got=f"scale {scales[0]}, zero point {first.zero} in {first.node.label}; "
                 f"scale {scales[1]}, zero point {one.zero} here",
-                why="each pair rounds; the second one rounds what the first one left.",
+                why="each pair rounds, so the values are rounded twice.",
             )

@@ -43,8 +43,8 @@ _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
 def shape_mismatch(model: Model) -> Iterator[Finding]:
     """The shapes of two inputs do not match.
 
-    The columns of the first matrix are the rows of the second, x and w of a convolution have one rank, and operands of
-    an elementwise operator broadcast. Judged where the file gives both shapes.
+    The columns of the first matrix are the rows of the second, x and w of a convolution have the same rank, and
+    operands of an elementwise operator broadcast. The rule needs both shapes in the file.
 
     Why is this bad?
         The node cannot be computed. Without full_check, onnx.checker accepts the model, and it never looks at operators
@@ -92,12 +92,12 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
 def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Finding]:
     """The file states a shape that the inputs and operators contradict.
 
-    Reported for outputs and inner tensors of the main graph, where the ranks differ, or two sizes that are numbers.
-    Only the first tensor is reported, because later ones differ too.
+    The rule looks at outputs and inner tensors of the main graph. It reports different ranks, and different sizes if
+    both are numbers. It reports only the first tensor, because later ones differ too.
 
     Why is this bad?
-        onnx.checker with full_check, and tools that infer shapes strictly, refuse the model. Others trust the file:
-        they, and their callers, allocate for the wrong shape.
+        onnx.checker with full_check, and tools that infer shapes strictly, refuse the model. Others trust the file, and
+        allocate memory for the wrong shape.
 
     Bad
         main (float[2,3] x) => (float y)
@@ -120,7 +120,7 @@ def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Findin
                 continue
             if not wrong.intersection(node.inputs):
                 yield Finding(
-                    f"{name} is stated as {shape_text(said)}, but the node makes {shape_text(made)}",
+                    f"{name} is stated as {shape_text(said)}, but the node produces {shape_text(made)}",
                     **at(node),
                     tensor=f"{name} (output {place})",
                     expected=shape_text(made),
@@ -210,7 +210,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
             axis, room, extent = found
             node = window.node
             yield Finding(
-                f"the kernel takes {extent} elements along spatial axis {axis}, the padded input has {room}",
+                f"the kernel takes {extent} elements along spatial axis {axis}, but the padded input has {room}",
                 **window.scope.at(node, f"{window.x} {shape_text(window.x_shape)}"),
                 expected=f"at most {room} (dilated)",
                 got=f"{extent}: kernel {shape_text(window.kernel)}, dilations {list(ints(node, 'dilations')) or 1},"
@@ -253,7 +253,7 @@ def group_mismatch(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         onnx.checker accepts the model; onnxruntime fails while running. The usual causes are a weight in HWIO order, an
-        input in NHWC order, or a depthwise convolution whose group was lost.
+        input in NHWC order, or a depthwise convolution that lost its group attribute.
 
     Bad
         main (uint8[1,3,3,3] x) => (uint8[1,2,2,2] y)

@@ -39,7 +39,7 @@ _IR_OF_TYPE: Mapping[np.dtype[Any], int] = {
     fix="set model.ir_version to the version that brought the type",
 )
 def type_newer_than_ir(model: Model) -> Iterator[Finding]:
-    """A tensor has an element type that the file's IR version does not have yet. One finding for each type.
+    """A tensor has an element type that is newer than the file's IR version. One finding for each type.
 
     Why is this bad?
         A reader of that IR version does not know the type, and fails only when it meets the tensor. It happens when a
@@ -86,8 +86,8 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
 def type_not_allowed(model: Model) -> Iterator[Finding]:
     """An input has an element type that its operator does not take at this opset.
 
-    Stored tensors, graph inputs and values whose type the file states are compared with the operator's type
-    constraints; inputs that share a type variable must have one type.
+    The rule compares stored tensors, graph inputs and values with a stated type with the operator's type constraints.
+    Inputs that share a type variable must have the same type.
 
     Why is this bad?
         Runtimes refuse the model, usually with a message that names neither the input nor the opset that would allow
@@ -163,7 +163,7 @@ def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dty
     for other in wrong[1:]:
         if dtype in (given[other][1].types or ()) and given[other][0] in (formal.types or ()):
             names = formals(node)[1]
-            return f"exchange inputs {first} and {other}: {names[first]} and {names[other]} fit each other's place"
+            return f"swap inputs {first} and {other}: {names[first]} and {names[other]} fit each other's place"
     return ""
 
 
@@ -174,9 +174,9 @@ def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dty
     fix="correct the type in graph.output or graph.value_info, or run onnx.shape_inference.infer_shapes again",
 )
 def output_type(model: Model) -> Iterator[Finding]:
-    """The file declares an output with a type that the node does not make.
+    """The file declares an output with a type that the node does not produce.
 
-    Without a zero point, QuantizeLinear makes uint8, or the type of output_dtype. Where a zero point sets the type,
+    Without a zero point, QuantizeLinear produces uint8, or the type of output_dtype. Where a zero point sets the type,
     QR303 checks it.
 
     Why is this bad?
@@ -210,7 +210,7 @@ def output_type(model: Model) -> Iterator[Finding]:
             made = type_of_output(node, place, scope.dtype)
             if made is not None and made != value.dtype and _is_allowed(node, place, made):
                 yield Finding(
-                    f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
+                    f"{name} is stated as {type_name(value.dtype)}, but the node produces {type_name(made)}",
                     **scope.at(node, f"{name} (output {place})"),
                     expected=type_name(made),
                     got=type_name(value.dtype),
@@ -242,8 +242,8 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
     type from the zero point.
 
     Why is this bad?
-        int8 and uint8 place the same real value 128 codes apart. Without full_check, onnx.checker accepts the mixture
-        for QLinearConv; onnxruntime says only that a type parameter of the operator is bound to different types.
+        In int8 and uint8, the codes of the same real value are 128 apart. Without full_check, onnx.checker accepts the
+        mix for QLinearConv; onnxruntime says only that a type parameter of the operator is bound to different types.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)

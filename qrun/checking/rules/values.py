@@ -31,7 +31,7 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         No specification says which code NaN becomes. qrun and onnxruntime on x86 write the smallest code, other
-        runtimes may write 0 or anything else, and later nodes cannot tell that code from a real value.
+        runtimes may write 0 or anything else, and later nodes cannot distinguish that code from a real value.
 
     Bad
         main () => (uint8[2] y)
@@ -69,10 +69,10 @@ SHARE = 0.05
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
     """More than 5 % of a quantized tensor, and more than one element, lies outside the range of its codes.
 
-    Infinity is not counted: QR411 reports it. One element alone says nothing: the largest value of a calibration lies
-    at the edge of its range by construction.
+    Infinity is not counted: QR411 reports it. A single element proves nothing: calibration puts its largest value at
+    the edge of the range.
 
-    Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
+    The rule skips what may be a Relu or Relu6 folded into quantization: values below a zero point that is the smallest
     code, and a range that ends at 6.
 
     Why is this bad?
@@ -145,7 +145,7 @@ def _range(model: Model, node: Node) -> str:
 
 @rule("QR404", "warning", spec="IR", fix="qrun run MODEL -t '*' lists where NaN or infinity first appears")
 def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
-    """A float output of the graph holds NaN or infinity.
+    """A float output of the graph contains NaN or infinity.
 
     Why is this bad?
         Comparisons and argmax on NaN give no usable answer. The usual cause is a division by zero, a float16 overflow,
@@ -202,7 +202,7 @@ def _floats(array: Array) -> Array | None:
     fix="keep the computed scale away from 0, for example with Max(scale, 1e-8)",
 )
 def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
-    """A scale that the graph computes, or that was fed, is zero, negative, infinite or NaN.
+    """A scale that is computed or fed at run time is zero, negative, infinite or NaN.
 
     Why is this bad?
         Dividing by it gives infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
@@ -252,8 +252,8 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer
-        first and gets 0 or the opposite end, and others do as their processor's conversion does. No measured value is
-        infinite; the cause is usually a division by 0 or an overflow before the node.
+        first and gets 0 or the opposite end, and other runtimes return what the processor's conversion gives. No
+        measured value is infinite; the cause is usually a division by 0 or an overflow before the node.
 
     Bad
         main () => (uint8[2] y)
@@ -290,8 +290,8 @@ def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
     """A floating-point number outside the range of an integer type, or NaN, was cast to it.
 
     Why is this bad?
-        The specification calls the result undefined. Runtimes on x86 mostly keep the low bits (300 becomes 44 in int8),
-        those on ARM mostly saturate (127), so the model computes something else on another processor.
+        The specification calls the result undefined. Runtimes on x86 usually keep the low bits (300 becomes 44 in
+        int8), and runtimes on ARM usually saturate (127), so the model gives different results on different processors.
 
     Bad
         main () => (int8[2] y)

@@ -21,7 +21,7 @@ OPSETS_SINCE = 3
     fix="set model.ir_version to the version of the opset: onnx.helper.find_min_ir_version_for(model.opset_import)",
 )
 def ir_version(model: Model) -> Iterator[Finding]:
-    """The file states no IR version, one from before operator sets, or one that was never published.
+    """The file has no IR version, a version older than operator sets, or one that was never published.
 
     Why is this bad?
         The IR version says how to read the file. onnx.checker refuses such a model; onnxruntime refuses a version that
@@ -141,10 +141,10 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
 @rule("QR118", "error", spec="com.microsoft", fix="import com.microsoft with version 1")
 def opset_version(model: Model) -> Iterator[Finding]:
     """The model imports a version of an operator set that does not exist,
-    or has nodes of com.microsoft or QONNX and imports none, or nodes of QONNX without a domain.
+    has nodes of com.microsoft or QONNX without importing the domain, or has QONNX nodes without a domain.
 
-    com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
-    QR106, other domains that are not imported QR105.
+    com.microsoft has version 1 only, and the versions of every domain start at 1. QR106 reports ai.onnx versions that
+    qrun does not read, QR105 other domains that are not imported.
 
     Why is this bad?
         onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it. Without an import of
@@ -170,7 +170,7 @@ def opset_version(model: Model) -> Iterator[Finding]:
     nameless = [(scope, node) for scope, node in nodes(model, [("", name) for name in NAMELESS])]
     for scope, node in nameless[:1]:
         yield Finding(
-            f"{node.op_type} has no domain, and is taken as QONNX's ({several(len(nameless), 'node')})",
+            f"{node.op_type} has no domain; qrun treats it as QONNX's ({several(len(nameless), 'node')})",
             **scope.at(node),
             expected=f"domain {QONNX}",
             got="no domain, which means ai.onnx",

@@ -42,11 +42,11 @@ def codes_unused(model: Model) -> Iterator[Finding]:
     """Stored weights use less than a quarter of the codes of their type: the scale is much too large.
 
     With one scale, the rule judges the whole tensor; with one per channel, it reports tensors where most channels are
-    like this. Weights of 7 bits (reduce_range) and weights of at most three values pass.
+    like this. The rule accepts 7-bit weights (reduce_range) and weights with at most three different values.
 
     Why is this bad?
-        At least two bits are lost: the weights' error is at least four times what the type allows. Usual causes are a
-        range taken from another tensor, an outlier that was clipped later, or a scale copied from x.
+        At least two bits are lost: the weights' error is at least four times larger than the type requires. Usual
+        causes are a range taken from another tensor, an outlier that was clipped later, or a scale copied from x.
 
     Bad
         main (uint8[1,4] x) => (uint8[1,8] y)
@@ -153,8 +153,8 @@ def asymmetric_weights(model: Model) -> Iterator[Finding]:
     Weights of unsigned types are not judged: their zero point cannot be 0.
 
     Why is this bad?
-        It is legal ONNX, but TensorRT takes zero points of 0 only, accelerators with signed weights often have no place
-        for another, and kernels that have one must add up the input for every output to correct for it.
+        It is legal ONNX. But TensorRT accepts only 0, many accelerators with signed weights cannot store a zero point,
+        and kernels that can must sum the input for every output to correct for it.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
@@ -296,7 +296,7 @@ def _judge_scale(node: Node, x: QuantizedOperand, w: QuantizedOperand, b: Quanti
     stops=True,
 )
 def bias_shape(model: Model) -> Iterator[Finding]:
-    """A bias does not have one value per output channel, or a quantized one is not int32.
+    """A bias does not have one value per output channel, or a quantized bias is not int32.
 
     The bias of a convolution is 1-D with one value for each output channel. In QLinearConv and QGemm it is int32, with
     the implied scale x_scale * w_scale and zero point 0.
@@ -365,11 +365,11 @@ _LIMITS = np.iinfo(np.int32)
     applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
 )
 def bias_clipped(model: Model) -> Iterator[Finding]:
-    """An int32 bias holds the largest or smallest int32: it was clipped when it was quantized.
+    """An int32 bias contains the largest or smallest int32: it was clipped when it was quantized.
 
     Why is this bad?
-        The float bias divided by x_scale * w_scale did not fit. This happens to channels whose weights are nearly 0, so
-        that their scale is tiny. The channel's output can be wrong by any amount, and no runtime reports it.
+        The float bias divided by x_scale * w_scale did not fit. This happens to channels with weights near 0, whose
+        scale is tiny. The channel's output can be wrong by any amount, and no runtime reports it.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
@@ -413,12 +413,12 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
     applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
 )
 def shared_bias(model: Model) -> Iterator[Finding]:
-    """One stored int32 bias is read by several nodes that give it different scales.
+    """Several nodes read one stored int32 bias, but with different scales.
 
     Why is this bad?
         The integers of a bias count steps of x_scale * w_scale. Where two nodes have different products, the same
-        integers are different real values, so at most one of them has the bias that was meant. Quantizers write such
-        models when two layers share a float bias and they quantize it only once.
+        integers are different real values, so at most one of them has the intended bias. Quantizers write such models
+        when two layers share a float bias and they quantize it only once.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)

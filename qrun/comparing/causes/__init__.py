@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 import numpy as np
 
 from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hypothesis, Suspect, broadcast, cause
-from qrun.comparing.differences import difference_mask, distances
+from qrun.comparing.differences import difference_mask, distances, same
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen, replace
 from qrun.errors import QrunError, TimeLimitError
@@ -26,6 +26,10 @@ for _module in iter_modules(__path__):
 
 UNKNOWN, INHERITED = "unknown", "inherited"
 REFUSED = "refused"
+ENGINES = 55
+"""Causes of this rank and above are whole arithmetics of engines, which combine deviations."""
+LAST = 60
+"""Causes of this rank and above combine others, and are tried only if no simpler one reproduces the bits."""
 CRASHED = "crashed"
 
 
@@ -60,9 +64,11 @@ def reason(suspect: Suspect) -> Reason:
     fits: dict[str, str] = {}
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+            if known.rank >= LAST and any(CAUSES[name].rank < ENGINES for name in fits.values()):
+                break
             for hypothesis in _hypotheses(known, suspect):
                 if hypothesis.array is not None and suspect.is_explained_by(hypothesis.array):
-                    if not fits or not hypothesis.tolerant:
+                    if not fits or not (hypothesis.tolerant or set(hypothesis.implies) & set(fits.values())):
                         fits.setdefault(hypothesis.text, known.name)
                 elif fits:
                     continue
@@ -71,10 +77,26 @@ def reason(suspect: Suspect) -> Reason:
                 elif hypothesis.tolerant and (left := suspect.residual(hypothesis.array)) is not None:
                     return Reason(known.name, hypothesis.text, suspect.beyond, left)
     if not fits:
-        return _measure(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
+        return _measure(suspect, UNKNOWN, "no known computation reproduces the other side's bits")
     (text, name), *others = fits.items()
     made = _measure(suspect, name, text)
     return replace(made, also=tuple(f"{cause}: {text}" for text, cause in others))
+
+
+def partial_reason(suspect: Suspect) -> Reason | None:
+    """The first cause that reproduces every differing element, though not every equal one; None if none does. It holds
+    in some elements only, such as those that a vector loop leaves."""
+    theirs = suspect.theirs
+    if theirs is None or (theirs.shape, theirs.dtype) != (suspect.mine.shape, suspect.mine.dtype):
+        return None
+    bad = difference_mask(suspect.mine, theirs)
+    with np.errstate(all="ignore"):
+        for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+            for hypothesis in _hypotheses(known, suspect) if known.rank < LAST else ():
+                made = hypothesis.array
+                if made is not None and made.shape == theirs.shape and same(made[bad], theirs[bad]):
+                    return Reason(known.name, f"in some elements only: {hypothesis.text}")
+    return None
 
 
 def _hypotheses(known: Cause, suspect: Suspect) -> Iterator[Hypothesis]:
@@ -115,24 +137,26 @@ def all_causes() -> Mapping[str, Cause]:
 
 
 def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
-    """No known computation reproduces the other side's bits.
+    """No computation that qrun knows gives the other side's bits.
 
-    To confirm: qrun compare MODEL -i X --isolate --json has both values and the one before rounding, where they are
-    farthest apart.
+    To confirm: Run qrun compare MODEL -i X --isolate --json. It prints both values, and the value before rounding,
+    where the difference is largest.
 
-    To do: Run the node alone with other scales, shapes and inputs until it is equal:
-    what was changed last is the cause.
+    To do: Run the node alone with other scales, shapes and inputs until the results agree. The last thing that you
+    changed is the cause.
     """
     return iter(())
 
 
 def _inherited_hypotheses(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The node gives the other side's result when it reads the other side's values: an earlier node is the cause.
+    """The node is not at fault: given the other side's inputs, it gives the other side's result. The difference starts
+    at an earlier node.
 
-    To confirm: qrun compare MODEL -i X --isolate feeds every node the other side's values: the tensor is then equal.
+    To confirm: Run qrun compare MODEL -i X --isolate. It feeds every node the other side's inputs, and this tensor is
+    then equal.
 
-    To do: Look at the first node that differs by itself; where there is none,
-    --rtol 0 --atol 0 shows where other bits start.
+    To do: Look at the first node that differs by itself. If there is none, --rtol 0 --atol 0 shows where the bits first
+    differ.
     """
     return iter(())
 
@@ -152,5 +176,6 @@ __all__ = [
     "all_causes",
     "broadcast",
     "cause",
+    "partial_reason",
     "reason",
 ]

@@ -47,7 +47,8 @@ class Suspect:
     mine:   qrun's exact output from them; theirs: the other side's, None if it gave none (then perhaps an `error`).
     again:  runs the other side once more; None if it cannot.
     forms:  other forms of a group of nodes, such as fused into one operator.
-    fused:  returns the values that a group rounds if it fuses into one integer operator; None if it does not.
+    fused:  returns the values that a group rounds if it fuses into one integer operator, or those that a node rounds,
+            if they are known by other means; None if it does not.
     judge:  compares an array with the other side's, within the tolerance of the comparison.
     seen:   all tensors that the other side exposed, by name.
     fusing: returns the integer operator that a group fuses into, as a suspect of its own; None if there is no such
@@ -118,13 +119,14 @@ class Suspect:
     def exact(self) -> Array | None:
         """The real numbers that the node rounds, in steps of the output, zero point added; None if not known.
         See qrun.comparing.ties."""
-        value = before_rounding(self.node, self.args) if self.alone else self.fused() if self.fused else None
+        value = self.fused() if self.fused else None
+        value = before_rounding(self.node, self.args) if value is None and self.alone else value
         return value if value is not None and value.shape == self.mine.shape else None
 
     @cached_property
     def zero(self) -> Array:
         """The output's zero point as float64, to broadcast with it; 0 if there is none."""
-        for name in ("y_zero_point", "C_zero_point"):
+        for name in ("z_zero_point", "y_zero_point", "C_zero_point"):
             value = self.arg(name)
             if value is not None and value.dtype == self.mine.dtype:
                 return self.along(value)
@@ -155,7 +157,11 @@ class Suspect:
         return self._in_arith[arith]
 
     def evaluate(
-        self, arith: Arith = "exact", *, attributes: Mapping[str, Any] | None = None, inputs: Results | None = None
+        self,
+        arith: Arith = "exact",
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Array | None] | None = None,
     ) -> Array | None:
         """The node's result from qrun's kernel with other arithmetic, attributes or inputs; None if it refuses them.
 
@@ -245,11 +251,13 @@ class Hypothesis:
     text:  a few words on what the other side does differently.
     tolerant: does the cause hold if every element is within the tolerance? For known behaviour of a runtime whose
            steps or sums qrun does not reproduce bit for bit.
+    implies: causes that this hypothesis contains, with more: it is no rival of theirs.
     """
 
     array: Array | None
     text: str
     tolerant: bool = False
+    implies: tuple[str, ...] = ()
 
 
 @frozen

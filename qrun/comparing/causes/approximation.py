@@ -152,14 +152,14 @@ _KNOWN: Mapping[str, Callable[[Node, Array, Step], Iterator[tuple[str, Array]]]]
 
 @cause("approximation", rank=41, source="onnxruntime core/mlas/lib: logistic, tanh, erf, exp and gelu in float32 steps")
 def approximation(s: Suspect) -> Iterator[Hypothesis]:
-    """A function such as Sigmoid, Tanh, Exp, Erf or Gelu is approximated by polynomials in float32, instead of rounding
-    the real value once.
+    """The runtime approximates a function such as Sigmoid, Tanh, Exp, Erf or Gelu by polynomials in float32. qrun
+    rounds the exact value once.
 
-    To confirm: Away from 0 the absolute difference is small, below 1e-6, but where the function comes near 0 (Sigmoid
-    below -14, Gelu below -4) the relative one is not: more than the value itself.
+    To confirm: The absolute difference is small, below 1e-6. The relative difference is large where the function
+    approaches 0, as for Sigmoid below -14 or Gelu below -4.
 
-    To do: Nothing is wrong with the model: compare with --atol 1e-6. Where small values decide, as they do in front of
-    a quantizer whose range is small, keep the target's own function in mind.
+    To do: Nothing is wrong with the model: compare with --atol 1e-6. If small values matter, for example before a
+    QuantizeLinear with a small scale, check the model on the target.
     """
     if s.theirs is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:
         return
@@ -174,7 +174,7 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
         mixed, text = made[0]
         for array, _ in made[1:]:
             mixed = np.where(difference_mask(mixed, s.theirs), array, mixed)
-        yield Hypothesis(mixed, f"{text}, some elements in another way")
+        yield Hypothesis(mixed, f"{text}, and some elements in another way")
 
 
 def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
@@ -215,15 +215,15 @@ def _rounds_within(s: Suspect, quantize: Node, x: ErrorBound | None) -> bool:
     source="Higham 2002, Accuracy and Stability of Numerical Algorithms, sections 2.2 and 3.3: running error bounds",
 )
 def float_steps(s: Suspect) -> Iterator[Hypothesis]:
-    """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, instead of
-    rounding the real value once. qrun does not know the runtime's steps and recomputes none: every element must lie
-    within the bound on the formula's rounding errors, with functions within 8 units in the last place, or Sigmoid, Tanh
-    and Erf of rounded values within 2^-21.
+    """The runtime computes a formula (normalization, activation, softmax, power) in several float32 steps and rounds
+    each. qrun rounds the exact value once. qrun does not know the runtime's steps, so it cannot recompute them. It
+    checks that every element is within the bound on their rounding errors. The bound allows an error of 8 units in the
+    last place for functions, and of 2^-21 for Sigmoid, Tanh and Erf of rounded values.
 
-    To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts what is
-    nearly equal: a variance far smaller than the square of the mean, Elu or Softplus near their bends.
+    To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts nearly
+    equal numbers: a variance far smaller than the squared mean, or Elu and Softplus near 0.
 
-    To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), integers after it with
+    To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), and later integers with
     --lsb 1.
     """
     if s.theirs is None or (s.theirs.dtype, s.theirs.shape) != (s.mine.dtype, s.mine.shape) or in_known_order(s):
@@ -245,13 +245,13 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         values[node.outputs[0]] = made
     if rounds:
         if _rounds_within(s, last, values.get(last.inputs[0])):
-            yield Hypothesis(None, "float32 steps of these nodes; each code belongs to a value within their bound")
+            yield Hypothesis(None, "computes these nodes in float32 steps; every code is within their error bound")
         return
     if s.mine.dtype in NARROW:
         if s.tensor in values and values[s.tensor].rounds_to(s.theirs):
             kind = type_name(s.mine.dtype)
             yield Hypothesis(
-                None, f"float32 steps of its formula, rounded to {kind} at the end; all within their bound"
+                None, f"computes its formula in float32 and rounds to {kind} at the end; all within the error bound"
             )
         return
     share = values[s.tensor].share(s.mine, s.theirs) if s.tensor in values else None
@@ -259,6 +259,6 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         one = "its formula" if s.alone else "these nodes"
         yield Hypothesis(
             None,
-            f"float32 steps of {one}, functions within {ULPS} units in the last place; "
-            f"the largest difference is {part(share)} of the bound on rounding errors",
+            f"computes {one} in float32 steps; the largest difference is {part(share)} of the bound on rounding errors "
+            f"(functions within {ULPS} ulp)",
         )

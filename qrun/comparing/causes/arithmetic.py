@@ -127,10 +127,10 @@ _NUMERICS = "onnxruntime core/mlas/lib/quantize.cpp; onnx/reference/ops/op_qline
 
 @cause("reciprocal-floor", rank=28, source="onnxruntime contrib_ops/cpu/quantization/qlinear_softmax.cc")
 def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
-    """QLinearSoftmax multiplies with floor(1 / y_scale), so every scale other than 1/n is wrong.
+    """QLinearSoftmax multiplies by floor(1 / y_scale). The result is wrong for every y_scale other than 1/n.
 
-    To confirm: qrun compare MODEL -i X --against ort --isolate: all elements are reproduced by multiplying with
-    floor(1 / y_scale); with y_scale 1/256 the difference is gone.
+    To confirm: Run qrun compare MODEL -i X --against ort --isolate. Multiplying by floor(1 / y_scale) reproduces all
+    elements. With y_scale 1/256 the difference disappears.
 
     To do: Use y_scale 1/256 and y_zero_point 0 for Softmax, as onnxruntime's quantizer does, or keep the Softmax in
     float.
@@ -141,18 +141,16 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
     inverse = np.float32(1) / scale.reshape(())
     made = s.evaluate("ort")
     if made is not None and np.floor(inverse) != inverse:
-        yield Hypothesis(
-            made, f"multiplies with floor(1 / y_scale) = {np.floor(inverse):.0f}, not {float(inverse):.7g}"
-        )
+        yield Hypothesis(made, f"multiplies by floor(1 / y_scale) = {np.floor(inverse):.0f}, not {float(inverse):.7g}")
 
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
 def division_type(s: Suspect) -> Iterator[Hypothesis]:
-    """x / y_scale is rounded to another type before it is rounded to an integer.
+    """The runtime rounds x / y_scale to another floating-point type before it rounds to an integer.
 
-    To confirm: Compute x / y_scale in the type that is named, and round: the codes are those of the other side.
+    To confirm: Compute x / y_scale in the type shown, and round. The codes match the other side's.
 
-    To do: Set the attribute precision (opset 23), or give y_scale in float32.
+    To do: Set the attribute precision (opset 23), or store y_scale in float32.
     """
     if not s.is_op("QuantizeLinear"):
         return
@@ -173,18 +171,22 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
 def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
-    """The scales are combined into one float32 multiplier, which pushes sums that are close to a tie across it.
+    """The runtime combines the scales into one float32 multiplier. Its rounding moves sums that are close to a tie to
+    the other side of it.
 
-    To confirm: The `ties` line shows how close the elements are to the midpoint between two steps: below 1e-4 LSB.
-    --arith ort or --arith onnx-ref gives the same codes without the other runtime.
+    To confirm: The line `ties` shows that the elements are within 1e-4 LSB of the midpoint between two codes. With
+    --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
 
-    To do: Nothing is wrong with the model: allow --lsb 1 if the target does so too, or use the runtime's own codes
-    as golden data.
+    To do: Nothing is wrong with the model. If the target computes this way too, allow --lsb 1, or record the runtime's
+    own codes as golden results.
     """
     if s.is_op(*_PRODUCTS):
-        start, end = "rounds x_scale * w_scale / y_scale to float32", "times the multiplier"
+        start, end = "rounds x_scale * w_scale / y_scale to a float32 multiplier", "times the multiplier"
         yield from recompute(s.evaluate("ort"), f"{start}; float32(sum) {end}, in float32")
-        yield from recompute(s.evaluate("onnx-ref"), f"{start}; float64(sum) {end}, zero point added before rounding")
+        made = s.evaluate("onnx-ref")
+        if made is not None:
+            text = f"{start}; float64(sum) {end}, zero point added before rounding"
+            yield Hypothesis(made, text, implies=("zero-point-before-rounding",))
 
 
 @cause(
@@ -193,12 +195,12 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     source="onnxruntime core/mlas/lib/qladd.cpp, contrib_ops/cpu/quantization; numerics, D2 to D4",
 )
 def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime computes the node in float32 steps and rounds each one, instead of rounding the real value once. All
-    differences are within the rounding-error bound of those steps.
+    """The runtime computes the node in float32 steps and rounds each. qrun rounds the exact value once. All differences
+    are within the rounding-error bound of those steps.
 
-    To confirm: --arith ort or --arith onnx-ref gives the same codes without the other runtime.
+    To confirm: With --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
 
-    To do: Nothing is wrong with the model: allow --lsb 1 for integers and a relative tolerance for floats.
+    To do: Nothing is wrong with the model: allow --lsb 1 for integers, and a relative tolerance (--rtol) for floats.
     """
     if s.is_op("DequantizeLinear"):
         yield from _rounded_codes(s)
@@ -207,29 +209,32 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
             made = s.in_arith(arith)
             share = share_of_bound(s, made) if made is not None and s.is_explained_by(made) else None
             if share is not None:
-                start = f"{runtime}'s order of float32 steps"
-                yield Hypothesis(
-                    made, f"{start}; the largest difference is {part(share)} of the bound on their rounding"
-                )
+                start = f"computes in {runtime}'s order of float32 steps"
+                text = f"{start}; the largest difference is {part(share)} of the bound on their rounding errors"
+                yield Hypothesis(made, text, implies=("zero-point-before-rounding", "division-type"))
 
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime uses its own arithmetic. qrun computes it with --arith, and gets the same bits, or every element
-    within the tolerance. The difference exceeds float32 rounding, or its bound is unknown.
+    """The runtime uses its own arithmetic. With --arith, qrun gives the same bits, or brings every element within the
+    tolerance. The difference is larger than float32 rounding explains, or there is no known bound.
 
-    To confirm: The same comparison with --arith ort (or onnx-ref) is equal, or within the tolerance, at this node.
+    To confirm: Repeat the comparison with --arith ort (or onnx-ref). This node is then equal, or within the tolerance.
 
-    To do: Nothing is wrong with the model. qrun explain OPERATOR says what the other arithmetic does. Where that is
-    what the target computes, run with --arith too; else set what the operator's page names, such as accuracy_level 0.
+    To do: Nothing is wrong with the model. qrun explain OPERATOR describes the other arithmetic. If the target computes
+    this way, run with --arith too. If not, set the attribute that the operator's page names, such as accuracy_level 0.
     """
     for form, text in s.form_results("fused-requantization"):
         if s.is_explained_by(form):
-            yield Hypothesis(form, f"{text}, which is more than another rounding of the same real value", tolerant=True)
+            yield Hypothesis(
+                form, f"{text}; the difference is larger than another rounding of the exact value", tolerant=True
+            )
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
         if made is not None:
-            told = f"{runtime}'s own arithmetic, as --arith {arith} computes it; see qrun explain {s.node.op_type}"
+            told = (
+                f"uses {runtime}'s own arithmetic, which --arith {arith} reproduces; see qrun explain {s.node.op_type}"
+            )
             yield Hypothesis(made, told, tolerant=True)
 
 
@@ -246,20 +251,27 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
-    """The value before rounding is itself rounded to float32, which turns values near a tie into ties.
+    """The runtime rounds the value to float32 before it rounds to an integer. Values near a tie become ties.
 
-    To confirm: The `ties` line shows how close the elements are to the midpoint between two steps: closer than float32
-    can resolve.
+    To confirm: The line `ties` shows that the elements are closer to the midpoint between two codes than float32 can
+    resolve.
 
-    To do: Nothing is wrong with the model: allow --lsb 1, or change the scale slightly, so that no value
-    is close to a tie.
+    To do: Nothing is wrong with the model: allow --lsb 1, or change the scale slightly so that no value is close to a
+    tie.
     """
     if s.exact is None or not s.alone:
         return
     single = (s.exact - s.zero).astype(np.float32)
-    for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
-        yield from recompute(
-            s.to_codes(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
+    start, steps = "rounds the value to float32", ("division-type", "float32-multiplier", "float32-arithmetic")
+    made = s.to_codes(np.rint(single).astype(np.float64), s.zero)
+    if made is not None:
+        yield Hypothesis(made, f"{start}, then to an integer", implies=steps)
+    made = s.to_codes(np.rint(s.exact.astype(np.float32)).astype(np.float64))
+    if made is not None:
+        yield Hypothesis(
+            made,
+            f"{start} with the zero point added, then to an integer",
+            implies=(*steps, "zero-point-before-rounding"),
         )
 
 
@@ -269,13 +281,14 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     source="onnxruntime, graph optimizations: QDQ selectors and transformers; qrun.passes.fuse_qdq",
 )
 def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
-    """DequantizeLinear-operator-QuantizeLinear groups run as one integer operator that rounds once, or the reverse.
+    """One side runs DequantizeLinear, the operator and QuantizeLinear as one integer operator that rounds once. The
+    other runs them one by one.
 
-    To confirm: qrun compare MODEL -i X --against fused shows the same difference without another runtime.
+    To confirm: Run qrun compare MODEL -i X --against fused. It shows the same difference without another runtime.
 
-    To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse the
-    graph as written. Each group may differ by one step, and later groups may enlarge that: --lsb 1 --isolate allows for
-    it.
+    To do: Find out which form the target runs. qrun run --fuse computes what integer operators give, --no-fuse runs the
+    graph as written. Each group may differ by one step, and later groups may enlarge the difference. --lsb 1 --isolate
+    allows for one step per group.
     """
     for made, text in s.form_results("fused-requantization"):
         if s.fused_node is None or rounds_alike(s.fused_node, made):
@@ -287,54 +300,55 @@ _SPEC = "ONNX operators, QuantizeLinear: rounding to nearest ties to even, of x 
 
 @cause("zero-point-before-rounding", rank=30, source=_SPEC)
 def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
-    """The zero point is added before rounding, so ties round the other way if it is odd.
+    """The runtime adds the zero point before rounding. If the zero point is odd, ties round the other way.
 
-    To confirm: The line `ties` says that all are exact ties, and the zero point is odd.
+    To confirm: The line `ties` says that all elements are exact ties, and the zero point is odd.
 
-    To do: Use an even zero point (128, or 0 with int8), or allow --lsb 1.
+    To do: Use an even zero point (128 for uint8, 0 for int8), or allow --lsb 1.
     """
     if s.exact is not None and s.alone and np.any(s.zero % 2):
-        text = f"adds the zero point {_text(s.zero)}, an odd one, before rounding"
+        text = f"adds the odd zero point {_text(s.zero)} before rounding"
         yield from _other_than_nearest(s, s.to_codes(np.rint(_snap(s.exact))), text)
 
 
 @cause("tie-rounding", rank=31, source=_SPEC)
 def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
-    """Ties are not rounded to even but away from zero, or up.
+    """The runtime rounds ties away from zero, towards zero or up, not to even.
 
-    To confirm: The line `ties` says that all are exact ties.
+    To confirm: The line `ties` says that all elements are exact ties.
 
-    To do: Allow --lsb 1, or use scales that are no multiples of each other by powers of two, so that ties are rare.
+    To do: Allow --lsb 1. Ties are rare if the ratio of the scales is not a power of two.
     """
     if s.exact is None or not s.alone:
         return
     real = _snap(s.exact - s.zero)
     away = np.copysign(np.floor(np.abs(real) + 0.5), real)
     inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
-    ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
+    up, down = np.floor(real + 0.5), np.ceil(real - 0.5)
+    ways = (("away from zero", away), ("up", up), ("towards zero", inward), ("down", down))
     for text, whole in ways:
         yield from _other_than_nearest(s, s.to_codes(whole, s.zero), f"rounds exact ties {text}")
 
 
 @cause("cast-rounding", rank=27, source="ONNX operators, Cast-28: silent about fractions; numerics, F10")
 def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
-    """A Cast to integers rounds fractions, where qrun cuts them off; or saturates, where qrun keeps the low bits. The
-    specification defines neither.
+    """A Cast to an integer type rounds fractions where qrun truncates them, or saturates where qrun keeps the low bits.
+    The specification defines neither.
 
-    To confirm: Feed whole numbers within the range of the type: the difference is gone.
+    To confirm: Feed whole numbers within the range of the type. The difference disappears.
 
-    To do: Put Round or Floor, and Clip, before the Cast: then every runtime gives the same.
+    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then gives the same result.
     """
     x = s.args[0] if s.is_op("Cast") and s.args else None
     if x is None or x.dtype.kind not in "fV" or not is_integer(s.mine.dtype):
         return
     wide = x.astype(np.float64)
     away = np.copysign(np.floor(np.abs(wide) + 0.5), wide)
-    ways = {"cuts fractions off": np.trunc(wide), "rounds down": np.floor(wide), "rounds ties to even": np.rint(wide)}
+    ways = {"truncates fractions": np.trunc(wide), "rounds down": np.floor(wide), "rounds ties to even": np.rint(wide)}
     low, high = limits(s.mine.dtype)
     for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
         inside = np.clip(whole, low, high)
-        beyond = "; beyond the range the low bits stay" if np.any(inside != whole) else ""
+        beyond = "; keeps the low bits of values out of range" if np.any(inside != whole) else ""
         yield from recompute(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
         if beyond:
             yield from recompute(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
@@ -342,11 +356,11 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("truncation", rank=32, source=_SPEC)
 def truncation(s: Suspect) -> Iterator[Hypothesis]:
-    """The fraction is dropped instead of rounded.
+    """The runtime drops the fraction instead of rounding to nearest.
 
-    To confirm: Elements differ by one step wherever the fraction is above one half, not at ties only.
+    To confirm: Elements differ by one step wherever the fraction is above one half, not only at ties.
 
-    To do: Add half a step before the node, or round before it; report it to the runtime.
+    To do: Add half a step before the node, or round before it. Report the bug to the runtime's maintainers.
     """
     if s.exact is None or not s.alone:
         return

@@ -22,13 +22,13 @@ _DEEPEST = 16
 
 @cause("kept-in-float32", rank=26, source="onnxruntime core/optimizer/insert_cast_transformer.cc")
 def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
-    """The node reads results of float16 nodes that were not rounded to float16: the runtime computes the chain in
-    float32, and rounds only what it hands out.
+    """The runtime computes a chain of float16 nodes in float32 and rounds only the last result. This node reads values
+    that were never rounded to float16.
 
-    To confirm: Run the node alone, with the tensors before it as inputs: the difference is gone.
+    To confirm: Run the node alone, with the preceding tensors as inputs. The difference disappears.
 
-    To do: Nothing is wrong with the model: allow one unit in the last place of float16 for each node of such a chain.
-    Where the target rounds between the nodes, qrun's results are the target's.
+    To do: Nothing is wrong with the model: allow one unit in the last place of float16 for each node of the chain. If
+    the target rounds after every node, qrun's results match the target.
     """
     if s.theirs is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:
         return
@@ -49,12 +49,12 @@ def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
                 continue
             tried.append(result)
             names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more tensors" if kept[3:] else "")
-            text = f"keeps {names} in float32, not rounded to {type_name(halves[0])}"
+            text = f"keeps {names} in float32 and does not round to {type_name(halves[0])}"
             yield Hypothesis(result, text)
             if s.is_explained_by(result):
                 return
             if _within(s, depth, through) and not _within(s, 0, through):
-                yield Hypothesis(None, f"{text}; the rest is within the bound on float32 steps of these nodes")
+                yield Hypothesis(None, f"{text}; the rest is within the error bound of float32 arithmetic")
 
 
 def _chain(

@@ -17,14 +17,14 @@ from qrun.ops import Arith
 
 @cause("session-rewrite", rank=40, source="onnxruntime, graph optimizations; measured with 1.20.1 to 1.32.0")
 def session_rewrite(s: Suspect) -> Iterator[Hypothesis]:
-    """onnxruntime's default session replaces the nodes with ones that compute something else: a stored float bias
-    becomes int32, scales of weights are read along another axis, activations are rounded to 8 bits before weights of
-    few bits, or two pairs of QuantizeLinear and DequantizeLinear become one.
+    """onnxruntime's default session replaces the nodes with others that compute something else. It stores a float bias
+    as int32, reads the scales of weights along another axis, rounds activations to 8 bits before weights of few bits,
+    or merges two QuantizeLinear-DequantizeLinear pairs into one.
 
-    To confirm: qrun compare MODEL -i X --against ort, which leaves the graph as written, does not show the difference.
+    To confirm: Run qrun compare MODEL -i X --against ort, which runs the graph as written. It does not show the
+    difference.
 
-    To do: Change the nodes as qrun check says, or give onnxruntime the model with graph_optimization_level
-    ORT_DISABLE_ALL.
+    To do: Change the nodes as qrun check suggests, or load the model with graph_optimization_level ORT_DISABLE_ALL.
     """
     for form in s.forms:
         made = form.run() if form.cause == "session-rewrite" else None
@@ -34,18 +34,18 @@ def session_rewrite(s: Suspect) -> Iterator[Hypothesis]:
         bound = form.bound() if form.bound else None
         left = None if bound is None else _order_difference(s, made, bound, 100)
         if left is not None:
-            yield Hypothesis(None, f"{form.text}; what that leaves, at most {left:.2g}, is the order of float32 sums")
+            yield Hypothesis(None, f"{form.text}; the rest, at most {left:.2g}, comes from the order of float32 sums")
 
 
 @cause("int8-activations", rank=25, source="onnxruntime, MatMulNBits: accuracy_level 4; mlas sqnbitgemm, CompInt8")
 def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
-    """The activations are rounded to int8 in blocks before they are multiplied with the weights, as accuracy_level 4
-    allows.
+    """The runtime rounds blocks of the activations to int8 before it multiplies them by the weights. accuracy_level 4
+    allows it to.
 
-    To confirm: With accuracy_level 0 or 1 the difference is gone. qrun compare MODEL -i X --arith ort computes it
+    To confirm: With accuracy_level 0 or 1 the difference disappears. qrun compare MODEL -i X --arith ort reproduces it
     without the other runtime.
 
-    To do: Set accuracy_level to 0 where results matter more than speed. Where the target keeps level 4, run with
+    To do: Set accuracy_level to 0 if accuracy matters more than speed. If the target keeps level 4, run qrun with
     --arith ort too.
     """
     given: dict[str, Any] = dict(s.node.attributes)
@@ -60,7 +60,10 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
     left = _order_difference(s, made, _int8_bound(s), 64) if sums else None
     if left is not None:
         most = float(np.max(np.abs(s.theirs.astype(np.float64) - s.mine)))
-        yield Hypothesis(None, f"{text}; that leaves {left:.2g} of differences of up to {most:.2g}: float32 sums")
+        yield Hypothesis(
+            None,
+            f"{text}; the largest difference falls from {most:.2g} to {left:.2g}; the rest comes from the order of float32 sums",
+        )
     elif s.theirs.dtype != np.float32:
         yield Hypothesis(made, text, tolerant=True)
 
@@ -87,13 +90,13 @@ _ARITHMETICS: tuple[Arith, ...] = ("exact", "ort")
 
 @cause("empty-sequence", rank=7, source="numerics, F18: beyond the end of a sequence Y is 0, and the states stay")
 def empty_sequence(s: Suspect) -> Iterator[Hypothesis]:
-    """The last state of a sequence of length 0 is 0 on the other side, not its initial state.
+    """For a sequence of length 0, the other side gives 0 as the last state. qrun gives the initial state.
 
-    To confirm: sequence_lens has a 0, and only the rows of Y_h and Y_c that belong to it differ; with initial states of
-    0 the difference is gone.
+    To confirm: sequence_lens contains a 0, and only its rows of Y_h and Y_c differ. With initial states of 0 the
+    difference disappears.
 
-    To do: Nothing is wrong with the model; the specification is silent. Do not feed sequences without elements, or take
-    their last states from the initial ones after the node.
+    To do: Nothing is wrong with the model; the specification does not define this case. Do not feed empty sequences, or
+    replace their last states with the initial states after the node.
     """
     lengths = s.arg("sequence_lens")
     if not s.is_op("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM") or lengths is None or lengths.all():

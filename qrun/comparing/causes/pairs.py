@@ -106,7 +106,7 @@ _OPS = (
     "DynamicQuantizeMatMul",
     *_INSIDE,
 )
-_STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded to float32"}
+_STEPS: dict[Arith, str] = {"exact": "", "ort": "; the multiplier is rounded to float32"}
 """The arithmetics of the steps after the sums, with the text that describes each."""
 
 
@@ -114,14 +114,14 @@ _STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded
     "pair-saturation", rank=46, source="Intel SDM, VPMADDUBSW; onnxruntime core/mlas/lib/x86_64/QgemmU8S8KernelAvx2.S"
 )
 def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
-    """Adjacent uint8 * int8 products are added in int16 with saturation, as on x86 CPUs without VNNI.
+    """The runtime adds adjacent uint8 * int8 products in int16 with saturation. onnxruntime does so on x86 CPUs without
+    VNNI.
 
-    To confirm: Run the same model on a CPU with VNNI (avx512_vnni or avx_vnni in /proc/cpuinfo), or with weights of
-    7 bits: the difference is gone. qrun compare MODEL -i INPUTS --emulate avx2 shows, on any CPU, what saturation makes
-    of the outputs.
+    To confirm: Run the model on a CPU with VNNI (avx512_vnni or avx_vnni in /proc/cpuinfo), or with 7-bit weights. The
+    difference disappears. qrun compare MODEL -i INPUTS --emulate avx2 shows the saturated outputs on any CPU.
 
-    To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization), or to uint8, which
-    onnxruntime.quantization does not do for QLinearConv with per_channel; or run on a CPU with VNNI.
+    To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization), or run on a CPU with VNNI.
+    uint8 weights also work, but onnxruntime.quantization does not write them for QLinearConv with per_channel.
     """
     if any(s.is_explained_by(form) for form, _ in s.form_results("fused-requantization")):
         return
@@ -133,9 +133,9 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         if made is None:
             return
         where = losses.describe(s.mine)
-        text = f"{losses.pairs} pairs of products saturate (in int16, as on CPUs without VNNI), in {where}"
+        text = f"{losses.pairs} pairs of products saturate in int16, as on x86 CPUs without VNNI, in {where}"
         hidden = _count_hidden(s, losses)
-        text += f"; {hidden} of them still give the same code" if hidden else ""
+        text += f"; {hidden} still have the same code" if hidden else ""
         # Functions of the sums, such as the gates' functions, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
 

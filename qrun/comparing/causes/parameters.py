@@ -20,12 +20,12 @@ _SPEC = "ONNX operators: QLinearConv-10, QLinearMatMul-21, QuantizeLinear-21, ax
 
 @cause("wrong-scale-axis", rank=20, source=_SPEC)
 def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
-    """Scales or zero points of channels, rows or columns are applied along another axis.
+    """The runtime applies per-channel, per-row or per-column scales or zero points along the wrong axis.
 
-    To confirm: Use the same scale for all channels: the difference is gone.
+    To confirm: Give all channels the same scale. The difference disappears.
 
-    To do: Use one scale per tensor for this node, or a layout whose scales the runtime applies rightly; report it
-    to the runtime.
+    To do: Use one scale per tensor for this node, or a layout that the runtime handles correctly. Report the bug to the
+    runtime's maintainers.
     """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):
         yield from _other_axis(s)
@@ -33,6 +33,8 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
         yield from _flat_channels(s)
     elif s.is_op("MatMulInteger"):
         yield from _turned_rows(s)
+    elif s.is_op("ConvInteger"):
+        yield from _along_kernel(s)
 
 
 def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
@@ -73,6 +75,16 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
         )
 
 
+def _along_kernel(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that zero points per output channel are subtracted along the last axis of the kernel."""
+    w, zero = s.args[1], s.arg("w_zero_point")
+    if w is None or zero is None or zero.ndim != 1 or zero.size < 2 or zero.size != w.shape[-1]:
+        return
+    plain = w.astype(np.int32) - zero.astype(np.int32)
+    made = s.evaluate(inputs={"w": plain, "w_zero_point": None})
+    yield from recompute(made, "subtracts the zero points of the channels along the last axis of the kernel")
+
+
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
     """The hypothesis that zero points per row of A are subtracted along K."""
     a, b, a_zero, b_zero = (*s.args, None, None)[:4]
@@ -85,12 +97,12 @@ def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("wrong-parameter", rank=48, source=_SPEC)
 def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
-    """A scale, zero point or bias is ignored, or wrongly applied.
+    """The runtime ignores a scale, zero point or bias, or applies it incorrectly.
 
-    To confirm: Set the parameter that is named to 0 (or a scale to 1) in the model: the other side gives the same
-    as before.
+    To confirm: Set the parameter shown to 0 (a scale to 1) in the model. The other side's result does not change.
 
-    To do: Fold the parameter into another one, such as the bias, or remove it; report it to the runtime.
+    To do: Fold the parameter into another one, such as the bias, or remove it. Report the bug to the runtime's
+    maintainers.
     """
     for index, param in enumerate(s.definition.inputs if s.definition else ()):
         array = s.args[index] if index < len(s.args) else None
@@ -99,7 +111,9 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
-        yield Hypothesis(np.asarray(s.mine / scale), "divides a float result by y_scale, though y_zero_point is absent")
+        yield Hypothesis(
+            np.asarray(s.mine / scale), "divides a float result by y_scale, although y_zero_point is absent"
+        )
 
 
 def _without(name: str, array: Array) -> Array | None:
@@ -114,11 +128,11 @@ _INT_MIN = -(2**31)
 
 @cause("saturation", rank=10, source="Intel SDM, CVTTSS2SI: the integer indefinite value is 80000000H")
 def saturation(s: Suspect) -> Iterator[Hypothesis]:
-    """Values beyond int32 are converted to its smallest value, and so saturate at the wrong end.
+    """The runtime converts values beyond int32 to the smallest int32. They saturate at the wrong end.
 
-    To confirm: The inputs divided by the scale are beyond 2147483647: clip them, and the difference is gone.
+    To confirm: The inputs divided by the scale exceed 2147483647. If you clip them, the difference disappears.
 
-    To do: Clip the input of the node to the range of its codes, or use a larger scale.
+    To do: Clip the node's input to the range of its codes, or use a larger scale.
     """
     if s.exact is None or not s.alone:
         return
@@ -128,7 +142,7 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
 
 def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     """Yield the rounded values after a conversion to int32 without saturation, zero point added, with descriptions."""
-    start = "conversion to int32 without saturation: overflow becomes -2147483648"
+    start = "converts to int32 without saturation: overflow becomes -2147483648"
     whole = np.rint(exact - zero)
     fits = np.abs(whole) < 2**31
     if fits.all():
@@ -136,7 +150,10 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     indefinite = np.where(fits, whole, _INT_MIN)
     yield start, indefinite + zero
     wrapped = (indefinite + zero).astype(np.int64).astype(np.int32).astype(np.float64)
-    yield f"{start}, and wraps when the zero point is added", wrapped
+    yield f"{start}, and adding the zero point wraps around", wrapped
+    if np.isfinite(whole).all():
+        low_bits = (whole + 2.0**31) % 2.0**32 - 2.0**31
+        yield "conversion to int32 that keeps the low 32 bits of what does not fit", low_bits + zero
     both = np.rint(exact)
     yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
 
@@ -147,11 +164,13 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     source="ONNX operators, QuantizeLinear: saturate; DequantizeLinear: (x - zero point) * scale",
 )
 def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
-    """An integer that leaves its type wraps around instead of saturating, or wraps earlier than it may.
+    """An integer outside its type wraps around where it should saturate, or an intermediate integer wraps too early.
 
-    To confirm: The values before rounding are outside the range of the type: clip them, and the difference is gone.
+    To confirm: The values before rounding are outside the range of the type. If you clip them, the difference
+    disappears.
 
-    To do: Clip the input of the node to the range of its codes, or use a larger scale; report it to the runtime.
+    To do: Clip the node's input to the range of its codes, or use a larger scale. Report the bug to the runtime's
+    maintainers.
     """
     if s.is_op("DequantizeLinear"):
         yield from _difference(s)
@@ -184,12 +203,12 @@ def _difference(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("special-value", rank=12, source="numerics, D5 and D10; onnx/onnx#8437")
 def special_value(s: Suspect) -> Iterator[Hypothesis]:
-    """NaN or infinity, or a tensor without a range, for which the specification gives no answer or a different one.
+    """An input is NaN or infinity, or a tensor has no range. The specification does not define the result, or defines
+    another one.
 
-    To confirm: Replace NaN, infinities or the tensor of zeros in the input: the difference is gone.
+    To confirm: Replace NaN and infinities, or the tensor of zeros, in the input. The difference disappears.
 
-    To do: Keep such values out of the input of the quantizing node (Clip, Where), as the specification leaves open
-    what becomes of them.
+    To do: Keep such values out of the quantizing node (Clip, Where): runtimes handle them differently.
     """
     yield from _zero_range(s)
     x = s.args[0] if s.alone and s.args else None
@@ -199,6 +218,8 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _of_input(s, x)
     if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
         yield from _overflow(s)
+    if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
+        yield from _late_overflow(s)
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
@@ -207,7 +228,7 @@ def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
         return
     values = {np.dtype(np.float32): (1 / 255, 0.0, np.nan), np.dtype(np.uint8): (0, 128, 255)}
     for value in values.get(s.mine.dtype, ()):
-        text = f"of an input that is all 0, {s.tensor} is {value:.6g}: the formula divides 0 by 0"
+        text = f"the input is all 0, so the formula divides 0 by 0; {s.tensor} is {value:.6g}"
         yield Hypothesis(np.full_like(s.mine, value), text)
 
 
@@ -220,7 +241,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
         if hit.size and hit.all():
             for value in _ends(s):
                 made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"{name} becomes {value:g}")
+                yield Hypothesis(made, f"{name} becomes {value:g}", implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
@@ -248,3 +269,19 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     if np.isnan(wide).any() and x is not None and scale is not None:
         full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
         yield Hypothesis(full.astype(s.mine.dtype), "overflow saturates where saturate = 0 asks for NaN")
+
+
+def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that numbers up to a threshold beyond the largest become it, where saturate = 0 asks for NaN."""
+    x, scale = s.args[0], s.args[1] if s.is_op("QuantizeLinear") else None
+    if x is None or s.theirs is None:
+        return
+    real = x.astype(np.float64) / (1.0 if scale is None else s.along(scale))
+    mine, theirs, largest = s.mine.astype(np.float64), s.theirs.astype(np.float64), _largest(s.mine.dtype)
+    late = np.isnan(mine) & (np.abs(theirs) == largest)
+    if real.shape != mine.shape or not late.any():
+        return
+    most = float(np.abs(real[late]).max())
+    made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
+    text = f"numbers beyond the largest, {largest:g}, still become it up to {most:g}, where saturate = 0 asks for NaN"
+    yield Hypothesis(made.astype(s.mine.dtype), text)

@@ -15,12 +15,13 @@ _SPEC = "https://onnx.ai/onnx/operators/"
 
 @cause("crashed", rank=0, source=_SPEC)
 def crashed(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side's process crashes in the node, where the specification demands a result.
+    """The other side's process crashes in this node, although the specification defines its result.
 
-    To confirm: Run the other side alone, in a process of its own: it ends with the signal that is shown.
+    To confirm: Run the other side alone in a separate process. It ends with the signal shown.
 
-    To do: Do without this form of the operator, or use the runtime's newest version; report it to the runtime with this
-    one node as the model. Where models come from strangers, let this runtime run in a process of its own.
+    To do: Avoid this form of the operator, or use the newest version of the runtime. Report the crash to the runtime's
+    maintainers, with a model of this one node. If you load models that you do not trust, run this runtime in a separate
+    process.
     """
     if s.error is not None and s.error.code == CRASH:
         yield Hypothesis(None, dict(s.error.facts).get("got", s.error.message))
@@ -28,11 +29,11 @@ def crashed(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("refused", rank=1, source=_SPEC)
 def refused(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side refuses the node, or fails while running it, although the specification allows it.
+    """The other side refuses the node, or fails while running it. The specification allows the node.
 
-    To confirm: Run the other side alone: it ends with the message that is shown.
+    To confirm: Run the other side alone. It ends with the message shown.
 
-    To do: Convert the model to an opset or form that the other side has; compare the other nodes meanwhile.
+    To do: Convert the model to an opset or form that the other side supports. Until then, compare the other nodes.
     """
     if s.error is not None:
         yield Hypothesis(None, dict(s.error.facts).get("got", s.error.message))
@@ -40,11 +41,12 @@ def refused(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("missing-output", rank=2, source=_SPEC)
 def missing_output(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side produces no tensor for this output.
+    """The other side returns no tensor for this output.
 
-    To confirm: Ask the other side for this output alone: it is absent.
+    To confirm: Ask the other side for this output alone. It is missing.
 
-    To do: Use the runtime's newest version, or do without this output; report it to the runtime.
+    To do: Use the newest version of the runtime, or do without this output. Report the bug to the runtime's
+    maintainers.
     """
     if s.error is None and s.theirs is None:
         yield Hypothesis(None, f"no output; expected {describe(s.mine)}")
@@ -52,24 +54,24 @@ def missing_output(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("random-numbers", rank=6, source="ONNX operators, RandomNormal-22: the generator is left open")
 def random_numbers(s: Suspect) -> Iterator[Hypothesis]:
-    """The node draws random numbers, and the other side draws them from another generator, or from another seed.
+    """The node draws random numbers. The other side uses another generator or another seed.
 
-    To confirm: Run the other side twice in one session: onnxruntime draws other numbers each time.
+    To confirm: Run the other side twice in one session. onnxruntime draws different numbers each time.
 
-    To do: Make the numbers outside of the model and feed them as an input: then both sides read the same.
+    To do: Generate the numbers outside the model and feed them as an input. Both sides then read the same numbers.
     """
     drawn = s.definition is not None and s.definition.draws
     if drawn and s.theirs is not None and (s.theirs.shape, s.theirs.dtype) == (s.mine.shape, s.mine.dtype):
-        yield Hypothesis(None, "numbers from another generator or seed: ONNX does not define either")
+        yield Hypothesis(None, "draws numbers from another generator or seed; ONNX defines neither")
 
 
 @cause("wrong-shape", rank=3, source=_SPEC)
 def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
-    """The values are right, the shape is not.
+    """The values are correct, but the shape is wrong.
 
-    To confirm: Print the shape on both sides, as shown at `type`.
+    To confirm: Compare the shapes on the line `type`.
 
-    To do: Add a Reshape after the node, or declare the shape in the graph; report it to the runtime.
+    To do: Add a Reshape after the node, or declare the shape in the graph. Report the bug to the runtime's maintainers.
     """
     if s.theirs is not None and s.theirs.shape != s.mine.shape and s.theirs.size == s.mine.size:
         text = f"shape {shape_text(s.theirs.shape)} instead of {shape_text(s.mine.shape)}, same values"
@@ -78,11 +80,11 @@ def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("wrong-type", rank=4, source=_SPEC)
 def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
-    """The values are right, the element type is not.
+    """The values are correct, but the element type is wrong.
 
-    To confirm: Print the element type on both sides, as shown at `type`.
+    To confirm: Compare the element types on the line `type`.
 
-    To do: Add a Cast after the node; report it to the runtime.
+    To do: Add a Cast after the node. Report the bug to the runtime's maintainers.
     """
     if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
         back = s.theirs.astype(s.mine.dtype)

@@ -36,13 +36,14 @@ _HIGHAM = "Higham 2002, Accuracy and Stability of Numerical Algorithms, section 
 
 @cause("float-order", rank=47, source=f"numerics, F1 and A1; {_HIGHAM}")
 def float_order(s: Suspect) -> Iterator[Hypothesis]:
-    """A float32 sum in another order. qrun recomputes MatMul, Gemm and Conv in every known order, bit for bit. For
-    other sums it does not know the order, so every element must lie within the rounding-error bound of any order.
+    """The runtime adds the terms of a float32 sum in another order. For MatMul, Gemm and Conv, qrun recomputes every
+    known order bit for bit. For other sums the order is unknown: every element must be within the rounding-error bound
+    that holds for any order.
 
-    To confirm: qrun compare MODEL -i X --against ort --arith ort is equal at this node. Of other sums, the largest
-    difference is a few units in the last place of the largest term.
+    To confirm: Run qrun compare MODEL -i X --against ort --arith ort. For MatMul, Gemm and Conv this node is then
+    equal. For other sums, the largest difference is a few units in the last place of the largest term.
 
-    To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), integers after it with
+    To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), and later integers with
     --lsb 1.
     """
     if in_known_order(s):
@@ -50,17 +51,17 @@ def float_order(s: Suspect) -> Iterator[Hypothesis]:
     elif (share := _share_of_any_order(s)) is not None and share <= 1:
         yield Hypothesis(
             None,
-            f"sums of {_terms(s)} float32 terms in another order; "
+            f"adds {_terms(s)} float32 terms in another order; "
             f"the largest difference is {part(share)} of the bound for any order",
         )
 
 
 @cause("unknown-order", rank=51, source=_HIGHAM)
 def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
-    """No known order of additions gives the bits of a sum of float32 products.
+    """A sum of float32 products differs, and no order of additions that qrun knows gives these bits.
 
-    To confirm: The text says whether the largest difference is within the bound on the rounding errors of any order.
-    Within it, another order is possible; beyond it, the other side computes something else.
+    To confirm: The cause's text compares the largest difference with the rounding-error bound for any order. Within the
+    bound, the runtime may add in another order. Beyond it, the runtime computes something else.
 
     To do: Within the bound, compare with a tolerance (--rtol, --atol). Beyond it, run the node alone with small inputs.
     """
@@ -155,11 +156,12 @@ _SPEC = "ONNX operators, Conv and MaxPool: auto_pad; onnx shape inference clamps
 
 @cause("negative-padding", rank=22, source=_SPEC)
 def negative_padding(s: Suspect) -> Iterator[Hypothesis]:
-    """With SAME_* and strides longer than the kernel, the computed padding is below 0 and crops the input.
+    """With auto_pad SAME_* and strides longer than the kernel, the computed padding is negative. The runtime crops the
+    input by it.
 
-    To confirm: Set explicit pads (0) in place of auto_pad: the difference is gone.
+    To confirm: Replace auto_pad with explicit pads of 0. The difference disappears.
 
-    To do: Replace auto_pad by explicit pads.
+    To do: Replace auto_pad with explicit pads.
     """
     x, auto_pad = (s.args[0] if s.args else None), s.node.attributes.get("auto_pad")
     w = s.arg("w")
@@ -182,7 +184,7 @@ def negative_padding(s: Suspect) -> Iterator[Hypothesis]:
         cropped = np.ascontiguousarray(x[(slice(None), slice(None), *(slice(c, None) for c in cut))])
         yield from recompute(
             s.evaluate(attributes={"auto_pad": "VALID"}, inputs={s.definition.inputs[0].name: cropped}),
-            f"padding below 0 crops {cut[0] if len(cut) == 1 else cut} elements before the first",
+            f"negative padding crops {cut[0] if len(cut) == 1 else cut} elements at the start",
         )
 
 
@@ -191,33 +193,33 @@ _TRIES = 3
 
 @cause("empty-sum", rank=5, source="numerics: a product over K = 0 is y_zero_point, or the bias")
 def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
-    """A sum of no terms is 0, so that the result cannot depend on data; the other side gives something else.
+    """A sum without terms is 0, whatever the data. The other side returns something else.
 
-    It is run again after memory of the size of the result was filled and freed: if the result changes, it is what
-    was in memory before. Where it does not, the int32 sum may have been handed out as it is, or nothing was written.
+    qrun fills and frees memory of the result's size, then runs the other side again. If the result changes, it is
+    uninitialised memory. If it does not, the runtime may have returned the int32 sum unconverted, or written nothing.
 
-    To confirm: Run the other side twice, with other memory in use: the values may change. The shape of an input has
-    a 0 along the summed axis.
+    To confirm: An input has a 0 in its shape along the summed axis. Run the other side twice with other memory in use;
+    the values may change.
 
-    To do: Do not feed tensors with an empty summed axis to this runtime, or remove the node from the graph; report
-    it to the runtime.
+    To do: Do not feed this runtime tensors with an empty summed axis, or remove the node from the graph. Report the bug
+    to the runtime's maintainers.
     """
     operands = [a for a in s.args[:6] if a is not None and a.ndim > 1]
     if s.theirs is None or not s.mine.size or not operands or all(a.size for a in operands):
         return
     start = "the sum has no terms (K = 0), so the result cannot depend on the data"
     if _changes(s):
-        yield Hypothesis(None, f"{start}; it changes from run to run: uninitialised memory")
+        yield Hypothesis(None, f"{start}; the result changes from run to run: uninitialised memory")
         return
     for bias in (s.arg("C"), s.arg("bias"), s.arg("B")):
         if bias is not None and s.mine.dtype == np.float32 and bias.dtype == np.int32:
             raw = np.ascontiguousarray(np.broadcast_to(bias, s.mine.shape)).view(np.float32)
             if s.is_explained_by(raw):
-                yield Hypothesis(raw, f"{start}; the bits of the int32 bias are given as float32")
+                yield Hypothesis(raw, f"{start}; the bits of the int32 bias are returned as float32")
                 return
     zeros = np.zeros_like(s.mine)
     text = (
-        "all elements are 0, as fresh memory is: nothing was computed"
+        "all elements are 0, like fresh memory: nothing was computed"
         if s.is_explained_by(zeros)
         else "the result is arbitrary"
     )
@@ -243,12 +245,12 @@ _LEFT_OUT = ("auto_pad", "pads", "ceil_mode", "count_include_pad")
 
 @cause("pool-divisor", rank=24, source="ONNX operators, AveragePool-22: count_include_pad and ceil_mode")
 def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
-    """The pool divides a window's sum by the wrong number of elements: it counts padding that it must leave out, leaves
-    out padding that it must count, or counts a window that reaches past the padding as full.
+    """The pool divides a window's sum by the wrong number of elements. It counts padding that it must not count,
+    ignores padding that it must count, or treats a window that reaches past the padding as full.
 
-    To confirm: Only windows at the border differ. Without pads and with ceil_mode 0 the difference is gone.
+    To confirm: Only windows at the border differ. Without pads and with ceil_mode 0 the difference disappears.
 
-    To do: Put a Pad node before the pool, and give the pool neither pads nor ceil_mode: then every window is whole.
+    To do: Put a Pad node before the pool, and remove pads and ceil_mode from the pool. Every window is then full.
     """
     if s.fused_node is not None and s.fused_node.is_op("QLinearAveragePool"):
         yield from pool_divisor.function(s.fused_node)
@@ -273,8 +275,8 @@ def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:
     a = s.node.attributes
     included = bool(a.get("count_include_pad", 0))
     other = replace(s.node, attributes={**a, "count_include_pad": int(not included)})
-    counts = "leaves padding out of the divisor, though count_include_pad is 1"
-    yield other, x, counts if included else "counts padding in the divisor, though count_include_pad is 0"
+    counts = "does not count padding in the divisor, although count_include_pad is 1"
+    yield other, x, counts if included else "counts padding in the divisor, although count_include_pad is 0"
     last = bool(a.get("channels_last", 0)) and x.ndim > 2
     axes = range(1, x.ndim - 1) if last else range(2, x.ndim)
     dilations = a.get("dilations", ())
@@ -288,7 +290,7 @@ def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:
     padded = np.pad(x, pads, constant_values=0 if zero is None else zero.reshape(()))
     whole = replace(s.node, attributes={k: v for k, v in a.items() if k not in _LEFT_OUT})
     size = int(np.prod(win.kernel))
-    yield whole, padded, f"divides by all {size} elements of the kernel, also in windows that reach past the input"
+    yield whole, padded, f"divides by all {size} elements of the kernel, even in windows that reach past the input"
 
 
 def _share(s: Suspect, node: Node, args: list[Array | None]) -> float | None:

@@ -119,11 +119,10 @@ def _judge_unexplained(constant: UnlikeConstant, stored: Stored | None, own: flo
         low, high = integer_range(codes.dtype)
         ends = stored.to_constant_form(np.isin(codes.astype(np.int64), (low, low + 1, high)))
         if ends is not None and (near | (ends.reshape(-1) != 0)).mean() >= _ROUNDED:
-            text = f"{what} clip: {percent(1 - near.mean())} end at the ends of {type_name(codes.dtype)}, {stored.names[1]} is too small"
+            text = f"{what} clip: {percent(1 - near.mean())} saturate in {type_name(codes.dtype)}; {stored.names[1]} is too small"
             return Verdict(constant, own, Fault("clipped-constant", text))
-    verb = "are" if what == "weights" else "is"
-    which = "those" if what == "weights" else "that"
-    text = f"the {what} {verb} not {which} of {label}: {own:.1f} dB"
+    verb = "differ" if what == "weights" else "differs"
+    text = f"the {what} {verb} from {label}'s: {own:.1f} dB"
     return Verdict(constant, own, Fault(f"other-{constant.role}", text))
 
 
@@ -144,7 +143,7 @@ def _guesses(
         yield _Guess(Fault("other-attribute", text), mine * (first.alpha / own.alpha))
     for other in constants.found:
         if other.place == constant.place and other.at != constant.at and constant.role == "constant":
-            names = f"{constant.name} and {other.name} are exchanged here"
+            names = f"{constant.name} and {other.name} are swapped here"
             fits = other.wanted.reshape(-1) if other.wanted.size == mine.size else None
             if fits is not None and sqnr(mine, fits) >= FINE:
                 both = tuple(_correction_from(c, label) for c in (constant, other))
@@ -178,7 +177,7 @@ def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_G
     if scale.size > 1 and scale.ndim == 1:
         for other in range(codes.ndim):
             if other != axis and codes.shape[other] == scale.size:
-                text = f"{names[1]} lies along axis {axis} of the {constant.role} here; along axis {other} it fits"
+                text = f"{names[1]} runs along axis {axis} of the {constant.role}; along axis {other} it fits"
                 yield _Guess(Fault("scale-axis", text), stored.real(axis=other))
     if constant.role == "bias":
         yield from _product_of_scales(b, constant, stored)
@@ -191,7 +190,7 @@ def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_G
     if codes.dtype.itemsize == 1 and codes.dtype.kind in "iu" and codes.dtype in (np.int8, np.uint8):
         other_type = np.dtype(np.uint8 if codes.dtype == np.int8 else np.int8)
         for zeros in (zero.view(other_type), np.zeros(zero.shape, other_type)):
-            text = f"the codes of the {constant.role} are {other_type}, stored as {codes.dtype}"
+            text = f"the codes of the {constant.role} are {other_type}, but stored as {codes.dtype}"
             yield _Guess(Fault("code-type", text), stored.real(codes=codes.view(other_type), zero=zeros))
     yield from _zero_point(constant, stored)
 
@@ -229,7 +228,7 @@ def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> It
     fits = fits.reshape(scale.shape)
     name = stored.names[1]
     product = " * ".join(b.own_name(n) for n in read)
-    text = f"{_scale_text(name, scale)} of the bias does not fit: {product} does{_number_text(fits)}"
+    text = f"{_scale_text(name, scale)} does not fit the bias: {product} does{_number_text(fits)}"
     change = f"{_number(scale)} -> {_number(fits)}"
     yield _Guess(Fault("bias-scale", text, (Correction(name, fits, change),)), stored.real(scale=fits))
 
@@ -241,7 +240,7 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
     fixed = constant.mine / factor
     if factor < 0:
         have, size = ("have" if constant.role == "weights" else "has"), f"{-factor:.3g}"
-        larger = "" if size == "1" else f", and {size} times the size"
+        larger = "" if size == "1" else f" and {size} times the size"
         fault = Fault("negated", f"{_role(constant)} {have} the opposite sign{larger} of {label}'s")
     elif constant.role == "weights" and stored is not None:
         fault = scale_factor(stored.names[1], stored.parameters()[1], factor)
@@ -272,7 +271,7 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
     factors = np.where(np.isfinite(factors) & (factors != 0), factors, 1.0)
     fixed = rows / factors[:, None]
     if scale.size != len(rows) or rows.shape[1] < 2:
-        text = f"{_scale_text(name, scale)} does not fit: channels need others, {_range_text(factors)} times smaller"
+        text = f"{_scale_text(name, scale)} does not fit: channels need their own scales, {_range_text(factors)} times smaller"
         return _Guess(Fault("scale-factors", text), fixed if rows.shape[1] > 1 else None)
     right = np.asarray(scale.reshape(-1) / factors, scale.dtype).reshape(scale.shape)
     moved = np.flatnonzero(np.abs(factors - 1) > 0.05)
@@ -355,8 +354,8 @@ def _name_places(places: Sequence[int] | Array, one: str, several: str) -> str:
 
 
 def _are_exchanged(places: Sequence[int] | Array) -> str:
-    """ "are exchanged" for two, else "are in another order"."""
-    return "are exchanged" if len(places) == 2 else "are in another order"
+    """ "are swapped" for two, else "are in a different order"."""
+    return "are swapped" if len(places) == 2 else "are in a different order"
 
 
 def _factor_text(factor: float) -> str:
@@ -387,8 +386,8 @@ def _number(array: Array) -> str:
 
 
 def _number_text(array: Array) -> str:
-    """A number in words, after a comma."""
-    return f", {_number(array)}"
+    """A number in words, in brackets."""
+    return f" ({_number(array)})"
 
 
 MISSING = "missing-operator"
@@ -456,7 +455,7 @@ class _Edits:
     def _exchanged_inputs(self, other: int, node: Node) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         """The edit that exchanges an operator's two inputs."""
         if len(node.inputs) == 2 and all(node.inputs):
-            text = f"the inputs of its {node.op_type} are exchanged here"
+            text = f"the inputs of its {node.op_type} are swapped here"
             yield Fault("exchanged-inputs", text), {other: lambda args: self.a.apply(node, args[::-1])}
 
     def _replacements(self, index: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
@@ -467,7 +466,7 @@ class _Edits:
             return
         text = f"{_with_article(theirs.op_type)} of {self.label} is {_with_article(mine.op_type)} here"
         if mine.op_type == theirs.op_type:
-            text = f"the inputs of its {mine.op_type} are exchanged here"
+            text = f"the inputs of its {mine.op_type} are swapped here"
         for order in (1, -1) if len(read[0]) == len(read[1]) == 2 else (1,):
             made = partial(self._as_mine, mine, read[0], read[1][::order])
             yield Fault("other-operator" if mine.op_type != theirs.op_type else "exchanged-inputs", text), {other: made}

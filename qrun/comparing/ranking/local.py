@@ -122,9 +122,9 @@ def fit_parameters(b: Reals, path: Path, low: float, high: float, lossy: bool, i
         return None
     value = np.float32(kept)
     like = _namesake(b, own, float(value))
-    corrections.insert(0, _number(own.names[0], own.scale, float(value), now, f", as {like}" if like else ""))
+    corrections.insert(0, _number(own.names[0], own.scale, float(value), now, f", the value of {like}" if like else ""))
     why = "too small" if kept > now else "too large"
-    text = f"{own.names[0]} {now:.4g} is {why}: {value:.4g} fits" + (f", as {like} is" if like else "")
+    text = f"{own.names[0]} {now:.4g} is {why}: {value:.4g} fits" + (f", the value of {like}" if like else "")
     return Fit(now, float(value), inside, text, tuple(corrections))
 
 

@@ -276,7 +276,7 @@ def _order(costs: Sequence[Cost]) -> list[Cost]:
         faults = tuple(fault for fault in cost.faults if fault not in follow)
         names = [name for fault in follow for name in fault.follows if name in sources]
         ratio = min([cost.ratio, *(sources[name] * (1 - _PART) for name in names)])
-        why = f"{cost.why}; that follows from {names[0]}" if names and not faults else cost.why
+        why = f"{cost.why}; this follows from {names[0]}" if names and not faults else cost.why
         found.append((ratio, replace(cost, faults=faults, why=why) if follow else cost))
     order = sorted(found, key=lambda each: (not each[1].faults, -each[0], -each[1].local.noise.ratio))
     return [cost for _, cost in order]
@@ -358,20 +358,24 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     if largest == "clipped" and spread.range is not None:
         return "clipped", _clipping_text(spread)
     if largest == "weights" and watch.group.inside:
-        return "operator", f"both models quantize its inputs; {_distance_text(local)} before the result is rounded"
+        return "operator", _quantized_before_text(watch, local)
     if largest == "structure" or (largest == "weights" and watch.constants is None):
         return "operator", _unlike(watch, local)
     if largest in ("weights", "bias"):
         return _rounded_constants(watch, local, largest)
     if largest == "input" and inputs is not None:
         reason, why = ("clipped", _clipping_text(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
-        return "input" if reason == "rounding" else reason, f"its input: {why}"
+        return (
+            "input" if reason == "rounding" else reason,
+            f"its input {why}" if reason == "clipped" else f"its input: {why}",
+        )
     return _rounding(spread)
 
 
-def _distance_text(local: Local) -> str:
-    """The distance of weights in dB."""
-    return f"{decibels(local.weights):.1f} dB apart"
+def _quantized_before_text(watch: Watch, local: Local) -> str:
+    """The text for a node whose weights or inputs the first model quantizes as well."""
+    apart = f"{decibels(local.weights):.1f} dB apart before rounding"
+    return f"{watch.a.model.label} quantizes weights or inputs of this node; the results are {apart}"
 
 
 def _faults_text(watch: Watch, faults: Sequence[Fault]) -> str:
@@ -385,9 +389,11 @@ def _unlike(watch: Watch, local: Local) -> str:
     """The text for operators that compute something else for an unknown reason."""
     if watch.constants is None or not watch.constants.found:
         apart = decibels(local.structure or local.weights)
-        return f"computes something else, {apart:.1f} dB apart before the result is rounded"
+        return f"computes something else: the results are {apart:.1f} dB apart before rounding"
     label = watch.a.model.label
-    return f"computes something else than {label} with the same constants: {decibels(local.structure):.1f} dB apart"
+    return (
+        f"differs from {label} even with the same constants: the results are {decibels(local.structure):.1f} dB apart"
+    )
 
 
 def _rounded_constants(watch: Watch, local: Local, largest: str) -> tuple[str, str]:
@@ -419,8 +425,8 @@ def _both_round_text(watch: Watch) -> str:
     """The text for values that both models round, each in its own way."""
     own, before, codes = watch.range, watch.group.before, f"{watch.moved} of {watch.sums.count} elements"
     if own is not None and before is not None and own != before:
-        return f"both models round here, in other codes: steps of {own.step:.3g}, the first one {before.step:.3g}; {codes} differ"
-    return f"both models round here; {codes} go to other codes, from values that are {watch.apart:.2g} apart at most"
+        return f"both models round here, with different steps ({own.step:.3g}, in the first model {before.step:.3g}); {codes} differ"
+    return f"both models round here; {codes} get different codes from values at most {watch.apart:.2g} apart"
 
 
 def _clipping_text(spread: Spread) -> str:
@@ -428,7 +434,7 @@ def _clipping_text(spread: Spread) -> str:
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
-    return f"clips {percent(spread.beyond / spread.count, 2)}: values reach {value:.4g}, range ends at {end:.4g}"
+    return f"clips {percent(spread.beyond / spread.count, 2)} of the values: they reach {value:.4g}, the range ends at {end:.4g}"
 
 
 def _rounding(spread: Spread) -> tuple[str, str]:
@@ -444,11 +450,11 @@ def _rounding(spread: Spread) -> tuple[str, str]:
         and (few := spread.codes(spread.near)) * _FEW <= min(used, known.codes)
     ):
         where = f"{few} of {known.codes} codes; others reach {far:.4g}"
-        return "far-values", f"{percent(spread.nearby)} of the values in {where}"
+        return "far-values", f"{percent(spread.nearby)} of the values share {where}"
     steps = f"step {known.step:.3g}, typical value {spread.typical:.3g}"
     if used * _WIDE <= known.codes:
         return "range-unused", f"values use {used} of {known.codes} codes: {steps}"
     few = spread.codes(spread.bulk)
     if few * _FEW <= used:
-        return "outliers", f"{percent(BULK)} of the values in {few} of {known.codes} codes; outliers reach {far:.4g}"
+        return "outliers", f"{percent(BULK)} of the values share {few} of {known.codes} codes; outliers reach {far:.4g}"
     return "rounding", f"rounding to {used} codes: {steps}"

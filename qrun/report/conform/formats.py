@@ -17,7 +17,9 @@ from qrun.report.conform.sheet import (
     MESSAGE_COLUMNS,
     by_operator,
     conform_sheet,
+    describe_call,
     describe_case,
+    describe_setup,
     group_causes,
     group_messages,
     summary,
@@ -48,8 +50,14 @@ LEVELS = {
 
 def fields(found: Judgement) -> dict[str, Any]:
     """The body of the JSON document; its schema is qrun/schemas/conform-1.0.json."""
-    runtimes = [{**dict(encode(each)), "counts": dict(each.counts)} for each in found.runtimes]
-    return {"suite": found.suite, "selected": found.selected, "fail_on": list(found.fail_on), "runtimes": runtimes}
+    told: dict[str, Any] = encode(found)
+    rows = [(row.pop("cases"), row) for row in told.pop("runtimes")]
+    runtimes = [
+        {**row, "counts": dict(each.counts), "cases": cases}
+        for each, (cases, row) in zip(found.runtimes, rows, strict=True)
+    ]
+    del told["qrun"]  # the document has it
+    return {**told, "runtimes": runtimes}
 
 
 def _junit(found: Judgement, argv: Sequence[str]) -> str:
@@ -123,6 +131,7 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
     sheet = conform_sheet(found)
     rows = [
         ("suite", f"{found.suite}, {found.selected} cases"),
+        ("made", describe_call(found)),
         ("again", tag("code", shlex.join(["qrun", *argv]))),
     ]
     tiles = [
@@ -147,6 +156,7 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
 def _section(each: RuntimeResult) -> Markup:
     shown = [v for v in VERDICTS if each.counts[v]]
     parts = [tag("h2", each.title), tag("p", summary(each), class_="about")]
+    parts += [tag("p", text, class_="about") for text in (describe_setup(each),) if text]
     parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
     causes, messages = group_causes(each.cases), group_messages(each.cases)
     if causes:

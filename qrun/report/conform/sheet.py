@@ -29,6 +29,10 @@ LONG = 150
 """Characters of a message that are shown."""
 
 
+HEX = 12
+"""Digits of a hash that are shown."""
+
+
 @frozen
 class FoundCause:
     """Cases of one operator with the same verdict and cause. proved: the number proved by recomputing every element."""
@@ -59,17 +63,43 @@ def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
 
 
 def summary(each: RuntimeResult, changes: bool = False) -> str:
-    """``all 2517 cases are exact``, or the number of cases per verdict."""
-    counts = {verdict: number for verdict, number in each.counts.items() if number}
+    """``all 2517 cases are exact``, or the number of cases per verdict, first where the specification gives the answer.
+
+    An answer to an open question is no merit and no fault, so that those cases are counted apart.
+    """
     time = f", in {duration(each.seconds * 1e9)}"
-    if not counts:
+    if not each.cases:
         return f"nothing changed{time}"
-    if list(counts) == ["exact"] and not changes:
+    if _is_clean(each) and not changes:
         return f"{f'all {len(each.cases)} cases are' if each.cases[1:] else 'the case is'} exact{time}"
-    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-    return (
-        f"{'now ' if changes else ''}{told} of {plural(len(each.cases), 'changed case' if changes else 'case')}{time}"
-    )
+    law, rest, noun = each.law_cases, each.other_cases, "changed case" if changes else "case"
+    parts = []
+    if law:
+        whose = " that the specification decides" if rest else ""
+        parts.append(f"{verdict_counts(law)} of {plural(len(law), noun)}{whose}")
+    if rest:
+        parts.append(
+            f"{verdict_counts(rest)} of {plural(len(rest), 'other' if law else f'{noun} that the specification leaves open')}"
+        )
+    return f"{'; '.join(parts)}{time}"
+
+
+def verdict_counts(cases: Iterable[CaseResult]) -> str:
+    """``1801 exact, 33 wrong``."""
+    return ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(cases).items() if number)
+
+
+def describe_call(found: Judgement) -> str:
+    """``2026-11-30, AMD EPYC 9B14 (avx512_vnni), qrun 0.1.0, archive b419a40658c3``; less for older files."""
+    machine = f"{found.cpu} ({found.isa})" if found.isa else found.cpu
+    archive = f"archive {found.archive_sha256[:HEX]}" if found.archive_sha256 else ""
+    return ", ".join(filter(None, (found.date, machine, f"qrun {found.qrun}" if found.qrun else "", archive)))
+
+
+def describe_setup(each: RuntimeResult) -> str:
+    """``Python 3.12.3, wheel 1fe1433a859f, intra_op_num_threads=1``; "" for a program."""
+    parts = [f"Python {each.python}" if each.python else "", f"wheel {each.wheel[:HEX]}" if each.wheel else ""]
+    return ", ".join(filter(None, (*parts, *(f"{name}={value}" for name, value in each.options.items()))))
 
 
 def _together(found: Judgement, changes: bool) -> str:
@@ -224,8 +254,8 @@ def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
     facts += [(f"expected {key}", values_text(array)) for key, array in case.expected.items()]
     facts += [(f"exact {key}", values_text(array)) for key, array in case.exact.items()]
     facts += [("expected", EXPECTED[case.info.expects])] if case.info.expects in EXPECTED else []
-    facts.append(("rule", f"{rule.title} ({BASES[rule.basis]})"))
-    facts += [(quote.source, f'"{quote.text}"') for quote in rule.quotes]
+    facts.append(("rule", f"{rule.title.rstrip('.')} ({BASES[rule.basis]})"))
+    facts += [("quote", f'{quote.source}: "{quote.text}"') for quote in rule.quotes]
     facts += [("note", rule.note)] if rule.note else []
     grid = _elements(result) if result.elements else None
     return Block(f"{case.info.id}  {name}", grid, facts=facts)

@@ -204,7 +204,7 @@ def _differing_grid(tensors: Sequence[Item], told: str) -> Grid:
         Column("op", shrink=1, cell=lambda t: text_of(t, "op")),
         Column("type", cell=lambda t: text_of(t, "type")),
         Column("beyond" if told else "differ", right=True, cell=_share("differing")),
-        Column("other bits", right=True, cell=_share("other_bits")) if bits else None,
+        Column("different bits", right=True, cell=_share("other_bits")) if bits else None,
         Column("max step", right=True, cell=_step),
         Column("max abs", right=True, cell=lambda t: number(real(t, "max_abs"))),
         Column("SQNR", right=True, cell=lambda t: decibel(real(t, "sqnr_db"))),

@@ -91,9 +91,7 @@ def rules_section(checked: CheckedModel) -> Markup:
     fired = sorted({f.rule for f in checked.findings})
     if not fired:
         return Markup()
-    return section(
-        "rules", "Rules", "What the rules above say, as qrun explain prints it.", (_rule(id) for id in fired)
-    )
+    return section("rules", "Rules", "The rules above, as qrun explain prints them.", (_rule(id) for id in fired))
 
 
 def _rule(id: str) -> Markup:

@@ -100,7 +100,7 @@ def report(
     if not isinstance(feeds, Mapping):
         raise CallError(
             "QR005",
-            "feeds is not usable",
+            "feeds must be a dict",
             facts=[("expected", "a dict of arrays by input name"), ("got", type(feeds).__name__)],
             fixes=["qrun.report(model, {name: array})"],
         )

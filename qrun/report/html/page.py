@@ -198,7 +198,7 @@ def _outputs(outputs: Sequence[RunOutput]) -> Markup:
     """The statistics of a run's outputs."""
     if not outputs:
         return Markup()
-    about = "Of the first run. argmax: the place of the largest element, or of the largest in each row."
+    about = "Of the first run. argmax: the index of the largest element, or of the largest in each row."
     return section("outputs", "Outputs", about, table("outputs of the run", outputs_grid(outputs)))
 
 

@@ -147,4 +147,4 @@ def beside_section(page: PageContent) -> Markup:
     integers = any(node.arithmetic == "integer" for group in groups for node in group.others)
     rows = sorted(groups, key=lambda group: -max(group.median_ms or 0.0, group.other_ms or 0.0))
     shown = table(f"times beside {runtime}", against_grid(rows, op_names(page.nodes), _has_roofs(page), integers))
-    return section("beside", "Slowest groups of nodes, the slower of both first", about, shown)
+    return section("beside", "Slowest groups of nodes", about, shown)

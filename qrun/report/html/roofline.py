@@ -66,7 +66,7 @@ def roofline_section(page: PageContent, palette: Palette) -> Markup:
     if not nodes:
         return Markup()
     left = len(page.nodes) - len(known)
-    about = "One dot for each node, the larger the more time it takes; the slowest have their names. Both axes are logarithmic."
+    about = "One dot per node; larger dots take more time. The slowest nodes are labelled. Both axes are logarithmic."
     if left:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
     if above := len(known) - len(nodes):

@@ -29,7 +29,7 @@ from qrun.report.text import decibel, duration, percent, short_names
 
 ABOUT = (
     "Bold: differs from the first column; green is better, red is worse. Times of nodes are bold if they differ by more "
-    "than 10 %, times of whole runs if the difference is beyond the spread of the runs."
+    "than 10 %, times of whole runs if the difference exceeds the spread of the runs."
 )
 SLACK = 0.1
 """Two times with at most this relative difference count as the same."""

@@ -1,0 +1,80 @@
+"""Causes in folded constants: scales and zero points that a runtime combines into one factor and one shift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
+from qrun.ops._quantize import is_integer, limits
+
+f32, f64 = np.float32, np.float64
+_OPENVINO = "OpenVINO src/frontends/onnx: quantize_linear.cpp; src/plugins/intel_cpu: fake_quantize.cpp, FakeQuantize"
+
+
+@cause("folded-zero-point", rank=55, source=_OPENVINO)
+def folded_zero_point(s: Suspect) -> Iterator[Hypothesis]:
+    """The zero point is folded into a shift, in float32 or float16: DequantizeLinear computes x * scale - zero_point *
+    scale instead of (x - zero_point) * scale, and QuantizeLinear x * factor + shift, with the ends of the range as the
+    constants from which both are made.
+
+    To confirm: With a zero point of 0 the difference is gone. A code equal to the zero point becomes a small number
+    that is not 0.
+
+    To do: Nothing is wrong with the model: compare floats with a tolerance, and allow --lsb 1 for codes. Where zeros
+    must stay 0, use a zero point of 0.
+    """
+    if s.is_op("DequantizeLinear"):
+        yield from _dequantize(s)
+    elif s.is_op("QuantizeLinear") and is_integer(s.mine.dtype):
+        yield from _fake_quantize(s)
+
+
+def _dequantize(s: Suspect) -> Iterator[Hypothesis]:
+    """x * scale + shift, shift = -zero_point * scale, with one rounding or two, in float32 or the scale's type."""
+    x, scale, zero = (*s.args, None)[:3]
+    if x is None or scale is None or zero is None or not np.any(zero):
+        return
+    along, shift = s.along(scale), s.along(zero)
+    for kind in dict.fromkeys((np.dtype(f32), scale.dtype)):
+        factor = along.astype(kind)
+        folded = (-shift * factor.astype(f64)).astype(kind)
+        name = kind.name
+        product = x.astype(f64) * factor.astype(f64)
+        for text, made in (
+            (f"computes x * scale - zero_point * scale in {name}", product.astype(kind) + folded),
+            (f"computes x * scale - zero_point * scale in {name}, with FMA", product + folded.astype(f64)),
+        ):
+            array = np.asarray(made)
+            yield Hypothesis(array.astype(s.mine.dtype), text)
+
+
+def _fake_quantize(s: Suspect) -> Iterator[Hypothesis]:
+    """The code as round(x * factor + shift), with both constants made from the ends of the range in float32."""
+    x, scale, zero = (*s.args, None)[:3]
+    if x is None or scale is None:
+        return
+    low, high = limits(s.mine.dtype)
+    along, shift = s.along(scale).astype(f32), f32(0) if zero is None else s.along(zero).astype(f32)
+    start, end = (along * (f32(limit) - shift) for limit in (low, high))
+    factor = f32(high - low) / (end - start)
+    offset = -start * factor
+    single = np.asarray(x.astype(f32))
+    with np.errstate(all="ignore"):
+        inside = np.minimum(np.maximum(single, np.minimum(start, end)), np.maximum(start, end))
+        wide: Any = inside.astype(f64) * factor.astype(f64)
+        ways = {
+            "with FMA": (wide + offset.astype(f64)).astype(f32),
+            "without FMA": wide.astype(f32) + offset,
+            "from the difference": (inside - start) * factor,
+        }
+    for text, value in ways.items():
+        whole = np.rint(value.astype(f64)) + low
+        whole = np.clip(np.nan_to_num(whole, nan=low, posinf=high, neginf=low), low, high)
+        yield Hypothesis(
+            whole.astype(np.int64).astype(s.mine.dtype),
+            f"maps the range from its ends to the codes in float32 (FakeQuantize), {text}",
+            implies=("zero-point-before-rounding", "division-type"),
+        )

@@ -1,0 +1,198 @@
+"""The runner of cases in any program, one process for each case."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+
+from qrun.conform.runtimes import (
+    COMMAND,
+    CRASHED,
+    FIRST,
+    HUNG,
+    NO_FACTS,
+    PLACES,
+    REFUSED,
+    UNSUPPORTED,
+    Response,
+    environment,
+    exit_text,
+)
+from qrun.conform.suite import Case, write_case
+from qrun.errors import CallError, QrunError
+from qrun.ir import Array
+from qrun.ir.tensorfile import read_tensor
+from qrun.memory import Budget
+
+REFUSES, LACKS = 2, 3
+"""Exit codes of a program that refuses a model, and of one that does not have the operator or type."""
+ROOM = 1 << 20
+"""Bytes that a program may write beyond twice the size of the expected outputs."""
+PIECE = 1 << 16
+"""The most bytes of one read of stderr."""
+
+
+class CommandRunner:
+    """Runs cases in a program: ``cmd:PROGRAM {model} {inputs} {outputs}``.
+
+    model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the
+             order of the graph's inputs. outputs: an empty folder, into which the program writes output_0.pb, ...
+    Raises CallError if the text does not name all of these places and a program.
+    """
+
+    version = ""
+    facts = NO_FACTS
+
+    def __init__(self, text: str, poison: int = FIRST) -> None:
+        self._words, self._poison = command_words(COMMAND, text), poison
+        missing = [place for place in PLACES if not any(place in part for part in self._words)]
+        if missing:
+            other = [place for place in re.findall(r"\{\w*\}", text) if place not in PLACES]
+            raise command_error(
+                COMMAND, text, f"no {', '.join(missing)}" + (f", but {', '.join(other)}" if other else "")
+            )
+
+    def run(self, case: Case, limit: float) -> Response:
+        """Run one case in a new process group, which is killed as a whole when the time is over."""
+        with case_folder(case) as paths:
+            places = dict(zip(PLACES, map(str, paths), strict=True))
+            command = self._words
+            for place, path in places.items():
+                command = [part.replace(place, path) for part in command]
+            try:
+                done, told = _run_command(command, limit, self._poison)
+            except OSError as error:
+                raise start_error(COMMAND, command[0], error) from None
+            for place, path in places.items():
+                told = told.replace(path, place)
+            if done is None:
+                return Response({}, HUNG, f"no answer in {limit:g} s")
+            if done:
+                kind = {REFUSES: REFUSED, LACKS: UNSUPPORTED}.get(done, CRASHED)
+                return Response(
+                    {}, kind, told if kind != CRASHED and told else f"{exit_text(done)}{f': {told}' if told else ''}"
+                )
+            return read_outputs(case, paths[2])
+
+    def close(self) -> None:
+        """Do nothing, as nothing runs between cases."""
+
+
+def _run_command(command: list[str], limit: float, poison: int) -> tuple[int | None, str]:
+    """Run a command. Returns its exit code, None if the time was over, and the last line on its stderr."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=environment(poison),
+    )
+    assert process.stderr is not None
+    last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
+    reader = Thread(
+        target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), PIECE), b""),), daemon=True
+    )
+    reader.start()
+    end = perf_counter() + limit
+    reader.join(limit)
+    try:
+        process.wait(max(end - perf_counter(), 0))
+        hung = reader.is_alive()
+    except subprocess.TimeoutExpired:
+        hung = True
+    if hung:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        reader.join(1)
+    if not reader.is_alive():  # else a process that left the group holds the other end of the pipe
+        process.stderr.close()
+    if hung:
+        return None, ""
+    return process.returncode, last_line(last)
+
+
+def last_line(pieces: deque[bytes]) -> str:
+    """The last line of text that is not empty, in the last pieces of a program's stderr."""
+    lines = [line for line in b"".join(pieces).decode(errors="replace").splitlines() if line.strip()]
+    return " ".join(lines[-1].split())[:400] if lines else ""
+
+
+@contextmanager
+def case_folder(case: Case) -> Iterator[tuple[Path, Path, Path]]:
+    """A temporary folder with a case, as the paths of PLACES."""
+    with tempfile.TemporaryDirectory(prefix="qrun-", ignore_cleanup_errors=True) as name:
+        yield place_case(case, Path(name))
+
+
+def place_case(case: Case, folder: Path) -> tuple[Path, Path, Path]:
+    """Put a case into a folder, perhaps in place of another one. Returns the paths of PLACES."""
+    model, inputs, outputs = folder / "model.onnx", folder / "test_data_set_0", folder / "out"
+    for each in (inputs, outputs):
+        each.mkdir(exist_ok=True)
+        for path in each.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    write_case(case, folder)
+    return model, inputs, outputs
+
+
+def read_outputs(case: Case, folder: Path) -> Response:
+    """A case's response from the files that a command wrote."""
+
+    found: dict[str, Array | None] = {}
+    budget = Budget(ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
+    for index, name in enumerate(case.expected or ["y0"]):
+        path = folder / f"output_{index}.pb"
+        if not path.exists():
+            found[name] = None
+            continue
+        try:
+            found[name] = read_tensor(path, budget)[1]
+        except QrunError as error:
+            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {error.message}")
+        except Exception as error:
+            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {type(error).__name__}")
+    return Response(found)
+
+
+def command_words(kind: str, text: str) -> list[str]:
+    """The words of a command. Raises CallError if it has none."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise command_error(kind, text, str(error)) from None
+    if not words:
+        raise command_error(kind, text, "no program")
+    return words
+
+
+def start_error(kind: str, program: str, error: OSError) -> CallError:
+    """The QR005 error of a program that cannot be started."""
+    return command_error(kind, program, f"{error.strerror or error}: {program}")
+
+
+def command_error(kind: str, text: str, got: str) -> CallError:
+    """The QR005 error of a --runtime option that names a program."""
+    return CallError(
+        "QR005",
+        f"--runtime {kind}{text[:80]}: this command cannot run cases",
+        facts=[("expected", " ".join([f"{kind}PROGRAM", *(PLACES if kind == COMMAND else ())])), ("got", got)],
+        fixes=["qrun explain conform has the protocol"],
+    )
