@@ -12,16 +12,14 @@ from qrun.arithmetics.family import Arithmetic
 _MLAS = "onnxruntime core/mlas/lib/quantize.cpp"
 _TFLITE = "tensorflow/lite/kernels/internal/common.cc, MultiplyByQuantizedMultiplier"
 _XNNPACK = "XNNPACK src/qs8-requantization, src/configs/gemm-config.c"
-_TRACT = "tract linalg/src/generic/rounding.rs"
+_TRACT = "tract linalg, rounding shifts"
 
 _ROWS: tuple[Arithmetic, ...] = (
-    Arithmetic("exact", "double", "float64", "one", "even", "after", "qrun, float64 hardware", "ONNX QuantizeLinear"),
+    Arithmetic("exact", "double", "float64", "one", "even", "after", "qrun", "docs/internals/numerics.md, G3"),
     Arithmetic("fp32", "single", "float32", "one", "even", "after", "onnxruntime, XNNPACK", _MLAS),
-    Arithmetic("fp32-reciprocal", "reciprocal", "float32", "one", "even", "after", "GPU kernels", _MLAS),
-    Arithmetic("fp32-weights-first", "weights first", "float32", "one", "even", "after", "compilers that fold", _MLAS),
-    Arithmetic("fp32-away", "single", "float32", "one", "away", "after", "MNN", "MNN source/backend/cpu/compute/Int8FunctionsOpt.cpp"),
+    Arithmetic("fp32-away", "single", "float32", "one", "away", "after", "MNN (the order of its products is not confirmed)", "MNN source/backend/cpu/compute/Int8FunctionsOpt.cpp"),
     Arithmetic("fp32-zp-last", "single", "float32", "one", "even", "before", "OpenVINO, oneDNN", "oneDNN documentation, Quantization"),
-    Arithmetic("fp32-two", "single", "float32", "two products", "even", "after", "DequantizeLinear and QuantizeLinear left in float32", _MLAS),
+    Arithmetic("fp32-two", "single", "float32", "two products", "even", "after", "onnxruntime, DequantizeLinear and QuantizeLinear that it does not fuse", _MLAS),
     Arithmetic("fp32-two-reciprocal", "single", "float32", "two products, reciprocal", "even", "after", "tract, not fused", _TRACT),
     Arithmetic("onnx-ref", "single", "float64", "one", "even", "before", "onnx.reference", "onnx/reference/ops/op_qlinear_conv.py"),
     Arithmetic("f64-away", "double", "float64", "one", "away", "after", "LiteRT's reference FULLY_CONNECTED", "tensorflow/lite/kernels/internal/reference/integer_ops/fully_connected.h"),
@@ -32,16 +30,14 @@ _ROWS: tuple[Arithmetic, ...] = (
     Arithmetic("tfl-halfup2-fc", "mixed", "31 bits", "high half", "up", "after", "LiteRT's optimized FULLY_CONNECTED", _TFLITE),
     Arithmetic("tfl-single", "double", "31 bits", "one", "up", "after", "TFLITE_SINGLE_ROUNDING, CMSIS_NN_USE_SINGLE_ROUNDING, ruy, TOSA single_round, TVM", _TFLITE),
     Arithmetic("tfl-single-fc", "mixed", "31 bits", "one", "up", "after", "the same, FULLY_CONNECTED per tensor", _TFLITE),
-    Arithmetic("q31-away", "double", "31 bits", "one", "away", "after", "TVM qnn TONEAREST", "tvm src/relay/qnn/utils.cc"),
-    Arithmetic("q31-even", "double", "31 bits", "one", "even", "after", "golden models", "ONNX QuantizeLinear"),
-    Arithmetic("q31-floor", "double", "31 bits", "one", "floor", "after", "shifts without rounding", "kendryte/nncase k210_kernels.h"),
+    Arithmetic("q31-away", "double", "31 bits", "one", "away", "after", "TVM relay, TONEAREST (removed from TVM)", "tvm src/relay/qnn/utils.cc"),
     Arithmetic("rndnu", "single", "24 bits", "one", "up", "after", "XNNPACK on ARM", _XNNPACK),
     Arithmetic("rndnu16", "single", "24 bits", "16 bits", "up", "after", "XNNPACK on some ARM cores", _XNNPACK),
     Arithmetic("tract", "single", "24 bits", "one", "even", "after", "tract per tensor", _TRACT),
     Arithmetic("q24-even-reciprocal", "reciprocal", "24 bits", "one", "even", "after", "tract per channel", _TRACT),
-    Arithmetic("q15-up", "double", "15 bits", "one", "up", "after", "16-bit scalers, TOSA scale16", "TOSA specification, RESCALE"),
+    Arithmetic("q15-up", "double", "15 bits", "one", "up", "after", "TOSA RESCALE with scale16", "TOSA specification, RESCALE"),
     Arithmetic("q15-away", "double", "15 bits", "one", "away", "after", "NVDLA", "nvdla/hw cmod, IntShiftRightSat"),
-    Arithmetic("q8-up", "double", "8 bits", "one", "up", "after", "8-bit scalers", "pulp-platform/Deeploy RequantShift.h"),
+    Arithmetic("q8-up", "double", "8 bits", "one", "up", "after", "GAP9", "GreenWaves gap_sdk CNN_Defines.h"),
     Arithmetic("pot-up", "double", "power of two", "one", "up", "after", "AMD DPU activations, esp-dl on ESP32-S3", "Xilinx/Vitis-AI fix.cpp; espressif/esp-dl dl_tool.cpp"),
     Arithmetic("pot-even", "double", "power of two", "one", "even", "after", "esp-dl on ESP32-P4", "espressif/esp-dl dl_tool.cpp"),
     Arithmetic("pot-away", "double", "power of two", "one", "away", "after", "AMD DPU weights", "Xilinx/Vitis-AI nndct quant_config.py"),

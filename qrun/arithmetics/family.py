@@ -77,6 +77,15 @@ TIES: Mapping[str, str] = {
     "cut": "not at all: drops the fraction",
 }
 
+CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "derive": ("multiplier", {name: text for name, (text, _) in DERIVE.items()}),
+    "hold": ("held", HOLD),
+    "steps": ("steps", STEPS),
+    "ties": ("ties", TIES),
+    "zero": ("zero point", ZERO),
+}
+"""The five choices by field of Arithmetic: the label of each, and its values in words."""
+
 
 @frozen
 class Arithmetic:
@@ -165,3 +174,8 @@ def _wide(values: Any) -> Numbers:
 def _single(values: Any) -> Numbers:
     """As float32."""
     return np.asarray(values, f32)
+
+
+def describe_choices(row: Arithmetic) -> tuple[tuple[str, str], ...]:
+    """The five choices as labels and texts."""
+    return tuple((label, words[getattr(row, choice)]) for choice, (label, words) in CHOICES.items())

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from qrun.cli._base import Choice, define, format_options, heading, print_json
 from qrun.cli._options import Distance, general_options
 from qrun.errors import CallError

@@ -1,9 +1,9 @@
 """The sums and scales of the probe: each branch is one convolution whose codes answer one question.
 
-A ladder reads off the arithmetic rung by rung. Its multipliers are 2^-8 * (1 + d), and its sums are exact ties at d = 0.
-An arithmetic that sees d rounds towards it; one that does not falls back on its tie rule. d goes from 2^-46, the least
-that three float32 scales can make, to 2^-10. Sums beside ties under random scales tell apart how the multiplier is made
-from the scales, and large sums how it is held and how wide the accumulator is.
+A ladder reads the arithmetic rung by rung. Its multipliers are 2^-8 * (1 + d), and its sums are exact ties at d = 0. An
+arithmetic that sees d rounds towards it; one that does not falls back on its tie rule. d goes from 2^-46, the smallest
+that three float32 scales can make, to 2^-10. Sums next to ties, under random scales, show how the multiplier is computed
+from the scales. Large sums show how it is held, and how wide the accumulator is.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qrun.ir import Array
 
 f32 = np.float32
 LENGTH = 128
-"""Inputs of a branch that reach its sums: 127 of them are 127, one is 1, so that weights of at most 64 reach any sum up to
-REACH. Weights of 64 cannot saturate a pair of products in int16, also not beside codes of 255."""
+"""Inputs of a branch: 127 of them are 127 and one is 1, so that weights of at most 64 reach any sum up to REACH. Weights
+of 64 cannot saturate a pair of products in int16, not even with codes of 255."""
 REACH = 127 * (LENGTH - 1) * 59
 ZERO = 3
 """The output's zero point: odd, so that adding it before rounding moves ties."""
@@ -81,8 +81,8 @@ def branches() -> tuple[Branch, ...]:
 
 
 def ladder() -> Iterator[Branch]:
-    """A rung for each d of RUNGS: the same ties, on both sides of 0, and those between 0 and minus the zero point, where
-    a rounding away from zero shows whether the zero point was added before it."""
+    """A rung for each d of RUNGS: the same ties on both sides of 0. Those between 0 and minus the zero point show whether
+    a rounding away from zero comes after the zero point."""
     half = np.unique(np.concatenate([k := np.linspace(-118, 118, 16).astype(np.int64), k + 1, np.arange(-5, 4)]))
     for number, d in enumerate(RUNGS):
         yield Branch(f"ladder_{number:02}", _rung(d), (2 * half + 1) * 128, ties=d == 0)
@@ -107,7 +107,9 @@ def shifted_ties() -> Iterator[Branch]:
     round only ties from those that cut or round down."""
     sixteenths = np.arange(-1000, 1000, 31, dtype=np.int64)
     for number, shift in enumerate((4, 6, 8)):
-        yield Branch(f"shift_{number}", _scales(2.0**-4, 2.0**-7, 2.0 ** (shift - 11)), sixteenths << (shift - 4), ties=True)
+        yield Branch(
+            f"shift_{number}", _scales(2.0**-4, 2.0**-7, 2.0 ** (shift - 11)), sixteenths << (shift - 4), ties=True
+        )
 
 
 def beside_ties() -> Iterator[Branch]:
@@ -130,7 +132,9 @@ def large_sums() -> Iterator[Branch]:
     for number in range(2):
         sx, sw = rng.uniform(0.01, 0.05), rng.uniform(0.001, 0.01)
         scales = _scales(sx, sw, sx * sw * 2.0 ** (19.5 + number) * rng.uniform(1, 2))
-        sums = np.sort(np.rint((rng.permutation(np.arange(-110, 110))[:PER_BRANCH] + 0.5) / _real(scales)).astype(np.int64))
+        sums = np.sort(
+            np.rint((rng.permutation(np.arange(-110, 110))[:PER_BRANCH] + 0.5) / _real(scales)).astype(np.int64)
+        )
         yield Branch(f"large_{number}", scales, sums, bias=sums - sums % 127)
 
 
@@ -142,7 +146,9 @@ def wide_sums() -> Iterator[Branch]:
     """Sums around the ends of accumulators of a width: exact, saturated and wrapped ones give codes far apart."""
     for bits, shift in WIDTHS.items():
         end = 1 << (bits - 1)
-        sums = np.array([end // 4, end // 2, end * 5 // 4, end * 3 // 2, -end // 2, -end * 5 // 4, -end * 3 // 2], np.int64)
+        sums = np.array(
+            [end // 4, end // 2, end * 5 // 4, end * 3 // 2, -end // 2, -end * 5 // 4, -end * 3 // 2], np.int64
+        )
         if bits == 32:  # a sum beyond int32 wraps everywhere that qrun knows; weights carry it over the end
             sums = np.array([end // 2, end - 500, end + 5000, -end // 2, -end + 500, -end - 5000], np.int64)
         bias = None if bits < 24 else np.clip(sums - np.sign(sums) * 10000, -(1 << 31), (1 << 31) - 1)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from qrun.conform.runtimes import Runtime, runner
+from qrun.conform.run import Runners
+from qrun.conform.runtimes import Response, Runtime
 from qrun.conform.suite import ANSWER, FORCED, Case, CaseInfo
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError
+from qrun.errors import CallError
 from qrun.io.arrays import no_such_file, read_npy, read_npz
 from qrun.ir import Array
 from qrun.memory import Budget, default_limit
@@ -30,19 +31,18 @@ class FormReading:
 
 def run_forms(chosen: Runtime, forms: tuple[str, ...], python: str, limit: float) -> tuple[str, list[FormReading]]:
     """Run forms of the probe in a runtime; returns its version and the readings. Raises UnsupportedError, CallError."""
-    mine = runner(chosen, python)
+    mine = Runners(chosen, python)
     try:
         return mine.version, [_run_form(mine.run(_case(form), limit), form) for form in forms]
     finally:
         mine.close()
 
 
-def _run_form(answer: object, form: str) -> FormReading:
+def _run_form(answer: Response, form: str) -> FormReading:
     """Read a runtime's answer to a form."""
-    failed, message = answer.failed, answer.message  # type: ignore[attr-defined]
-    if failed:
-        return FormReading(form, None, f"{failed}: {message}" if message else failed)
-    outputs = {name: array for name, array in answer.outputs.items() if array is not None}  # type: ignore[attr-defined]
+    if answer.failed:
+        return FormReading(form, None, f"{answer.failed}: {answer.message}" if answer.message else answer.failed)
+    outputs = {name: array for name, array in answer.outputs.items() if array is not None}
     return _reading(form, outputs)
 
 

@@ -85,7 +85,7 @@ class _Writer:
     def _group(self, branch: Branch, weights: Array, zero: Array) -> None:
         """Write a branch as DequantizeLinear, Conv and QuantizeLinear."""
         name, scales = branch.name, branch.scales
-        operands = [("x", self._x(branch)), ("w", [weights, scales.w, np.int8(0)])]
+        operands: list[tuple[str, list[Any]]] = [("x", self._x(branch)), ("w", [weights, scales.w, np.int8(0)])]
         if branch.bias is not None:
             operands.append(("b", [_int32(branch), np.asarray(scales.x * scales.w), np.int32(0)]))
         floats = []
@@ -98,7 +98,7 @@ class _Writer:
         stored = self._constants(branch, [scales.y, zero], "y")
         self.nodes.append(helper.make_node("QuantizeLinear", [f"{name}.conv", *stored], [name], name=name))
 
-    def _x(self, branch: Branch) -> list[Array]:
+    def _x(self, branch: Branch) -> list[Any]:
         """Scale and zero point of the input."""
         return [branch.scales.x, np.asarray(self.shift, self.kind)]
 

@@ -14,19 +14,17 @@ from math import ceil, sqrt
 import numpy as np
 
 from qrun.arithmetics import FAMILIES, Arithmetic, Scales
-from qrun.arithmetics.family import DERIVE, TIES
+from qrun.arithmetics.family import CHOICES, DERIVE, TIES
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.probe.design import HIGH, LOW, WIDTHS, Branch, branches
 
-CHOICES = ("derive", "hold", "steps", "ties", "zero")
-"""The five choices of an Arithmetic, by name."""
 MOST = 0.04
 """The largest share of codes that may differ from an arithmetic that is named."""
 
 UNLIKE = 0.3
-"""Beyond this share the codes are of other scales: a toolchain for shifts has rounded the scales to powers of two. Sums of
-floats, which no combination explains, differ in less."""
+"""Beyond this share the codes are of other scales: a toolchain for shifts has rounded the scales to powers of two. Sums
+of floats, which no combination explains, differ in less."""
 
 
 @frozen
@@ -89,7 +87,7 @@ class Reading:
         return next((fit for fit in self.fits if fit.arithmetic.name in FAMILIES and fit not in self.best), None)
 
     def values(self, choice: str) -> tuple[str, ...]:
-        """The values of one of CHOICES that fit; one value is read, several are undecided."""
+        """The values of one of the five choices that fit; one value is read, several are undecided."""
         return tuple(dict.fromkeys(getattr(fit.arithmetic, choice) for fit in self.best))
 
 
@@ -97,13 +95,13 @@ class Reading:
 def combinations() -> tuple[Arithmetic, ...]:
     """The known families, then every other combination of the five choices that makes sense."""
     known = {tuple(getattr(each, choice) for choice in CHOICES) for each in FAMILIES.values()}
-    others = (row for row in _rows() if row not in known)
+    others = [row for row in _rows() if row not in known]
     return (*FAMILIES.values(), *(Arithmetic(", ".join(row), *row, "", "") for row in others))
 
 
-def _rows() -> Iterator[tuple[str, ...]]:
-    """(derive, hold, steps, ties, zero): a float is multiplied once or in two products; an integer's zero point is added
-    after its shift; a power of two has no other form."""
+def _rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """(derive, hold, steps, ties, zero): a float is multiplied once or in two products; an integer's zero point is
+    added after its shift; a power of two has no other form."""
     for ties, zero in product(TIES, ("after", "before")):
         yield from ((derive, hold, "one", ties, zero) for derive, hold in product(DERIVE, ("float32", "float64")))
         yield "single", "float32", "two products", ties, zero
@@ -146,7 +144,7 @@ def _pairs(arithmetic: Arithmetic, branch: Branch, got: Array, unsigned: bool) -
 
 
 def _fits(asked: Sequence[Branch], codes: Mapping[str, Array]) -> list[Fit]:
-    """Try every combination on all branches; if none fits, powers of two on the branches that such an engine can take."""
+    """Try every combination on all branches; if none fits, powers of two on the branches that such an engine takes."""
     got = np.concatenate([codes[branch.name] for branch in asked]).astype(np.int64)
     sums = np.concatenate([branch.sums for branch in asked])
     zero, ties = _spread(asked, "zero"), _spread(asked, "ties").astype(bool)
@@ -188,8 +186,8 @@ def _form_of(arithmetic: Arithmetic, branch: Branch, got: Array, forms: Mapping[
 def as_codes(branch: Branch, dump: Array) -> Array:
     """The int8 codes of a branch from a dump of its output, in the order of its sums.
 
-    A dump may be int8, uint8 (whose zero point is 128 higher) or wider integers with these values, or dequantized floats;
-    it may be channels-first or last, with channels padded at the end. Raises ValueError for anything else.
+    A dump may be int8, uint8 (whose zero point is 128 higher), wider integers with these values, or dequantized floats.
+    It may be channels-first or last, with channels padded at the end. Raises ValueError for anything else.
     """
     flat = np.asarray(dump).reshape(-1)
     if flat.size < branch.sums.size:

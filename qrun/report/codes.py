@@ -230,6 +230,17 @@ gives the other side's bits: then an earlier node is the cause.
 qrun explain CAUSE says how to confirm a cause, and what to do.""",
     "glossary": """\
 These words appear on qrun's screens. qrun explain WORD prints one of them.""",
+    "arithmetics": """\
+An integer engine turns the exact sum of a node into a code: code = round(sum * M) + zero point, cut to the range of the
+type. M is x_scale * w_scale / y_scale. Engines differ by one step because they make five choices differently:
+
+  multiplier  how M is computed from the three scales, and in which type
+  held        as a float, or as an integer of so many bits and a shift
+  steps       one rounding, or several
+  ties        where a sum halfway between two codes goes
+  zero point  added after rounding, or before it
+
+qrun probe reads these choices off a runtime's or a device's outputs. These families are known:""",
     "conform": """\
 qrun conform gives a runtime the cases of a frozen suite, and judges every answer:
 

@@ -11,7 +11,7 @@ from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.glossary import GLOSSARY
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import STYLES, Screen
+from qrun.report.screen import NAME, STYLES, Screen
 
 if TYPE_CHECKING:
     from qrun.comparing.causes import Cause
@@ -163,6 +163,8 @@ def _topic(word: str) -> Page | None:
         return None
     if name == "causes":
         return _causes()
+    if name == "arithmetics":
+        return _arithmetics()
     if name == "glossary":
         return _glossary()
     return Page(lambda screen: screen.paragraphs(TOPICS[name]), {"topic": name, "text": TOPICS[name]})
@@ -225,6 +227,24 @@ def _causes() -> Page:
 
     fields = [{"name": name, **encode(cause)} for name, cause in known.items()]
     return Page(show, {"topic": "causes", "text": TOPICS["causes"], "causes": fields})
+
+
+def _arithmetics() -> Page:
+    """The page that lists every family of arithmetics below the topic's text: its five choices, and who uses it."""
+    from qrun.arithmetics import FAMILIES
+    from qrun.arithmetics.family import describe_choices
+    from qrun.documents.record import encode
+
+    def show(screen: Screen) -> None:
+        screen.paragraphs(TOPICS["arithmetics"])
+        for row in FAMILIES.values():
+            screen.line()
+            screen.line("  ", (row.name, NAME))
+            for label, text in (*describe_choices(row), ("used by", row.users), ("source", row.source)):
+                screen.wrapped(f"    {label:<12}", " " * 16, text)
+
+    fields = [encode(row) for row in FAMILIES.values()]
+    return Page(show, {"topic": "arithmetics", "text": TOPICS["arithmetics"], "arithmetics": fields})
 
 
 def _cause(word: str) -> Page | None:

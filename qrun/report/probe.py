@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qrun.arithmetics.family import DERIVE, HOLD, STEPS, TIES, ZERO
+from qrun.arithmetics.family import CHOICES
 from qrun.probe.dumps import FormReading
 from qrun.probe.models import form_branches
-from qrun.probe.reading import CHOICES, Fit, Reading
+from qrun.probe.reading import Fit, Reading
 from qrun.report.screen import GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
 from qrun.report.text import plural
 
-WORDS = {
-    "derive": ("multiplier", {name: text for name, (text, _) in DERIVE.items()}),
-    "hold": ("held", HOLD),
-    "steps": ("steps", STEPS),
-    "ties": ("ties", TIES),
-    "zero": ("zero point added", ZERO),
-}
-"""The label of each choice, and its values in words."""
 MOST = 3
 """Values of an undecided choice that are listed."""
 
@@ -48,7 +40,9 @@ def _block(each: FormReading) -> Block:
     if reading is None:
         return Block(each.form, lines=[each.problem])
     facts = _choices(reading) if reading.best else []
-    facts += [("accumulator", ", ".join(f"{w.bits} bits {w.behaviour}" for w in reading.widths))] if reading.widths else []
+    facts += (
+        [("accumulator", ", ".join(f"{w.bits} bits {w.behaviour}" for w in reading.widths))] if reading.widths else []
+    )
     facts += [("least code", str(reading.least))] if reading.least is not None else []
     facts += [("pairs of products", reading.pairs)] if reading.pairs else []
     facts += [(f"fits, {fit.differing} differ", _family(fit)) for fit in reading.families[:MOST]]
@@ -61,15 +55,16 @@ def _block(each: FormReading) -> Block:
     if missing:
         lines.append(f"{plural(len(missing), 'output')} missing: {', '.join(missing[:4])}")
     if not reading.best:
-        lines.append("The float32 sums of a group that was not fused look like this: DequantizeLinear, Conv, QuantizeLinear.")
+        lines.append(
+            "The float32 sums of a group that was not fused look like this: DequantizeLinear, Conv, QuantizeLinear."
+        )
     return Block(each.form, facts=facts, lines=lines)
 
 
 def _choices(reading: Reading) -> list[tuple[str, str]]:
     """A line for each choice: what was read, or what is left."""
     rows = []
-    for choice in CHOICES:
-        label, words = WORDS[choice]
+    for choice, (label, words) in CHOICES.items():
         values = [words[value] for value in reading.values(choice)]
         more = f", or {len(values) - MOST} more" if len(values) > MOST else ""
         rows.append((label, f"{' or '.join(values[:MOST])}{more}"))

@@ -14,9 +14,10 @@ import pytest
 from helpers.cli import call
 
 from qrun.arithmetics import FAMILIES, Arithmetic
+from qrun.arithmetics.family import CHOICES
 from qrun.probe import models
 from qrun.probe.design import HIGH, LOW, RUNGS, branches, ladder, signal
-from qrun.probe.reading import CHOICES, Reading, as_codes, combinations, read
+from qrun.probe.reading import Reading, as_codes, combinations, read
 
 Array = np.ndarray[Any, Any]
 SHIFTS = {name for name, row in FAMILIES.items() if row.hold == "power of two"}
@@ -68,7 +69,7 @@ def test_each_family_is_named_alone(name: str) -> None:
 
 def test_the_truth_is_first_though_one_code_in_a_hundred_is_disturbed() -> None:
     rng = np.random.default_rng(11)
-    for name, repeat in itertools.product(FAMILIES, range(5)):
+    for name, repeat in itertools.product(FAMILIES, range(2)):
         codes = {
             key: np.where(rng.random(c.size) < 0.01, np.clip(c + rng.choice([-1, 1], c.size), LOW, HIGH), c)
             for key, c in outputs(FAMILIES[name]).items()
@@ -87,7 +88,10 @@ def test_a_combination_that_nobody_has_is_read() -> None:
             assert getattr(planted, choice) in found.values(choice), planted.name
         same = outputs(planted)
         for name in names(found):  # a family is named only if it gives the same codes
-            assert all((same[key] == codes).all() for key, codes in outputs(FAMILIES[name]).items()), (planted.name, name)
+            assert all((same[key] == codes).all() for key, codes in outputs(FAMILIES[name]).items()), (
+                planted.name,
+                name,
+            )
 
 
 @pytest.mark.parametrize("change", ["float", "uint8", "padded", "missing", "int32"])
@@ -96,7 +100,9 @@ def test_dumps_of_many_forms_are_read(change: str) -> None:
     dump: Mapping[str, Array] = codes
     known = {branch.name: branch for branch in branches()}
     if change == "float":
-        dump = {n: ((c.astype(np.float64) - known[n].zero) * known[n].scales.y).astype(np.float32) for n, c in codes.items()}
+        dump = {
+            n: ((c.astype(np.float64) - known[n].zero) * known[n].scales.y).astype(np.float32) for n, c in codes.items()
+        }
     if change == "uint8":
         dump = {n: (c.astype(np.int16) + 128).astype(np.uint8) for n, c in codes.items()}
     if change == "padded":
@@ -115,8 +121,7 @@ def test_models_are_valid_and_qrun_is_exact(form: str) -> None:
     onnx.checker.check_model(model, full_check=True)
     import qrun
 
-    made = qrun.Session(model, backend="reference", fuse=False).run({"x": models.feed(form)}) if "qdq" not in form else {}
-    made = made or qrun.Session(model).run({"x": models.feed(form)})
+    made = qrun.Session(model).run({"x": models.feed(form)})
     known = {branch.name: branch for branch in branches()}
     found = read({n: as_codes(known[n], values) for n, values in made.items()}, models.is_unsigned(form))
     assert "exact" in names(found)
@@ -140,7 +145,9 @@ def test_floats_are_not_named_as_integers() -> None:
     assert "no arithmetic of integers explains these codes" in done.out
 
 
-@pytest.mark.parametrize(("name", "bits", "form"), [("saturates", 16, np.int16), ("saturates", 20, 20), ("wraps", 16, 16)])
+@pytest.mark.parametrize(
+    ("name", "bits", "form"), [("saturates", 16, np.int16), ("saturates", 20, 20), ("wraps", 16, 16)]
+)
 def test_a_narrow_accumulator_is_seen(name: str, bits: int, form: Any) -> None:
     end = 1 << (bits - 1)
     codes = outputs(FAMILIES["exact"])
