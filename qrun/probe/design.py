@@ -2,8 +2,8 @@
 
 A ladder reads the arithmetic rung by rung. Its multipliers are 2^-8 * (1 + d), and its sums are exact ties at d = 0. An
 arithmetic that sees d rounds towards it; one that does not falls back on its tie rule. d goes from 2^-46, the smallest
-that three float32 scales can make, to 2^-10. Sums next to ties, under random scales, show how the multiplier is computed
-from the scales. Large sums show how it is held, and how wide the accumulator is.
+that three float32 scales can make, to 2^-10. Sums next to ties, under random scales, show how the multiplier is
+computed from the scales. Large sums show how it is held, and how wide the accumulator is.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qrun.ir import Array
 
 f32 = np.float32
 LENGTH = 128
-"""Inputs of a branch: 127 of them are 127 and one is 1, so that weights of at most 64 reach any sum up to REACH. Weights
-of 64 cannot saturate a pair of products in int16, not even with codes of 255."""
+"""Inputs of a branch: 127 of them are 127 and one is 1, so that weights of at most 64 reach any sum up to REACH.
+Weights of 64 cannot saturate a pair of products in int16, not even with codes of 255."""
 REACH = 127 * (LENGTH - 1) * 59
 ZERO = 3
 """The output's zero point: odd, so that adding it before rounding moves ties."""
@@ -81,8 +81,8 @@ def branches() -> tuple[Branch, ...]:
 
 
 def ladder() -> Iterator[Branch]:
-    """A rung for each d of RUNGS: the same ties on both sides of 0. Those between 0 and minus the zero point show whether
-    a rounding away from zero comes after the zero point."""
+    """A rung for each d of RUNGS: the same ties on both sides of 0. Those between 0 and minus the zero point show
+    whether a rounding away from zero comes after the zero point."""
     half = np.unique(np.concatenate([k := np.linspace(-118, 118, 16).astype(np.int64), k + 1, np.arange(-5, 4)]))
     for number, d in enumerate(RUNGS):
         yield Branch(f"ladder_{number:02}", _rung(d), (2 * half + 1) * 128, ties=d == 0)
