@@ -233,17 +233,24 @@ These words appear on qrun's screens. qrun explain WORD prints one of them.""",
     "conform": """\
 qrun conform gives a runtime the cases of a frozen suite, and judges every answer:
 
-  exact        all bits are as expected, or it refuses a forbidden model
-  choice       the specification leaves it open: elements that differ are within
-               6.1e-5 steps of a tie, or the answer is a known alternative
-  wrong        anything else, with its cause, and whether recomputing proved it
-  refused      the runtime refuses a form that the specification allows
-  crashed      the process ended before it answered
-  hung         the process did not answer within --timeout seconds
-  unsupported  the runtime has no such operator or element type
+  exact            all bits are as expected, or it refuses a forbidden model
+  choice           the specification leaves the answer open, or the elements
+                   that differ are one step away beside a tie
+  ulp              floats that differ within the tolerance of ONNX's own tests
+  wrong            any other answer, with its cause
+  unstable         results change from run to run
+  accepts-invalid  a result for a model that the specification forbids
+  refused          the runtime refuses a form that the specification allows
+  crashed          the process ended before it answered
+  hung             the process did not answer within --timeout seconds
+  unsupported      the runtime has no such operator or element type
 
-qrun explain CAUSE explains each cause. Three causes appear only in qrun conform: garbage (results change from run to run),
-accepts-invalid (a result for a forbidden model) and zero-range (DynamicQuantizeLinear of zeros).
+Each case names its rule, with the sentences of the specification. A rule is forced (the sentences alone give the
+answer), implied (the operator's formula gives it) or a decision of qrun's. A different answer to a decision is a choice,
+never wrong. With -v, qrun shows the rule, the inputs and both answers.
+
+qrun explain CAUSE explains each cause. These causes appear only in qrun conform: garbage, accepts-invalid, zero-range,
+float-rounding and zero-sign.
 
 --runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case:
 
@@ -254,8 +261,13 @@ accepts-invalid (a result for a forbidden model) and zero-range (DynamicQuantize
                into it
 
 The program exits with 0 if it ran the model, 2 if it refuses the model, and 3 if it has no such operator or type. Any other
-exit code is a crash. qrun shows the last line of stderr as its message. If several cases all fail with the same
-message, qrun stops with exit code 2: the program probably does not start.""",
+exit code is a crash. qrun shows the last line of stderr as its message.
+
+--runtime 'batch:PROGRAM' starts the program once. For each case it reads a line of JSON from stdin, with the keys id,
+model, inputs and outputs (paths as above), and writes a line of JSON to stdout: {} if it ran the model,
+{"refused": "reason"} or {"unsupported": "reason"} if not.
+
+If several cases all fail with the same message, qrun stops with exit code 2: the program probably does not start.""",
 }
 
 
