@@ -99,8 +99,8 @@ RTOL, ATOL = 1e-3, 1e-7
 
 
 def absolute_tolerance(want: Array) -> float:
-    """ATOL, less where all expected values are below 1: it then counts in the largest of them, so that small results are
-    judged too."""
+    """ATOL, less where all expected values are below 1: it then counts in the largest of them, so that small results
+    are judged too."""
     values = np.abs(want.astype(np.float64))
     return ATOL * min(1.0, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
@@ -238,7 +238,7 @@ def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     more = len(found.also) - RIVALS
     told = [rival.partition(": ")[2] for rival in found.also[:RIVALS]] + [f"{more} other ways"] * (more > 0)
     reproduced = found.explained > 0 or seen
-    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals and more <= 0
+    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def wrong_range(s: Suspect) -> Iterator[Hypothesis]:
                 yield Hypothesis(made, text)
 
 
-def _ways(x: Array) -> Iterator[tuple[str, float, float]]:
+def _ways(x: Array) -> Iterator[tuple[str, Any, Any]]:
     """Yield a text, the scale and the zero point."""
     low, high = _ends(x)
     scale = (high - low) / _F32(255)

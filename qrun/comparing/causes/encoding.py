@@ -4,6 +4,7 @@ subnormal numbers."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -97,7 +98,7 @@ def _other_float8(s: Suspect, x: Array) -> Iterator[Hypothesis]:
     yield Hypothesis((s.mine.astype(np.float32) * np.float32(factor)).astype(s.mine.dtype), text)
 
 
-@cause("flush-to-zero", rank=34, source="IEEE 754, subnormal numbers; ONNX, technical details: float8, float4")
+@cause("flush-to-zero", rank=21, source="IEEE 754, subnormal numbers; ONNX, technical details: float8, float4")
 def flush_to_zero(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime takes subnormal numbers for 0: in the result, in the input, or as a scale.
 
@@ -125,7 +126,8 @@ def flush_to_zero(s: Suspect) -> Iterator[Hypothesis]:
 def _is_subnormal(array: Array) -> Array:
     """Which elements are floats below the smallest normal number of their type, and not 0?"""
     try:
-        least = float(ml_dtypes.finfo(array.dtype).smallest_normal)
+        info: Any = ml_dtypes.finfo
+        least = float(info(array.dtype).smallest_normal)
     except (ValueError, TypeError):
         return np.zeros(array.shape, bool)
     size = np.abs(array.astype(np.float64))

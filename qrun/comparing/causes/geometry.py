@@ -158,26 +158,28 @@ def _lost_vectors(s: Suspect) -> Iterator[Hypothesis]:
     assert s.theirs is not None
     bad = difference_mask(s.mine, s.theirs)
     for axis, size in enumerate(s.mine.shape):
-        differs = bad.any(axis=tuple(at for at in range(bad.ndim) if at != axis))
+        differs = np.asarray(bad.any(axis=tuple(at for at in range(bad.ndim) if at != axis)))
+        widths: dict[int, list[str]] = {}
         for width in WIDTHS:
-            count = size // width * width
+            widths.setdefault(size // width * width, []).append(str(width))
+        for count, told in widths.items():
             if not 0 < count < size or differs[:count].any() or not differs.any():
                 continue
             places = np.arange(size)
             again = np.take(s.mine, np.where(places < count, places, places - (size - count)), axis)
-            start = f"does not compute what is beyond vectors of {width} along axis {axis}"
+            start = f"does not compute what is beyond vectors of {' or '.join(told)} along axis {axis}"
             yield Hypothesis(again, f"{start}; the elements before are repeated there")
             tail = np.moveaxis(np.zeros_like(bad), axis, 0)
             tail[count:] = True
             tail = np.moveaxis(tail, 0, axis)
             yield Hypothesis(np.where(tail, np.zeros((), s.mine.dtype), s.mine), f"{start}; 0 is there")
-    if s.mine.size and differs_only_at_last(bad):
+    if s.mine.size and _differs_only_at_last(bad):
         last = s.mine.copy()
         last.reshape(-1)[-1] = 0
         yield Hypothesis(last, "does not write the last element, which is 0")
 
 
-def differs_only_at_last(bad: Array) -> bool:
+def _differs_only_at_last(bad: Array) -> bool:
     """Is the last element the only one that differs?"""
     return bool(bad.reshape(-1)[-1]) and int(np.count_nonzero(bad)) == 1
 

@@ -233,7 +233,9 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
     if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
         yield from _late_overflow(s)
         saturate = s.node.attributes.get("saturate", 1)
-        yield from recompute(s.evaluate(attributes={"saturate": int(not saturate)}), f"computes as if saturate were {int(not saturate)}")
+        yield from recompute(
+            s.evaluate(attributes={"saturate": int(not saturate)}), f"computes as if saturate were {int(not saturate)}"
+        )
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
