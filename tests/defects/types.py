@@ -248,7 +248,7 @@ PLANTED = [
     Planted("another rank", one_more_axis, ["qlinearmatmul-10"], "wrong-shape"),
     Planted("no output", no_output, ["qlinearmatmul-10"], "missing-output"),
     Planted("int32 difference wraps", difference_wraps, DEQUANTIZE, "wrap-around"),
-    Planted("int32 difference in float32", difference_in_float32, DEQUANTIZE, "float32-arithmetic"),
+    Planted("int32 difference in float32", difference_in_float32, DEQUANTIZE, "float32-arithmetic", "ULP away"),
     Planted("8-bit difference wraps", difference_of_8_bits, DEQUANTIZE, "wrap-around"),
     Planted("NaN is the greatest code", nan_is_the_greatest, QUANTIZE, "special-value"),
     Planted("output_dtype ignored", without_output_dtype, [*QUANTIZE, *DEQUANTIZE], "wrong-type"),

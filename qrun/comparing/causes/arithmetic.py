@@ -256,8 +256,8 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds the value twice: first to float32, float16 or some bits after the point, then to an integer.
-    Values near a tie become ties.
+    """The runtime rounds the value twice: first to float32 or float16, then to an integer. Values near a tie become
+    ties.
 
     To confirm: The line `ties` shows that the elements are closer to the midpoint between two codes than float32 can
     resolve.
@@ -279,20 +279,10 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
             f"{start} with the zero point added, then to an integer",
             implies=(*steps, "zero-point-before-rounding"),
         )
-    yield from _rounded_coarsely(s, s.exact - s.zero)
-
-
-def _rounded_coarsely(s: Suspect, real: Array) -> Iterator[Hypothesis]:
-    """Hypotheses that the values are rounded to float16, or to some bits after the point, before they are rounded to
-    integers."""
-    single = real.astype(np.float32)
-    ways = {"rounds the value to float16": single.astype(np.float16).astype(np.float64)}
-    for bits in range(1, 9):
-        ways[f"rounds the value to {bits} bits after the point"] = np.rint(_snap(real * 2**bits)) / 2**bits
-    for text, coarse in ways.items():
-        made = s.to_codes(np.rint(coarse), s.zero)
-        if made is not None and not same(made, s.mine):
-            yield Hypothesis(made, f"{text}, then to an integer")
+    half = single.astype(np.float16).astype(np.float64)
+    made = s.to_codes(np.rint(half), s.zero)
+    if made is not None and not same(made, s.mine):
+        yield Hypothesis(made, "rounds the value to float16, then to an integer", implies=steps)
 
 
 @cause(
