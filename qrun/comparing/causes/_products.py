@@ -21,7 +21,7 @@ Sums = Callable[[Array, Array], Array]
 
 
 @frozen
-class Product:
+class IntegerProduct:
     """One matrix product inside a node. where: the place of its result in the channels-first sums.
     turned: does the result have the axes [N,P] there?"""
 
@@ -41,7 +41,7 @@ class Products:
     """The matrix products of a node. reach: no partial sum is larger in magnitude."""
 
     s: Suspect
-    each: tuple[Product, ...]
+    each: tuple[IntegerProduct, ...]
     reach: float
 
     @property
@@ -92,23 +92,23 @@ def products(s: Suspect) -> Products | None:
     return Products(s, each, reach)
 
 
-def _of_conv(s: Suspect) -> Iterator[Product]:
+def _of_conv(s: Suspect) -> Iterator[IntegerProduct]:
     """The products of a convolution, one for each image and group."""
     x_zero, w_zero = _number(s.arg("x_zero_point")), _number(s.arg("w_zero_point")).reshape(-1)
     for part in parts(s, last=False):
         codes, weights = (part.left, part.right) if part.turned else (part.right.T, part.left.T)
         zero = w_zero[part.where[1]] if w_zero.size > 1 else w_zero
-        yield Product(codes - x_zero.reshape(()), weights - zero, part.where, True)
+        yield IntegerProduct(codes - x_zero.reshape(()), weights - zero, part.where, True)
 
 
-def _of_matmul(s: Suspect) -> Iterator[Product]:
+def _of_matmul(s: Suspect) -> Iterator[IntegerProduct]:
     """The product of a QLinearMatMul or MatMulInteger."""
     a, b = s.arg("A"), s.arg("B")
     rows, columns = _number(s.arg("a_zero_point")), _number(s.arg("b_zero_point"))
     if a is None or b is None or min(a.ndim, b.ndim) < 2:
         return
     rows = rows[:, None] if rows.ndim == 1 and rows.size > 1 else rows
-    yield Product(a.astype(np.float64) - rows, b.astype(np.float64) - columns, (...,), False)
+    yield IntegerProduct(a.astype(np.float64) - rows, b.astype(np.float64) - columns, (...,), False)
 
 
 def _number(parameter: Array | None) -> Array:
