@@ -105,6 +105,8 @@ def absolute_tolerance(want: Array) -> float:
     return ATOL * min(1.0, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
 
+SHOWN_BY_ANSWER = ("wrong-shape", "wrong-type")
+"""Causes that an answer shows by itself, of which no recomputing is needed."""
 NUMERIC = "biufV"
 """Kinds of numpy types that are numbers, those of ml_dtypes included."""
 RIVALS = 3
@@ -205,6 +207,8 @@ def _changes(first: Response, second: Response) -> bool:
 
 def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
     """The reason why the first differing output differs, and whether recomputing proved it."""
+    if all(got is not None and same(case.expected[name], got) for name, got in bad.items()):
+        return Reason(ZERO_SIGN, "the sign of a zero differs"), True
     for name, got in bad.items():
         want = case.expected[name]
         if got is not None and got.dtype.kind not in NUMERIC:
@@ -221,7 +225,7 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
             form = _form(want, got)
             part = partial_reason(suspect) if suspect is not None else None
             return Reason(*form) if form else part or found, False
-        return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
+        return _with_rivals(found, got is None or found.cause in SHOWN_BY_ANSWER)
     return Reason("unknown", "no known computation reproduces these bits"), False
 
 
@@ -234,7 +238,7 @@ def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     more = len(found.also) - RIVALS
     told = [rival.partition(": ")[2] for rival in found.also[:RIVALS]] + [f"{more} other ways"] * (more > 0)
     reproduced = found.explained > 0 or seen
-    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals and more <= 0
+    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

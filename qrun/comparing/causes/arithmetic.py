@@ -146,9 +146,10 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
 def division_type(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds x / y_scale to another floating-point type before it rounds to an integer.
+    """The runtime computes x / y_scale in another floating-point type before it rounds to an integer, or multiplies by
+    the reciprocal of y_scale.
 
-    To confirm: Compute x / y_scale in the type shown, and round. The codes match the other side's.
+    To confirm: Compute x / y_scale in the way shown, and round. The codes match the other side's.
 
     To do: Set the attribute precision (opset 23), or store y_scale in float32.
     """
@@ -167,6 +168,10 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         if made is None and s.mine.dtype.itemsize == 1:
             made = narrow(quotient, s.mine.dtype, bool(s.node.attributes.get("saturate", 1)))
         yield from recompute(made, f"divides in {type_name(kind)}")
+    if x is not None and scale is not None and x.dtype == scale.dtype == np.float32:
+        product = (x * (np.float32(1) / s.along(scale).astype(np.float32))).astype(np.float64)
+        made = s.to_codes(np.rint(product), s.zero) if product.shape == s.mine.shape else None
+        yield from recompute(made, "multiplies by float32(1 / y_scale)")
 
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
@@ -251,7 +256,8 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds the value to float32 before it rounds to an integer. Values near a tie become ties.
+    """The runtime rounds the value twice: first to float32 or float16, then to an integer. Values near a tie become
+    ties.
 
     To confirm: The line `ties` shows that the elements are closer to the midpoint between two codes than float32 can
     resolve.
@@ -273,6 +279,10 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
             f"{start} with the zero point added, then to an integer",
             implies=(*steps, "zero-point-before-rounding"),
         )
+    half = single.astype(np.float16).astype(np.float64)
+    made = s.to_codes(np.rint(half), s.zero)
+    if made is not None and not same(made, s.mine):
+        yield Hypothesis(made, "rounds the value to float16, then to an integer", implies=steps)
 
 
 @cause(

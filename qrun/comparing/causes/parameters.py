@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recompute
+from qrun.comparing.causes._misplaced import misplaced, other_blocks
 from qrun.comparing.differences import difference_mask
 from qrun.ir import Array
 from qrun.ops import Context, find
@@ -29,6 +30,7 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):
         yield from _other_axis(s)
+        yield from other_blocks(s)
     elif s.is_op("QLinearConv"):
         yield from _flat_channels(s)
     elif s.is_op("MatMulInteger"):
@@ -109,6 +111,7 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
+    yield from misplaced(s)
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
         yield Hypothesis(
@@ -128,7 +131,8 @@ _INT_MIN = -(2**31)
 
 @cause("saturation", rank=10, source="Intel SDM, CVTTSS2SI: the integer indefinite value is 80000000H")
 def saturation(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime converts values beyond int32 to the smallest int32. They saturate at the wrong end.
+    """The runtime converts values beyond int32 to the smallest int32, so that they saturate at the wrong end, or it
+    saturates too early, at int16.
 
     To confirm: The inputs divided by the scale exceed 2147483647. If you clip them, the difference disappears.
 
@@ -144,6 +148,8 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     """Yield the rounded values after a conversion to int32 without saturation, zero point added, with descriptions."""
     start = "converts to int32 without saturation: overflow becomes -2147483648"
     whole = np.rint(exact - zero)
+    if np.any(np.abs(whole) >= 2**15):
+        yield "saturates the integer at int16 before it adds the zero point", np.clip(whole, -(2**15), 2**15 - 1) + zero
     fits = np.abs(whole) < 2**31
     if fits.all():
         return
@@ -191,9 +197,15 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _difference(s: Suspect) -> Iterator[Hypothesis]:
-    """Hypothesis: x - x_zero_point wraps in int32."""
+    """Hypotheses: x - x_zero_point wraps in int32, or in the 8 bits of x."""
     x, scale, zero = (*s.args, None)[:3]
-    if x is None or scale is None or zero is None or x.dtype != np.int32:
+    if x is None or scale is None or zero is None:
+        return
+    if x.dtype in (np.uint8, np.int8):
+        wrapped = x - s.along(zero).astype(x.dtype)
+        made = s.evaluate(inputs={"x": wrapped, "x_zero_point": np.zeros_like(zero)})
+        yield from recompute(made, "x - x_zero_point wraps modulo 256")
+    if x.dtype != np.int32:
         return
     factor, shift = s.along(scale), s.along(zero)
     narrow = (x.astype(np.int64) - shift.astype(np.int64)).astype(np.int32)
@@ -220,6 +232,10 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _overflow(s)
     if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
         yield from _late_overflow(s)
+        saturate = s.node.attributes.get("saturate", 1)
+        yield from recompute(
+            s.evaluate(attributes={"saturate": int(not saturate)}), f"computes as if saturate were {int(not saturate)}"
+        )
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:

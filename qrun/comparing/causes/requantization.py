@@ -27,7 +27,9 @@ def requantization(s: Suspect) -> Iterator[Hypothesis]:
     To do: Decide which arithmetic the target has. Where it is this runtime's, use its codes as golden data; else allow
     --lsb 1.
     """
-    known = sums_and_scales(s) if is_integer(s.mine.dtype) and s.mine.size <= _LARGEST else None
+    if not is_integer(s.mine.dtype) or s.mine.size > _LARGEST:
+        return
+    known = sums_and_scales(s)
     if known is None:
         return
     acc, scales = known
@@ -37,6 +39,19 @@ def requantization(s: Suspect) -> Iterator[Hypothesis]:
             codes = family.codes(acc, scales, s.zero, low, high).astype(s.mine.dtype)
             text = f"requantizes as {family.users} ({family.name}): {family.describe()}"
             yield Hypothesis(codes, text, implies=_implied(family))
+    yield from _rounded_first(s)
+
+
+def _rounded_first(s: Suspect) -> Iterator[Hypothesis]:
+    """Hypotheses that the product is rounded to some bits after the point, ties to even, and then to an integer."""
+    if s.exact is None:
+        return
+    real = snap(s.exact - s.zero)
+    for bits in range(1, 9):
+        codes = s.to_codes(np.rint(np.rint(real * 2**bits) / 2**bits), s.zero)
+        if codes is not None:
+            text = f"rounds the product to {bits} bit{'s' * (bits > 1)} after the point, then to an integer"
+            yield Hypothesis(codes, text)
 
 
 def _implied(family: Arithmetic) -> tuple[str, ...]:
