@@ -1,4 +1,4 @@
-"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in another form. Also bounds how far
+"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in a different form. Also bounds how far
 float32 steps can be from the real value of a node's formula, by the magnitudes of its operands."""
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
 def division_type(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds x / y_scale to another floating-point type before it rounds to an integer.
+    """The runtime rounds x / y_scale to a different floating-point type before it rounds to an integer.
 
     To confirm: Compute x / y_scale in the type shown, and round. The codes match the other side's.
 
@@ -210,13 +210,13 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
             share = share_of_bound(s, made) if made is not None and s.is_explained_by(made) else None
             if share is not None:
                 start = f"computes in {runtime}'s order of float32 steps"
-                text = f"{start}; the largest difference is {part(share)} of the bound on their rounding errors"
+                text = f"{start}; the largest difference is {part(share)} of the rounding-error bound"
                 yield Hypothesis(made, text, implies=("zero-point-before-rounding", "division-type"))
 
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime uses its own arithmetic. With --arith, qrun gives the same bits, or brings every element within the
+    """The runtime uses its own arithmetic. With --arith, qrun returns the same bits, or brings every element within the
     tolerance. The difference is larger than float32 rounding explains, or there is no known bound.
 
     To confirm: Repeat the comparison with --arith ort (or onnx-ref). This node is then equal, or within the tolerance.
@@ -227,7 +227,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     for form, text in s.form_results("fused-requantization"):
         if s.is_explained_by(form):
             yield Hypothesis(
-                form, f"{text}; the difference is larger than another rounding of the exact value", tolerant=True
+                form, f"{text}; the difference is larger than rounding of the exact value explains", tolerant=True
             )
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
@@ -348,10 +348,10 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
     low, high = limits(s.mine.dtype)
     for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
         inside = np.clip(whole, low, high)
-        beyond = "; keeps the low bits of values out of range" if np.any(inside != whole) else ""
+        beyond = " and keeps the low bits of values that are out of range" if np.any(inside != whole) else ""
         yield from recompute(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
         if beyond:
-            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
+            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text} and saturates")
 
 
 @cause("truncation", rank=32, source=_SPEC)
