@@ -48,7 +48,7 @@ def matmul_n_bits(
     weight_prepacked: int = 0,
     ctx: Context,
 ) -> Array:
-    """Product of A [...,K] with weights of 2, 4 or 8 bits, which have a scale for each block along K; Y [...,N].
+    """Multiply A [...,K] by weights of 2, 4 or 8 bits, with one scale per block along K; the result is Y [...,N].
 
     With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], its codes packed from the low
     bits up. scales: [N, blocks] or flat. zero_points: packed as B, uint8 [N, ceil(blocks * bits / 8)], or of A's type
@@ -217,7 +217,7 @@ def gather_block_quantized(
     quantize_axis: int = 1,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; 0 where no index exists.
+    """DequantizeLinear in blocks along quantize_axis, then Gather along gather_axis; out-of-range indices produce 0.
 
     data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the
     low bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4
@@ -348,7 +348,7 @@ def matmul_bnb4(
 
 @contrib_op("MatMulInteger16", cost=matmul_macs, types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")})
 def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
-    """Integer matrix product, shapes as numpy.matmul: int32, or uint32 of two uint16.
+    """Multiply 16-bit integer matrices; the result is int32, or uint32 for two uint16 inputs.
 
         Y = sum over k of A * B            wrapping
 

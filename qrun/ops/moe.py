@@ -204,7 +204,7 @@ def moe(
     attributes: ExpertAttributes,
     ctx: Context,
 ) -> Array:
-    """Mixes the results of k of E experts for each token by shares: input and output [tokens,H] or [batch,length,H].
+    """Mix the results of k of E experts for each token; input and output are [tokens,H] or [batch,length,H].
 
     router_probs [tokens,E]: the k greatest choose the experts, of equal ones the last; shares are Softmax of all E, by
     their sum with normalize_routing_weights. fc1_experts_weights [E,I,H], or [E,2I,H] of swiglu with swiglu_fusion:

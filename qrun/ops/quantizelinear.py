@@ -47,7 +47,7 @@ def quantize_linear(
     attributes: QuantizeAttributes,
     ctx: Context,
 ) -> Array:
-    """Quantize a tensor of any shape.
+    """Quantize a tensor of any shape with the given scales and zero points.
 
     x float32, float16, bfloat16 or int32; y_scale scalar, [n] along axis, or x's shape with axis divided by
     block_size; y_zero_point of y_scale's shape. y: y_zero_point's type, else output_dtype, else uint8.
@@ -285,7 +285,7 @@ def dequantize_linear(
     attributes: DequantizeAttributes,
     ctx: Context,
 ) -> Array:
-    """Dequantize a tensor of any shape.
+    """Dequantize a tensor of any shape with the given scales and zero points.
 
     x 8-, 16-, 4- or 2-bit integers, int32, float8, float6 or float4; x_scale scalar, [n] along axis, or x's shape
     with axis divided by block_size; x_zero_point of x's type and x_scale's shape. y: output_dtype, else x_scale's type.
@@ -416,7 +416,9 @@ def _type_names(types: frozenset[np.dtype[Any]] | None) -> str:
 
 @op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Array]:
-    """Quantize float32 x to uint8 with parameters from its own range: y, y_scale (rank 0), y_zero_point (rank 0).
+    """Quantize float32 x to uint8 with parameters computed from its own range.
+
+    Outputs: y, y_scale and y_zero_point (both scalars).
 
         y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
         y = saturate(RNE(x / y_scale) + y_zero_point)

@@ -55,7 +55,9 @@ def attention_1(
     unidirectional: int = 0,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """Self-attention whose queries, keys and values are one product: output [B,S,Dv], present [2,B,N,T,H].
+    """Self-attention that projects queries, keys and values in one product.
+
+    Outputs: output [B,S,Dv] and present [2,B,N,T,H].
 
     input [B,S,Di], weights [Di,D+D+Dv] and bias of that width, each part of num_heads heads. mask_index int32: [B,T] or
     [B,S,T], 1 where a key is seen; [B,1,M,M] with such a line for each place; [B] the number of keys; [2*B] that, then

@@ -39,7 +39,7 @@ _TEXTS = {
     "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output has a different type or shape from the recorded one. The vectors belong to a different model, or the model declares a wrong output.",
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph. qrun does not compare it.",
-    "QR505": "A recorded vector was not replayed, so its outputs are unchecked. A node refuses the inputs, qrun or the --backend runtime cannot run the model, a memory or time limit is reached, or files cannot be read. The finding lists the vectors, and the reason with its code. Only --ignore QR505 removes this finding, and accepts vectors that do not run; --select and other codes in --ignore do not.",
+    "QR505": "A recorded vector was not replayed, so its outputs are unchecked. A node refuses the inputs, qrun or the --backend runtime cannot run the model, a memory or time limit is reached, or files cannot be read. The finding lists the vectors, and the reason with its code. Only --ignore QR505 suppresses this finding and accepts vectors that cannot be run. --select and other --ignore codes have no effect on it.",
 }
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Name and explanation by code."""
@@ -107,7 +107,7 @@ channel, and ignores colour profiles.""",
     1  done, and the answer is no: a finding at or above --fail-on, a difference
     2  the command is wrong: unknown option, no such file, missing input
     3  the model cannot be read: not ONNX, cut off, external data missing;
-       qrun check reports that as a finding and ends with 1
+       qrun check reports that as a finding and exits with 1
     4  the model is fine, but qrun cannot run it: operator, opset or type
     5  the run failed: a limit of memory or time, or a node refused its values
    70  a bug in qrun

@@ -246,7 +246,7 @@ def _too_large(window: Windowed) -> tuple[int, int, int] | None:
     stops=True,
 )
 def group_mismatch(model: Model) -> Iterator[Finding]:
-    """The channels of a convolution do not fit its groups.
+    """The channel counts of a convolution are inconsistent with its group attribute.
 
     x has C channels, w is [M, C / group, kernel...], and M is a multiple of group. In ConvTranspose, w is
     [C, M / group, kernel...] and C is a multiple of group.
