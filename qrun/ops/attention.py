@@ -72,7 +72,8 @@ def attention(
 ) -> tuple[Array, Array, Array, Array]:
     """Compute Softmax(scale * Q @ K' + mask) @ V for each head.
 
-    Outputs: Y, present_key, present_value and qk_matmul_output, of Q's type; present_value has V's. All are floats.
+    Outputs: Y, present_key, present_value and qk_matmul_output. Everything is floating point; the outputs have Q's
+    type, except that present_value has V's.
 
     Q [B,N,S,H], K [B,M,L,H] and V [B,M,L,Hv], where M divides N; or [B,S,N*H], [B,L,M*H] and [B,L,M*Hv] with
     q_num_heads and kv_num_heads. past_key [B,M,P,H] and past_value are prepended to K and V. attn_mask broadcasts to

@@ -106,7 +106,7 @@ def matmul_integer_to_float(
     *,
     ctx: Context,
 ) -> Array:
-    """Product of quantized tensors as real numbers, shapes as numpy.matmul.
+    """Multiply quantized tensors and return a float result; shapes are as in numpy.matmul.
 
     A [...,M,K], B [...,K,N], each int8 or uint8. a's parameters are scalars; b's scalars, [N] for 2-D B, or [...,1,N];
     bias [N]. Scales, bias and result are all float32 or all float16.
@@ -155,7 +155,7 @@ def dynamic_quantize_matmul(
     *,
     ctx: Context,
 ) -> Array:
-    """Product of a float32 tensor, quantized to uint8 on the fly, with a quantized one; shapes as numpy.matmul.
+    """Quantize a float32 tensor to uint8 on the fly and multiply it by a quantized tensor, as numpy.matmul.
 
     A [...,M,K] float32; B [...,K,N] int8 or uint8; b's parameters scalars, [N] for 2-D B, or [...,1,N]; bias [N].
 

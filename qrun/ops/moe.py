@@ -310,7 +310,7 @@ def qmoe(
     attributes: ExpertAttributes,
     ctx: Context,
 ) -> Array:
-    """MoE with weights of 2, 4 or 8 bits: fc1, fc2 and fc3_experts_weights uint8, codes packed along the last axis.
+    """MoE with weights of 2, 4 or 8 bits, packed in uint8 along the last axis of fc1, fc2 and fc3_experts_weights.
 
     The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
     divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them

@@ -37,10 +37,10 @@ def max_pool(
     """Return the largest element of each window as Y, and optionally its position as Indices (int64).
 
     X [N,C,spatial...], floating point; int8 and uint8 since version 12. Padding never counts: a window that holds
-    nothing else gives -inf or the type's smallest value. A NaN in the window gives NaN; of zeros of both signs the
-    first one counts.
-    Indices: place of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
-    column-major (1); -1 where the window holds only padding.
+    nothing else returns -inf or the type's smallest value. A NaN in the window returns NaN; among zeros of both signs
+    the first one wins.
+    Indices: position of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
+    column-major (1); -1 if the window holds only padding.
     Exact. Raises OperatorError for geometry that the page forbids.
     """
     win = _window(X, geometry, dilations)

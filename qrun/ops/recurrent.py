@@ -253,7 +253,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """LSTM whose products are of codes: of X, quantized once, and of H, quantized before each step, with W and R.
+    """LSTM with integer products: X is quantized once and H before each step; W and R are stored quantized.
 
         x = (DynamicQuantizeLinear(X) - zero) * scale @ (W - W_zero_point) * W_scale + (Wb + Rb)
         g = (DynamicQuantizeLinear(H) - zero) * scale @ (R - R_zero_point) * R_scale + x

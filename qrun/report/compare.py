@@ -154,7 +154,7 @@ def _inputs(found: Comparison, t: ComparedTensor) -> str:
 def _inherited_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if not t.checked:
         return [("cause", "not known: some of its inputs are missing on one side")]
-    told = "inherited: with the other side's inputs, it gives the other side's result"
+    told = "inherited: with the other side's inputs, it returns the other side's result"
     origin = found.origin
     if origin is None:
         return [("cause", told)]

@@ -166,7 +166,7 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
     "QR311",
     "warning",
     spec="DequantizeLinear",
-    fix="set the zero point to 0; it only gives the type",
+    fix="set the zero point to 0; it only determines the type",
     applies=("QuantizeLinear", "DequantizeLinear", "QLinearMatMul"),
 )
 def float_zero_point(model: Model) -> Iterator[Finding]:

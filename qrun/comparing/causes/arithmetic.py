@@ -175,7 +175,7 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     the other side of it.
 
     To confirm: The line `ties` shows that the elements are within 1e-4 LSB of the midpoint between two codes. With
-    --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
+    --arith ort or --arith onnx-ref, qrun returns the same codes without the other runtime.
 
     To do: Nothing is wrong with the model. If the target computes this way too, allow --lsb 1, or record the runtime's
     own codes as golden results.
@@ -198,7 +198,7 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime computes the node in float32 steps and rounds each. qrun rounds the exact value once. All differences
     are within the rounding-error bound of those steps.
 
-    To confirm: With --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
+    To confirm: With --arith ort or --arith onnx-ref, qrun returns the same codes without the other runtime.
 
     To do: Nothing is wrong with the model: allow --lsb 1 for integers, and a relative tolerance (--rtol) for floats.
     """
@@ -337,7 +337,7 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Feed whole numbers within the range of the type. The difference disappears.
 
-    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then gives the same result.
+    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then returns the same result.
     """
     x = s.args[0] if s.is_op("Cast") and s.args else None
     if x is None or x.dtype.kind not in "fV" or not is_integer(s.mine.dtype):

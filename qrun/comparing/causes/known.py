@@ -90,7 +90,7 @@ _ARITHMETICS: tuple[Arith, ...] = ("exact", "ort")
 
 @cause("empty-sequence", rank=7, source="numerics, F18: beyond the end of a sequence Y is 0, and the states stay")
 def empty_sequence(s: Suspect) -> Iterator[Hypothesis]:
-    """For a sequence of length 0, the other side gives 0 as the last state. qrun gives the initial state.
+    """For a sequence of length 0, the other side returns 0 as the last state. qrun returns the initial state.
 
     To confirm: sequence_lens contains a 0, and only its rows of Y_h and Y_c differ. With initial states of 0 the
     difference disappears.
