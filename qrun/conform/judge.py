@@ -3,7 +3,7 @@ names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from math import isfinite
@@ -233,10 +233,16 @@ def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
     more = len(found.also) - RIVALS
     texts = [found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])]
-    told = [f"({i}) {text}" for i, text in enumerate(texts, 1)] if len(texts) > 1 else texts
+    told = _numbered(texts) if len(texts) > 1 else texts
     told += [f"{more} other explanation{'s' * (more > 1)}"] * (more > 0)
     reproduced = found.explained > 0 or seen
     return replace(found, text="; or ".join(told)), reproduced and not rivals and more <= 0
+
+
+def _numbered(texts: Sequence[str]) -> list[str]:
+    """Texts with numbers; one that starts with the first text refers to it: ``(2) as (1), and ...``."""
+    first = f"{texts[0]},"
+    return [f"({i}) {f'as (1),{t.removeprefix(first)}' if t.startswith(first) else t}" for i, t in enumerate(texts, 1)]
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

@@ -80,7 +80,7 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Long short-term memory. H and C are the states before a step; the gates are in the order i, o, f, c:
 
-        x = X @ W^T + (Wb + Rb)                    for all steps; what is in parentheses is made first
+        x = X @ W^T + (Wb + Rb)                    for all steps; parentheses first
         g = H @ R^T + x
         i, f = f(g + P * C)                        f = 1 - i with input_forget
         C' = f * C + i * g(g)
@@ -191,7 +191,7 @@ def rnn(
     layout: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is made first.
+    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), where H is the state before a step; inner parentheses come first.
 
     X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. Everything else is as in LSTM,
