@@ -372,7 +372,7 @@ def _lower_is_inf(site: LoweringContext) -> NativeKernel:
 
 @op("Hardmax", since=1)
 def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
-    """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13.
+    """Return 1 at the first largest element over all axes from `axis` on, else 0; as Hardmax-13.
     Source: ONNX operators, Hardmax-11."""
     first = axis_in(axis, input.ndim)
     matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))

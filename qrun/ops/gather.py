@@ -117,7 +117,7 @@ def _check_gather(data: Array, indices: Array, lead: int, ctx: Context) -> Shape
 
 @op("Where", since=9, native=elementwise("where", "condition", "X", "Y"))
 def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
-    """X where condition, bool, is true, else Y, of X's type; the three broadcast as in numpy. Exact.
+    """Select X where condition is true, else Y, of X's type; the three broadcast as in numpy. Exact.
 
     Raises OperatorError for shapes that do not broadcast.
     """
@@ -140,8 +140,8 @@ def non_zero(X: Array, *, ctx: Context) -> Array:
 
 @op("Compress", since=9, form="moves")
 def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Context) -> Array:
-    """The slices of input along `axis` for which condition is true;
-    without an axis the elements of the flattened input.
+    """Select the slices of input along `axis` for which condition is true;
+    without an axis, the elements of the flattened input.
 
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
     Raises OperatorError for a condition of another shape or type, and an axis that does not exist.

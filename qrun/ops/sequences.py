@@ -182,7 +182,7 @@ def _one_type(elements: Sequence[Array], stated: TensorType) -> Array:
 
 @op("Optional", since=15, compounds="makes")
 def optional(input: Array | None = None, *, type_: TensorType | None = None) -> Array:
-    """The input, or without it an optional value that is none, of the type `type`.
+    """Return the input, or without it an empty optional value of the type `type`.
 
     Raises OperatorError where both are left out.
     """
@@ -201,7 +201,7 @@ def optional_has_element(input: Array | None = None) -> Array:
 
 @op("OptionalGetElement", since=15, compounds="makes")
 def optional_get_element(input: Array) -> Array:
-    """The value of an optional, or the tensor or sequence that is given. Raises OperatorError where it is none."""
+    """Return the value of an optional, or the given tensor or sequence. Raises OperatorError if it is empty."""
     if input.dtype == OPTIONAL:
         raise refuse("the optional has no value", "input", "a value", "none")
     return input
