@@ -73,7 +73,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _completeness(source: np.dtype[Any], to: np.dtype[Any]) -> Complete:
-    """A value that does not fit becomes the smallest int32 or int64; in other integer types it can become any number."""
+    """A value that does not fit becomes the smallest int32 or int64; other integer types can return any number."""
     if source.kind in "iub" or to.kind in "fb":
         return ALWAYS
     info = np.iinfo(to)

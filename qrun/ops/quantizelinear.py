@@ -423,11 +423,11 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
         y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
         y = saturate(RNE(x / y_scale) + y_zero_point)
 
-    Exact: each step is one float32 operation, as in the function body of the operator's page. Where y_scale comes out
-    as 0, which the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255
-    underflows. NaN and -inf are refused; inf gives an infinite scale. ``ort``: the same steps; -inf gives an infinite
-    scale and zero point 255. NaN is refused there too: onnxruntime's result depends on its place and on the CPU, as it
-    hides the elements before it in its vector lane. ``onnx-ref``: the same, but scale 1/255 for zeros only.
+    Exact: each step is one float32 operation, as in the function body of the operator's page. If y_scale would be 0, it
+    is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range / 255 underflows. NaN and -inf
+    are refused; inf produces an infinite scale. ``ort``: the same steps, but -inf produces an infinite scale and zero
+    point 255. NaN is refused there too: onnxruntime's result depends on its position and on the CPU, because it hides
+    earlier elements in its vector lane. ``onnx-ref``: the same, but the scale is 1/255 for zeros only.
     """
     ctx.claim(x.shape)
     made = quantize_dynamically(x, ctx.arith)
