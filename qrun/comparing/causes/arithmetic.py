@@ -1,4 +1,4 @@
-"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in another form. Also bounds how far
+"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in a different form. Also bounds how far
 float32 steps can be from the real value of a node's formula, by the magnitudes of its operands."""
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
 def division_type(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime computes x / y_scale in another floating-point type before it rounds to an integer, or multiplies by
-    the reciprocal of y_scale.
+    """The runtime rounds x / y_scale to a different floating-point type before it rounds to an integer, or multiplies
+    by the reciprocal of y_scale.
 
     To confirm: Compute x / y_scale in the way shown, and round. The codes match the other side's.
 
@@ -180,7 +180,7 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     the other side of it.
 
     To confirm: The line `ties` shows that the elements are within 1e-4 LSB of the midpoint between two codes. With
-    --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
+    --arith ort or --arith onnx-ref, qrun returns the same codes without the other runtime.
 
     To do: Nothing is wrong with the model. If the target computes this way too, allow --lsb 1, or record the runtime's
     own codes as golden results.
@@ -203,7 +203,7 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime computes the node in float32 steps and rounds each. qrun rounds the exact value once. All differences
     are within the rounding-error bound of those steps.
 
-    To confirm: With --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
+    To confirm: With --arith ort or --arith onnx-ref, qrun returns the same codes without the other runtime.
 
     To do: Nothing is wrong with the model: allow --lsb 1 for integers, and a relative tolerance (--rtol) for floats.
     """
@@ -215,13 +215,13 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
             share = share_of_bound(s, made) if made is not None and s.is_explained_by(made) else None
             if share is not None:
                 start = f"computes in {runtime}'s order of float32 steps"
-                text = f"{start}; the largest difference is {part(share)} of the bound on their rounding errors"
+                text = f"{start}; the largest difference is {part(share)} of the rounding-error bound"
                 yield Hypothesis(made, text, implies=("zero-point-before-rounding", "division-type"))
 
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime uses its own arithmetic. With --arith, qrun gives the same bits, or brings every element within the
+    """The runtime uses its own arithmetic. With --arith, qrun returns the same bits, or brings every element within the
     tolerance. The difference is larger than float32 rounding explains, or there is no known bound.
 
     To confirm: Repeat the comparison with --arith ort (or onnx-ref). This node is then equal, or within the tolerance.
@@ -232,7 +232,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     for form, text in s.form_results("fused-requantization"):
         if s.is_explained_by(form):
             yield Hypothesis(
-                form, f"{text}; the difference is larger than another rounding of the exact value", tolerant=True
+                form, f"{text}; the difference is larger than rounding of the exact value explains", tolerant=True
             )
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
@@ -347,7 +347,7 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Feed whole numbers within the range of the type. The difference disappears.
 
-    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then gives the same result.
+    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then returns the same result.
     """
     x = s.args[0] if s.is_op("Cast") and s.args else None
     if x is None or x.dtype.kind not in "fV" or not is_integer(s.mine.dtype):
@@ -358,10 +358,10 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
     low, high = limits(s.mine.dtype)
     for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
         inside = np.clip(whole, low, high)
-        beyond = "; keeps the low bits of values out of range" if np.any(inside != whole) else ""
+        beyond = " and keeps the low bits of values that are out of range" if np.any(inside != whole) else ""
         yield from recompute(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
         if beyond:
-            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
+            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text} and saturates")
 
 
 @cause("truncation", rank=32, source=_SPEC)

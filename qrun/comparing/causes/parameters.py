@@ -73,7 +73,8 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
         return
     for whole, zero in ((np.rint(real), float(y_zero.item())), (np.rint(real + float(y_zero.item())), 0.0)):
         yield from recompute(
-            s.to_codes(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
+            s.to_codes(whole, zero),
+            f"applies w_scale in the shape [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}",
         )
 
 
@@ -84,7 +85,7 @@ def _along_kernel(s: Suspect) -> Iterator[Hypothesis]:
         return
     plain = w.astype(np.int32) - zero.astype(np.int32)
     made = s.evaluate(inputs={"w": plain, "w_zero_point": None})
-    yield from recompute(made, "subtracts the zero points of the channels along the last axis of the kernel")
+    yield from recompute(made, "subtracts the channel zero points along the last axis of the kernel")
 
 
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
@@ -94,7 +95,7 @@ def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
         return
     right = b.astype(np.int64) - (0 if b_zero is None else b_zero.astype(np.int64))
     made = (a.astype(np.int64) - a_zero.astype(np.int64)) @ right
-    yield Hypothesis(made.astype(np.int32), "subtracts the zero points of A's rows along its columns")
+    yield Hypothesis(made.astype(np.int32), "subtracts the row zero points of A along its columns")
 
 
 @cause("wrong-parameter", rank=48, source=_SPEC)
@@ -115,7 +116,7 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
         yield Hypothesis(
-            np.asarray(s.mine / scale), "divides a float result by y_scale, although y_zero_point is absent"
+            np.asarray(s.mine / scale), "divides the float result by y_scale although y_zero_point is absent"
         )
 
 
@@ -146,7 +147,7 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
 
 def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     """Yield the rounded values after a conversion to int32 without saturation, zero point added, with descriptions."""
-    start = "converts to int32 without saturation: overflow becomes -2147483648"
+    start = "converts to int32 without saturating, so that overflow becomes -2147483648"
     whole = np.rint(exact - zero)
     if np.any(np.abs(whole) >= 2**15):
         yield "saturates the integer at int16 before it adds the zero point", np.clip(whole, -(2**15), 2**15 - 1) + zero
@@ -159,7 +160,7 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     yield f"{start}, and adding the zero point wraps around", wrapped
     if np.isfinite(whole).all():
         low_bits = (whole + 2.0**31) % 2.0**32 - 2.0**31
-        yield "conversion to int32 that keeps the low 32 bits of what does not fit", low_bits + zero
+        yield "converts to int32 by keeping the low 32 bits of values that do not fit", low_bits + zero
     both = np.rint(exact)
     yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
 
@@ -192,7 +193,7 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
         return
     codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
     yield from recompute(
-        s.to_codes(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
+        s.to_codes(codes.astype(np.float64)), f"wraps the result modulo {high - low + 1} instead of saturating"
     )
 
 
@@ -210,13 +211,13 @@ def _difference(s: Suspect) -> Iterator[Hypothesis]:
     factor, shift = s.along(scale), s.along(zero)
     narrow = (x.astype(np.int64) - shift.astype(np.int64)).astype(np.int32)
     made = (narrow.astype(np.float32) * factor.astype(np.float32)).astype(s.mine.dtype)
-    yield Hypothesis(np.asarray(made), "x - x_zero_point wraps modulo 2^32")
+    yield Hypothesis(np.asarray(made), "wraps x - x_zero_point modulo 2^32")
 
 
 @cause("special-value", rank=12, source="numerics, D5 and D10; onnx/onnx#8437")
 def special_value(s: Suspect) -> Iterator[Hypothesis]:
     """An input is NaN or infinity, or a tensor has no range. The specification does not define the result, or defines
-    another one.
+    a different one.
 
     To confirm: Replace NaN and infinities, or the tensor of zeros, in the input. The difference disappears.
 
@@ -244,7 +245,7 @@ def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
         return
     values = {np.dtype(np.float32): (1 / 255, 0.0, np.nan), np.dtype(np.uint8): (0, 128, 255)}
     for value in values.get(s.mine.dtype, ()):
-        text = f"the input is all 0, so the formula divides 0 by 0; {s.tensor} is {value:.6g}"
+        text = f"returns {value:.6g} as {s.tensor} for an input of zeros, where the formula divides 0 by 0"
         yield Hypothesis(np.full_like(s.mine, value), text)
 
 
@@ -257,7 +258,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
         if hit.size and hit.all():
             for value in _ends(s):
                 made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"{name} becomes {value:g}", implies=("saturation", "wrap-around"))
+                yield Hypothesis(made, f"turns {name} into {value:g}", implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
@@ -279,12 +280,12 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     wide = s.mine.astype(np.float32)
     if np.isinf(wide).any():
         made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)
-        yield Hypothesis(made, "overflow becomes NaN instead of infinity")
+        yield Hypothesis(made, "turns overflow into NaN instead of infinity")
     largest = _largest(s.mine.dtype)
     x, scale = s.args[0], s.args[1]
     if np.isnan(wide).any() and x is not None and scale is not None:
         full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
-        yield Hypothesis(full.astype(s.mine.dtype), "overflow saturates where saturate = 0 asks for NaN")
+        yield Hypothesis(full.astype(s.mine.dtype), "saturates although saturate = 0 asks for NaN")
 
 
 def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
@@ -299,5 +300,5 @@ def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
         return
     most = float(np.abs(real[late]).max())
     made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
-    text = f"numbers beyond the largest, {largest:g}, still become it up to {most:g}, where saturate = 0 asks for NaN"
+    text = f"saturates values up to {most:g} to {largest:g} although saturate = 0 asks for NaN"
     yield Hypothesis(made.astype(s.mine.dtype), text)
