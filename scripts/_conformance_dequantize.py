@@ -188,13 +188,13 @@ def dynamic(rng: Rng) -> Iterator[Draft]:
     yield case("scalar", f32(3.7))
     yield case("one-side-ties", np.array([-63.75, 191.25, 0.375, 1.125, 1.875, -0.375]))
     zeros = np.zeros(3, f32)
-    others = [Alternative("zero-range", f"scale {text}", True, (who,), {"y0": np.zeros(3, u8), "y1": np.asarray(f32(value)), "y2": np.asarray(u8(0))})
-              for text, value, who in (("1/255, as onnx.reference", 1 / 255, "onnx-ref"), ("0, as the formula's numerator", 0.0, "openvino"))]  # fmt: skip
+    others = [Alternative("zero-range", f"returns a scale of {text}", True, (who,), {"y0": np.zeros(3, u8), "y1": np.asarray(f32(value)), "y2": np.asarray(u8(0))})
+              for text, value, who in (("1/255, as in onnx.reference", 1 / 255, "onnx-ref"), ("0, as the formula's numerator", 0.0, "openvino"))]  # fmt: skip
     yield case("all-zeros", zeros, "Y2", "edge", others)
     empty = [
         Alternative(
             "zero-range",
-            "scale 0",
+            "returns a scale of 0",
             True,
             ("openvino",),
             {"y0": np.zeros(0, u8), "y1": np.asarray(f32(0)), "y2": np.asarray(u8(0))},

@@ -106,7 +106,14 @@ def anchor(entry: CatalogEntry) -> str:
 
 def section(entry: CatalogEntry) -> str:
     rule = RULES.get(entry.id)
-    facts = [f"Level: {entry.level}{', an error in a run' if rule and rule.stops else ''}."]
+    facts = [f"Level: {entry.level}."]
+    if rule and rule.stops:
+        same = entry.level == "error"
+        facts = [
+            "Level: error in `qrun check` and `qrun run`."
+            if same
+            else f"Level: {entry.level} in `qrun check`; error in `qrun run`."
+        ]
     if rule and rule.runs:
         facts.append("Found while the model runs.")
     if entry.fix:

@@ -55,7 +55,7 @@ def test_functions_that_multiply_a_little_run() -> None:
 
 
 def test_functions_that_call_each_other_are_named() -> None:
-    with pytest.raises(ModelError, match="circle") as caught:
+    with pytest.raises(ModelError, match="call each other recursively") as caught:
         Session(_calling([_chain("A", "B", 1), _chain("B", "A", 1)], "A"))
     assert {"A", "B"} <= set(dict(caught.value.facts)["functions"].split(", "))
 

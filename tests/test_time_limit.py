@@ -83,7 +83,7 @@ def test_turns_of_loops_in_loops_are_told(backend: str) -> None:
     with pytest.raises(TimeLimitError) as caught:
         limited(NESTED, backend, 0.2).run({"x": X, "n": MANY})
     turn = dict(caught.value.facts)["turn"]
-    inner, _, outer = turn.partition(", in turn ")
+    inner, _, outer = turn.partition(", in iteration ")
     assert int(inner) >= 1
     assert outer == "1 of the one around it"
     assert caught.value.where[0].endswith("/body")

@@ -156,7 +156,7 @@ input_options = stack_decorators(
         shell_complete=places("file"),
     ),
     conversion_options(inputs),
-    inputs("--random", "Fill inputs that were not given with random data."),
+    inputs("--random", "Use random data for inputs that were not given."),
     inputs("--seed INTEGER", "Seed for random inputs.", type=WholeNumber(0, 2**63 - 1), default=0),
     inputs(
         "--shape SPEC",

@@ -288,7 +288,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 @run("--arith", "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one.", type=OTHERS)
 @run(
     "--emulate",
-    "Compare onnxruntime on x86 CPUs without VNNI, where pairs of products saturate, with onnxruntime on other CPUs; both are emulated, on any CPU.",
+    "Compare onnxruntime on x86 CPUs without VNNI, where pairs of products saturate, with onnxruntime on other CPUs. Both are emulated, so this works on any CPU.",
     type=("avx2",),
 )
 @run("--isolate", "Feed every node the second side's values, so that errors do not add up.")

@@ -29,8 +29,8 @@ from qrun.ir.types import type_name
 FOLDERS = {
     "node": "the text forces or implies the answer",
     "decision": "the text is silent or open; the answer is a decision of qrun",
-    "lenient": "the text excludes the form; this answer and a refusal are both right",
-    "refusal": "the model is invalid for one reason; to refuse it is right",
+    "lenient": "the text excludes the form; this answer and a refusal are both correct",
+    "refusal": "the model is invalid for one reason; refusing it is correct",
 }
 """The folders of a release, in each of which a case is a folder."""
 LICENSE = "Apache-2.0"
@@ -38,9 +38,9 @@ SCHEMA = "conform-case-1.0.json"
 SUMS = "SHA256SUMS"
 CHANGES = {
     "withdrawn": "Withdrawn",
-    "question": "Another model or other inputs",
-    "answer": "Another expected answer to the same question",
-    "lenient": "A refusal is right too",
+    "question": "Different model or inputs",
+    "answer": "Different expected answer to the same question",
+    "lenient": "A refusal is correct too",
 }
 """Headings of the change log, by the keys of `Suite.changes`."""
 

@@ -3,7 +3,7 @@ names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from math import isfinite
@@ -39,11 +39,11 @@ def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give different bits from run to run. The runtime reads uninitialised memory, or its
+    """The same model and inputs produce different bits from run to run. The runtime reads uninitialised memory, or its
     threads race.
 
-    To confirm: Run the case several times, both in one process and in separate ones. With one thread a race does not
-    show.
+    To confirm: Run the case several times, both in one process and in separate ones. A race does not show with one
+    thread.
 
     To do: Use the newest version of the runtime, or avoid this form of the operator. Report the bug to the runtime's
     maintainers.
@@ -57,15 +57,15 @@ def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Run the operator alone on zeros, and print its second output, the scale.
 
-    To do: Do not rely on this scale; the codes stand for 0 in any case. If the scale is 0, dividing by it gives NaN or
-    infinity.
+    To do: Do not rely on this scale; the codes represent 0 in any case. If the scale is 0, dividing by it returns NaN
+    or infinity.
     """
     return iter(())
 
 
 def _float_rounding(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The float result is rounded in another place or order: it is some units in the last place (ULP) away, and within
-    the tolerance of ONNX's own tests (0.001 of the value).
+    """The runtime rounds the float result in a different place or order. It differs by some units in the last place
+    (ULP), no more than the tolerance of ONNX's own tests (0.1 % of the value).
 
     To confirm: qrun conform --select CASE -v shows both numbers.
 
@@ -75,9 +75,9 @@ def _float_rounding(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _zero_sign(suspect: Suspect) -> Iterator[Hypothesis]:
-    """A zero has the other sign; all numbers are equal.
+    """A zero has the opposite sign; all numbers are equal.
 
-    To confirm: Divide 1 by the output: +0 gives inf, -0 gives -inf.
+    To confirm: Divide 1 by the output: +0 returns inf, -0 returns -inf.
 
     To do: Nothing, unless a later node divides by the result or takes its sign.
     """
@@ -105,6 +105,8 @@ def absolute_tolerance(want: Array) -> float:
     return ATOL * min(1.0, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
 
+SHOWN_BY_ANSWER = ("wrong-shape", "wrong-type")
+"""Causes that an answer shows by itself, of which no recomputing is needed."""
 NUMERIC = "biufV"
 """Kinds of numpy types that are numbers, those of ml_dtypes included."""
 RIVALS = 3
@@ -205,6 +207,8 @@ def _changes(first: Response, second: Response) -> bool:
 
 def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
     """The reason why the first differing output differs, and whether recomputing proved it."""
+    if all(got is not None and same(case.expected[name], got) for name, got in bad.items()):
+        return Reason(ZERO_SIGN, "the sign of a zero differs"), True
     for name, got in bad.items():
         want = case.expected[name]
         if got is not None and got.dtype.kind not in NUMERIC:
@@ -221,20 +225,28 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
             form = _form(want, got)
             part = partial_reason(suspect) if suspect is not None else None
             return Reason(*form) if form else part or found, False
-        return _with_rivals(found, got is None or found.cause.startswith("wrong-"))
+        return _with_rivals(found, got is None or found.cause in SHOWN_BY_ANSWER)
     return Reason("unknown", "no known computation reproduces these bits"), False
 
 
 def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     """The reason, and whether it is proved: it reproduces the bits, and no hypothesis of another cause does.
 
-    seen: is the cause what the answer shows by itself? Rivals are added to the text.
+    seen: does the answer alone show the cause? A text with rivals numbers them: ``(1) truncates; or (2) rounds down``.
     """
     rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
     more = len(found.also) - RIVALS
-    told = [rival.partition(": ")[2] for rival in found.also[:RIVALS]] + [f"{more} other ways"] * (more > 0)
+    texts = [found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])]
+    told = _numbered(texts) if len(texts) > 1 else texts
+    told += [f"{more} other explanation{'s' * (more > 1)}"] * (more > 0)
     reproduced = found.explained > 0 or seen
-    return replace(found, text=" or ".join([found.text, *told])), reproduced and not rivals and more <= 0
+    return replace(found, text="; or ".join(told)), reproduced and not rivals
+
+
+def _numbered(texts: Sequence[str]) -> list[str]:
+    """Texts with numbers; one that starts with the first text refers to it: ``(2) as (1), and ...``."""
+    first = f"{texts[0]},"
+    return [f"({i}) {f'as (1),{t.removeprefix(first)}' if t.startswith(first) else t}" for i, t in enumerate(texts, 1)]
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

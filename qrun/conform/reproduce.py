@@ -138,7 +138,7 @@ def _comment(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
     told += [f"{rule.title}." if rule.basis != DECISION else f"Open in the specification; expected here: {rule.title}."]
     told += [f'{quote.source}: "{quote.text}"' for quote in rule.quotes]
     told += [rule.note] if rule.note else []
-    told += ["The text excludes this form; an error is right, too."] if info.expects == EITHER else []
+    told += ["The text excludes this form, so an error is also correct."] if info.expects == EITHER else []
     return "\n".join(
         fill(text, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False) for text in told
     )

@@ -59,9 +59,9 @@ def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
                 "the end of the text inside the list" if ends else f"{shorten(text[error.pos :], 20)!r}: {error.msg}",
             ),
         ],
-        fixes=["close every bracket, and quote the list for the shell"]
+        fixes=["close every bracket, and quote the whole list for the shell"]
         if ends
-        else ["""text is quoted, and the list for the shell: -i 'x=["a","b"]'"""]
+        else ["""quote strings in the list, and quote the whole list for the shell: -i 'x=["a","b"]'"""]
         if text[error.pos].isalpha()
         else [],
     )

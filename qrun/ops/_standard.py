@@ -116,7 +116,11 @@ def _check(op_type: str, args: Sequence[Array | None], attributes: Mapping[str, 
     wrong, name, how = _WRONG.get(op_type, (None, "", ""))
     if wrong is not None and wrong(attributes, args):
         raise refuse(
-            f"onnx.reference {how}", name, "another form of the operator", str(attributes.get(name))[:60], code="QR204"
+            f"onnx.reference {how}",
+            name,
+            "a different form of the operator",
+            str(attributes.get(name))[:60],
+            code="QR204",
         )
     if op_type in _SIZES:
         ctx.claim(_SIZES[op_type](args, attributes), np.dtype(np.float64).itemsize)

@@ -226,7 +226,7 @@ def exp(input: Array) -> Array:
 
 @op("Sqrt", since=6, form="pointwise", native=function("sqrt"))
 def sqrt(X: Array) -> Array:
-    """The square root, correctly rounded; NaN below 0."""
+    """Take the square root, correctly rounded; NaN below 0."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(X))
 

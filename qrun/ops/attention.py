@@ -70,16 +70,19 @@ class AttentionAttributes(Attributes):
 def attention(
     given: AttentionInputs, *, attributes: AttentionAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
-    """Softmax(scale * Q @ K' + mask) @ V for each head: Y, present_key, present_value, qk_matmul_output.
+    """Compute Softmax(scale * Q @ K' + mask) @ V for each head.
 
-    Q [B,N,S,H], K [B,M,L,H], V [B,M,L,Hv], M a divisor of N; or [B,S,N*H], [B,L,M*H], [B,L,M*Hv] with q_num_heads and
-    kv_num_heads. past_key [B,M,P,H] and past_value go before K and V. attn_mask broadcasts to [B,N,S,P+L]: bool, True
-    where a key is seen, or numbers that are added; from version 24 on its last axis may be shorter: the keys beyond it
-    are not seen. nonpad_kv_seqlen int64 [B]: how many keys are seen.
-    Floating point; results have Q's type, present_value V's.
+    Outputs: Y, present_key, present_value and qk_matmul_output. Everything is floating point; the outputs have Q's
+    type, except that present_value has V's.
 
-    As the nodes of the operator's function body: Q and K times sqrt(scale), float32 rounded to the type, MatMul,
-    softcap, Add, Softmax (in softmax_precision), MatMul, each rounded to the type. A row that sees no key is 0.
+    Q [B,N,S,H], K [B,M,L,H] and V [B,M,L,Hv], where M divides N; or [B,S,N*H], [B,L,M*H] and [B,L,M*Hv] with
+    q_num_heads and kv_num_heads. past_key [B,M,P,H] and past_value are prepended to K and V. attn_mask broadcasts to
+    [B,N,S,P+L]. It is bool, True for visible keys, or a number that is added to the score. Since version 24 its last
+    axis may be shorter; keys beyond its end are hidden. nonpad_kv_seqlen int64 [B] is the number of visible keys.
+
+    The steps are the nodes of the operator's function body, each rounded to the type: Q and K times sqrt(scale) (a
+    float32 number rounded to the type), MatMul, softcap, Add, Softmax (in softmax_precision), MatMul. A row without
+    visible keys is 0.
     Raises OperatorError for shapes and attributes that do not fit.
     Source: ONNX operators, Attention-23, Attention-24 and Attention-25.
     """

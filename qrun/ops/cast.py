@@ -18,7 +18,7 @@ from qrun.ops.lowering.narrow import NARROW, narrowing_kernel
 
 @op("Cast", since=6, form="pointwise")
 def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ctx: Context) -> Array:
-    """The elements of `input` as ONNX element type number `to`; any shape. The same array if it has that type.
+    """Convert `input`, of any shape, to the ONNX element type `to`. If it has that type, return the same array.
 
     float to float:     rounded once to nearest, ties to even; overflow to infinity in float16, bfloat16 and wider.
     float8:             out of range as the tables say, by `saturate`.
@@ -39,7 +39,7 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
 
 @op("CastLike", since=15)
 def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up", ctx: Context) -> Array:
-    """The elements of `input` as the element type of `target_type`, as Cast does."""
+    """Convert `input` to the element type of `target_type`, as Cast does."""
     return convert(input, np.dtype(target_type.dtype), bool(saturate), _mode(round_mode), ctx)
 
 
@@ -73,7 +73,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _completeness(source: np.dtype[Any], to: np.dtype[Any]) -> Complete:
-    """A value that does not fit gives the least int32 or int64; in other integer types it can give any number."""
+    """A value that does not fit becomes the smallest int32 or int64; other integer types can return any number."""
     if source.kind in "iub" or to.kind in "fb":
         return ALWAYS
     info = np.iinfo(to)

@@ -80,7 +80,7 @@ def _equal(input: Array, axis: int, count: int) -> list[int]:
 
 @op("Split", since=2, form="moves")
 def split_2(input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Context) -> tuple[Array, ...]:
-    """Cut a tensor along `axis` into views of the lengths `split`, or into equal parts, one for each output.
+    """Split a tensor along `axis` into views of the lengths `split`, or into equal parts, one per output.
 
     Source: ONNX operators, Split-11.
     """
@@ -89,7 +89,7 @@ def split_2(input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Co
 
 @op("Split", since=13, form="moves")
 def split_13(input: Array, split: Array | None = None, *, axis: int = 0, ctx: Context) -> tuple[Array, ...]:
-    """Cut a tensor along `axis` into views of the lengths `split`, or into equal parts, one for each output.
+    """Split a tensor along `axis` into views of the lengths `split`, or into equal parts, one per output.
 
     Source: ONNX operators, Split-13.
     """
@@ -106,7 +106,7 @@ def split(
     num_outputs: int | None = None,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """Cut a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
+    """Split a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
 
     The parts have ceil(size / num_outputs) elements, the last one the rest; refused if that is negative.
     Exactly one of split and num_outputs is given.

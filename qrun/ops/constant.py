@@ -35,7 +35,7 @@ def constant(
     value_string: str | None = None,
     value_strings: tuple[str, ...] | None = None,
 ) -> Array:
-    """The one attribute given: a tensor, or a scalar or list of float32, int64 or strings.
+    """Return the given attribute: a tensor, or a scalar or list of float32, int64 or strings.
 
     A sparse_value becomes a dense tensor. Refuses none and more than one.
     """
@@ -65,7 +65,7 @@ def constant(
 
 @op("ConstantOfShape", since=9)
 def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context) -> Array:
-    """A tensor of shape `input` (1-D int64; empty: a scalar) filled with the one element of `value`, else float32 0."""
+    """Fill a tensor of shape `input` (1-D int64) with the one element of `value`; default: float32 0."""
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.size != 1:
         raise refuse(f"value has {fill.size} elements", "value", "one element", fill, code="QR204")
@@ -79,13 +79,13 @@ def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context)
 
 @op("Shape", since=1, form="shape")
 def shape(data: Array, *, start: int = 0, end: int | None = None) -> Array:
-    """data's dimensions from axis `start` up to `end`, int64; both may be negative and are clamped to [0, r]."""
+    """Return data's dimensions from axis `start` to `end` as int64; both may be negative and are clamped to [0, r]."""
     return np.array(data.shape[start:end], np.int64)
 
 
 @op("Size", since=1, form="shape")
 def size(data: Array) -> Array:
-    """The number of data's elements, an int64 scalar."""
+    """Return the number of data's elements as an int64 scalar."""
     return np.array(data.size, np.int64)
 
 
@@ -119,7 +119,7 @@ def _ceil(quotient: float, numbers: tuple[float, ...]) -> int:
 
 @op("EyeLike", since=9)
 def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context) -> Array:
-    """A matrix of input's shape with ones at [i,i+k] and zeros elsewhere, of element type number dtype or input's type.
+    """Return a matrix of input's shape with ones at [i,i+k], else zeros; its type is dtype, by default input's.
 
     Raises OperatorError for another rank than 2 and for a type that this version of EyeLike does not have.
     """

@@ -19,7 +19,7 @@ _FORWARD, _REVERSE = 0, 1
 
 @op("If", since=1, graphs=("then_branch", "else_branch"))
 def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
-    """Runs then_branch if cond is true, else else_branch, and returns its outputs. The other branch does not run.
+    """Run then_branch if cond is true, else else_branch, and return its outputs. The other branch does not run.
 
     cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they return as
     many values as the node has outputs. Raises OperatorError for a cond of more elements.
@@ -50,7 +50,7 @@ def _body(ctx: Context, name: str, takes: int, makes: int) -> Body:
 
 @op("Loop", since=1, graphs=("body",), compounds="passes")
 def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, ctx: Context) -> Sequence[Array]:
-    """Run body until it has run M times, or its condition is false; without both, for ever.
+    """Run body M times, or until its condition is false; without both, forever.
 
     M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and
     the loop-carried values, v_initial at first; it makes the condition, these values, whose shapes may change, and

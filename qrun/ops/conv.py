@@ -38,7 +38,7 @@ COLUMN_ELEMENTS = 1 << 19
 
 @op("Conv", since=1, cost=conv_macs, computes=Real("Conv", {"W": "channel"}, bias="B"))
 def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, ctx: Context) -> Array:
-    """Convolution: X [N,C,spatial...], W [M,C/group,kernel...], B [M], floating point of one type.
+    """Convolve X [N,C,spatial...] with W [M,C/group,kernel...] and add B [M]; all have one floating-point type.
 
         Y[n,m,o] = sum over c, k of X[n,c,o*stride + k*dilation - pad] * W[m,c,k] + B[m]      padding counts as 0
 
@@ -112,7 +112,7 @@ def conv_integer(
     geometry: ConvGeometry,
     ctx: Context,
 ) -> Array:
-    """Integer convolution with int32 result.
+    """Convolve integer tensors with an int32 result.
 
     x [N,C,spatial...], w [M,C/group,kernel...], each int8 or uint8; x_zero_point scalar, w_zero_point scalar or [M].
 
@@ -170,7 +170,7 @@ def conv_transpose(
     output_shape: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
-    """Transposed convolution: X [N,C,spatial...], W [C,M/group,kernel...], B [M], floating point of one type.
+    """Transposed convolution of X [N,C,spatial...] with W [C,M/group,kernel...], plus B [M]; one floating-point type.
 
         full[n,m,i*stride + k*dilation] += sum over c of X[n,c,i] * W[c,m,k]
         Y = full without its pads, plus B[m]; places that no product reaches are 0 plus B[m]

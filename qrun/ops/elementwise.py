@@ -97,7 +97,7 @@ def _lower_div(site: LoweringContext) -> NativeKernel:
 
 @op("Div", since=7, form="broadcast", native=OfShapes(_lower_div))
 def div(A: Array, B: Array, *, ctx: Context) -> Array:
-    """A / B of one type, with numpy's broadcasting.
+    """Divide A by B of the same type, with numpy's broadcasting.
 
     Floating point: correctly rounded, IEEE 754 where B is 0. Integers: truncated toward zero; where B is 0, which the
     page leaves open, the result is 0 and is observed; the smallest number divided by -1 wraps to itself.
@@ -129,7 +129,7 @@ def _variadic_lowering(op_type: str) -> Lowering:
 
 @op("Sum", since=6, form="broadcast", native=_variadic_lowering("Sum"))
 def sum_(*data_0: Array, ctx: Context) -> Array:
-    """The sum of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
+    """Add one or more floating-point tensors of one type, with numpy's broadcasting since version 8.
 
     Added in float64 from left to right and rounded once to the type; float64 stays float64.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
@@ -139,7 +139,7 @@ def sum_(*data_0: Array, ctx: Context) -> Array:
 
 @op("Mean", since=6, form="broadcast", native=_variadic_lowering("Mean"))
 def mean(*data_0: Array, ctx: Context) -> Array:
-    """The mean of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
+    """Average one or more floating-point tensors of one type, with numpy's broadcasting since version 8.
 
     Added in float64 from left to right, divided, and rounded once to the type; float64 stays float64.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
@@ -151,7 +151,7 @@ def mean(*data_0: Array, ctx: Context) -> Array:
 
 @op("Min", since=6, form="broadcast", native=_variadic_lowering("Min"))
 def min_(*data_0: Array, ctx: Context) -> Array:
-    """The least element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
+    """Return the elementwise minimum of one or more tensors of one type, with numpy's broadcasting since version 8.
 
     Exact; NaN if one of the elements is NaN; -0 is less than +0. Integers since version 12.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
@@ -161,7 +161,7 @@ def min_(*data_0: Array, ctx: Context) -> Array:
 
 @op("Max", since=6, form="broadcast", native=_variadic_lowering("Max"))
 def max_(*data_0: Array, ctx: Context) -> Array:
-    """The greatest element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
+    """Return the elementwise maximum of one or more tensors of one type, with numpy's broadcasting since version 8.
 
     Exact; NaN if one of the elements is NaN; -0 is less than +0. Integers since version 12.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
@@ -307,7 +307,7 @@ xor = binary_operator("Xor", np.logical_xor, "Either A or B of bool tensors", si
 
 @op("Not", since=1, native=elementwise("not", "X"))
 def not_(X: Array) -> Array:
-    """The negation of a bool tensor."""
+    """Negate a bool tensor."""
     return np.asarray(np.logical_not(X))
 
 
@@ -318,13 +318,13 @@ bitwise_xor = binary_operator("BitwiseXor", np.bitwise_xor, "A ^ B of integers",
 
 @op("BitwiseNot", since=18)
 def bitwise_not(X: Array) -> Array:
-    """All bits of integers inverted."""
+    """Invert all bits of integers."""
     return np.asarray(np.invert(X))
 
 
 @op("BitShift", since=11)
 def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
-    """X with its bits moved by Y places to the LEFT or RIGHT, with numpy's broadcasting; signed since version 28.
+    """Shift the bits of X by Y places LEFT or RIGHT, with numpy's broadcasting; signed integers since version 28.
 
     RIGHT fills with the sign. By a negative or too large Y, all bits leave: -1 for a negative X to the RIGHT, else 0.
     Raises OperatorError for another direction, and for shapes that do not broadcast.
@@ -346,13 +346,13 @@ less_or_equal = binary_operator("LessOrEqual", np.less_equal, "A <= B; False whe
 
 @op("IsNaN", since=9, native=function("is_nan"))
 def is_nan(X: Array) -> Array:
-    """Whether X is NaN."""
+    """Test whether each element of X is NaN."""
     return np.asarray(np.isnan(X))
 
 
 @op("IsInf", since=10)
 def is_inf(X: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Whether X is an infinity of a requested sign. Types without infinities: False."""
+    """Test whether each element of X is infinite with a requested sign; False for types without infinities."""
     infinite = np.asarray(np.isinf(X))
     if not detect_negative:
         infinite &= ~np.signbit(X)
@@ -372,7 +372,7 @@ def _lower_is_inf(site: LoweringContext) -> NativeKernel:
 
 @op("Hardmax", since=1)
 def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
-    """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13.
+    """Return 1 at the first largest element over all axes from `axis` on, else 0; as Hardmax-13.
     Source: ONNX operators, Hardmax-11."""
     first = axis_in(axis, input.ndim)
     matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
@@ -381,7 +381,7 @@ def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
 
 @op("Hardmax", since=13)
 def hardmax(input: Array, *, axis: int = -1, ctx: Context) -> Array:
-    """1 at the first greatest element along one axis, else 0; NaN is greater than all. Exact.
+    """Return 1 at the first largest element along one axis, else 0; NaN ranks above every number. Exact.
 
     Raises OperatorError for an axis outside [-r, r-1].
     """

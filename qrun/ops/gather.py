@@ -21,7 +21,7 @@ from qrun.shapes import MOST_AXES
 
 @op("Gather", since=1, form="moves")
 def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array:
-    """Elements of `data` at `indices` along `axis`; shape data[:axis] + indices + data[axis+1:].
+    """Select elements of `data` at `indices` along `axis`; the shape is data[:axis] + indices + data[axis+1:].
 
     indices: int32 or int64 of any shape, -s to s-1 where s is the axis' length; refuses others, naming the first.
     """
@@ -75,7 +75,7 @@ def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
 
 @op("GatherND", since=11, form="moves")
 def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context) -> Array:
-    """Slices of data at the index tuples that lie along the last axis of indices.
+    """Select slices of data at the index tuples along the last axis of indices.
 
     data [b_0,...,d_0,...]; indices: int64 [b_0,...,i_0,...,k], whose first batch_dims dimensions are data's and
     whose tuples count in the k dimensions after them, -s to s-1. output [b_0,...,i_0,...,d_k,...]. Exact.
@@ -117,7 +117,7 @@ def _check_gather(data: Array, indices: Array, lead: int, ctx: Context) -> Shape
 
 @op("Where", since=9, native=elementwise("where", "condition", "X", "Y"))
 def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
-    """X where condition, bool, is true, else Y, of X's type; the three broadcast as in numpy. Exact.
+    """Select X where condition is true, else Y, of X's type; the three broadcast as in numpy. Exact.
 
     Raises OperatorError for shapes that do not broadcast.
     """
@@ -127,7 +127,7 @@ def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
 
 @op("NonZero", since=9)
 def non_zero(X: Array, *, ctx: Context) -> Array:
-    """The indices of the elements that are not 0, False or empty, row-major: int64 [r, their number].
+    """Return the indices of the nonzero elements (not 0, False or empty), row-major, as int64 [rank,count].
 
     NaN is not 0. A scalar gives [0,1], or [0,0] if it is 0.
     """
@@ -140,8 +140,8 @@ def non_zero(X: Array, *, ctx: Context) -> Array:
 
 @op("Compress", since=9, form="moves")
 def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Context) -> Array:
-    """The slices of input along `axis` for which condition is true;
-    without an axis the elements of the flattened input.
+    """Select the slices of input along `axis` for which condition is true;
+    without an axis, the elements of the flattened input.
 
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
     Raises OperatorError for a condition of another shape or type, and an axis that does not exist.
@@ -210,7 +210,7 @@ def scatter_elements(
     reduction: str = "none",
     ctx: Context,
 ) -> Array:
-    """A copy of data in which the element that each index names along `axis` is replaced by its update.
+    """Copy data and replace the element that each index selects along `axis` by its update.
 
     data [d_0,...], rank 1 or more; indices: int32 or int64 of data's rank, not larger than data except along `axis`,
     -s to s-1 where s is the axis' length; updates: of indices' shape and data's type.
@@ -225,7 +225,7 @@ def scatter_elements(
 
 @op("ScatterND", since=11)
 def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", ctx: Context) -> Array:
-    """A copy of data in which the slice that each index tuple names is replaced by its update.
+    """Copy data and replace the slice that each index tuple selects by its update.
 
     data [d_0,...], rank 1 or more; indices: int64 [i_0,...,k], tuples for data's first k dimensions, -s to s-1;
     updates [i_0,...,d_k,...] of data's type. reduction: as in ScatterElements.

@@ -78,7 +78,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
 def group_query_attention(
     given: GroupQueryInputs, *, attributes: GroupQueryAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
-    """Attention of N heads of queries to M of keys, with a cache: output [B,S,N*H], both presents, and output_qk.
+    """Attention of N query heads to M key heads, with a cache: output [B,S,N*H], both presents, and output_qk.
 
     query [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value [B,M,C,H];
     of sequence b seqlens_k[b] + 1 places are used, of which the last S are new; where total_sequence_length, the
@@ -307,7 +307,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     ctx: Context,
 ) -> Array:
-    """Pairs of elements turned by the angles of their position, in each head: (cos*a - sin*b, sin*a + cos*b).
+    """Rotate pairs of elements in each head by the angles of their position: (cos*a - sin*b, sin*a + cos*b).
 
     X [B,N,S,H], or [B,S,N*H] with num_heads. The first rotary_embedding_dim elements of a head turn, all if that is 0:
     element i of the first half with element i of the second, or interleaved neighbours. cos_cache and sin_cache

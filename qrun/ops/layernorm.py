@@ -318,10 +318,10 @@ def embed_layer_normalization(
     mask_index_type: int | None = None,
     ctx: Context,
 ) -> tuple[Array, Array, Array]:
-    """LayerNormalization of the sum of a word's, its position's and its segment's embeddings:
+    """LayerNormalization of the sum of word, position and segment embeddings:
     output, mask_index, embedding_sum.
 
-    input_ids, segment_ids and mask int32 [B,S]; position_ids [B,S] or [1,S], 0 to S-1 where they are left out;
+    input_ids, segment_ids and mask int32 [B,S]; position_ids [B,S] or [1,S], 0 to S-1 if omitted;
     embeddings [rows,n], gamma and beta [n]. mask_index int32 [B]: how many elements of each line of the mask are 1, 0
     without a mask. As the nodes of ai.onnx: Gather, Add of the position's, Add of the segment's, each rounded, which is
     embedding_sum, then LayerNormalization. Raises OperatorError for shapes, numbers and attributes that do not fit.

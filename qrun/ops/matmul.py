@@ -25,7 +25,7 @@ from qrun.shapes import broadcast_shapes, broadcasts_to
 
 @op("MatMul", since=1, cost=matmul_macs)
 def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
-    """Matrix product of A [...,M,K] and B [...,K,N], shapes as numpy.matmul; both of one type.
+    """Multiply A [...,M,K] by B [...,K,N]; both have one type, and shapes are as in numpy.matmul.
 
     Sums of floating point have the order of numerics.md, F1; float64 is added in float64.
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.

@@ -52,7 +52,7 @@ def matmul_integer(
     *,
     ctx: Context,
 ) -> Array:
-    """Integer matrix product, shapes as numpy.matmul, int32 result.
+    """Multiply integer matrices with an int32 result; shapes are as in numpy.matmul.
 
     A [...,M,K], B [...,K,N], each int8 or uint8; a_zero_point scalar, [M] for 2-D A, or [...,M,1];
     b_zero_point scalar, [N] for 2-D B, or [...,1,N].
@@ -106,7 +106,7 @@ def matmul_integer_to_float(
     *,
     ctx: Context,
 ) -> Array:
-    """Product of quantized tensors as real numbers, shapes as numpy.matmul.
+    """Multiply quantized tensors and return a float result; shapes are as in numpy.matmul.
 
     A [...,M,K], B [...,K,N], each int8 or uint8. a's parameters are scalars; b's scalars, [N] for 2-D B, or [...,1,N];
     bias [N]. Scales, bias and result are all float32 or all float16.
@@ -155,7 +155,7 @@ def dynamic_quantize_matmul(
     *,
     ctx: Context,
 ) -> Array:
-    """Product of a float32 tensor, quantized to uint8 on the fly, with a quantized one; shapes as numpy.matmul.
+    """Quantize a float32 tensor to uint8 on the fly and multiply it by a quantized tensor, as numpy.matmul.
 
     A [...,M,K] float32; B [...,K,N] int8 or uint8; b's parameters scalars, [N] for 2-D B, or [...,1,N]; bias [N].
 
@@ -208,7 +208,7 @@ class QLinearMatMulInputs(InputRecord):
 
 @op("QLinearMatMul", since=10, cost=matmul_macs, computes=Real("MatMul", {"a": "row", "b": "column"}))
 def qlinear_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
-    """Matrix product of quantized tensors, shapes as numpy.matmul.
+    """Multiply quantized matrices and quantize the result; shapes are as in numpy.matmul.
 
     a [...,M,K], b [...,K,N], each int8, uint8 or (21) float8. a's parameters: scalar, [M] for 2-D a, or [...,M,1];
     b's: scalar, [N] for 2-D b, or [...,1,N]; y's: scalars. Scales float32, float16 or bfloat16. Output:

@@ -48,21 +48,22 @@ def matmul_n_bits(
     weight_prepacked: int = 0,
     ctx: Context,
 ) -> Array:
-    """Product of A [...,K] with weights of 2, 4 or 8 bits, which have a scale for each block along K; Y [...,N].
+    """Multiply A [...,K] by weights of 2, 4 or 8 bits, with one scale per block along K; the result is Y [...,N].
 
-    With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], its codes packed from the low
-    bits up. scales: [N, blocks] or flat. zero_points: packed as B, uint8 [N, ceil(blocks * bits / 8)], or of A's type
-    [N, blocks], or either flat; without them 2**(bits - 1). g_idx [K] or as long as all blocks: the block whose scale
-    and zero point each row of the weights has, instead of its own. bias [N]. B with a length of 0 in place of one or
-    more of its own omits the product: Y is 0, or the bias.
+    With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], with codes packed from the low
+    bits up. scales are [N, blocks] or flat. zero_points are packed like B, as uint8 [N, ceil(blocks * bits / 8)], or
+    have A's type and shape [N, blocks]; either may be flat. The default is 2**(bits - 1). g_idx, [K] or as long as all
+    blocks, selects the block whose scale and zero point each row of the weights uses. bias is [N]. If any dimension of
+    B is 0, there is no product: Y is 0, or the bias.
 
         w[k,n] = (code - zero_point) * scale              as DequantizeLinear, in float32 steps
         Y = A @ w + bias                                  as MatMul (F1), then the bias
 
-    accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
-    onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in
+    accuracy_level allows a runtime to round A; exact arithmetic does not round it. With accuracy_level 4, ``ort`` does
+    what onnxruntime does for stored weights whose zero points are not floats: it quantizes each block of A to int8 in
     float32 steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must
-    be 0: other layouts belong to one device. Raises OperatorError for shapes, types and attributes that do not fit.
+    be 0: other layouts are specific to one device.
+    Raises OperatorError for shapes, types and attributes that do not fit.
     """
     numbers = (K, N, bits, block_size)
     if _omits_product(B, numbers):
@@ -217,7 +218,7 @@ def gather_block_quantized(
     quantize_axis: int = 1,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; 0 where no index exists.
+    """DequantizeLinear in blocks along quantize_axis, then Gather along gather_axis; out-of-range indices produce 0.
 
     data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the
     low bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4
@@ -317,7 +318,7 @@ def matmul_bnb4(
     transB: int = 1,
     ctx: Context,
 ) -> Array:
-    """A @ W'. W [N,K] comes from B, 4-bit codes (the first in the high bits) for numbers of a table, times absmax.
+    """Multiply A by W' [K,N]; B holds W as 4-bit codes (first code in the high bits) that index a table.
 
         W = table[code] * absmax                    float32, then of A's type
 
@@ -348,7 +349,7 @@ def matmul_bnb4(
 
 @contrib_op("MatMulInteger16", cost=matmul_macs, types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")})
 def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
-    """Integer matrix product, shapes as numpy.matmul: int32, or uint32 of two uint16.
+    """Multiply 16-bit integer matrices; the result is int32, or uint32 for two uint16 inputs.
 
         Y = sum over k of A * B            wrapping
 

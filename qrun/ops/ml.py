@@ -31,7 +31,7 @@ def label_encoder_1(
     default_string: str = "_Unused",
     ctx: Context,
 ) -> Array:
-    """The place of a string in classes_strings, int64, or the string at a place; else the default.
+    """Map a string to its position in classes_strings (int64), or a position to its string; else to the default.
 
     Source: ONNX-ML operators, LabelEncoder-1.
     """
@@ -48,7 +48,7 @@ def category_mapper(
     default_string: str = "_Unused",
     ctx: Context,
 ) -> Array:
-    """Maps a text in cats_strings to the number at the same place of cats_int64s, or such a number to its text.
+    """Map a text in cats_strings to the number at the same position in cats_int64s, or such a number to its text.
 
     The default if there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
     """
@@ -143,7 +143,7 @@ def zip_map(
     classlabels_strings: tuple[str, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """A sequence of maps, one for each row of X [N,C] or [C]: from the C labels to the row's numbers.
+    """Return a sequence of maps, one per row of X [N,C] or [C], from the C labels to the row's numbers.
 
     Exactly one list of labels is given. Raises OperatorError for another number of them, for labels that come twice and
     for another rank.
@@ -196,7 +196,7 @@ def dict_vectorizer(
 
 @op("CastMap", since=1, domain=ML, compounds="makes")
 def cast_map(X: Array, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1, ctx: Context) -> Array:
-    """The values of the map X by rising key, [1,n]: float32, int64 or text, as cast_to says.
+    """Return the values of the map X, sorted by key, as [1,n] of float32, int64 or text, as cast_to says.
 
     With map_form SPARSE [1,max_map], each value in the place that its key names, and 0 or an empty text between them.
     Texts are read as numbers, floats become integers towards 0, and texts of six decimals. Keys are int64.

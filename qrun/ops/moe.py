@@ -204,7 +204,7 @@ def moe(
     attributes: ExpertAttributes,
     ctx: Context,
 ) -> Array:
-    """Mixes the results of k of E experts for each token by shares: input and output [tokens,H] or [batch,length,H].
+    """Mix the results of k of E experts for each token; input and output are [tokens,H] or [batch,length,H].
 
     router_probs [tokens,E]: the k greatest choose the experts, of equal ones the last; shares are Softmax of all E, by
     their sum with normalize_routing_weights. fc1_experts_weights [E,I,H], or [E,2I,H] of swiglu with swiglu_fusion:
@@ -310,7 +310,7 @@ def qmoe(
     attributes: ExpertAttributes,
     ctx: Context,
 ) -> Array:
-    """MoE with weights of 2, 4 or 8 bits: fc1, fc2 and fc3_experts_weights uint8, codes packed along the last axis.
+    """MoE with weights of 2, 4 or 8 bits, packed in uint8 along the last axis of fc1, fc2 and fc3_experts_weights.
 
     The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
     divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them

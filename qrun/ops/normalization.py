@@ -154,7 +154,7 @@ def dropout(
     seed: int | None = None,
     ctx: Context,
 ) -> State:
-    """data unchanged and a mask of True, unless training_mode is true and ratio is not 0.
+    """Return data unchanged and a mask of True, unless training_mode is true and ratio is not 0.
 
     Then mask = (uniform [0, 1) >= ratio) and output = data * mask / (1 - ratio), in float64 and rounded once. The page
     leaves the generator open; this is numpy's MT19937 from `seed`, or from 0, so a run repeats.

@@ -34,13 +34,13 @@ def max_pool(
     storage_order: int = 0,
     ctx: Context,
 ) -> State:
-    """The largest element of each window: Y, and optionally Indices, int64.
+    """Return the largest element of each window as Y, and optionally its position as Indices (int64).
 
     X [N,C,spatial...], floating point; int8 and uint8 since version 12. Padding never counts: a window that holds
-    nothing else gives -inf or the type's smallest value. A NaN in the window gives NaN; of zeros of both signs the
-    first one counts.
-    Indices: place of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
-    column-major (1); -1 where the window holds only padding.
+    nothing else returns -inf or the type's smallest value. A NaN in the window returns NaN; among zeros of both signs
+    the first one wins.
+    Indices: position of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
+    column-major (1); -1 if the window holds only padding.
     Exact. Raises OperatorError for geometry that the page forbids.
     """
     win = _window(X, geometry, dilations)
@@ -87,7 +87,7 @@ def average_pool(
     dilations: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
-    """The mean of each window. X [N,C,spatial...], floating point.
+    """Average each window of X [N,C,spatial...], which is floating point.
 
     The sum, in which padding is 0, is divided by the number of elements inside X, or with count_include_pad inside X
     and its pads; what ceil_mode adds beyond the end pads never counts. A window without elements gives 0.
@@ -114,7 +114,7 @@ def _lower_average(site: LoweringContext) -> NativeKernel:
 
 @op("GlobalAveragePool", since=1)
 def global_average_pool(X: Array, *, ctx: Context) -> Array:
-    """The mean over all spatial axes: X [N,C,spatial...] to [N,C,1...]. NaN over no elements.
+    """Average over all spatial axes: X [N,C,spatial...] becomes [N,C,1...]. The mean of no elements is NaN.
 
     In float64 and rounded once to X's type; float64 stays float64.
     """
@@ -133,7 +133,7 @@ def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
 
 @op("GlobalMaxPool", since=1)
 def global_max_pool(X: Array, *, ctx: Context) -> Array:
-    """The largest element over all spatial axes: X [N,C,spatial...] to [N,C,1...]. -inf over no elements.
+    """Return the maximum over all spatial axes: X [N,C,spatial...] becomes [N,C,1...]. Without elements it is -inf.
 
     Exact; +0 before -0; NaN if there is one.
     """
@@ -323,7 +323,7 @@ def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:
 def max_roi_pool(
     X: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0, ctx: Context
 ) -> Array:
-    """The largest element of each bin of each region: [regions,C,*pooled_shape] of X [N,C,H,W].
+    """Return the maximum of each bin of each region of X [N,C,H,W], as [regions,C,*pooled_shape].
 
     rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements,
     halves away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L

@@ -53,7 +53,7 @@ class QGemmInputs(InputRecord):
     types={"TA": ("int8 uint8", "A"), "TB": ("int8 uint8", "B"), "TC": ("int32", "C"), "TYZ": ("int8 uint8", "Y")},
 )
 def qgemm(given: QGemmInputs, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, ctx: Context) -> Array:
-    """Matrix product of quantized matrices plus an int32 bias.
+    """Multiply quantized matrices and add an int32 bias.
 
     A [M,K] ([K,M] if transA), B [K,N] ([N,K] if transB), each int8 or uint8; C int32, broadcasting to [M,N], of scale
     alpha * a_scale * b_scale. a's and y's parameters are scalars, b's scalars or [N]; alpha is a float32 number.

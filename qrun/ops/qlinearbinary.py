@@ -57,7 +57,7 @@ class BinaryInputs(InputRecord):
 
 @contrib_op(_ADD, computes=Real("Add"), form="broadcast", types={"T": ("int8 uint8", "A B C")})
 def qlinear_add(given: BinaryInputs, *, ctx: Context) -> Array:
-    """Sum of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points are scalars or [1].
+    """Add two quantized tensors with broadcasting. All have one 8-bit type; scales and zero points are scalars or [1].
 
         C = saturate(RNE((A_scale * (A - A_zero_point) + B_scale * (B - B_zero_point)) / C_scale) + C_zero_point)
 
@@ -115,7 +115,9 @@ _MUL = "QLinearMul"
 
 @contrib_op(_MUL, computes=Real("Mul"), form="broadcast", types={"T": ("int8 uint8", "A B C")})
 def qlinear_mul(given: BinaryInputs, *, ctx: Context) -> Array:
-    """Product of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points scalars or [1].
+    """Multiply two quantized tensors with broadcasting.
+
+    All have one 8-bit type; scales and zero points are scalars or [1].
 
         C = saturate(RNE((A - A_zero_point) * (B - B_zero_point) * A_scale * B_scale / C_scale) + C_zero_point)
 
@@ -178,7 +180,9 @@ class WhereInputs(InputRecord):
     },
 )
 def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
-    """X where condition holds, else Y, requantized; the three broadcast. X, Y, Z of one 8-bit type, scalar parameters.
+    """Select X where condition is true, else Y, and requantize; the three inputs broadcast.
+
+    X, Y and Z have one 8-bit type and scalar parameters.
 
         Z = saturate(RNE((V - v_zero_point) * v_scale / z_scale) + z_zero_point),    V = X or Y
 
@@ -226,7 +230,7 @@ class UnaryInputs(InputRecord):
     types={"T": ("int8 uint8", "X Y")},
 )
 def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
-    """Logistic function of a quantized tensor, int8 or uint8, with scalar parameters.
+    """Apply the logistic function to a quantized int8 or uint8 tensor with scalar parameters.
 
         Y = saturate(RNE(1 / (1 + exp(-(X - X_zero_point) * X_scale)) / Y_scale) + Y_zero_point)
 
@@ -288,7 +292,7 @@ _LEAKY_RELU = "QLinearLeakyRelu"
     types={"T": ("int8 uint8", "X Y")},
 )
 def qlinear_leaky_relu(given: UnaryInputs, *, alpha: float = 0.01, ctx: Context) -> Array:
-    """LeakyRelu of a quantized tensor, int8 or uint8, with scalar parameters; alpha is a float32 number.
+    """Apply LeakyRelu to a quantized int8 or uint8 tensor with scalar parameters; alpha is a float32 number.
 
         v = (X - X_zero_point) * X_scale
         Y = saturate(RNE((v if v >= 0 else alpha * v) / Y_scale) + Y_zero_point)
@@ -323,7 +327,7 @@ _NAME = "QLinearConcat"
 
 @contrib_op(_NAME, computes=Real("Concat"), types={"T8": ("int8 uint8", "Y")})
 def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context) -> Array:
-    """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...
+    """Requantize tensors and concatenate them along `axis`. inputs: tensor, scale, zero point, tensor, ...
 
     Each tensor is int8 or uint8 with its own scalar parameters (an omitted zero point is 0); all have one shape but for
     `axis`. Output: Y_zero_point's type.
@@ -397,7 +401,7 @@ def _check_shapes(tensors: list[Array], axis: int) -> int:
 
 @op("Table", since=1, domain=OWN, types={"T1": ("int8 uint8", "x"), "T2": ("int8 uint8", "table")})
 def table_(x: Array, table: Array, *, axis: int = 1, input_dtype: int = 0, ctx: Context) -> Array:
-    """The entry of `table` for each element of x; x int8 or uint8 of any shape. Exact. Output: table's type.
+    """Look up each element of x in `table`; x is int8 or uint8, of any shape. Exact. The output has table's type.
 
         y = table[code]            table [256]; code is the element's bits as an unsigned number
         y = table[c, code]         table [C,256]; c is the element's place along `axis`

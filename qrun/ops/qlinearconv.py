@@ -36,7 +36,7 @@ class QLinearConvInputs(InputRecord):
 
 @op("QLinearConv", since=10, cost=_macs, computes=Real("Conv", {"w": "channel"}, bias="B"))
 def qlinear_conv(given: QLinearConvInputs, *, geometry: ConvGeometry, ctx: Context) -> Array:
-    """Convolution of quantized tensors.
+    """Convolve quantized tensors and quantize the result.
 
     x [N,C,spatial...], w [M,C/group,kernel...], each int8 or uint8; B int32 [M], whose scale is x_scale * w_scale.
     x and y parameters are scalars; w_scale and w_zero_point scalars or [M]. Output: y_zero_point's type.

@@ -46,7 +46,7 @@ def qlinear_average_pool(
     count_include_pad: int = 0,
     ctx: Context,
 ) -> Array:
-    """Mean over sliding windows of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
+    """Average each window of a quantized tensor [N,C,spatial...], or [N,spatial...,C] with channels_last.
 
     int8 or uint8 with scalar parameters. n counts the positions of the window inside the input, or with
     count_include_pad those inside the padded input, as in AveragePool; outside, the real value is 0.
@@ -180,7 +180,7 @@ class GlobalPoolInputs(InputRecord):
 
 @contrib_op(_GLOBAL, computes=Real("GlobalAveragePool"), types={"T": ("int8 uint8", "X Y")})
 def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int = 0, ctx: Context) -> Array:
-    """Mean over all spatial positions of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
+    """Average all positions of a quantized tensor [N,C,spatial...], or [N,spatial...,C] with channels_last.
 
     int8 or uint8 with scalar parameters; the spatial axes of the output are 1, and n is how many positions there are.
 
@@ -251,7 +251,7 @@ def qlinear_softmax(
     opset: int,
     ctx: Context,
 ) -> Array:
-    """Softmax of a quantized tensor, int8 or uint8, with scalar parameters.
+    """Apply Softmax to a quantized int8 or uint8 tensor with scalar parameters.
 
     opset: that of the Softmax meant: from 13 on over one axis, before over all axes from `axis` on.
     x_zero_point cancels out.

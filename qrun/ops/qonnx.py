@@ -138,7 +138,7 @@ quant = op("Quant", since=1, domain=QONNX, types=_TYPES, form="broadcast", nativ
     native=elementwise("bipolar", "X", "scale"),
 )
 def bipolar_quant(X: Array, scale: Array, *, ctx: Context) -> Array:
-    """scale where X >= 0, -scale elsewhere, also for NaN; float32, any shapes that broadcast as in numpy.
+    """Return scale where X >= 0, else -scale, also for NaN; float32, any shapes that broadcast as in numpy.
 
     Raises OperatorError for shapes that do not broadcast.
     """

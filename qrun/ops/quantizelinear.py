@@ -47,7 +47,7 @@ def quantize_linear(
     attributes: QuantizeAttributes,
     ctx: Context,
 ) -> Array:
-    """Quantize a tensor of any shape.
+    """Quantize a tensor of any shape with the given scales and zero points.
 
     x float32, float16, bfloat16 or int32; y_scale scalar, [n] along axis, or x's shape with axis divided by
     block_size; y_zero_point of y_scale's shape. y: y_zero_point's type, else output_dtype, else uint8.
@@ -285,7 +285,7 @@ def dequantize_linear(
     attributes: DequantizeAttributes,
     ctx: Context,
 ) -> Array:
-    """Dequantize a tensor of any shape.
+    """Dequantize a tensor of any shape with the given scales and zero points.
 
     x 8-, 16-, 4- or 2-bit integers, int32, float8, float6 or float4; x_scale scalar, [n] along axis, or x's shape
     with axis divided by block_size; x_zero_point of x's type and x_scale's shape. y: output_dtype, else x_scale's type.
@@ -416,16 +416,18 @@ def _type_names(types: frozenset[np.dtype[Any]] | None) -> str:
 
 @op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Array]:
-    """Quantize float32 x to uint8 with parameters from its own range: y, y_scale (rank 0), y_zero_point (rank 0).
+    """Quantize float32 x to uint8 with parameters computed from its own range.
+
+    Outputs: y, y_scale and y_zero_point (both scalars).
 
         y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
         y = saturate(RNE(x / y_scale) + y_zero_point)
 
-    Exact: each step is one float32 operation, as in the function body of the operator's page. Where y_scale comes out
-    as 0, which the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255
-    underflows. NaN and -inf are refused; inf gives an infinite scale. ``ort``: the same steps; -inf gives an infinite
-    scale and zero point 255. NaN is refused there too: onnxruntime's result depends on its place and on the CPU, as it
-    hides the elements before it in its vector lane. ``onnx-ref``: the same, but scale 1/255 for zeros only.
+    Exact: each step is one float32 operation, as in the function body of the operator's page. If y_scale would be 0, it
+    is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range / 255 underflows. NaN and -inf
+    are refused; inf produces an infinite scale. ``ort``: the same steps, but -inf produces an infinite scale and zero
+    point 255. NaN is refused there too: onnxruntime's result depends on its position and on the CPU, because it hides
+    earlier elements in its vector lane. ``onnx-ref``: the same, but the scale is 1/255 for zeros only.
     """
     ctx.claim(x.shape)
     made = quantize_dynamically(x, ctx.arith)

@@ -78,9 +78,9 @@ def lstm(
     layout: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """Long short-term memory, with H and C the states before a step, and gates in the order i, o, f, c:
+    """Long short-term memory. H and C are the states before a step; the gates are in the order i, o, f, c:
 
-        x = X @ W^T + (Wb + Rb)                    for all steps; what is in parentheses is made first
+        x = X @ W^T + (Wb + Rb)                    for all steps; parentheses first
         g = H @ R^T + x
         i, f = f(g + P * C)                        f = 1 - i with input_forget
         C' = f * C + i * g(g)
@@ -89,14 +89,14 @@ def lstm(
 
     X [seq,batch,input], W [dirs,4*hidden,input], R [dirs,4*hidden,hidden], B [dirs,8*hidden], sequence_lens int32
     [batch], initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h
-    and Y_c [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
+    and Y_c [dirs,batch,hidden]. With layout 1, batch comes first. All have one floating-point type.
 
-    Each line is a step of ai.onnx's operators, and rounded as they are: products and the terms added to them are Gemm,
-    whose sums have the order of numerics.md, F1; * and +, 1 - i and the activations are rounded each. float16 and
-    bfloat16 are computed in float32, and the results rounded.
-    clip bounds the input of every activation; in ``ort`` not the input of h. Beyond a sequence's length Y is 0;
-    the last states are those at its end, the initial ones for length 0. Activations have alpha and beta in the order in
-    which those that need one are named; Affine and ScaledTanh have no defaults.
+    Each line rounds as the operators of ai.onnx do: products and the terms added to them are Gemm, whose sums have the
+    order of numerics.md, F1; each *, +, 1 - i and activation is rounded. float16 and bfloat16 are computed in float32,
+    and the results are rounded.
+    clip bounds the input of every activation, except the input of h in ``ort``. Past the end of a sequence, Y is 0.
+    Y_h and Y_c are the states at its end; for length 0 they are the initial states. alpha and beta apply in order to
+    the activations that need them; Affine and ScaledTanh have no defaults.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
     sequences = _sequences(given, 4, attributes, layout, ctx)
@@ -129,7 +129,7 @@ def gru(
     linear_before_reset: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """Gated recurrent unit, with H the state before a step, and gates in the order z, r, h:
+    """Gated recurrent unit. H is the state before a step; the gates are in the order z, r, h:
 
         z, r = f(H @ R^T + x)                      x = X @ W^T + (Wb + Rb)
         h = g((r * H) @ R^T + x)
@@ -191,7 +191,7 @@ def rnn(
     layout: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is made first.
+    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), where H is the state before a step; inner parentheses come first.
 
     X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. Everything else is as in LSTM,
@@ -253,7 +253,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """LSTM whose products are of codes: of X, quantized once, and of H, quantized before each step, with W and R.
+    """LSTM with integer products: X is quantized once and H before each step; W and R are stored quantized.
 
         x = (DynamicQuantizeLinear(X) - zero) * scale @ (W - W_zero_point) * W_scale + (Wb + Rb)
         g = (DynamicQuantizeLinear(H) - zero) * scale @ (R - R_zero_point) * R_scale + x

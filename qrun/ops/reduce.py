@@ -78,7 +78,7 @@ def _lowering_of(kind: str) -> Lowering:
 
 @reduction("ReduceSum", axes_input=13, native="sum")
 def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The sum over `axes`.
+    """Sum over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 0 over no elements.
     """
@@ -87,7 +87,7 @@ def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 @reduction("ReduceMean", native="mean")
 def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The mean over `axes`.
+    """Average over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64; NaN over no elements.
     Integers: the exact mean truncated toward zero; 0 over no elements.
@@ -129,7 +129,7 @@ def reduce_min(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 @reduction("ReduceProd", native="product")
 def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The product over `axes`.
+    """Multiply over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 1 over no elements.
     """
@@ -188,7 +188,8 @@ def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Ar
 
 @op("ArgMax", since=1)
 def arg_max(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """int64 index of the largest element along an axis: the first of equals, or the last with select_last_index.
+    """Return the int64 index of the largest element along an axis: the first of equals, or with select_last_index the
+    last.
 
     NaN counts as the largest. Exact. Raises OperatorError for an axis that does not exist or has no elements.
     """
@@ -197,7 +198,8 @@ def arg_max(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
 
 @op("ArgMin", since=1)
 def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """int64 index of the smallest element along an axis: the first of equals, or the last with select_last_index.
+    """Return the int64 index of the smallest element along an axis: the first of equals, or with select_last_index the
+    last.
 
     NaN counts as the smallest. Exact. Raises OperatorError for an axis that does not exist or has no elements.
     """

@@ -28,7 +28,7 @@ else:
 
 @op("Reshape", since=5, form="moves", native=view_kernel)
 def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
-    """The elements of `data` in row-major order with another shape; a view where possible.
+    """Give `data` a new shape, in row-major order; a view if possible.
 
     shape: 1-D int64. -1, at most once: the rest. 0: data's dimension at that place, or really 0 if allowzero.
     Refuses shapes of another size, and -1 where a zero-sized tensor leaves it open.
@@ -65,7 +65,7 @@ def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
 
 @op("Flatten", since=1, form="moves", native=view_kernel)
 def flatten(input: Array, *, axis: int = 1) -> Array:
-    """The elements of `input` as a matrix [d_0 * ... * d_(axis-1), d_axis * ... * d_(r-1)]; a view where possible.
+    """Reshape `input` to a matrix [d_0 * ... * d_(axis-1), d_axis * ... * d_(r-1)]; a view if possible.
 
     axis: -r to r.
     """
@@ -120,7 +120,7 @@ def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
 
 @op("Unsqueeze", since=1, form="moves", native=view_kernel)
 def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
-    """Insert axes of length 1 at the given places of the output. A view where possible.
+    """Insert axes of length 1 at the given positions of the output. A view if possible.
 
     Source: ONNX operators, Unsqueeze-11.
     """
@@ -129,7 +129,7 @@ def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
 
 @op("Unsqueeze", since=13, form="moves", native=view_kernel)
 def unsqueeze(data: Array, axes: Array) -> Array:
-    """Insert axes of length 1 at the given places of the output. A view where possible.
+    """Insert axes of length 1 at the given positions of the output. A view if possible.
 
     axes: 1-D int64, each once, -r to r-1 where r is the output's rank.
     """
@@ -156,13 +156,13 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
 
 @op("Identity", since=1, form="moves", native=view_kernel, compounds="passes")
 def identity(input: Array) -> Array:
-    """The input itself."""
+    """Return the input unchanged."""
     return input
 
 
 @op("Expand", since=8, form="moves")
 def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
-    """input repeated along axes of length 1 to the shape to which it and `shape`, 1-D int64, broadcast.
+    """Broadcast input with `shape`, a 1-D int64 tensor.
 
     The same array if it has that shape. Raises OperatorError for shapes that do not broadcast.
     """
@@ -181,7 +181,7 @@ def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
 
 @op("Tile", since=6, form="moves")
 def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
-    """input repeats[i] times along each axis i; repeats: 1-D int64, one number of 0 or more for each axis.
+    """Repeat input repeats[i] times along each axis i; repeats is 1-D int64, with one number >= 0 per axis.
 
     Raises OperatorError for another length and for a negative number.
     """
@@ -204,7 +204,7 @@ def _lower_repeats(site: LoweringContext) -> NativeKernel:
 
 @op("CenterCropPad", since=18)
 def center_crop_pad(input_data: Array, shape: Array, *, axes: tuple[int, ...] | None = None, ctx: Context) -> Array:
-    """The middle of an axis that is longer than `shape` says, and zeros around one that is shorter; exact.
+    """Crop axes that are longer than `shape` to their center, and pad shorter ones with zeros on both sides; exact.
 
     The smaller half is cut, or added, before. axes: the axes for which `shape` has numbers; all if left out.
     Raises OperatorError for axes and numbers that do not fit.
@@ -281,7 +281,7 @@ def col2im(
 def reverse_sequence(
     input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0, ctx: Context
 ) -> Array:
-    """The first sequence_lens[b] elements along time_axis in reverse order, for each b of batch_axis; exact.
+    """Reverse the first sequence_lens[b] elements along time_axis for each b of batch_axis; exact.
 
     sequence_lens int64 [batch], 0 to the time axis' length. Raises OperatorError for other lengths, and axes that are
     not 0 and 1.
@@ -314,7 +314,7 @@ def tensor_scatter(
     mode: str = "linear",
     ctx: Context,
 ) -> Array:
-    """The cache with `update` [B,...,rows,...] in place of its rows from write_indices[b] on; exact.
+    """Overwrite the rows of the cache from write_indices[b] on with `update` [B,...,rows,...]; exact.
 
     past_cache [B,...,longest,...], the rows along `axis`, which is not 0. write_indices int64 [B], 0 where they are
     left out. mode circular: after the last row comes the first.
@@ -347,7 +347,7 @@ def tensor_scatter(
 
 @op("BitCast", since=26)
 def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
-    """The same bits as another element type of as many bits; exact. Source: ONNX operators, BitCast-26.
+    """Reinterpret the bits as a different element type of the same width; exact. Source: ONNX operators, BitCast-26.
 
     Raises OperatorError for a type with another number of bits, and strings.
     """
@@ -372,7 +372,7 @@ def _bits(kind: np.dtype[Any] | None) -> int:
 
 @op("DepthToSpace", since=1, form="moves")
 def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context) -> Array:
-    """Channels to blocks of pixels: [N,C,H,W] to [N,C/b/b,H*b,W*b], b = blocksize.
+    """Move channels into blocks of pixels: [N,C,H,W] becomes [N,C/b/b,H*b,W*b], where b = blocksize.
 
     mode: how the input's channels are counted: DCR by row in the block, column in the block, output channel;
     CRD by output channel, row, column. Exact.
@@ -391,7 +391,7 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
 
 @op("SpaceToDepth", since=1, form="moves")
 def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context) -> Array:
-    """Blocks of pixels to channels: [N,C,H,W] to [N,C*b*b,H/b,W/b], b = blocksize; the inverse of DepthToSpace.
+    """Move blocks of pixels into channels: [N,C,H,W] becomes [N,C*b*b,H/b,W/b], where b = blocksize.
 
     mode: how the output's channels are counted, as in DepthToSpace. Exact.
     Raises OperatorError for another mode or rank, and for H or W that b does not divide.

@@ -86,7 +86,7 @@ def resize(
     options: ResizeAttributes,
     ctx: Context,
 ) -> Array:
-    """Resample the given axes (all by default) by `scales` or to `sizes`: nearest, linear or cubic, axis by axis.
+    """Resize the given axes (default: all), one by one, by `scales` or to `sizes`: nearest, linear or cubic.
 
     Output length: sizes as the policy adapts them, or floor(length * (end - start) * scale) in float32 as
     onnx.shape_inference computes it. roi: [starts ..., ends ...], for tf_crop_and_resize.

@@ -55,7 +55,9 @@ def attention_1(
     unidirectional: int = 0,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """Self-attention whose queries, keys and values are one product: output [B,S,Dv], present [2,B,N,T,H].
+    """Self-attention that projects queries, keys and values in one product.
+
+    Outputs: output [B,S,Dv] and present [2,B,N,T,H].
 
     input [B,S,Di], weights [Di,D+D+Dv] and bias of that width, each part of num_heads heads. mask_index int32: [B,T] or
     [B,S,T], 1 where a key is seen; [B,1,M,M] with such a line for each place; [B] the number of keys; [2*B] that, then
@@ -106,18 +108,18 @@ def q_attention(
     unidirectional: int = 0,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """Attention of com.microsoft whose input [B,S,Di] and weight [Di,3*D] are codes:
-    output [B,S,D], present [2,B,N,T,H].
+    """Attention of com.microsoft with quantized input [B,S,Di] and weight [Di,3*D].
 
-    The queries, keys and values are one product, whose real value is rounded once, as in MatMulIntegerToFloat:
+    Outputs: output [B,S,D] and present [2,B,N,T,H]. Queries, keys and values come from one product, whose exact value
+    is rounded once, as in MatMulIntegerToFloat:
 
         acc = sum over k of (input - input_zero_point) * (weight - weight_zero_point)            int32, wrapping
         QKV = acc * input_scale * weight_scale + bias
 
-    bias [3*D], float32 or float16 as scales and results. input_scale and input_zero_point are scalars; weight_scale and
-    weight_zero_point are scalars or [3*D]. Everything else is as in Attention. Raises OperatorError for shapes and
-    attributes that do not fit, and for past_present_share_buffer, as there is no input that says how much of the past
-    is filled.
+    bias is [3*D], float32 or float16 like the scales and results. input_scale and input_zero_point are scalars;
+    weight_scale and weight_zero_point are scalars or [3*D]. Everything else is as in Attention.
+    Raises OperatorError for shapes and attributes that do not fit, and for past_present_share_buffer, as no input says
+    how much of the past is filled.
     """
     widths = _check_projection(input, weight, ("input", "weight"), num_heads, None, do_rotary)
     with_shape(bias, "bias", weight.shape[1:])

@@ -21,7 +21,7 @@ _VIEW = 256
 
 @op("SequenceConstruct", since=11, compounds="makes")
 def sequence_construct(*inputs: Array) -> Array:
-    """The sequence of the inputs, which are tensors of one type and of any shapes; it holds them, not copies."""
+    """Return a sequence of the inputs: tensors of one type and any shapes. It holds them, not copies."""
     given = [_tensor(value, f"inputs[{index}]") for index, value in enumerate(inputs)]
     if not given:
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
@@ -30,7 +30,7 @@ def sequence_construct(*inputs: Array) -> Array:
 
 @op("SequenceEmpty", since=11, compounds="makes")
 def sequence_empty(*, dtype: int | None = None) -> Array:
-    """A sequence without elements, of tensors of the type dtype, float32 by default."""
+    """Return an empty sequence of tensors of type dtype, float32 by default."""
     number = _FLOAT if dtype is None else dtype
     if number not in DTYPES:
         raise refuse("dtype is not an element type", "dtype", "a number of TensorProto.DataType", number, code="QR204")
@@ -77,13 +77,13 @@ def sequence_erase(input_sequence: Array, position: Array | None = None) -> Arra
 
 @op("SequenceLength", since=11, compounds="makes")
 def sequence_length(input_sequence: Array) -> Array:
-    """How many elements a sequence has: int64, a scalar."""
+    """Return the number of elements of a sequence as an int64 scalar."""
     return np.array(len(_sequence(input_sequence).elements), np.int64)
 
 
 @op("ConcatFromSequence", since=11, compounds="makes")
 def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0, ctx: Context) -> Array:
-    """The elements joined along `axis`, or with new_axis = 1 along a new axis in that place.
+    """Concatenate the elements along `axis`, or with new_axis = 1 stack them along a new axis.
 
     Raises OperatorError for no elements, for shapes that do not fit, and for another new_axis.
     """
@@ -144,7 +144,7 @@ def _lengths(split: Array | None, size: int) -> Sequence[int]:
 
 @op("SequenceMap", since=17, graphs=("body",), compounds="makes")
 def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: Context) -> tuple[Array, ...]:
-    """Run body for each element, and make a sequence of each of its outputs.
+    """Run body for each element and collect each of its outputs in a sequence.
 
     Further inputs that are sequences have as many elements, and body gets the one at the same place; tensors are
     the same each time. Raises OperatorError for other lengths, and if the body does not fit.
@@ -182,7 +182,7 @@ def _one_type(elements: Sequence[Array], stated: TensorType) -> Array:
 
 @op("Optional", since=15, compounds="makes")
 def optional(input: Array | None = None, *, type_: TensorType | None = None) -> Array:
-    """The input, or without it an optional value that is none, of the type `type`.
+    """Return the input, or without it an empty optional value of the type `type`.
 
     Raises OperatorError where both are left out.
     """
@@ -201,7 +201,7 @@ def optional_has_element(input: Array | None = None) -> Array:
 
 @op("OptionalGetElement", since=15, compounds="makes")
 def optional_get_element(input: Array) -> Array:
-    """The value of an optional, or the tensor or sequence that is given. Raises OperatorError where it is none."""
+    """Return the value of an optional, or the given tensor or sequence. Raises OperatorError if it is empty."""
     if input.dtype == OPTIONAL:
         raise refuse("the optional has no value", "input", "a value", "none")
     return input

@@ -27,7 +27,7 @@ def top_k_1(X: Array, *, axis: int = -1, k: int, ctx: Context) -> tuple[Array, A
 def top_k(
     X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1, ctx: Context
 ) -> tuple[Array, Array]:
-    """The K largest or smallest elements along an axis, Values, and their places there, Indices (int64).
+    """Return the K largest or smallest elements along an axis as Values, and their positions as Indices (int64).
 
     In descending or ascending order, even if sorted = 0 leaves the order open; equal elements keep their order.
     NaN counts as larger than every number. K: an int64 scalar, 0 to the axis' length. Exact.
@@ -79,7 +79,7 @@ def _lower(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKer
 
 @op("Unique", since=11)
 def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) -> tuple[Array, Array, Array, Array]:
-    """The elements of X, or its parts along an axis, each once: Y, indices, inverse_indices, counts.
+    """Return each distinct element of X, or slice along an axis, once. Outputs: Y, indices, inverse_indices, counts.
 
     In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices
     int64: those places; inverse_indices: for each element its place in Y; counts: how often it is there. -0 equals 0;
@@ -142,16 +142,17 @@ def non_max_suppression(
     center_point_box: int = 0,
     ctx: Context,
 ) -> Array:
-    """For each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
+    """Select boxes per batch and class, best score first, skipping those that overlap a selected box too much.
+
+    Two boxes overlap too much if their intersection over union exceeds iou_threshold.
 
     boxes [batches,n,4] float32: [y1,x1,y2,x2], any two opposite corners, or with center_point_box = 1
     [x_center,y_center,width,height]. scores [batches,classes,n] float32. Scalars: max_output_boxes_per_class (int64; 0,
-    also where it is left out, or less selects nothing), iou_threshold (0 to 1, else 0), score_threshold (only boxes
-    with a score above it; else all). Returns int64 [selected,3]:
-    batch, class, box, in that order of batches and classes.
+    the default, or less selects nothing), iou_threshold (0 to 1, default 0), score_threshold (selects only boxes with a
+    higher score; default: all boxes). Returns int64 [selected,3]: the batch, class and box, ordered by batch and class.
 
-    Exact: intersection and union are real numbers, compared with iou_threshold as it is in float32. Of equal scores the
-    first box comes first; NaN counts as less than every number. A box with an infinite or NaN coordinate overlaps none.
+    Exact: intersection and union are exact real numbers; iou_threshold is a float32 number. Among boxes with equal
+    scores, the first one wins; NaN ranks below every number. A box with an infinite or NaN coordinate overlaps no box.
     Raises OperatorError for other shapes, another center_point_box, and an iou_threshold outside 0 to 1.
     """
     _check(boxes, scores, center_point_box)

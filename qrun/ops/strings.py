@@ -23,7 +23,7 @@ def string_normalizer(
     stopwords: tuple[str, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" if none is left.
+    """Remove stopwords from strings [C] or [1,C] and change their case (UPPER, LOWER, NONE); one "" if none is left.
 
     Unless is_case_sensitive, stopwords are removed in any case. Case follows Unicode, whatever the locale.
     Raises OperatorError for other shapes and actions.
@@ -64,7 +64,7 @@ def tf_idf_vectorizer(
     weights: tuple[float, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """How often each n-gram occurs in a row of tokens: float32 [N,M], or [M] of one row; M = max(ngram_indexes) + 1.
+    """Count each n-gram in each row of tokens: float32 [N,M], or [M] for one row, where M = max(ngram_indexes) + 1.
 
     X [N,C] or [C], strings or integers. The pool holds the n-grams of length 1, those of length 2, ..., which begin at
     ngram_counts. N-gram i is counted at ngram_indexes[i], where those of several are added, if its length is

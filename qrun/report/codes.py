@@ -22,7 +22,7 @@ _TEXTS = {
     "QR011": "The runtime chosen with --backend or --against failed while it ran the model. qrun shows its message.",
     "QR012": "A package is not installed: onnxruntime for --backend ort and --against ort, or Pillow for image files.",
     "QR013": "The runtime chosen with --backend or --against refuses to load the model. qrun shows its message.",
-    "QR014": "--backend native needs llvmlite, and an x86-64 or AArch64 CPU. --backend reference gives the same results.",
+    "QR014": "--backend native needs llvmlite, and an x86-64 or AArch64 CPU. --backend reference returns the same results.",
     "QR015": "The runtime chosen with --backend or --against crashed while it loaded or ran the model. It runs in a separate process, so qrun continues: qrun compare runs the nodes one by one and finds the one that crashes. The message shows the signal or exit code, and the last line that the runtime printed.",
     "QR016": "The run takes longer than --max-time allows. The message names the node where it stopped, and the iteration of a Loop or Scan. qrun stops between nodes and between iterations, not inside a node; it does interrupt another runtime. Raise the limit, or check whether the condition of the Loop ever becomes false.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
@@ -39,7 +39,7 @@ _TEXTS = {
     "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output has a different type or shape from the recorded one. The vectors belong to a different model, or the model declares a wrong output.",
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph. qrun does not compare it.",
-    "QR505": "A recorded vector was not replayed, so its outputs are unchecked. A node refuses the inputs, qrun or the --backend runtime cannot run the model, a memory or time limit is reached, or files cannot be read. The finding lists the vectors, and the reason with its code. Only --ignore QR505 removes this finding, and accepts vectors that do not run; --select and other codes in --ignore do not.",
+    "QR505": "A recorded vector was not replayed, so its outputs are unchecked. A node refuses the inputs, qrun or the --backend runtime cannot run the model, a memory or time limit is reached, or files cannot be read. The finding lists the vectors, and the reason with its code. Only --ignore QR505 suppresses this finding and accepts vectors that cannot be run. --select and other --ignore codes have no effect on it.",
 }
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Name and explanation by code."""
@@ -107,7 +107,7 @@ channel, and ignores colour profiles.""",
     1  done, and the answer is no: a finding at or above --fail-on, a difference
     2  the command is wrong: unknown option, no such file, missing input
     3  the model cannot be read: not ONNX, cut off, external data missing;
-       qrun check reports that as a finding and ends with 1
+       qrun check reports that as a finding and exits with 1
     4  the model is fine, but qrun cannot run it: operator, opset or type
     5  the run failed: a limit of memory or time, or a node refused its values
    70  a bug in qrun
@@ -156,7 +156,7 @@ Environment variables that qrun reads. QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_
   FORCE_COLOR        colour in a pipe too; --color overrides it
   COLUMNS            the width of the screen, and of tables in a pipe
   SOURCE_DATE_EPOCH  the date that the page of qrun report shows, so that the
-                     same results give the same page
+                     same results produce the same page
 
 An option overrides its variable, and the variable overrides [tool.qrun] (qrun explain config). qrun cache shows and clears
 that folder.""",
@@ -198,17 +198,17 @@ the table shows the same peak and bandwidths.""",
     "numerics": """\
 All quantized operators follow these rules. qrun explain OPERATOR prints the formula of one, and what --arith changes.
 
-  rounding    a quotient, as a real number, goes to the nearest integer, ties
-              to even; then the zero point is added; then the sum saturates
-  overflow    quotients beyond the type, and infinities, give its smallest
-              or largest code
-  NaN         gives the smallest code (QR401); in float8 it stays NaN, in
-              float6 and float4 it gives the largest number
+  rounding    the exact quotient is rounded to the nearest integer, ties to
+              even; then the zero point is added; then the sum saturates
+  overflow    quotients outside the range of the type, and infinities, become
+              its smallest or largest code
+  NaN         becomes the smallest code (QR401); in float8 it stays NaN, in
+              float6 and float4 it becomes the largest number
   scales      that are zero, negative, infinite or NaN follow IEEE 754: 1 / 0 is
               infinite, 0 / 0 is NaN (QR306, QR405)
   sums        of integers are exact, and wrap to int32 at the end (QR403)
-  padding     counts as the real number 0, which is the code x_zero_point
-  parameters  of a whole tensor have the shape [] or [1]; both give a result
+  padding     represents the real number 0: its code is x_zero_point
+  parameters  of a whole tensor have the shape [] or [1]; both return a result
               of the same shape
   nothing     a sum of no elements is 0, a mean of no elements is NaN""",
     "causes": """\
@@ -218,14 +218,14 @@ of the other side's tensor. There are three exceptions.
 Some causes need no computation: crashed, refused, missing-output, empty-sum and random-numbers.
 
 For float-steps and unquantized-activations, and for float-order of sums other than MatMul, Gemm and Conv, qrun does not know
-the runtime's steps or their order. Every element must then be within the bound on rounding errors. unknown-order compares a MatMul, Gemm or Conv with that
-bound.
+the runtime's steps or their order. Every element must then be within the rounding-error bound. unknown-order compares a
+MatMul, Gemm or Conv with that bound.
 
 For runtime-arithmetic and empty-sequence, qrun knows what the runtime computes, but not every bit. Recomputing must then bring
 every element within the tolerance, and the evidence says so.
 
-The cause is unknown if no computation gives the other side's bits. It is inherited if the node, given the other side's inputs,
-gives the other side's bits: then an earlier node is the cause.
+The cause is unknown if no computation reproduces the other side's bits. It is inherited if the node, given the other side's
+inputs, returns the other side's bits: then an earlier node is the cause.
 
 qrun explain CAUSE says how to confirm a cause, and what to do.""",
     "glossary": """\
@@ -242,19 +242,26 @@ type. M is x_scale * w_scale / y_scale. Engines differ by one step because they 
 
 qrun probe reads these choices off a runtime's or a device's outputs. These families are known:""",
     "conform": """\
-qrun conform gives a runtime the cases of a frozen suite, and judges every answer:
+qrun conform runs the cases of a frozen suite in a runtime and judges every answer:
 
-  exact        all bits are as expected, or it refuses a forbidden model
-  choice       the specification leaves it open: elements that differ are within
-               6.1e-5 steps of a tie, or the answer is a known alternative
-  wrong        anything else, with its cause, and whether recomputing proved it
-  refused      the runtime refuses a form that the specification allows
-  crashed      the process ended before it answered
-  hung         the process did not answer within --timeout seconds
-  unsupported  the runtime has no such operator or element type
+  exact            all bits match, or the runtime refuses a forbidden model
+  choice           the specification leaves the answer open, or the elements
+                   that differ are one step off next to a tie
+  ulp              floats differ by no more than the tolerance of ONNX's tests
+  wrong            any other answer, with its cause
+  unstable         results change from run to run
+  accepts-invalid  a result for a model that the specification forbids
+  refused          the runtime refuses a form that the specification allows
+  crashed          the process ended before it answered
+  hung             the process did not answer within --timeout seconds
+  unsupported      the runtime has no such operator or element type
 
-qrun explain CAUSE explains each cause. Three causes appear only in qrun conform: garbage (results change from run to run),
-accepts-invalid (a result for a forbidden model) and zero-range (DynamicQuantizeLinear of zeros).
+Each case names its rule, with the sentences of the specification. A rule is forced (the sentences alone determine the
+answer), implied (the operator's formula determines it) or qrun's decision. A different answer to a decision is a choice,
+never wrong. With -v, qrun shows the rule, the inputs and both answers.
+
+qrun explain CAUSE explains each cause. These causes appear only in qrun conform: garbage, accepts-invalid, zero-range,
+float-rounding and zero-sign.
 
 --runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case:
 
@@ -265,8 +272,13 @@ accepts-invalid (a result for a forbidden model) and zero-range (DynamicQuantize
                into it
 
 The program exits with 0 if it ran the model, 2 if it refuses the model, and 3 if it has no such operator or type. Any other
-exit code is a crash. qrun shows the last line of stderr as its message. If several cases all fail with the same
-message, qrun stops with exit code 2: the program probably does not start.""",
+exit code is a crash. qrun shows the last line of stderr as its message.
+
+--runtime 'batch:PROGRAM' starts the program once. For each case it reads a line of JSON from stdin, with the keys id,
+model, inputs and outputs (paths as above), and writes a line of JSON to stdout: {} if it ran the model,
+{"refused": "reason"} or {"unsupported": "reason"} if not.
+
+If several cases all fail with the same message, qrun stops with exit code 2: the program probably does not start.""",
 }
 
 

@@ -93,7 +93,7 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if guilt is not None and guilt.pair != pair:
         own = [fact for fact in _measures(found, guilt.pair, guilt.exact)[1:] if fact not in facts]
         told = "it differs too" if own else "it differs by the same amount"
-        facts += [("by itself", f"fed the values of {found.names[1]}, {told}"), *own]
+        facts += [("isolated", f"fed the values of {found.names[1]}, {told}"), *own]
     if guilt is not None and guilt.inside is not None:
         return facts + _inside(guilt.inside)
     return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited_facts(found, t))
@@ -154,7 +154,7 @@ def _inputs(found: Comparison, t: ComparedTensor) -> str:
 def _inherited_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if not t.checked:
         return [("cause", "not known: some of its inputs are missing on one side")]
-    told = "inherited: with the other side's inputs, it gives the other side's result"
+    told = "inherited: with the other side's inputs, it returns the other side's result"
     origin = found.origin
     if origin is None:
         return [("cause", told)]
@@ -166,7 +166,7 @@ def _inherited_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, st
     if origin.guilt is None:
         return [("cause", told), ("next", f"{tight} shows why")]
     why = f"{origin.guilt.reason.cause}: {origin.guilt.reason.text}"
-    more = f"--isolate {tight} compares each node by itself and shows details of this one"
+    more = f"--isolate {tight} compares each node on its own and shows details of this one"
     return [("cause", told), ("there", why), ("next", more)]
 
 
@@ -276,13 +276,14 @@ def _why(found: Comparison, first: ComparedTensor) -> str:
 
 
 def _counts(found: Comparison) -> list[str]:
-    """Counts the tensors that differ, those that differ by themselves, and those that the second side refuses."""
+    """Counts the tensors that differ, those whose difference is not inherited, and those that the second side
+    refuses."""
     refused = len(found.refused)
     count, total = len(found.differing) - refused, plural(len(found.tensors) - refused, "tensor")
     told = _beyond(found)
     rest = f"{count} of {total} {f'beyond {told}' if told else 'differ'}"
     own = sum(t.guilt is not None for t in found.tensors)
-    rest += "" if found.isolate or found.piecewise else f", {own} by {'itself' if own == 1 else 'themselves'}"
+    rest += "" if found.isolate or found.piecewise else f", {own} not inherited"
     bits = sum(not t.pair.identical for t in found.tensors) - refused
     counts = [rest + (f" ({bits} with different bits)" if bits > count else "")]
     return [*counts, f"{found.names[1]} {refuses(found.refused)} {refused} more"] if refused else counts
@@ -309,7 +310,7 @@ def _differing_block(found: Comparison, top: int | None) -> Block:
         title = f"Tensors that {found.names[1]} {refuses(found.refused)}"
     more = f"{plural(left, 'more tensor')}   --top all, {isolate}--json" if left else ""
     if any(_own(t) for t in rows):
-        title += " (in brackets: elements that differ by themselves)"
+        title += " (in brackets: elements whose difference is not inherited)"
     bits = any(t.pair.other_bits > t.pair.difference.differing for t in rows)
     columns = [
         Column("#", right=True, cell=lambda t: str(t.node.index)),

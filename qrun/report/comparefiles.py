@@ -28,7 +28,7 @@ from qrun.report.text import decibel, duration, file_size, number, plural
 VERDICTS = {
     "close": "within the tolerance",
     "unknown": "not known",
-    "form": "another form",
+    "form": "a different form",
     "same": "no measurable change",
     "few runs": f"below {LEAST} runs",
     "other work": "-",

@@ -87,7 +87,7 @@ def _rule(word: str, verbose: bool) -> Page | None:
 
 
 def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
-    level = f"{rule.level}, error in a run" if rule.stops and rule.level != "error" else rule.level
+    level = f"{rule.level} in qrun check, error in qrun run" if rule.stops and rule.level != "error" else rule.level
     screen.line((f"{rule.id} {rule.name}", "bold"), "   ", (level, STYLES[rule.level]), f"   since qrun {rule.since}")
     before = rule.doc.partition("Why is this bad?")[0]
     _paragraphs(screen, f"{before.strip()}\n\n{rule.sections['Why is this bad?']}")

@@ -217,7 +217,7 @@ def _reason(model: Model, slowest: NodeEvent) -> str:
         node_of(model, slowest).label,
         "on numpy" if slowest.backend == "reference" else f"in {slowest.backend}",
     )
-    return f"node {slowest.index} {name} ran {where}, which is slower: {slowest.why}   docs/limits.md"
+    return f"node {slowest.index} {name} ran {where}, which is slower: {slowest.why} (see docs/limits.md)"
 
 
 Row = tuple[NodeEvent, float]

@@ -208,7 +208,7 @@ def test_memory_limit(folder: Path) -> None:
         (["-i", "image", "=x.npy"], "QR000", "did you mean -i image=x.npy?"),
         (["x.npy", "y.npy"], "QR000", "did you mean -i x.npy -i y.npy?"),
         (["-i", "=x.npy"], "QR005", "did you mean -i image=x.npy?"),
-        (["-i", "image=[a,b]"], "QR005", "text is quoted"),
+        (["-i", "image=[a,b]"], "QR005", "quote strings in the list"),
         (["-i", "image=m.onnx"], "QR007", "qrun compare A B"),
         (["-i", "image=t.csv"], "QR007", "np.loadtxt"),
         (["-i", "image=t.json"], "QR007", "takes the values themselves"),

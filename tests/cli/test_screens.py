@@ -387,7 +387,7 @@ def test_why_the_slowest_node_is_slow(folder: Path) -> None:
     save(_tagger(), folder / "tagger.onnx")
     reason = "sequence_lens has lengths below the batch's: only batches of full lengths are native"
     plain = " ".join(call("tagger.onnx", env={"COLUMNS": "80"}).out.split())
-    assert f"node 0 tagger ran on numpy, which is slower: {reason} docs/limits.md" in plain
+    assert f"node 0 tagger ran on numpy, which is slower: {reason} (see docs/limits.md)" in plain
     shown = call("tagger.onnx", "-v", env={"COLUMNS": "80"}).out
     assert reason in " ".join(shown.split())
     assert "DynamicQuantizeLSTM" in shown

@@ -217,7 +217,7 @@ def test_without_a_topic_everything_is_listed(capsys: pytest.CaptureFixture[str]
 
 
 def test_levels_are_those_of_check_and_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "explain", "QR201")[0].startswith("QR201 unsupported-op   note, error in a run   since")
+    assert run(capsys, "explain", "QR201")[0].startswith("QR201 unsupported-op   note in qrun check, error in qrun run   since")
     assert run(capsys, "explain", "QR301")[0].startswith("QR301 scale-shape   error   since")
     assert re.search(r"QR201 +unsupported-op +note, error ", run(capsys, "explain", "QR2")[0])
 

@@ -87,6 +87,10 @@ LONG = (
 )
 
 
+ROWS, COLUMNS = np.arange(3 * 19, dtype=u8).reshape(3, 19), np.arange(19 * 2, dtype=u8).reshape(19, 2)
+LARGE = np.full((2, 9), 200, u8)
+STRIP = np.arange(1, 12, dtype=u8).reshape(1, 1, 11)
+RANGED = np.array([1, 1.3, 2.7, 3.1, 5], f32)
 WIDE = np.linspace(-300, 700, 77).astype(f32)
 CODES = np.arange(-128, 128).astype(i8)
 GRID = (np.arange(1, 256, dtype=u8).reshape(-1, 1), np.arange(1, 256, dtype=u8).reshape(1, -1))
@@ -184,6 +188,18 @@ BUGS = [
     Bug("several-steps", "QuantizeLinear", [WIDE, f32(1), u8(5)], np.trunc(WIDE.astype(float) + 5).astype(i64).astype(u8)),
     Bug("wide-sum", "QLinearConv", [SQUARE[None, None], f32(1), u8(0), np.full((1, 1, 1, 1), 100, u8), f32(1), u8(0), f32(2**24), u8(9),
         np.array([2**31 - 1], i32)], codes(np.rint((SQUARE[None, None] * 100.0 + 2**31 - 1) / 2**24) + 9), opset=10),
+    Bug("wrong-geometry", "ConvInteger", [STRIP, np.array([[[1, 3]]], u8)],
+        (STRIP[..., :5].astype(i32) + 3 * STRIP[..., 1:6].astype(i32)), i32, {"strides": [2]}, 10, id="strides"),
+    Bug("wrong-geometry", "ConvInteger", [STRIP, np.array([[[1, 3]]], u8)],
+        (3 * STRIP[..., :10].astype(i32) + STRIP[..., 1:].astype(i32)), i32, opset=10, id="flipped kernels"),
+    Bug("wrong-elements", "MatMulInteger", [ROWS, COLUMNS],
+        ROWS[:, :16].astype(i32) @ COLUMNS[:16].astype(i32), i32, opset=10, id="tail of K"),
+    Bug("wrong-elements", "DequantizeLinear", [ROWS, f32(2)],
+        np.concatenate([ROWS[:, :16], ROWS[:, 13:16]], 1) * f32(2), f32, id="tail of rows"),
+    Bug("wrong-encoding", "DequantizeLinear", [CODES, f32(2)], CODES.view(u8) * f32(2), f32),
+    Bug("narrow-accumulator", "MatMulInteger", [LARGE, LARGE.T], np.full((2, 2), 2**15 - 1, i32), i32, opset=10),
+    Bug("wrong-range", "DynamicQuantizeLinear", [RANGED], codes(np.rint((RANGED / f32(4 / 255)).astype(float))), opset=11),
+    Bug("flush-to-zero", "DequantizeLinear", [CODES, f32(1e-39)], CODES * f32(0), f32),
     Bug("float-order", "MatMul", list(LONG), chained_products(*LONG, np.dtype(f32), block=300), f32),
     Bug("unknown-order", "MatMul", list(LONG), np.add.reduce(LONG[0][:, ::-1, None] * LONG[1][None, ::-1], 1, f32), f32),
 ]  # fmt: skip

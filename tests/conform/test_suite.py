@@ -31,7 +31,7 @@ from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 
 ROOT = Path(__file__).resolve().parents[2]
-SHA256 = "28d3d9c7308dc1b0fb165d66b7b94f76d9402d90330038cb72e169be721e2414"
+SHA256 = "cd30b724feb8eac15114a70cf6b48ae152028d710a052ffe1716c36a2d393756"
 
 
 @pytest.fixture(scope="module")

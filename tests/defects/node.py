@@ -68,9 +68,11 @@ Defect = Callable[[Node], Array | None]
 
 
 class Planted(NamedTuple):
-    """A defect with the words that select cases of its operators, and the cause by which it must be told, if any."""
+    """A defect with the words that select cases of its operators, and the cause by which it must be told, if any. told:
+    words of the text that names it as a rival of another cause."""
 
     name: str
     defect: Defect
     words: list[str]
     cause: str = ""
+    told: str = ""

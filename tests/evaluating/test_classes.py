@@ -45,9 +45,9 @@ def test_classes_and_confusions() -> None:
     text = call("eval", "m.onnx", "-i", "x.npy", "--labels", "labels.npy").out
     assert [line.split() for line in text.partition("Weakest classes of m.onnx\n")[2].splitlines()[1:5]] == [
         ["1", "1", "0.00", "%", "-"],
-        ["0", "3", "33.33", "%", "1,", "2"],
-        ["2", "2", "50.00", "%", "1,", "1"],
-        ["Most", "confused:", "0", "as", "1", "(2),", "2", "as", "1", "(1)."],
+        ["0", "3", "33.33", "%", "1", "(2", "samples)"],
+        ["2", "2", "50.00", "%", "1", "(1", "sample)"],
+        ["Most", "frequent", "mistakes:", "0", "predicted", "as", "1", "(2),", "2", "predicted", "as", "1", "(1)."],
     ]
 
 

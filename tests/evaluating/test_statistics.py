@@ -198,4 +198,4 @@ def test_every_row_of_a_table_tells_its_output(sequences: list[str], columns: st
     table = shown.partition("Scores\n")[2].partition("\n\n")[0]
     assert [sum(f" {name} " in line for line in table.splitlines()) for name in ("squares", "sure")] == [4, 4]
     assert "inf" not in table
-    assert "SQNR exact: every element is equal" in " ".join(table.split())
+    assert "SQNR exact: all elements are equal" in " ".join(table.split())

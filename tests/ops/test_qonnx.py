@@ -224,7 +224,7 @@ def test_operators_without_a_domain(op_type: str, rest: list[Any]) -> None:
     for backend in ("reference", "native"):
         assert run_qrun(model, feeds, backend=backend)[0].tolist() == ([0.25, 0.75] if rest else [0.25, 0.25])
     (found,) = (finding for finding in qrun.check(model) if finding.level != "note")
-    assert (found.rule, found.message) == ("QR118", f"{op_type} has no domain, and is taken as QONNX's (2 nodes)")
+    assert (found.rule, found.message) == ("QR118", f"{op_type} has no domain; qrun treats it as QONNX's (2 nodes)")
     del model.graph.node[1]
     model.graph.node[0].domain = QONNX
     model.opset_import.append(helper.make_opsetid(QONNX, 1))

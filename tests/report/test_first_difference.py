@@ -52,7 +52,7 @@ def test_numbers_that_stay_the_same_are_told_once() -> None:
     theirs = {"a": np.array([-1, -1 - bit], f32), "b": np.array([1.5, 1 + 2 * bit], f32)}
     found = compare_runtimes(QrunSide(model), Changed(model, theirs), {"x": np.ones(2, f32)}, Tolerance())
     facts = first_facts(found)
-    assert dict(facts)["by itself"] == "fed the values of changed, it differs by the same amount"
+    assert dict(facts)["isolated"] == "fed the values of changed, it differs by the same amount"
     assert len({name for name, _ in facts}) == len(facts)
 
 
@@ -82,7 +82,7 @@ def test_titles_fit_the_width() -> None:
     stream.flush()
     lines = stream.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
     assert "unknown (1)" in " ".join(lines)
-    assert "(in brackets: elements that differ by themselves)" in " ".join(line.strip() for line in lines)
+    assert "(in brackets: elements whose difference is not inherited)" in " ".join(line.strip() for line in lines)
     assert max(map(len, lines)) <= 80
 
 

@@ -102,7 +102,7 @@ DRAWING = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 def random_numbers(model: Model) -> Iterator[Finding]:
     """Nodes draw random numbers. One finding for the model.
 
-    qrun draws them from numpy's MT19937, seeded with the node's seed or else its name, so every run gives the same
+    qrun draws them from numpy's MT19937, seeded with the node's seed or else its name, so every run returns the same
     numbers.
 
     Why is this bad?

@@ -109,7 +109,7 @@ def float_bias(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule("QR609", "error", spec=_SPEC, fix=f"write another form, {_PLAIN}", replaces=("QR317", "QR601"))
+@rule("QR609", "error", spec=_SPEC, fix=f"express the nodes differently, {_PLAIN}", replaces=("QR317", "QR601"))
 def default_session_fails(model: Model) -> Iterator[Finding]:
     """The default session of onnxruntime rewrites the nodes into others that it refuses, or that fail in every run.
 

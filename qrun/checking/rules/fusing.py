@@ -56,7 +56,7 @@ _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
     applies=FORMS,
 )
 def group_in_float(model: Model) -> Iterator[Finding]:
-    """An operator among quantized tensors stays in float although it has an integer form. The message gives the reason.
+    """An operator among quantized tensors stays in float although it has an integer form. The message says why.
 
     The rule looks at operators of the main graph with a dequantized input whose result is quantized, directly or some
     nodes later. It accepts results that leave the graph in float, and float inputs with float results (weight-only

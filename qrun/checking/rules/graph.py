@@ -41,7 +41,7 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
                 node=scope.path[:-1],
                 index=scope.index,
                 expected="every node after the nodes whose tensors it reads",
-                got="another order; qrun sorted the nodes",
+                got="a different order; qrun sorted the nodes",
                 why="ONNX IR: the nodes of a graph are topologically sorted.",
             )
 
@@ -261,9 +261,9 @@ _PROBE = 16
     "QR121", "note", spec="IR", fix="store each tensor once in the main graph; graphs inside nodes read it from there"
 )
 def stored_copies(model: Model) -> Iterator[Finding]:
-    """The same tensors are stored in several graphs, as in both branches of an If. One finding for the model.
+    """Several graphs store the same tensors, for example both branches of an If. The model gets one finding.
 
-    Counts tensors of 256 bytes or more with equal types, shapes and elements, if a graph inside a node stores one.
+    The rule counts tensors of 256 bytes or more that are identical, if at least one is stored in a graph inside a node.
 
     Why is this bad?
         The file and every runtime that loads it contain several copies of these tensors. Exporters that write a decoder

@@ -35,8 +35,8 @@ def scale_value(model: Model) -> Iterator[Finding]:
     all codes are the zero point.
 
     Why is this bad?
-        Quantizing divides by the scale: 0 gives infinities and NaN, whose codes no specification defines. Stored codes
-        with the scale 0 lose their values. A negative scale reverses the order of the codes. onnx.checker,
+        Quantizing divides by the scale: 0 produces infinities and NaN, whose codes no specification defines. With a
+        scale of 0, all stored codes dequantize to 0. A negative scale reverses the order of the codes. onnx.checker,
         onnx.reference and onnxruntime all accept such models and return a result. Usual causes are calibration data
         that are all zero, and float16 underflow.
 
@@ -166,7 +166,7 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
     "QR311",
     "warning",
     spec="DequantizeLinear",
-    fix="set the zero point to 0; it only gives the type",
+    fix="set the zero point to 0; it only determines the type",
     applies=("QuantizeLinear", "DequantizeLinear", "QLinearMatMul"),
 )
 def float_zero_point(model: Model) -> Iterator[Finding]:

@@ -186,7 +186,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
     """The window of a convolution or pool, with its dilations, is larger than the padded input.
 
     Why is this bad?
-        The window fits nowhere: the specification's formula gives an output size of 0 or less. onnx.checker accepts the
+        The window does not fit: by the specification's formula, the output size is 0 or less. onnx.checker accepts the
         model; onnxruntime loads it, but fails while running. The usual cause is an input in NHWC order, or a network
         that is too deep for this image size.
 
@@ -246,7 +246,7 @@ def _too_large(window: Windowed) -> tuple[int, int, int] | None:
     stops=True,
 )
 def group_mismatch(model: Model) -> Iterator[Finding]:
-    """The channels of a convolution do not fit its groups.
+    """The channel counts of a convolution are inconsistent with its group attribute.
 
     x has C channels, w is [M, C / group, kernel...], and M is a multiple of group. In ConvTranspose, w is
     [C, M / group, kernel...] and C is a multiple of group.
@@ -311,8 +311,8 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
     """The attribute kernel_shape of a convolution differs from the spatial axes of its weight.
 
     Why is this bad?
-        The shape of the weight already gives the kernel, so one of the two is wrong. onnx.checker accepts the model and
-        infers the output's shape from the attribute; onnxruntime fails while running.
+        The shape of the weight already determines the kernel, so one of the two is wrong. onnx.checker accepts the
+        model and infers the output's shape from the attribute; onnxruntime fails while running.
 
     Bad
         main (uint8[1,1,3,3] x) => (uint8[1,2,h,v] y)

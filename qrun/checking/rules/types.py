@@ -214,7 +214,7 @@ def output_type(model: Model) -> Iterator[Finding]:
                     **scope.at(node, f"{name} (output {place})"),
                     expected=type_name(made),
                     got=type_name(value.dtype),
-                    why=f"{node.op}-{node.version}: the inputs and attributes give the output's type.",
+                    why=f"{node.op}-{node.version}: the inputs and attributes determine the output's type.",
                 )
 
 

@@ -205,7 +205,7 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
     """A scale that is computed or fed at run time is zero, negative, infinite or NaN.
 
     Why is this bad?
-        Dividing by it gives infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
+        Dividing by it produces infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
 
     Bad
         main () => (float[2] y)
@@ -232,7 +232,7 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
         value = s.detail or "not positive and finite"
         place = f"[{','.join(map(str, s.first))}]" if s.first else ""
         yield Finding(
-            f"{s.param} {name}{place} is {value} at run time",
+            f"{name if name == s.param else f'{s.param} {name}'}{place} is {value} at run time",
             **s.where,
             expected="a positive, finite number",
             got=f"{value}{'' if s.total == 1 else f'; {s.count} of {s.total} scales'}",
@@ -251,8 +251,8 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
     """Infinity was quantized to an integer.
 
     Why is this bad?
-        It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer
-        first and gets 0 or the opposite end, and other runtimes return what the processor's conversion gives. No
+        qrun and onnxruntime saturate it to the largest or smallest code. onnx.reference casts it to an integer first
+        and gets 0 or the opposite end, and other runtimes return whatever the processor's conversion returns. No
         measured value is infinite; the cause is usually a division by 0 or an overflow before the node.
 
     Bad
@@ -283,7 +283,7 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
     "QR415",
     "warning",
     spec="Cast",
-    fix="put a Clip to the limits of the type before the cast; QuantizeLinear saturates by itself",
+    fix="put a Clip to the limits of the type before the cast; QuantizeLinear saturates on its own",
     applies=("Cast", "CastLike"),
 )
 def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:

@@ -137,7 +137,7 @@ def all_causes() -> Mapping[str, Cause]:
 
 
 def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
-    """No computation that qrun knows gives the other side's bits.
+    """No computation that qrun knows reproduces the other side's bits.
 
     To confirm: Run qrun compare MODEL -i X --isolate --json. It prints both values, and the value before rounding,
     where the difference is largest.
@@ -149,14 +149,14 @@ def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _inherited_hypotheses(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The node is not at fault: given the other side's inputs, it gives the other side's result. The difference starts
-    at an earlier node.
+    """The node is not at fault: given the other side's inputs, it returns the other side's result. The difference
+    starts at an earlier node.
 
     To confirm: Run qrun compare MODEL -i X --isolate. It feeds every node the other side's inputs, and this tensor is
     then equal.
 
-    To do: Look at the first node that differs by itself. If there is none, --rtol 0 --atol 0 shows where the bits first
-    differ.
+    To do: Look at the first node whose difference is not inherited. If there is none, --rtol 0 --atol 0 shows where the
+    bits first differ.
     """
     return iter(())
 

@@ -225,8 +225,8 @@ def in_known_order(s: Suspect) -> bool:
 
 
 def part(share: float) -> str:
-    """Format a share of a bound in percent: ``at most 12.3 %`` or ``less than 0.1 %``."""
-    return f"at most {percent(share)}" if share >= 0.001 or not share else f"less than {percent(0.001)}"
+    """Format a share of a bound in percent: ``12.3 %`` or ``less than 0.1 %``."""
+    return percent(share) if share >= 0.001 or not share else f"less than {percent(0.001)}"
 
 
 def broadcast(parameter: Array, like: Array, axis: Any) -> Array:

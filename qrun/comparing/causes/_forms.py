@@ -104,15 +104,15 @@ def _attributes(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
     if "pads" in a:
         rank = len(a["pads"]) // 2
         turned = (*a["pads"][rank:], *a["pads"][:rank])
-        tried.append(("takes the pads of the beginning for those of the end", {"pads": turned}))
+        tried.append(("swaps the pads at the beginning and the end", {"pads": turned}))
     if s.is_op("AveragePool", "QLinearAveragePool"):
         counted = a.get("count_include_pad", 0)
-        text = "leaves padding out of the divisor" if counted else "counts padding in the divisor"
+        text = "excludes padding from the divisor" if counted else "includes padding in the divisor"
         tried.append((text, {"count_include_pad": 1 - counted}))
     if a.get("channels_last"):
         tried.append(("ignores channels_last", {"channels_last": 0}))
     if "alpha" in a:
-        tried += [("takes alpha as 1", {"alpha": 1.0}), ("takes alpha as 0", {"alpha": 0.0})]
+        tried += [("uses 1 for alpha", {"alpha": 1.0}), ("uses 0 for alpha", {"alpha": 0.0})]
     if a.get("transB"):
         tried.append(("ignores transB", {"transB": 0}))
     for text, changed in tried:
@@ -157,7 +157,11 @@ def _parameters(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
                     _with(s, index, (1 / array.astype(np.float64)).astype(array.dtype)),
                 )
         if array.size > 1 and array.ndim == 1 and ("zero_point" in name or "scale" in name):
-            yield f"uses the first value of {name} for all", s.node, _with(s, index, np.full_like(array, array[0]))
+            yield (
+                f"uses the first value of {name} for all channels",
+                s.node,
+                _with(s, index, np.full_like(array, array[0])),
+            )
 
 
 def _with(s: Suspect, index: int, array: Array) -> list[Array | None]:
@@ -177,11 +181,11 @@ def _turned(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
     ones = np.ones((), a_scale.dtype)
     columns = (b_scale.astype(np.float64) * a_scale).astype(b_scale.dtype)
     if rows:
-        yield "applies the scales of A's rows to columns", s.node, [a, ones, a_zero, b, columns, *s.args[5:]]
+        yield "applies the row scales of A to columns", s.node, [a, ones, a_zero, b, columns, *s.args[5:]]
     if zeros and a_zero is not None and a.shape[1] == a_zero.size:
         plain = a.astype(np.int32) - a_zero.astype(np.int32)
-        text = "subtracts the zero points of A's rows along its columns"
+        text = "subtracts the row zero points of A along its columns"
         yield text, s.node, [plain, a_scale, None, *s.args[3:]]
         if rows:
-            text = "applies the scales and zero points of A's rows to columns"
+            text = "applies the row scales and zero points of A to columns"
             yield text, s.node, [plain, ones, None, b, columns, *s.args[5:]]

@@ -79,18 +79,18 @@ def _opposite_end(whole: Array, before: Array, low: int, high: int) -> Array:
 CONVERSIONS: Sequence[tuple[str, Callable[[Array, Array, int, int], Array]]] = (
     ("", lambda w, before, low, high: _saturate(w, low, high)),
     (
-        "turns what int32 cannot hold into -2147483648",
+        "turns values outside int32 into -2147483648",
         lambda w, before, low, high: np.clip(_indefinite(w), low, high),
     ),
     ("keeps only the low bits of the integer", lambda w, before, low, high: _low_bits(w, low, high)),
     (
-        "keeps only the low bits of the integer, and gives the opposite end for values that enter the range by the "
-        "zero point",
+        "keeps only the low bits of the integer, and returns the opposite end for values that only the zero point "
+        "brings into the range",
         _opposite_end,
     ),
-    ("never gives the lowest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
+    ("never returns the smallest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
     (
-        "turns NaN and infinities into the greatest code",
+        "turns NaN and infinities into the largest code",
         lambda w, before, low, high: np.where(np.isfinite(w), _saturate(w, low, high), high),
     ),
 )

@@ -124,7 +124,7 @@ def _of_gelu(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
     half, one = _F32(0.5), _F32(1)
     if node.attributes.get("approximate", "none") == "tanh":
         slope, cube = _F32(0.7978845608028654), _F32(0.7978845608028654 * 0.044715)
-        yield "tanh as a quotient of two polynomials", half * x * (_tanh(x * (cube * x * x + slope), step) + one)
+        yield "tanh as the quotient of two polynomials", half * x * (_tanh(x * (cube * x * x + slope), step) + one)
         return
     for end in _ERF_ENDS:
         yield "erf as two polynomials", half * x * (_erf(x * _F32(0.7071067811865476), step, end) + one)
@@ -174,7 +174,7 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
         mixed, text = made[0]
         for array, _ in made[1:]:
             mixed = np.where(difference_mask(mixed, s.theirs), array, mixed)
-        yield Hypothesis(mixed, f"{text}, and some elements in another way")
+        yield Hypothesis(mixed, f"{text}, and some elements in a different way")
 
 
 def _compute_approximately(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
@@ -245,13 +245,13 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         values[node.outputs[0]] = made
     if rounds:
         if _rounds_within(s, last, values.get(last.inputs[0])):
-            yield Hypothesis(None, "computes these nodes in float32 steps; every code is within their error bound")
+            yield Hypothesis(None, "computes these nodes in float32; every code is within the rounding-error bound")
         return
     if s.mine.dtype in NARROW:
         if s.tensor in values and values[s.tensor].rounds_to(s.theirs):
             kind = type_name(s.mine.dtype)
             yield Hypothesis(
-                None, f"computes its formula in float32 and rounds to {kind} at the end; all within the error bound"
+                None, f"computes the formula in float32 and rounds to {kind} at the end; all within the error bound"
             )
         return
     share = values[s.tensor].share(s.mine, s.theirs) if s.tensor in values else None
@@ -259,6 +259,6 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         one = "its formula" if s.alone else "these nodes"
         yield Hypothesis(
             None,
-            f"computes {one} in float32 steps; the largest difference is {part(share)} of the bound on rounding errors "
+            f"computes {one} in float32; the largest difference is {part(share)} of the rounding-error bound "
             f"(functions within {ULPS} ulp)",
         )

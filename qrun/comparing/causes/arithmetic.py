@@ -1,4 +1,4 @@
-"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in another form. Also bounds how far
+"""Causes in arithmetic: where the formula rounds, where exact ties go, nodes in a different form. Also bounds how far
 float32 steps can be from the real value of a node's formula, by the magnitudes of its operands."""
 
 from __future__ import annotations
@@ -146,9 +146,10 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
 def division_type(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds x / y_scale to another floating-point type before it rounds to an integer.
+    """The runtime rounds x / y_scale to a different floating-point type before it rounds to an integer, or multiplies
+    by the reciprocal of y_scale.
 
-    To confirm: Compute x / y_scale in the type shown, and round. The codes match the other side's.
+    To confirm: Compute x / y_scale in the way shown, and round. The codes match the other side's.
 
     To do: Set the attribute precision (opset 23), or store y_scale in float32.
     """
@@ -167,6 +168,10 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         if made is None and s.mine.dtype.itemsize == 1:
             made = narrow(quotient, s.mine.dtype, bool(s.node.attributes.get("saturate", 1)))
         yield from recompute(made, f"divides in {type_name(kind)}")
+    if x is not None and scale is not None and x.dtype == scale.dtype == np.float32:
+        product = (x * (np.float32(1) / s.along(scale).astype(np.float32))).astype(np.float64)
+        made = s.to_codes(np.rint(product), s.zero) if product.shape == s.mine.shape else None
+        yield from recompute(made, "multiplies by float32(1 / y_scale)")
 
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
@@ -175,7 +180,7 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     the other side of it.
 
     To confirm: The line `ties` shows that the elements are within 1e-4 LSB of the midpoint between two codes. With
-    --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
+    --arith ort or --arith onnx-ref, qrun returns the same codes without the other runtime.
 
     To do: Nothing is wrong with the model. If the target computes this way too, allow --lsb 1, or record the runtime's
     own codes as golden results.
@@ -198,7 +203,7 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime computes the node in float32 steps and rounds each. qrun rounds the exact value once. All differences
     are within the rounding-error bound of those steps.
 
-    To confirm: With --arith ort or --arith onnx-ref, qrun gives the same codes without the other runtime.
+    To confirm: With --arith ort or --arith onnx-ref, qrun returns the same codes without the other runtime.
 
     To do: Nothing is wrong with the model: allow --lsb 1 for integers, and a relative tolerance (--rtol) for floats.
     """
@@ -210,13 +215,13 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
             share = share_of_bound(s, made) if made is not None and s.is_explained_by(made) else None
             if share is not None:
                 start = f"computes in {runtime}'s order of float32 steps"
-                text = f"{start}; the largest difference is {part(share)} of the bound on their rounding errors"
+                text = f"{start}; the largest difference is {part(share)} of the rounding-error bound"
                 yield Hypothesis(made, text, implies=("zero-point-before-rounding", "division-type"))
 
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime uses its own arithmetic. With --arith, qrun gives the same bits, or brings every element within the
+    """The runtime uses its own arithmetic. With --arith, qrun returns the same bits, or brings every element within the
     tolerance. The difference is larger than float32 rounding explains, or there is no known bound.
 
     To confirm: Repeat the comparison with --arith ort (or onnx-ref). This node is then equal, or within the tolerance.
@@ -227,7 +232,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     for form, text in s.form_results("fused-requantization"):
         if s.is_explained_by(form):
             yield Hypothesis(
-                form, f"{text}; the difference is larger than another rounding of the exact value", tolerant=True
+                form, f"{text}; the difference is larger than rounding of the exact value explains", tolerant=True
             )
     for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
@@ -251,7 +256,8 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds the value to float32 before it rounds to an integer. Values near a tie become ties.
+    """The runtime rounds the value twice: first to float32 or float16, then to an integer. Values near a tie become
+    ties.
 
     To confirm: The line `ties` shows that the elements are closer to the midpoint between two codes than float32 can
     resolve.
@@ -273,6 +279,10 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
             f"{start} with the zero point added, then to an integer",
             implies=(*steps, "zero-point-before-rounding"),
         )
+    half = single.astype(np.float16).astype(np.float64)
+    made = s.to_codes(np.rint(half), s.zero)
+    if made is not None and not same(made, s.mine):
+        yield Hypothesis(made, "rounds the value to float16, then to an integer", implies=steps)
 
 
 @cause(
@@ -337,7 +347,7 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Feed whole numbers within the range of the type. The difference disappears.
 
-    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then gives the same result.
+    To do: Put Clip, and Round or Floor, before the Cast. Every runtime then returns the same result.
     """
     x = s.args[0] if s.is_op("Cast") and s.args else None
     if x is None or x.dtype.kind not in "fV" or not is_integer(s.mine.dtype):
@@ -348,10 +358,10 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
     low, high = limits(s.mine.dtype)
     for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
         inside = np.clip(whole, low, high)
-        beyond = "; keeps the low bits of values out of range" if np.any(inside != whole) else ""
+        beyond = " and keeps the low bits of values that are out of range" if np.any(inside != whole) else ""
         yield from recompute(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
         if beyond:
-            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
+            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text} and saturates")
 
 
 @cause("truncation", rank=32, source=_SPEC)

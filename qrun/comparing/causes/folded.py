@@ -16,15 +16,15 @@ _OPENVINO = "OpenVINO src/frontends/onnx: quantize_linear.cpp; src/plugins/intel
 
 @cause("folded-zero-point", rank=55, source=_OPENVINO)
 def folded_zero_point(s: Suspect) -> Iterator[Hypothesis]:
-    """The zero point is folded into a shift, in float32 or float16: DequantizeLinear computes x * scale - zero_point *
-    scale instead of (x - zero_point) * scale, and QuantizeLinear x * factor + shift, with the ends of the range as the
-    constants from which both are made.
+    """The runtime folds the zero point into a float constant. For DequantizeLinear it computes x * scale - zero_point *
+    scale instead of (x - zero_point) * scale. For QuantizeLinear it computes x * factor + shift and derives both
+    constants from the ends of the range.
 
-    To confirm: With a zero point of 0 the difference is gone. A code equal to the zero point becomes a small number
-    that is not 0.
+    To confirm: With a zero point of 0, the difference disappears. Otherwise a code equal to the zero point dequantizes
+    to a small nonzero number.
 
-    To do: Nothing is wrong with the model: compare floats with a tolerance, and allow --lsb 1 for codes. Where zeros
-    must stay 0, use a zero point of 0.
+    To do: Nothing is wrong with the model: compare floats with a tolerance, and allow --lsb 1 for codes. If zeros must
+    stay 0, use a zero point of 0.
     """
     if s.is_op("DequantizeLinear"):
         yield from _dequantize(s)
@@ -75,6 +75,6 @@ def _fake_quantize(s: Suspect) -> Iterator[Hypothesis]:
         whole = np.clip(np.nan_to_num(whole, nan=low, posinf=high, neginf=low), low, high)
         yield Hypothesis(
             whole.astype(np.int64).astype(s.mine.dtype),
-            f"maps the range from its ends to the codes in float32 (FakeQuantize), {text}",
+            f"maps the ends of the range to codes in float32 (FakeQuantize), {text}",
             implies=("zero-point-before-rounding", "division-type"),
         )

@@ -34,7 +34,7 @@ def session_rewrite(s: Suspect) -> Iterator[Hypothesis]:
         bound = form.bound() if form.bound else None
         left = None if bound is None else _order_difference(s, made, bound, 100)
         if left is not None:
-            yield Hypothesis(None, f"{form.text}; the rest, at most {left:.2g}, comes from the order of float32 sums")
+            yield Hypothesis(None, f"{form.text}; the order of float32 sums explains the rest, at most {left:.2g}")
 
 
 @cause("int8-activations", rank=25, source="onnxruntime, MatMulNBits: accuracy_level 4; mlas sqnbitgemm, CompInt8")
@@ -62,7 +62,7 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
         most = float(np.max(np.abs(s.theirs.astype(np.float64) - s.mine)))
         yield Hypothesis(
             None,
-            f"{text}; the largest difference falls from {most:.2g} to {left:.2g}; the rest comes from the order of float32 sums",
+            f"{text}; this reduces the largest difference from {most:.2g} to {left:.2g}; the order of float32 sums explains the rest",
         )
     elif s.theirs.dtype != np.float32:
         yield Hypothesis(made, text, tolerant=True)
@@ -90,7 +90,7 @@ _ARITHMETICS: tuple[Arith, ...] = ("exact", "ort")
 
 @cause("empty-sequence", rank=7, source="numerics, F18: beyond the end of a sequence Y is 0, and the states stay")
 def empty_sequence(s: Suspect) -> Iterator[Hypothesis]:
-    """For a sequence of length 0, the other side gives 0 as the last state. qrun gives the initial state.
+    """For a sequence of length 0, the other side returns 0 as the last state. qrun returns the initial state.
 
     To confirm: sequence_lens contains a 0, and only its rows of Y_h and Y_c differ. With initial states of 0 the
     difference disappears.
@@ -110,4 +110,4 @@ def empty_sequence(s: Suspect) -> Iterator[Hypothesis]:
         if made is not None:
             ended = made.copy()
             ended[empty if s.node.attributes.get("layout") else (slice(None), empty)] = 0
-            yield Hypothesis(ended, f"gives 0 as the last state of {which} 0, not the initial state", tolerant=True)
+            yield Hypothesis(ended, f"returns 0, not the initial state, as the last state of {which} 0", tolerant=True)

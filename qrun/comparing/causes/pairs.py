@@ -31,13 +31,13 @@ class MatrixProduct:
     turned: bool
 
 
-def parts(s: Suspect) -> Iterator[MatrixProduct]:
-    """Yield the matrix products of a convolution. In QLinearConv, K runs over channels fastest, as in MLAS.
+def parts(s: Suspect, last: bool = True) -> Iterator[MatrixProduct]:
+    """Yield the matrix products of a convolution. In QLinearConv, K runs over channels fastest, as in MLAS, if `last`.
 
     Source: onnxruntime core/providers/cpu/quantization/qlinearconv.cc: images become channels last, then im2col.
     """
     if s.is_op("QLinearConv"):
-        yield from _of_conv(s, s.args[0], s.args[3], last=True)
+        yield from _of_conv(s, s.args[0], s.args[3], last=last)
         return
     for part in _of_conv(s, s.args[0], s.args[1], last=False):
         yield MatrixProduct(part.right.T, part.left.T, part.where, False)
@@ -131,13 +131,24 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         losses = PairLosses()
         made = with_saturating_pairs(s, arith, losses)
         if made is None:
-            return
+            break
         where = losses.describe(s.mine)
         text = f"{losses.pairs} pairs of products saturate in int16, as on x86 CPUs without VNNI, in {where}"
         hidden = _count_hidden(s, losses)
         text += f"; {hidden} still have the same code" if hidden else ""
         # Functions of the sums, such as the gates' functions, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
+    yield from _along_kernels(s)
+
+
+def _along_kernels(s: Suspect) -> Iterator[Hypothesis]:
+    """The hypothesis that a QLinearConv pairs products along its kernels, channel by channel."""
+    losses = PairLosses()
+    change = _lost_by_convolution(s, losses, last=False) if s.is_op("QLinearConv") else None
+    made = add_to_sums(s, change, "exact") if change is not None and losses.pairs else None
+    if made is not None:
+        where = losses.describe(s.mine)
+        yield Hypothesis(made, f"{losses.pairs} pairs of products along the kernels saturate in int16, in {where}")
 
 
 def _count_hidden(s: Suspect, losses: PairLosses) -> int:
@@ -202,12 +213,12 @@ def with_saturating_pairs(s: Suspect, arith: Arith, losses: PairLosses) -> tuple
     return made if losses.pairs else None
 
 
-def _lost_by_convolution(s: Suspect, losses: PairLosses) -> Array:
-    """The change of each sum by saturation, channels first."""
+def _lost_by_convolution(s: Suspect, losses: PairLosses, last: bool = True) -> Array:
+    """The change of each sum by saturation, channels first. last: does K run over channels fastest in QLinearConv?"""
     shape: tuple[int, ...] = s.mine.shape
     change = np.zeros((shape[0], shape[-1], *shape[1:-1]) if _channels_last(s) else shape, np.int64)
     pairs = 0
-    for part in parts(s):
+    for part in parts(s, last):
         if part.left.dtype == np.uint8 and part.right.dtype == np.int8:
             lost, count = saturated_pairs(part.left, part.right)
             pairs += count

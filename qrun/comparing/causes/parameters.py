@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recompute
+from qrun.comparing.causes._misplaced import misplaced, other_blocks
 from qrun.comparing.differences import difference_mask
 from qrun.ir import Array
 from qrun.ops import Context, find
@@ -29,6 +30,7 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):
         yield from _other_axis(s)
+        yield from other_blocks(s)
     elif s.is_op("QLinearConv"):
         yield from _flat_channels(s)
     elif s.is_op("MatMulInteger"):
@@ -71,7 +73,8 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
         return
     for whole, zero in ((np.rint(real), float(y_zero.item())), (np.rint(real + float(y_zero.item())), 0.0)):
         yield from recompute(
-            s.to_codes(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
+            s.to_codes(whole, zero),
+            f"applies w_scale in the shape [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}",
         )
 
 
@@ -82,7 +85,7 @@ def _along_kernel(s: Suspect) -> Iterator[Hypothesis]:
         return
     plain = w.astype(np.int32) - zero.astype(np.int32)
     made = s.evaluate(inputs={"w": plain, "w_zero_point": None})
-    yield from recompute(made, "subtracts the zero points of the channels along the last axis of the kernel")
+    yield from recompute(made, "subtracts the channel zero points along the last axis of the kernel")
 
 
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
@@ -92,7 +95,7 @@ def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
         return
     right = b.astype(np.int64) - (0 if b_zero is None else b_zero.astype(np.int64))
     made = (a.astype(np.int64) - a_zero.astype(np.int64)) @ right
-    yield Hypothesis(made.astype(np.int32), "subtracts the zero points of A's rows along its columns")
+    yield Hypothesis(made.astype(np.int32), "subtracts the row zero points of A along its columns")
 
 
 @cause("wrong-parameter", rank=48, source=_SPEC)
@@ -109,10 +112,11 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
+    yield from misplaced(s)
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
         yield Hypothesis(
-            np.asarray(s.mine / scale), "divides a float result by y_scale, although y_zero_point is absent"
+            np.asarray(s.mine / scale), "divides the float result by y_scale although y_zero_point is absent"
         )
 
 
@@ -128,7 +132,8 @@ _INT_MIN = -(2**31)
 
 @cause("saturation", rank=10, source="Intel SDM, CVTTSS2SI: the integer indefinite value is 80000000H")
 def saturation(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime converts values beyond int32 to the smallest int32. They saturate at the wrong end.
+    """The runtime converts values beyond int32 to the smallest int32, so that they saturate at the wrong end, or it
+    saturates too early, at int16.
 
     To confirm: The inputs divided by the scale exceed 2147483647. If you clip them, the difference disappears.
 
@@ -142,8 +147,10 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
 
 def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     """Yield the rounded values after a conversion to int32 without saturation, zero point added, with descriptions."""
-    start = "converts to int32 without saturation: overflow becomes -2147483648"
+    start = "converts to int32 without saturating, so that overflow becomes -2147483648"
     whole = np.rint(exact - zero)
+    if np.any(np.abs(whole) >= 2**15):
+        yield "saturates the integer at int16 before it adds the zero point", np.clip(whole, -(2**15), 2**15 - 1) + zero
     fits = np.abs(whole) < 2**31
     if fits.all():
         return
@@ -153,7 +160,7 @@ def _convert(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     yield f"{start}, and adding the zero point wraps around", wrapped
     if np.isfinite(whole).all():
         low_bits = (whole + 2.0**31) % 2.0**32 - 2.0**31
-        yield "conversion to int32 that keeps the low 32 bits of what does not fit", low_bits + zero
+        yield "converts to int32 by keeping the low 32 bits of values that do not fit", low_bits + zero
     both = np.rint(exact)
     yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
 
@@ -186,25 +193,31 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
         return
     codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
     yield from recompute(
-        s.to_codes(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
+        s.to_codes(codes.astype(np.float64)), f"wraps the result modulo {high - low + 1} instead of saturating"
     )
 
 
 def _difference(s: Suspect) -> Iterator[Hypothesis]:
-    """Hypothesis: x - x_zero_point wraps in int32."""
+    """Hypotheses: x - x_zero_point wraps in int32, or in the 8 bits of x."""
     x, scale, zero = (*s.args, None)[:3]
-    if x is None or scale is None or zero is None or x.dtype != np.int32:
+    if x is None or scale is None or zero is None:
+        return
+    if x.dtype in (np.uint8, np.int8):
+        wrapped = x - s.along(zero).astype(x.dtype)
+        made = s.evaluate(inputs={"x": wrapped, "x_zero_point": np.zeros_like(zero)})
+        yield from recompute(made, "x - x_zero_point wraps modulo 256")
+    if x.dtype != np.int32:
         return
     factor, shift = s.along(scale), s.along(zero)
     narrow = (x.astype(np.int64) - shift.astype(np.int64)).astype(np.int32)
     made = (narrow.astype(np.float32) * factor.astype(np.float32)).astype(s.mine.dtype)
-    yield Hypothesis(np.asarray(made), "x - x_zero_point wraps modulo 2^32")
+    yield Hypothesis(np.asarray(made), "wraps x - x_zero_point modulo 2^32")
 
 
 @cause("special-value", rank=12, source="numerics, D5 and D10; onnx/onnx#8437")
 def special_value(s: Suspect) -> Iterator[Hypothesis]:
     """An input is NaN or infinity, or a tensor has no range. The specification does not define the result, or defines
-    another one.
+    a different one.
 
     To confirm: Replace NaN and infinities, or the tensor of zeros, in the input. The difference disappears.
 
@@ -220,6 +233,10 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _overflow(s)
     if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
         yield from _late_overflow(s)
+        saturate = s.node.attributes.get("saturate", 1)
+        yield from recompute(
+            s.evaluate(attributes={"saturate": int(not saturate)}), f"computes as if saturate were {int(not saturate)}"
+        )
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
@@ -228,7 +245,7 @@ def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
         return
     values = {np.dtype(np.float32): (1 / 255, 0.0, np.nan), np.dtype(np.uint8): (0, 128, 255)}
     for value in values.get(s.mine.dtype, ()):
-        text = f"the input is all 0, so the formula divides 0 by 0; {s.tensor} is {value:.6g}"
+        text = f"returns {value:.6g} as {s.tensor} for an input of zeros, where the formula divides 0 by 0"
         yield Hypothesis(np.full_like(s.mine, value), text)
 
 
@@ -241,7 +258,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
         if hit.size and hit.all():
             for value in _ends(s):
                 made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"{name} becomes {value:g}", implies=("saturation", "wrap-around"))
+                yield Hypothesis(made, f"turns {name} into {value:g}", implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
@@ -263,12 +280,12 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     wide = s.mine.astype(np.float32)
     if np.isinf(wide).any():
         made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)
-        yield Hypothesis(made, "overflow becomes NaN instead of infinity")
+        yield Hypothesis(made, "turns overflow into NaN instead of infinity")
     largest = _largest(s.mine.dtype)
     x, scale = s.args[0], s.args[1]
     if np.isnan(wide).any() and x is not None and scale is not None:
         full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
-        yield Hypothesis(full.astype(s.mine.dtype), "overflow saturates where saturate = 0 asks for NaN")
+        yield Hypothesis(full.astype(s.mine.dtype), "saturates although saturate = 0 asks for NaN")
 
 
 def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
@@ -283,5 +300,5 @@ def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
         return
     most = float(np.abs(real[late]).max())
     made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
-    text = f"numbers beyond the largest, {largest:g}, still become it up to {most:g}, where saturate = 0 asks for NaN"
+    text = f"saturates values up to {most:g} to {largest:g} although saturate = 0 asks for NaN"
     yield Hypothesis(made.astype(s.mine.dtype), text)

@@ -17,7 +17,7 @@ _SPEC = "https://onnx.ai/onnx/operators/"
 def crashed(s: Suspect) -> Iterator[Hypothesis]:
     """The other side's process crashes in this node, although the specification defines its result.
 
-    To confirm: Run the other side alone in a separate process. It ends with the signal shown.
+    To confirm: Run the other side alone in a separate process. It dies with the signal shown.
 
     To do: Avoid this form of the operator, or use the newest version of the runtime. Report the crash to the runtime's
     maintainers, with a model of this one node. If you load models that you do not trust, run this runtime in a separate
@@ -31,7 +31,7 @@ def crashed(s: Suspect) -> Iterator[Hypothesis]:
 def refused(s: Suspect) -> Iterator[Hypothesis]:
     """The other side refuses the node, or fails while running it. The specification allows the node.
 
-    To confirm: Run the other side alone. It ends with the message shown.
+    To confirm: Run the other side alone. It stops with the message shown.
 
     To do: Convert the model to an opset or form that the other side supports. Until then, compare the other nodes.
     """
@@ -62,7 +62,7 @@ def random_numbers(s: Suspect) -> Iterator[Hypothesis]:
     """
     drawn = s.definition is not None and s.definition.draws
     if drawn and s.theirs is not None and (s.theirs.shape, s.theirs.dtype) == (s.mine.shape, s.mine.dtype):
-        yield Hypothesis(None, "draws numbers from another generator or seed; ONNX defines neither")
+        yield Hypothesis(None, "uses a different random generator or seed; ONNX defines neither")
 
 
 @cause("wrong-shape", rank=3, source=_SPEC)

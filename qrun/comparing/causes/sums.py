@@ -36,9 +36,9 @@ _HIGHAM = "Higham 2002, Accuracy and Stability of Numerical Algorithms, section 
 
 @cause("float-order", rank=47, source=f"numerics, F1 and A1; {_HIGHAM}")
 def float_order(s: Suspect) -> Iterator[Hypothesis]:
-    """The runtime adds the terms of a float32 sum in another order. For MatMul, Gemm and Conv, qrun recomputes every
-    known order bit for bit. For other sums the order is unknown: every element must be within the rounding-error bound
-    that holds for any order.
+    """The runtime adds the terms of a float32 sum in a different order. For MatMul, Gemm and Conv, qrun recomputes
+    every known order bit for bit. For other sums the order is unknown: every element must be within the rounding-error
+    bound that holds for any order.
 
     To confirm: Run qrun compare MODEL -i X --against ort --arith ort. For MatMul, Gemm and Conv this node is then
     equal. For other sums, the largest difference is a few units in the last place of the largest term.
@@ -51,8 +51,8 @@ def float_order(s: Suspect) -> Iterator[Hypothesis]:
     elif (share := _share_of_any_order(s)) is not None and share <= 1:
         yield Hypothesis(
             None,
-            f"adds {_terms(s)} float32 terms in another order; "
-            f"the largest difference is {part(share)} of the bound for any order",
+            f"adds {_terms(s)} float32 terms in a different order; "
+            f"the largest difference is {part(share)} of the rounding-error bound, which holds for any order",
         )
 
 
@@ -61,7 +61,7 @@ def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
     """A sum of float32 products differs, and no order of additions that qrun knows gives these bits.
 
     To confirm: The cause's text compares the largest difference with the rounding-error bound for any order. Within the
-    bound, the runtime may add in another order. Beyond it, the runtime computes something else.
+    bound, the runtime may add in a different order. Beyond it, the runtime computes something else.
 
     To do: Within the bound, compare with a tolerance (--rtol, --atol). Beyond it, run the node alone with small inputs.
     """
@@ -70,7 +70,8 @@ def unknown_order(s: Suspect) -> Iterator[Hypothesis]:
         far = f"{part(share)} of" if share <= 1 else f"{share:.3g} times"
         yield Hypothesis(
             None,
-            f"no known order of additions gives these bits; the largest difference is {far} the bound for any order",
+            "no known order of additions produces these bits; "
+            f"the largest difference is {far} the rounding-error bound, which holds for any order",
         )
 
 
@@ -267,7 +268,7 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
                 yield Hypothesis(made[0], text)
         share = _share(s, node, args)
         if share is not None:
-            yield Hypothesis(None, f"{text}; the rest is {part(share)} of the bound on float32 sums in any order")
+            yield Hypothesis(None, f"{text}; the rest is {part(share)} of the rounding-error bound of float32 sums")
 
 
 def _divide(s: Suspect, x: Array) -> Iterator[tuple[Node, Array, str]]:

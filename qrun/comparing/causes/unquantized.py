@@ -34,5 +34,5 @@ def unquantized_activations(s: Suspect) -> Iterator[Hypothesis]:
     if (apart <= bound).all() and (np.abs(s.mine - real) > bound).any():
         share = float(np.max(np.divide(apart, bound, out=np.zeros_like(apart), where=bound > 0), initial=0.0))
         yield Hypothesis(
-            None, f"multiplies the activations as floats; the rest is {part(share)} of the bound on float32 sums"
+            None, f"does not quantize the activations; the rest is {part(share)} of the rounding-error bound"
         )

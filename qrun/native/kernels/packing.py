@@ -89,6 +89,24 @@ def pack_words(
     return packed
 
 
+@_packing
+def pack_groups(
+    engine: Engine,
+    weights: Array,
+    picks: tuple[tuple[tuple[int, int], ...], ...],
+    widths: tuple[int, ...],
+    depth: int,
+    dtype: str,
+) -> Array:
+    """Pack weights by `pack_words` for several groups of channels, and join the groups of each panel: int32 [panels,
+    words of all groups]. picks, widths: those of each group."""
+    parts = [
+        pack_words(engine, weights, pick, width, depth, dtype).reshape(len(pick), -1)
+        for pick, width in zip(picks, widths, strict=True)
+    ]
+    return np.concatenate(parts, axis=1, out=aligned((len(picks[0]), sum(part.shape[1] for part in parts)), np.int32))
+
+
 def _words_into(engine: Engine, places: Array, weights: Array) -> None:
     """Copy weights, int8 [panels, lanes, taps, k], to the bytes of words [panels, taps, steps, lanes, 4]."""
     panels, width, taps, k = weights.shape

@@ -285,9 +285,12 @@ def _dense(engine: Engine, weights: Reloadable, pick: Ints, depth: int) -> Array
 
 def pack(engine: Engine, weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
     """Pack channels of weights [N, taps, k] by `pack_words`. pick: the channels [panels, lanes], -1 for none."""
-    counts = np.count_nonzero(pick >= 0, axis=1)
-    places = tuple(zip(pick[:, 0].tolist(), counts.tolist(), strict=True))
-    return pack_words(engine, weights, places, pick.shape[1], depth, np.dtype(dtype).name)
+    return pack_words(engine, weights, channels_of(pick), pick.shape[1], depth, np.dtype(dtype).name)
+
+
+def channels_of(pick: Ints) -> tuple[tuple[int, int], ...]:
+    """The first channel and the number of channels of each panel. pick: the channels [panels, lanes], -1 for none."""
+    return tuple(zip(pick[:, 0].tolist(), np.count_nonzero(pick >= 0, axis=1).tolist(), strict=True))
 
 
 def groups_to_merge(groups: int, outputs: int, inputs: int, lanes: int) -> int:

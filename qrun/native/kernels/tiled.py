@@ -14,11 +14,12 @@ from qrun.declare.stored import Reloadable
 from qrun.native.emit.amx import STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
-from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of, pack
+from qrun.native.kernels.packing import pack_groups
+from qrun.native.kernels.product import FAR_WEIGHTS, Product, channels_of, lanes_of
 from qrun.native.kernels.results import PanelRun
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
+from qrun.native.machine.memory import Array, Ints, aligned_copy
 from qrun.native.proof.fold import Int8s
 
 Mode = Literal["in place", "pixels", "lines"]
@@ -400,7 +401,7 @@ def _part(
 def _pack(engine: Engine, weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
     """Pack weights, int8 [N, taps, k], into panels of groups of vectors: [total / 4][channels of the group][4], zero
     where there are none."""
-    depth = total // weights.shape[1]
     picks = [pick[:, group.start * TILE : group.stop * TILE] for group in groups(spec)]
-    parts = [pack(engine, weights, own, depth).reshape(len(pick), -1) for own in picks]
-    return np.concatenate(parts, axis=1, out=aligned((len(pick), total // 4 * spec.vectors * TILE), np.int32))
+    widths = tuple(own.shape[1] for own in picks)
+    depth = total // weights.shape[1]
+    return pack_groups(engine, weights, tuple(map(channels_of, picks)), widths, depth, "int8")

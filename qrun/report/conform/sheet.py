@@ -241,8 +241,8 @@ def details(suite: Suite, found: Judgement) -> list[Block]:
 
 EXPECTED = {REFUSAL: "a refusal", EITHER: "this answer or a refusal, because the text excludes this form"}
 BASES = {
-    "forced": "forced: the quoted text alone gives the answer",
-    "implied": "implied: the formula gives the answer",
+    "forced": "forced: the quoted text alone determines the answer",
+    "implied": "implied: the formula determines the answer",
     "decision": "a decision of qrun: the text is silent or open",
 }
 
