@@ -40,13 +40,22 @@ LAYERS = [
         "io",
     ),
     *("running", "documents", "peers", "comparing", "conform"),
-    *("backend", "checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
+    *("backend", "probe", "checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
 FLAT = ("ops", "passes", "checking.rules", "report.formats")
 """Packages whose public modules import none of each other."""
 OWNERS = {
-    "onnx": ("ir", "child", "peers", "backend", "report.header", "conform.adapters", "conform.reproduce"),
+    "onnx": (
+        "ir",
+        "child",
+        "peers",
+        "backend",
+        "report.header",
+        "conform.adapters",
+        "conform.reproduce",
+        "probe.models",
+    ),
     "onnxruntime": ("child",),
     "rich": ("report", "cli"),
     "click": ("cli",),

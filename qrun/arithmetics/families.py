@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from qrun.arithmetics.family import Arithmetic
 
 _MLAS = "onnxruntime core/mlas/lib/quantize.cpp"
-_TFLITE = "tensorflow/lite/kernels/internal/common.cc, MultiplyByQuantizedMultiplier"
+_TFLITE = "TFLite kernels/internal/common.cc, MultiplyByQuantizedMultiplier"
 _XNNPACK = "XNNPACK src/qs8-requantization, src/configs/gemm-config.c"
 _TRACT = "tract linalg, rounding shifts"
 
@@ -22,7 +22,7 @@ _ROWS: tuple[Arithmetic, ...] = (
     Arithmetic("fp32-two", "single", "float32", "two products", "even", "after", "onnxruntime, DequantizeLinear and QuantizeLinear that it does not fuse", _MLAS),
     Arithmetic("fp32-two-reciprocal", "single", "float32", "two products, reciprocal", "even", "after", "tract, not fused", _TRACT),
     Arithmetic("onnx-ref", "single", "float64", "one", "even", "before", "onnx.reference", "onnx/reference/ops/op_qlinear_conv.py"),
-    Arithmetic("f64-away", "double", "float64", "one", "away", "after", "LiteRT's reference FULLY_CONNECTED", "tensorflow/lite/kernels/internal/reference/integer_ops/fully_connected.h"),
+    Arithmetic("f64-away", "double", "float64", "one", "away", "after", "LiteRT's reference FULLY_CONNECTED", "TFLite reference/integer_ops/fully_connected.h"),
     Arithmetic("ncnn", "reciprocals", "float32", "two products, reciprocal", "away", "after", "ncnn", "ncnn src/layer/requantize.cpp", -127),
     Arithmetic("tfl-double", "double", "31 bits", "high half", "away", "after", "TFLite reference, CMSIS-NN, esp-nn, gemmlowp, TOSA double_round, Ethos-U", _TFLITE),
     Arithmetic("tfl-double-fc", "mixed", "31 bits", "high half", "away", "after", "TFLite reference FULLY_CONNECTED per tensor", _TFLITE),

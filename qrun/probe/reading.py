@@ -28,7 +28,7 @@ of floats, which no combination explains, differ in less."""
 
 
 @frozen
-class Fit:
+class FamilyFit:
     """How well an arithmetic explains the codes: the number that differ, of those compared."""
 
     arithmetic: Arithmetic
@@ -59,14 +59,14 @@ class Reading:
     missing: names of branches without an output.
     """
 
-    fits: tuple[Fit, ...]
+    fits: tuple[FamilyFit, ...]
     widths: tuple[Width, ...]
     least: int | None
     pairs: str
     missing: tuple[str, ...]
 
     @cached_property
-    def best(self) -> tuple[Fit, ...]:
+    def best(self) -> tuple[FamilyFit, ...]:
         """The arithmetics that fit as well as the first, within the noise of disturbed codes; empty if none fits.
 
         Noise of n codes moves a count by some sqrt(n), so that counts within three of these are alike.
@@ -77,12 +77,12 @@ class Reading:
         return tuple(fit for fit in self.fits if fit.differing <= least + ceil(3 * sqrt(least)))
 
     @property
-    def families(self) -> tuple[Fit, ...]:
+    def families(self) -> tuple[FamilyFit, ...]:
         """The known families among the best."""
         return tuple(fit for fit in self.best if fit.arithmetic.name in FAMILIES)
 
     @property
-    def next(self) -> Fit | None:
+    def next(self) -> FamilyFit | None:
         """The best known family that does not fit."""
         return next((fit for fit in self.fits if fit.arithmetic.name in FAMILIES and fit not in self.best), None)
 
@@ -143,17 +143,17 @@ def _pairs(arithmetic: Arithmetic, branch: Branch, got: Array, unsigned: bool) -
     return _form_of(arithmetic, branch, got, forms)
 
 
-def _fits(asked: Sequence[Branch], codes: Mapping[str, Array]) -> list[Fit]:
+def _fits(asked: Sequence[Branch], codes: Mapping[str, Array]) -> list[FamilyFit]:
     """Try every combination on all branches; if none fits, powers of two on the branches that such an engine takes."""
     got = np.concatenate([codes[branch.name] for branch in asked]).astype(np.int64)
     sums = np.concatenate([branch.sums for branch in asked])
     zero, ties = _spread(asked, "zero"), _spread(asked, "ties").astype(bool)
     scales = Scales(*(_spread(asked, "scales", part) for part in ("x", "w", "y")))
     unlike = {each: each.codes(sums, scales, zero, LOW, HIGH) != got for each in combinations()}
-    found = [Fit(each, int(np.count_nonzero(wrong)), got.size) for each, wrong in unlike.items()]
+    found = [FamilyFit(each, int(np.count_nonzero(wrong)), got.size) for each, wrong in unlike.items()]
     if min(fit.share for fit in found) > UNLIKE and ties.any():
         shifts = {each: wrong[ties] for each, wrong in unlike.items() if each.hold == "power of two"}
-        found += [Fit(each, int(np.count_nonzero(wrong)), wrong.size) for each, wrong in shifts.items()]
+        found += [FamilyFit(each, int(np.count_nonzero(wrong)), wrong.size) for each, wrong in shifts.items()]
     return sorted(found, key=lambda fit: fit.share)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from qrun.arithmetics.family import CHOICES
 from qrun.probe.dumps import FormReading
 from qrun.probe.models import form_branches
-from qrun.probe.reading import Fit, Reading
+from qrun.probe.reading import FamilyFit, Reading
 from qrun.report.screen import GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
 from qrun.report.text import plural
@@ -71,7 +71,7 @@ def _choices(reading: Reading) -> list[tuple[str, str]]:
     return rows
 
 
-def _family(fit: Fit) -> str:
+def _family(fit: FamilyFit) -> str:
     return f"{fit.arithmetic.name}: {fit.arithmetic.users}"
 
 
@@ -97,5 +97,5 @@ def _form_fields(each: FormReading) -> dict[str, Any]:
     }
 
 
-def _fit_fields(fit: Fit) -> dict[str, Any]:
+def _fit_fields(fit: FamilyFit) -> dict[str, Any]:
     return {"name": fit.arithmetic.name, "users": fit.arithmetic.users, "differing": fit.differing, "total": fit.total}
