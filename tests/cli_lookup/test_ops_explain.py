@@ -172,7 +172,7 @@ def test_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_quantized_operators_name_what_they_share(capsys: pytest.CaptureFixture[str], operator: str, told: int) -> None:
     assert run(capsys, "explain", operator)[0].count("  see also    qrun explain numerics\n") == told
-    assert "the code x_zero_point" in run(capsys, "explain", "numerics")[0]
+    assert "its code is x_zero_point" in run(capsys, "explain", "numerics")[0]
 
 
 def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +306,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 def test_when_dynamic_quantization_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "DynamicQuantizeLinear"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows" in shown
+    assert "it is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range / 255 underflows" in shown
 
 
 def test_every_variable_that_qrun_heeds_is_explained() -> None:
