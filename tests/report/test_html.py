@@ -379,7 +379,7 @@ def test_times_of_another_runtime_stand_beside() -> None:
         ["-", "Reorder (inserted)", "Reorder", "-", "100 us", "-", "ort Reorder"],
     ]
     groups[0]["other_events"] = [7]
-    with pytest.raises(CallError, match="not as qrun writes it"):
+    with pytest.raises(CallError, match="not a valid qrun result"):
         collected(profile=profile(own, against=against))
     assert "Beside onnx" not in html(collected(profile=profile([node(0)])))
 
