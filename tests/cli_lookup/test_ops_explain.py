@@ -217,7 +217,9 @@ def test_without_a_topic_everything_is_listed(capsys: pytest.CaptureFixture[str]
 
 
 def test_levels_are_those_of_check_and_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "explain", "QR201")[0].startswith("QR201 unsupported-op   note in qrun check, error in qrun run   since")
+    assert run(capsys, "explain", "QR201")[0].startswith(
+        "QR201 unsupported-op   note in qrun check, error in qrun run   since"
+    )
     assert run(capsys, "explain", "QR301")[0].startswith("QR301 scale-shape   error   since")
     assert re.search(r"QR201 +unsupported-op +note, error ", run(capsys, "explain", "QR2")[0])
 
@@ -306,7 +308,10 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 def test_when_dynamic_quantization_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "DynamicQuantizeLinear"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "it is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range / 255 underflows" in shown
+    assert (
+        "it is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range / 255 underflows"
+        in shown
+    )
 
 
 def test_every_variable_that_qrun_heeds_is_explained() -> None:
