@@ -80,23 +80,24 @@ def group_query_attention(
 ) -> tuple[Array, Array, Array, Array]:
     """Attention of N query heads to M key heads, with a cache: output [B,S,N*H], both presents, and output_qk.
 
-    query [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value [B,M,C,H];
-    of sequence b seqlens_k[b] + 1 places are used, of which the last S are new; where total_sequence_length, the
-    greatest of those, is S, no past is used. The presents have C rows, or as many as total_sequence_length if that is
-    more: the places in order, then 0. With sliding_window_cache they have C rows of the last places, as the operator's
-    page says. Queries and keys turn with do_rotary (RotaryEmbedding, cos_cache and sin_cache [places,dim/2]), by their
-    place or position_ids int64 [B,S] (of a first prompt the first of them, from which on places count).
-    A query sees keys up to its own place, all with causal = 0, only the last local_window_size if given. attention_bias
-    [B or 1,N or 1,S,T]. head_sink [N], or 0 with smooth_softmax, counts in the sums of Softmax. q_norm_weight and
-    k_norm_weight [H]: RMSNormalization before turning. output_qk [B,N,S,T]: scores before (1) or after (2) Softmax.
+    query is [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value are
+    [B,M,C,H]. Sequence b uses seqlens_k[b] + 1 positions; the last S are new. If total_sequence_length, the largest of
+    these, is S, no past is used. The presents have C rows, or total_sequence_length if that is more: the positions in
+    order, then 0. With sliding_window_cache they have C rows for the last positions, as the operator's page says.
+    do_rotary rotates queries and keys (RotaryEmbedding, cos_cache and sin_cache [positions,dim/2]) by their position or
+    by position_ids int64 [B,S] (for a first prompt, its first element is where positions start).
+    A query sees keys up to its own position: all with causal = 0, only the last local_window_size if given.
+    attention_bias is [B or 1,N or 1,S,T]. head_sink [N], or 0 with smooth_softmax, enters the sums of Softmax.
+    q_norm_weight and k_norm_weight [H] apply RMSNormalization before the rotation. output_qk [B,N,S,T] holds the scores
+    before (1) or after (2) Softmax.
 
-    Caches of codes, with k_quant_type and v_quant_type: new keys, after they turn, and values become codes as
-    QuantizeLinear makes them, and all of them are read as DequantizeLinear reads them: int8 or float8e4m3fn for
-    kv_cache_bit_width 8; for 4 two codes of uint8 in a byte, the first in its low half, with zero point 8. k_scale and
-    v_scale: one number (PER_TENSOR) or [1,M,1,H] (PER_CHANNEL).
+    k_quant_type and v_quant_type make the caches quantized: QuantizeLinear converts new values and (rotated) keys, and
+    DequantizeLinear reads the caches. kv_cache_bit_width 8 means int8 or float8e4m3fn; 4 means two codes per uint8
+    byte, the first in the low half, with zero point 8. k_scale and v_scale are one number (PER_TENSOR) or [1,M,1,H]
+    (PER_CHANNEL).
 
-    As nodes of ai.onnx: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add, Softmax, MatMul, each rounded to the type.
-    Rows beyond the end of a sequence shorter than S are 0. Raises OperatorError for shapes, numbers and
+    The steps are nodes of ai.onnx, each rounded to the type: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add,
+    Softmax, MatMul. Rows past the end of a sequence shorter than S are 0. Raises OperatorError for shapes, numbers and
     attributes that do not fit.
     """
     q, k, v = heads_of(given, attributes)

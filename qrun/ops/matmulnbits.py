@@ -222,7 +222,7 @@ def gather_block_quantized(
 
     data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the
     low bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4
-    other axes may have 1, and a block_size of 0 is the whole axis. zero_points are packed as data; if left out, they
+    other axes may have 1, and a block_size of 0 is the whole axis. zero_points are packed as data; if omitted, they
     are 0, or 2**(bits-1) of uint8.
 
         y = (code - zero_point) * scale

@@ -312,16 +312,18 @@ def qmoe(
 ) -> Array:
     """MoE with weights of 2, 4 or 8 bits, packed in uint8 along the last axis of fc1, fc2 and fc3_experts_weights.
 
-    The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
-    divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them
-    2**(bits - 1); fc2 and fc3 likewise. fc*_expert_weight_bits, if given, override expert_weight_bits.
+    The first code is in the low bits. fc1_scales are [E,made], or with block_size, which divides the width,
+    [E,made,width / block_size]. fc1_zero_points are packed like the weights, [E,made], or with block_size
+    [E,made,blocks]; the default is 2**(bits - 1). fc2 and fc3 likewise. fc*_expert_weight_bits override
+    expert_weight_bits.
 
         w[n,k] = (code - zero_point) * scale              in float32 steps, as MatMulNBits
 
-    Shares are Softmax of the k greatest of router_probs; or router_weights [tokens,E] of these experts, by their sum
-    with normalize_routing_weights unless it is 0. The rest is as in MoE. accuracy_level allows a runtime to round
-    activations; exact arithmetic does not. ``ort`` multiplies int8 where onnxruntime does: with block_size, of 8 bits,
-    of 4 with accuracy_level 4, of 2 in blocks of 32, 64 and 128; and leaves out shares up to 1e-8, and NaN.
+    The mixing weights are Softmax of the k largest router_probs, or router_weights [tokens,E] of these experts, which
+    normalize_routing_weights divides by their sum unless that is 0. The rest is as in MoE. accuracy_level allows a
+    runtime to round activations; exact arithmetic does not round them. ``ort`` multiplies int8 where onnxruntime does:
+    with block_size, for 8 bits, for 4 bits with accuracy_level 4, and for 2 bits in blocks of 32, 64 and 128. It skips
+    experts whose mixing weight is NaN or at most 1e-8.
     Raises OperatorError for shapes and attributes that do not fit, for quant_type but int and for prepacked weights.
     """
     _check_kind(given, quant_type, weights_prepacked, block_size)

@@ -59,15 +59,16 @@ def attention_1(
 
     Outputs: output [B,S,Dv] and present [2,B,N,T,H].
 
-    input [B,S,Di], weights [Di,D+D+Dv] and bias of that width, each part of num_heads heads. mask_index int32: [B,T] or
-    [B,S,T], 1 where a key is seen; [B,1,M,M] with such a line for each place; [B] the number of keys; [2*B] that, then
-    the first key; [3*B+2], of which only the first B count. attention_bias [B or 1,N or 1,S,T] is added. past
-    [2,B,N,P,H]; with past_present_share_buffer [2,B,N,M,H], of which past_sequence_length [1] are filled. Unseen keys'
-    scores are lowered by mask_filter_value; with unidirectional, those of later places by the type's largest number.
+    input is [B,S,Di]; weights [Di,D+D+Dv] and bias have three parts, each with num_heads heads. mask_index (int32) is
+    [B,T] or [B,S,T], with 1 for visible keys; [B,1,M,M], with one such row per position; [B], the number of keys;
+    [2*B], the number of keys, then the first key; or [3*B+2], whose first B elements count. attention_bias
+    [B or 1,N or 1,S,T] is added. past is [2,B,N,P,H]; with past_present_share_buffer it is [2,B,N,M,H], and
+    past_sequence_length [1] says how much is filled. mask_filter_value is added to the scores of hidden keys; with
+    unidirectional, the scores of later positions are lowered by the type's largest number.
 
-    As Gemm with the bias, then, for each head, MatMul, Mul by scale, Add of attention_bias, Add of the mask, Softmax
-    and MatMul of ai.onnx, each rounded to the type. do_rotary is refused: the operator's page does not say which
-    angles. Raises OperatorError for shapes and attributes that do not fit.
+    The steps are those of ai.onnx, each rounded to the type: Gemm with the bias, then for each head MatMul, Mul by
+    scale, Add of attention_bias, Add of the mask, Softmax and MatMul. do_rotary is refused, because the operator's page
+    does not define the angles. Raises OperatorError for shapes and attributes that do not fit.
     """
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
     with_shape(bias, "bias", weights.shape[1:])

@@ -354,7 +354,7 @@ def test_what_explain_says_of_an_operator_fits() -> None:
         shown = call("explain", name, env={"COLUMNS": "80"}).out
         assert all(len(line) <= 80 for line in shown.splitlines()), name
     formulas = call("explain", "LSTM", env={"COLUMNS": "80"}).out
-    assert "      x = X @ W^T + (Wb + Rb)\n          for all steps; what is in parentheses" in formulas
+    assert "      x = X @ W^T + (Wb + Rb)\n          for all steps; parentheses" in formulas
 
 
 def test_models_of_one_folder_are_told_by_what_differs(folder: Path) -> None:

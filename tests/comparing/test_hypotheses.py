@@ -275,11 +275,12 @@ def test_an_order_is_named_only_where_it_gives_every_bit() -> None:
         assert guilt.reason.also == ()
         texts.append(guilt.reason.text)
     assert texts[0] == "adds the products in onnxruntime's order: blocks of 1024 fused multiply-adds"
-    start = "no known order of additions gives these bits; the largest difference is "
-    assert texts[1].startswith(f"{start}at most ")
-    assert texts[1].endswith(" of the bound for any order")
+    start = "no known order of additions produces these bits; the largest difference is "
+    end = "the rounding-error bound, which holds for any order"
+    assert texts[1].startswith(start)
+    assert texts[1].endswith(f" % of {end}")
     assert texts[2].startswith(start)
-    assert texts[2].endswith(" times the bound for any order")
+    assert texts[2].endswith(f" times {end}")
 
 
 @pytest.mark.parametrize(

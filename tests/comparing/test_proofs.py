@@ -246,7 +246,10 @@ def test_onnxruntime_rounds_where_it_casts_to_int4() -> None:
         found = with_ort(proto, {"x": np.array([-2.5, -0.6, 0.5, 2.7, 7.5, 9.5, 100], f32)})
         reason = reason_of(found.first)
         assert (reason.cause, reason.also) == ("cast-rounding", ()), reason
-        assert reason.text == "rounds to nearest, ties away from zero; keeps the low bits of values out of range"
+        assert (
+            reason.text
+            == "rounds to nearest, ties away from zero, and keeps the low bits of values that are out of range"
+        )
 
 
 def test_another_wrong_cast_is_unknown() -> None:

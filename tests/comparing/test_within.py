@@ -63,7 +63,7 @@ def test_activations_rounded_to_int8_are_told() -> None:
     reason = guilt(found).reason
     assert (reason.cause, reason.explained) == ("int8-activations", 0)
     left = re.search(
-        r"the largest difference falls from (?P<most>\S+) to (?P<left>\S+); the rest comes from the order", reason.text
+        r"reduces the largest difference from (?P<most>\S+) to (?P<left>\S+); the order of float32 sums", reason.text
     )
     assert left is not None
     assert float(left["left"]) < 1e-5 < 1e-2 < float(left["most"])

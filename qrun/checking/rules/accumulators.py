@@ -389,9 +389,9 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     With recorded vectors, the finding counts for each node the sums that saturate with the inputs of the first one.
 
     Why is this bad?
-        The same model gives different outputs on another CPU, far beyond rounding, without a warning. It never happens
-        on machines with VNNI, which most CI runners have today. In QDQ form, it happens only where onnxruntime fuses
-        the node.
+        The same model returns different outputs on a different CPU, far beyond rounding, without a warning. It never
+        happens on machines with VNNI, which most CI runners have today. In QDQ form, it happens only where onnxruntime
+        fuses the node.
 
     Bad
         main (uint8[1,2] x) => (uint8[1,1] y)

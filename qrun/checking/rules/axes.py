@@ -28,8 +28,8 @@ def axis_assumed(model: Model) -> Iterator[Finding]:
     """A com.microsoft QuantizeLinear or DequantizeLinear has one scale per channel, but no axis.
 
     Why is this bad?
-        The operator's page says that without axis the scale is a scalar. onnxruntime takes axis 1, and so does qrun;
-        another reader may refuse the model.
+        The operator's page says that without axis the scale is a scalar. onnxruntime uses axis 1, and so does qrun;
+        other tools may refuse the model.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>

@@ -306,7 +306,14 @@ def _size_text(size: int | str | None) -> str:
     return "C" if size is None else str(size)
 
 
-@rule("QR214", "error", spec="QLinearConv", fix="remove kernel_shape: w gives it", applies=CONV_NAMES, stops=True)
+@rule(
+    "QR214",
+    "error",
+    spec="QLinearConv",
+    fix="remove kernel_shape: the shape of w determines it",
+    applies=CONV_NAMES,
+    stops=True,
+)
 def kernel_shape(model: Model) -> Iterator[Finding]:
     """The attribute kernel_shape of a convolution differs from the spatial axes of its weight.
 

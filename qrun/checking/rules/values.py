@@ -148,8 +148,8 @@ def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
     """A float output of the graph contains NaN or infinity.
 
     Why is this bad?
-        Comparisons and argmax on NaN give no usable answer. The usual cause is a division by zero, a float16 overflow,
-        or NaN in the inputs.
+        Comparisons and argmax on NaN are meaningless. The usual cause is a division by zero, a float16 overflow, or NaN
+        in the inputs.
 
     Bad
         main () => (float[2] y)
@@ -291,7 +291,8 @@ def undefined_cast(model: Model, result: RunResult) -> Iterator[Finding]:
 
     Why is this bad?
         The specification calls the result undefined. Runtimes on x86 usually keep the low bits (300 becomes 44 in
-        int8), and runtimes on ARM usually saturate (127), so the model gives different results on different processors.
+        int8), and runtimes on ARM usually saturate (127), so the model returns different results on different
+        processors.
 
     Bad
         main () => (int8[2] y)

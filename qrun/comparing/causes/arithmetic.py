@@ -358,10 +358,10 @@ def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
     low, high = limits(s.mine.dtype)
     for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
         inside = np.clip(whole, low, high)
-        beyond = " and keeps the low bits of values that are out of range" if np.any(inside != whole) else ""
+        beyond = ", and keeps the low bits of values that are out of range" if np.any(inside != whole) else ""
         yield from recompute(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
         if beyond:
-            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text} and saturates")
+            yield from recompute(s.evaluate(inputs={"input": inside}), f"{text}, and saturates")
 
 
 @cause("truncation", rank=32, source=_SPEC)
