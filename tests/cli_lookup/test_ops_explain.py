@@ -309,11 +309,7 @@ def test_when_dynamic_quantization_has_no_range(capsys: pytest.CaptureFixture[st
     assert main(["explain", "DynamicQuantizeLinear"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert (
-<<<<<<< HEAD
         "If y_scale would be 0, it is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range"
-=======
-        "it is 1 and the zero point is 0: x is then empty, all zeros, or so small that its range / 255 underflows"
->>>>>>> words2
         in shown
     )
 

@@ -78,11 +78,7 @@ def test_verbose_shows_a_case_in_full() -> None:
     assert "input i0 float16 [1] [inf]" in told
     assert "expected y0 uint8 [1] [255]" in told
     assert "rule Infinity becomes the smallest or largest code" in told
-<<<<<<< HEAD
     assert 'quote QuantizeLinear-21: "Saturation is done according to' in told
-=======
-    assert 'QuantizeLinear-21: "Saturation is done according to' in told
->>>>>>> words2
 
 
 def test_files_have_all_formats(tmp_path: Path) -> None:

@@ -379,11 +379,7 @@ def test_times_of_another_runtime_stand_beside() -> None:
         ["-", "Reorder (inserted)", "Reorder", "-", "100 us", "-", "ort Reorder"],
     ]
     groups[0]["other_events"] = [7]
-<<<<<<< HEAD
     with pytest.raises(CallError, match="is not a valid qrun result"):
-=======
-    with pytest.raises(CallError, match="not a valid qrun result"):
->>>>>>> words2
         collected(profile=profile(own, against=against))
     assert "Beside onnx" not in html(collected(profile=profile([node(0)])))
 
