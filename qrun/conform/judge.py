@@ -64,8 +64,8 @@ def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _float_rounding(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The runtime rounds the float result in a different place or order. It differs by some units in the last place
-    (ULP), no more than the tolerance of ONNX's own tests (0.1 % of the value).
+    """The runtime rounds the float result in a different place or order. It is off by a few units in the last place
+    (ULP), which is within the tolerance of ONNX's own tests (0.1 % of the value).
 
     To confirm: qrun conform --select CASE -v shows both numbers.
 

@@ -132,7 +132,7 @@ Set defaults for options in [tool.qrun] of pyproject.toml. qrun reads the neares
   mean = [0.485, 0.456, 0.406]
   std = [0.229, 0.224, 0.225]
 
-[tool.qrun.image] takes the keys of --image, and each key of --image overrides its default (qrun explain image). All other keys are names of options. Keys directly in [tool.qrun] apply to every command that has the option. In per-file, select,
+[tool.qrun.image] takes the keys of --image (qrun explain image). A key given with --image overrides the value in the file. All other keys are names of options. Keys directly in [tool.qrun] apply to every command that has the option. In per-file, select,
 ignore, lsb, rtol and atol apply to models whose path from the current folder matches the pattern (* matches slashes too). Only the first
 matching pattern applies; its ignore list is added to the others. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set here.
 
@@ -257,8 +257,8 @@ qrun conform runs the cases of a frozen suite in a runtime and judges every answ
   unsupported      the runtime has no such operator or element type
 
 Each case names its rule, with the sentences of the specification. A rule is forced (the sentences alone determine the
-answer), implied (the operator's formula determines it) or qrun's decision. A different answer to a decision is a choice,
-never wrong. With -v, qrun shows the rule, the inputs and both answers.
+answer), implied (the operator's formula determines it) or qrun's decision. If the runtime's answer differs from a
+decision, the verdict is choice, never wrong. With -v, qrun shows the rule, the inputs and both answers.
 
 qrun explain CAUSE explains each cause. These causes appear only in qrun conform: garbage, accepts-invalid, zero-range,
 float-rounding and zero-sign.

@@ -50,7 +50,7 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
 
     The rule needs a recorded vector, or a run or qrun eval --health with inputs that the user provides. The tensor has
     one stored scale, 16 values or more, and at least 8 different values before rounding; a scale of a quarter or less
-    would fit it. Constant inputs prove nothing. With several vectors, every one must show it.
+    would fit it. Constant inputs prove nothing. If there are several vectors, the codes must collapse in all of them.
 
     Why is this bad?
         The nodes after the tensor read one value, so a part of the model computes a constant. No runtime warns. The

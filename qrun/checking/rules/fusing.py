@@ -64,9 +64,9 @@ def group_in_float(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes may
-        compute something else. ONNX does not define what a group is; these are qrun's reasons. onnxruntime 1.32.0 has
-        them too, except that it quantizes stored float weights itself. It also keeps some whole groups in float, such
-        as groups with int8 tensors that several nodes read: QR606 reports these.
+        compute something else. ONNX does not define what a group is; these are qrun's reasons. onnxruntime 1.32.0
+        applies the same criteria, except that it quantizes stored float weights itself. It also keeps some whole groups
+        in float, such as groups with int8 tensors that several nodes read: QR606 reports these.
 
     Bad
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)
@@ -174,7 +174,7 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         onnxruntime 1.32.0 does not turn such a group into an integer operator on its CPU provider, and neither does
-        qrun: the model is computed in float with roundings in between. The result is right, but no faster than float.
+        qrun: the model is computed in float with roundings in between. The result is correct, but the model runs no faster than in float.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>
@@ -342,8 +342,8 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     """onnxruntime 1.32.0 computes a tenth or more of a model's Conv, MatMul and Gemm in float on x86 CPUs, although
     each is part of a complete group. One finding for each cause.
 
-    The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It turns an int8
-    tensor into uint8 only where one node reads it. A tensor that several nodes read (SiLU, residual connections) stays
+    The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It converts an int8
+    tensor to uint8 only if a single node reads it. A tensor that several nodes read (SiLU, residual connections) stays
     int8; then its producer and its readers stay in float. quantize_static writes int8 activations by default.
     session.qdqisint8allowed=1 makes onnxruntime multiply int8.
 
@@ -394,8 +394,8 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
 
 @rule("QR607", "note", spec="ort-quantization", fix="rewrite the group so that onnxruntime can run it on integers")
 def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
-    """onnxruntime 1.32.0 computes complete groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
-    Gemm. One finding for each cause; QR606 explains more.
+    """onnxruntime 1.32.0 computes some complete groups in float on x86 CPUs: less than a tenth of the Conv, MatMul and
+    Gemm nodes. One finding for each cause; QR606 explains more.
 
     Why is this bad?
         The results are right. Values are dequantized before each of these nodes and quantized again after it.

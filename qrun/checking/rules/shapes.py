@@ -43,8 +43,8 @@ _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
 def shape_mismatch(model: Model) -> Iterator[Finding]:
     """The shapes of two inputs do not match.
 
-    The columns of the first matrix are the rows of the second, x and w of a convolution have the same rank, and
-    operands of an elementwise operator broadcast. The rule needs both shapes in the file.
+    The first matrix must have as many columns as the second has rows, x and w of a convolution must have the same rank,
+    and operands of an elementwise operator must broadcast. The rule needs both shapes in the file.
 
     Why is this bad?
         The node cannot be computed. Without full_check, onnx.checker accepts the model, and it never looks at operators
