@@ -174,7 +174,8 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         onnxruntime 1.32.0 does not turn such a group into an integer operator on its CPU provider, and neither does
-        qrun: the model is computed in float with roundings in between. The result is correct, but the model runs no faster than in float.
+        qrun: the model is computed in float with roundings in between. The result is correct,
+        but the model runs no faster than in float.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>
