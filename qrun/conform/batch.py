@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import tempfile
 from collections import deque
@@ -17,30 +16,29 @@ from typing import Any
 from qrun.conform.commands import (
     PIECE,
     ROOM,
+    SILENT,
     command_error,
     command_words,
     last_line,
     place_case,
     read_outputs,
+    silence_error,
     start_error,
 )
 from qrun.conform.runtimes import (
     BATCH,
     CRASHED,
-    FIRST,
     HUNG,
     NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
     Response,
-    environment,
     exit_text,
 )
+from qrun.conform.processes import FIRST, Processes
 from qrun.conform.suite import Case
 
-_SILENT = 3
-"""The number of cases after which a program that has not answered any cannot be run."""
 _LONGEST = 1 << 16
 """The most bytes of an answer's line."""
 _KEYS = {"id", "ok", REFUSED, UNSUPPORTED}
@@ -63,14 +61,13 @@ class BatchRunner:
     version = ""
     facts = NO_FACTS
 
-    def __init__(self, text: str, poison: int = FIRST) -> None:
-        self._words, self._poison = command_words(BATCH, text), poison
+    def __init__(self, processes: Processes, text: str, poison: int = FIRST) -> None:
+        self._processes, self._words, self._poison = processes, command_words(BATCH, text), poison
         for place in PLACES:
             if any(place in word for word in self._words):
                 raise command_error(BATCH, text, f"{place}; a batch program reads its paths from stdin")
         self._program: _Program | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._answered = False
         self._lost = 0
 
     def run(self, case: Case, limit: float) -> Response:
@@ -91,7 +88,7 @@ class BatchRunner:
             self._program = None
             if answer or code or fresh:  # else it ended well, as a program may after an answer
                 return self._lose(answer, code, told)
-        self._answered = True
+        self._processes.answered = True
         for kind in (REFUSED, UNSUPPORTED):
             if kind in answer:
                 return Response({}, kind, " ".join(str(answer[kind]).split())[:400])
@@ -111,7 +108,7 @@ class BatchRunner:
     def _start(self) -> None:
         """Start the program. Raises CallError."""
         try:
-            self._program = _Program(self._words, self._poison)
+            self._program = _Program(self._processes, self._words, self._poison)
         except OSError as error:
             raise start_error(BATCH, self._words[0], error) from None
 
@@ -121,9 +118,8 @@ class BatchRunner:
         self.close()
         text = answer or f"{exit_text(code)}{f': {told}' if told else ''}"
         self._lost += 1
-        if not self._answered and self._lost >= _SILENT and (answer or (code or 0) >= 0):
-            got = f"no answer to the first {self._lost} cases; the last: {text}{f': {told}' if answer and told else ''}"
-            raise command_error(BATCH, " ".join(self._words), got)
+        if not self._processes.answered and self._lost >= SILENT and (answer or (code or 0) >= 0):
+            raise silence_error(BATCH, self._words, self._lost, f"{text}{f': {told}' if answer and told else ''}")
         return Response({}, HUNG if answer.startswith(NO_ANSWER) else CRASHED, text)
 
 
@@ -131,18 +127,12 @@ NO_ANSWER = "no answer in"
 
 
 class _Program:
-    """A program that answers requests, in a process group of its own. Raises OSError if it cannot be started."""
+    """A program that answers requests, one of `processes`. Raises OSError if it cannot be started."""
 
-    def __init__(self, words: list[str], poison: int) -> None:
-        self._process = subprocess.Popen(
-            words,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=environment(poison),
-        )
+    def __init__(self, processes: Processes, words: list[str], poison: int) -> None:
+        pipe = subprocess.PIPE
+        self._processes = processes
+        self._process = processes.start(words, poison, stdin=pipe, stdout=pipe, stderr=pipe)
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._in, self._out, self._log = (stream.fileno() for stream in streams if stream is not None)
         for place in (self._in, self._out, self._log):
@@ -192,10 +182,7 @@ class _Program:
                 code = self._process.wait(_ENDING)
         else:
             code = self._process.poll()
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
+        self._processes.end(self._process)
         self._read(self._log)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             with suppress(OSError):

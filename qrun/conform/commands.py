@@ -6,12 +6,11 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -20,16 +19,15 @@ from time import perf_counter
 from qrun.conform.runtimes import (
     COMMAND,
     CRASHED,
-    FIRST,
     HUNG,
     NO_FACTS,
     PLACES,
     REFUSED,
     UNSUPPORTED,
     Response,
-    environment,
     exit_text,
 )
+from qrun.conform.processes import FIRST, Processes
 from qrun.conform.suite import Case, write_case
 from qrun.errors import CallError, QrunError
 from qrun.ir import Array
@@ -40,6 +38,8 @@ REFUSES, LACKS = 2, 3
 """Exit codes of a program that refuses a model, and of one that does not have the operator or type."""
 ROOM = 1 << 20
 """Bytes that a program may write beyond twice the size of the expected outputs."""
+SILENT = 3
+"""The number of cases after which a program that has not answered any cannot be run."""
 PIECE = 1 << 16
 """The most bytes of one read of stderr."""
 
@@ -55,8 +55,9 @@ class CommandRunner:
     version = ""
     facts = NO_FACTS
 
-    def __init__(self, text: str, poison: int = FIRST) -> None:
-        self._words, self._poison = command_words(COMMAND, text), poison
+    def __init__(self, processes: Processes, text: str, poison: int = FIRST) -> None:
+        self._processes, self._words, self._poison = processes, command_words(COMMAND, text), poison
+        self._lost = 0
         missing = [place for place in PLACES if not any(place in part for part in self._words)]
         if missing:
             other = [place for place in re.findall(r"\{\w*\}", text) if place not in PLACES]
@@ -65,20 +66,26 @@ class CommandRunner:
             )
 
     def run(self, case: Case, limit: float) -> Response:
-        """Run one case in a new process group, which is killed as a whole when the time is over."""
+        """Run one case in a new process group, which is killed as a whole in the end. Raises CallError if the program
+        cannot be started, or hangs in each of the first cases."""
         with case_folder(case) as paths:
             places = dict(zip(PLACES, map(str, paths), strict=True))
             command = self._words
             for place, path in places.items():
                 command = [part.replace(place, path) for part in command]
             try:
-                done, told = _run_command(command, limit, self._poison)
+                done, told = self._run_command(command, limit)
             except OSError as error:
                 raise start_error(COMMAND, command[0], error) from None
             for place, path in places.items():
                 told = told.replace(path, place)
             if done is None:
-                return Response({}, HUNG, f"no answer in {limit:g} s")
+                text = f"no answer in {limit:g} s"
+                self._lost += 1
+                if not self._processes.answered and self._lost >= SILENT:
+                    raise silence_error(COMMAND, self._words, self._lost, text)
+                return Response({}, HUNG, text)
+            self._processes.answered = True
             if done:
                 kind = {REFUSES: REFUSED, LACKS: UNSUPPORTED}.get(done, CRASHED)
                 return Response(
@@ -89,41 +96,28 @@ class CommandRunner:
     def close(self) -> None:
         """Do nothing, as nothing runs between cases."""
 
-
-def _run_command(command: list[str], limit: float, poison: int) -> tuple[int | None, str]:
-    """Run a command. Returns its exit code, None if the time was over, and the last line on its stderr."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=environment(poison),
-    )
-    assert process.stderr is not None
-    last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
-    reader = Thread(
-        target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), PIECE), b""),), daemon=True
-    )
-    reader.start()
-    end = perf_counter() + limit
-    reader.join(limit)
-    try:
-        process.wait(max(end - perf_counter(), 0))
-        hung = reader.is_alive()
-    except subprocess.TimeoutExpired:
-        hung = True
-    if hung:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+    def _run_command(self, command: list[str], limit: float) -> tuple[int | None, str]:
+        """Run a command. Returns its exit code, None if the time was over, and the last line on its stderr."""
+        process = self._processes.start(
+            command, self._poison, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        assert process.stderr is not None
+        last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
+        pieces = iter(partial(os.read, process.stderr.fileno(), PIECE), b"")
+        reader = Thread(target=last.extend, args=(pieces,), daemon=True)
+        reader.start()
+        end = perf_counter() + limit
+        reader.join(limit)
+        try:
+            process.wait(max(end - perf_counter(), 0))
+            hung = reader.is_alive()
+        except subprocess.TimeoutExpired:
+            hung = True
+        self._processes.end(process)
         reader.join(1)
-    if not reader.is_alive():  # else a process that left the group holds the other end of the pipe
-        process.stderr.close()
-    if hung:
-        return None, ""
-    return process.returncode, last_line(last)
+        if not reader.is_alive():  # else a process that left the group holds the other end of the pipe
+            process.stderr.close()
+        return (None, "") if hung else (process.returncode, last_line(last))
 
 
 def last_line(pieces: deque[bytes]) -> str:
@@ -186,6 +180,11 @@ def command_words(kind: str, text: str) -> list[str]:
 def start_error(kind: str, program: str, error: OSError) -> CallError:
     """The QR005 error of a program that cannot be started."""
     return command_error(kind, program, f"{error.strerror or error}: {program}")
+
+
+def silence_error(kind: str, words: list[str], lost: int, text: str) -> CallError:
+    """The QR005 error of a program without an answer to the first cases. text: how it lost the last of them."""
+    return command_error(kind, " ".join(words), f"no answer to the first {lost} cases; the last: {text}")
 
 
 def command_error(kind: str, text: str, got: str) -> CallError:
