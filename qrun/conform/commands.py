@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
 
+from qrun.conform.processes import FIRST, Processes
 from qrun.conform.runtimes import (
     COMMAND,
     CRASHED,
@@ -27,7 +27,6 @@ from qrun.conform.runtimes import (
     Response,
     exit_text,
 )
-from qrun.conform.processes import FIRST, Processes
 from qrun.conform.suite import Case, write_case
 from qrun.errors import CallError, QrunError
 from qrun.ir import Array
@@ -77,8 +76,7 @@ class CommandRunner:
                 done, told = self._run_command(command, limit)
             except OSError as error:
                 raise start_error(COMMAND, command[0], error) from None
-            for place, path in places.items():
-                told = told.replace(path, place)
+            told = hide_paths(told, paths)
             if done is None:
                 text = f"no answer in {limit:g} s"
                 self._lost += 1
@@ -123,28 +121,29 @@ class CommandRunner:
 def last_line(pieces: deque[bytes]) -> str:
     """The last line of text that is not empty, in the last pieces of a program's stderr."""
     lines = [line for line in b"".join(pieces).decode(errors="replace").splitlines() if line.strip()]
-    return " ".join(lines[-1].split())[:400] if lines else ""
+    return shorten(lines[-1]) if lines else ""
 
 
 @contextmanager
 def case_folder(case: Case) -> Iterator[tuple[Path, Path, Path]]:
     """A temporary folder with a case, as the paths of PLACES."""
     with tempfile.TemporaryDirectory(prefix="qrun-", ignore_cleanup_errors=True) as name:
-        yield place_case(case, Path(name))
+        folder = Path(name)
+        (folder / "out").mkdir()
+        write_case(case, folder)
+        yield folder / "model.onnx", folder / "test_data_set_0", folder / "out"
 
 
-def place_case(case: Case, folder: Path) -> tuple[Path, Path, Path]:
-    """Put a case into a folder, perhaps in place of another one. Returns the paths of PLACES."""
-    model, inputs, outputs = folder / "model.onnx", folder / "test_data_set_0", folder / "out"
-    for each in (inputs, outputs):
-        each.mkdir(exist_ok=True)
-        for path in each.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-    write_case(case, folder)
-    return model, inputs, outputs
+def hide_paths(text: str, paths: Sequence[Path]) -> str:
+    """A text with the words of PLACES for their paths, which differ from case to case."""
+    for place, path in zip(PLACES, paths, strict=True):
+        text = text.replace(str(path), place)
+    return text
+
+
+def shorten(text: str, most: int = 400) -> str:
+    """A text in one line of at most `most` characters."""
+    return " ".join(text[: 4 * most].split())[:most]
 
 
 def read_outputs(case: Case, folder: Path) -> Response:
@@ -160,7 +159,8 @@ def read_outputs(case: Case, folder: Path) -> Response:
         try:
             found[name] = read_tensor(path, budget)[1]
         except QrunError as error:
-            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {error.message}")
+            told = error.message.replace(str(folder), PLACES[2])
+            return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {told}")
         except Exception as error:
             return Response({}, CRASHED, f"output_{index}.pb is not a tensor: {type(error).__name__}")
     return Response(found)

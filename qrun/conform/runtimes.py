@@ -83,8 +83,8 @@ _Answers = SimpleQueue[tuple[dict[str, Any], list[bytes]] | None]
 
 
 class ProcessRunner:
-    """Runs cases in an adapter in a child process, one of `processes`. adapter: see `worker.main`; option: passed to the
-    adapter; python: the interpreter, "" for this one; poison: see `FIRST`.
+    """Runs cases in an adapter in a child process, one of `processes`. adapter: see `worker.main`; option: passed to
+    the adapter; python: the interpreter, "" for this one; poison: see `FIRST`.
 
     Raises UnsupportedError if the runtime cannot be imported there.
     """
