@@ -48,7 +48,7 @@ class CommandRunner:
 
     model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the
              order of the graph's inputs. outputs: an empty folder, into which the program writes output_0.pb, ...
-    Raises CallError if the text does not name all of these places and a program.
+    Raises CallError if the text does not name all of these places and a program, or another word in braces.
     """
 
     version = ""
@@ -57,12 +57,11 @@ class CommandRunner:
     def __init__(self, processes: Processes, text: str, poison: int = FIRST) -> None:
         self._processes, self._words, self._poison = processes, command_words(COMMAND, text), poison
         self._lost = 0
+        other = [place for place in re.findall(r"(?<!\$)\{\w+\}", text) if place not in PLACES]
         missing = [place for place in PLACES if not any(place in part for part in self._words)]
-        if missing:
-            other = [place for place in re.findall(r"\{\w*\}", text) if place not in PLACES]
-            raise command_error(
-                COMMAND, text, f"no {', '.join(missing)}" + (f", but {', '.join(other)}" if other else "")
-            )
+        if missing or other:
+            lacks, has = f"no {', '.join(missing)}" if missing else "", ", ".join(other)
+            raise command_error(COMMAND, text, f"{lacks}, but {has}" if lacks and has else lacks or f"unknown: {has}")
 
     def run(self, case: Case, limit: float) -> Response:
         """Run one case in a new process group, which is killed as a whole in the end. Raises CallError if the program

@@ -76,7 +76,7 @@ def conform(
 def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:
     """Raise CallError if a program refused each of several cases, or crashed in each, with the same message.
 
-    It probably does not start. A crash without a message, such as SIGSEGV, is a verdict on the program.
+    It probably does not start. A crash by a signal, such as SIGSEGV, is a verdict on the program.
     """
     ends = {
         (
@@ -88,14 +88,15 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
     if len(ends) != 1 or len(cases) < 2 or all(result.verdict == "exact" for result in results):
         return
     ((verdict, text),) = ends
-    if verdict != REFUSED and not (verdict == CRASHED and ": " in text):
+    if verdict not in (REFUSED, CRASHED) or (verdict == CRASHED and text.startswith(("SIG", "signal "))):
         return
-    how = "was refused" if verdict == REFUSED else verdict
+    how = f"was refused with: {text or 'no message'}" if verdict == REFUSED else f"crashed: {text}"
+    why = "exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script"
     raise CallError(
         "QR005",
-        f"no case was answered: every one {how} with: {text or 'no message'}; does the program start?",
+        f"no case was answered: every one {how}; does the program start?",
         facts=[("got", f"the same message in {len(cases)} cases")],
-        why="exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script",
+        why=why if verdict == REFUSED else "",
         fixes=["run the program by hand on a case that qrun conform export DIR writes"],
     )
 
