@@ -184,7 +184,10 @@ def ending_program(tmp_path: Path, lines: str) -> str:
         ),
         ("echo 'no libmine' >&2; exit 127", "every one crashed: exit code 127: no libmine"),
         ("exit 1", "every one crashed: exit code 1"),
-        ("mkdir $3/output_0.pb", "every one crashed: output_0.pb is not a tensor: cannot read '{outputs}/output_0.pb': not"),
+        (
+            "mkdir $3/output_0.pb",
+            "every one crashed: output_0.pb is not a tensor: cannot read '{outputs}/output_0.pb': not",
+        ),
     ],
 )
 def test_a_program_that_ends_alike_in_every_case_is_a_wrong_call(tmp_path: Path, lines: str, message: str) -> None:
