@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from textwrap import fill
+from textwrap import fill, indent
 from typing import Any
 
 import numpy as np
@@ -116,7 +116,12 @@ for name, a, b in zip(expected, got, expected.values()):
     print(f"{name}: got {a.dtype} {a.shape}, expected {b.dtype} {b.shape}")
     if a.shape == b.shape:
         print(f"{len(differ)} of {b.size} elements differ", *differ[:8], sep="\\n")"""
-_REFUSAL = 'print("got an answer to an invalid model, expected an error")'
+_REFUSAL = """\
+try:
+{run}
+    print("got an answer to an invalid model, expected an error")
+except Exception as error:
+    print(f"refused, as expected: {{error}}")"""
 
 
 def script(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
@@ -126,7 +131,9 @@ def script(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
     """
     made = [_named("inputs", case.inputs), _named("expected", case.expected), _model(case)]
     lines = [_wrap(line) for line in "\n".join(made).split("\n")]
-    body = "\n".join([*lines, _run(case, chosen), _PRINT if case.expected else _REFUSAL])
+    run = _run(case, chosen)
+    run = f"{run}\n{_PRINT}" if case.expected else _REFUSAL.format(run=indent(run, "    "))
+    body = "\n".join([*lines, run])
     return f"{_comment(case, rule, chosen, suite)}\n{_imports(body)}\n\n{body}\n"
 
 
@@ -135,7 +142,8 @@ def _comment(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
     info = case.info
     op = f"{info.domain}.{info.op}" if info.domain else info.op
     told = [f"{op}-{info.version} in {chosen.label}", f"Case {info.id} of the qrun conformance suite {suite}"]
-    told += [f"{rule.title}." if rule.basis != DECISION else f"Open in the specification; expected here: {rule.title}."]
+    title = f"{rule.title.rstrip('.')}."
+    told += [title if rule.basis != DECISION else f"Open in the specification; expected here: {title}"]
     told += [f'{quote.source}: "{quote.text}"' for quote in rule.quotes]
     told += [rule.note] if rule.note else []
     told += ["The text excludes this form, so an error is also correct."] if info.expects == EITHER else []

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
-from threading import Lock, Thread
+from functools import partial
+from itertools import count, repeat
+from threading import Event, Lock, Thread
 from time import perf_counter
 from typing import Any
 
 from qrun.conform.batch import BatchRunner
 from qrun.conform.commands import CommandRunner
 from qrun.conform.judge import judge_case
+from qrun.conform.processes import AGAIN, FIRST, Processes, heed_sigterm
 from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.runtimes import (
-    AGAIN,
     COMMAND,
     CRASHED,
-    FIRST,
     HUNG,
     REFUSED,
     CaseRunner,
@@ -29,6 +29,8 @@ from qrun.conform.suite import ANSWER, Case, CaseInfo, Suite
 from qrun.errors import CallError
 
 Progress = Callable[[int], None]
+_ENDING = 5.0
+"""Seconds to wait for each thread after its processes have been killed."""
 
 
 def conform(
@@ -47,21 +49,23 @@ def conform(
     ends with one and the same message in every case.
     """
     start = perf_counter()
-    first = Runners(chosen, python)
-    work = _Work(suite, cases, limit, progress)
-    version, facts = first.version, first.facts
-    try:
-        others = [
-            Thread(target=work.begin, args=(chosen, python), daemon=True) for _ in range(min(jobs, len(cases)) - 1)
-        ]
-        for thread in others:
-            thread.start()
-        work.take(first)
-        for thread in others:
-            thread.join()
-    finally:
-        work.stop()
-        first.close()
+    processes, ends = Processes(), list[Event]()
+    work = _Work(suite, cases, limit, progress, processes)
+    with heed_sigterm():
+        try:
+            start_runners = partial(Runners, processes, chosen, python)
+            first = start_runners()
+            version, facts = first.version, first.facts
+            starts = [lambda: first, *repeat(start_runners, min(jobs, len(cases)) - 1)]
+            for each in starts:
+                ends.append(Event())
+                Thread(target=work.begin, args=(each, ends[-1]), daemon=True).start()
+            for end in ends:  # no case runs in this thread: a signal would interrupt the start of a process
+                end.wait()
+        finally:
+            work.stop()
+            for end in ends:  # Thread.join does not wait any more after a signal (bpo-45274)
+                end.wait(_ENDING)
     if work.errors:
         raise work.errors[0]
     if is_program(chosen.name):
@@ -72,7 +76,7 @@ def conform(
 def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> None:
     """Raise CallError if a program refused each of several cases, or crashed in each, with the same message.
 
-    It probably does not start. A crash without a message, such as SIGSEGV, is a verdict on the program.
+    It probably does not start. A crash by a signal, such as SIGSEGV, is a verdict on the program.
     """
     ends = {
         (
@@ -84,14 +88,15 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
     if len(ends) != 1 or len(cases) < 2 or all(result.verdict == "exact" for result in results):
         return
     ((verdict, text),) = ends
-    if verdict != REFUSED and not (verdict == CRASHED and ": " in text):
+    if verdict not in (REFUSED, CRASHED) or (verdict == CRASHED and text.startswith(("SIG", "signal "))):
         return
-    how = "was refused" if verdict == REFUSED else verdict
+    how = f"was refused with: {text or 'no message'}" if verdict == REFUSED else f"crashed: {text}"
+    why = "exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script"
     raise CallError(
         "QR005",
-        f"no case was answered: every one {how} with: {text or 'no message'}; does the program start?",
+        f"no case was answered: every one {how}; does the program start?",
         facts=[("got", f"the same message in {len(cases)} cases")],
-        why="exit code 2 means that the program refuses the model; Python, for example, exits with 2 if it cannot open the script",
+        why=why if verdict == REFUSED else "",
         fixes=["run the program by hand on a case that qrun conform export DIR writes"],
     )
 
@@ -99,8 +104,8 @@ def _check_answers(cases: Sequence[CaseInfo], results: Sequence[CaseResult]) -> 
 class Runners:
     """A runner, and another one in which to run wrong cases again. Raises as `ProcessRunner` and `CommandRunner`."""
 
-    def __init__(self, chosen: Runtime, python: str = "") -> None:
-        self._chosen, self._python = chosen, python
+    def __init__(self, processes: Processes, chosen: Runtime, python: str = "") -> None:
+        self._processes, self._chosen, self._python = processes, chosen, python
         self._first = self._start(FIRST)
         self._other: CaseRunner | None = None
 
@@ -132,18 +137,28 @@ class Runners:
                 each.close()
 
     def _start(self, poison: int) -> CaseRunner:
-        """Start a runner. poison: see `qrun.conform.runtimes.FIRST`."""
+        """Start a runner. poison: see `qrun.conform.processes.FIRST`."""
         kind, _, text = self._chosen.name.partition(":")
         if is_program(self._chosen.name):
-            return (CommandRunner if f"{kind}:" == COMMAND else BatchRunner)(text, poison)
-        return ProcessRunner(self._chosen.name, self._chosen.adapter, self._chosen.option, self._python, poison)
+            return (CommandRunner if f"{kind}:" == COMMAND else BatchRunner)(self._processes, text, poison)
+        return ProcessRunner(
+            self._processes, self._chosen.name, self._chosen.adapter, self._chosen.option, self._python, poison
+        )
 
 
 class _Work:
     """The remaining cases, and the results so far, which the threads share."""
 
-    def __init__(self, suite: Suite, cases: Sequence[CaseInfo], limit: float, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        suite: Suite,
+        cases: Sequence[CaseInfo],
+        limit: float,
+        progress: Progress | None,
+        processes: Processes,
+    ) -> None:
         self._suite, self._cases, self._limit, self._progress = suite, cases, limit, progress
+        self._processes = processes
         self._lock, self._next, self._done = Lock(), count(), 0
         self._made: dict[int, CaseResult] = {}
         self._stopped = False
@@ -155,13 +170,14 @@ class _Work:
         return tuple(self._made[at] for at in sorted(self._made))
 
     def stop(self) -> None:
-        """Let every thread end after its current case."""
+        """Kill the processes, and let every thread end."""
         self._stopped = True
+        self._processes.stop()
 
-    def begin(self, chosen: Runtime, python: str) -> None:
-        """Start another runner and take cases with it."""
+    def begin(self, start: Callable[[], Runners], end: Event) -> None:
+        """Start runners, take cases with them, and set `end`."""
         try:
-            mine = Runners(chosen, python)
+            mine = start()
             try:
                 self.take(mine)
             finally:
@@ -169,6 +185,8 @@ class _Work:
         except BaseException as error:
             self.errors.append(error)
             self.stop()
+        finally:
+            end.set()
 
     def take(self, mine: Runners) -> None:
         """Judge cases until none is left, in one thread; `mine` is its runner."""

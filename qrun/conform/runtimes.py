@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 import qrun
+from qrun.conform.processes import FIRST, Processes
 from qrun.conform.suite import Case
 from qrun.conform.worker import receive, send
 from qrun.declare.frozen import frozen
@@ -77,29 +78,22 @@ current folder, which `-c` puts first, as "" (`-P` leaves it out, but only since
 STARTING = 120.0
 """Seconds within which a runtime must be imported."""
 _ENDING = 2.0
-FIRST, AGAIN = 170, 51
-"""What glibc writes into free memory in the process that runs all cases, and in the one that runs wrong cases again:
-these codes, or in memory fresh from malloc their complements. So a runtime that reads memory without writing it first
-gives no right answer by chance, and other answers in the two processes."""
-
-
-def environment(poison: int) -> dict[str, str]:
-    """The environment of a process that runs cases."""
-    return {**os.environ, "MALLOC_PERTURB_": str(poison)}
-
 
 _Answers = SimpleQueue[tuple[dict[str, Any], list[bytes]] | None]
 
 
 class ProcessRunner:
-    """Runs cases in an adapter in a child process. adapter: see `worker.main`; option: passed to the adapter;
-    python: the interpreter, "" for this one; poison: see `FIRST`.
+    """Runs cases in an adapter in a child process, one of `processes`. adapter: see `worker.main`; option: passed to
+    the adapter; python: the interpreter, "" for this one; poison: see `FIRST`.
 
     Raises UnsupportedError if the runtime cannot be imported there.
     """
 
-    def __init__(self, name: str, adapter: str, option: str, python: str = "", poison: int = FIRST) -> None:
+    def __init__(
+        self, processes: Processes, name: str, adapter: str, option: str, python: str = "", poison: int = FIRST
+    ) -> None:
         self.name, self.adapter, self.option, self.python, self._poison = name, adapter, option, python, poison
+        self._processes = processes
         self.version, self.facts = "", dict[str, Any]()
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
@@ -136,8 +130,7 @@ class ProcessRunner:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
+            self._processes.end(process)
             for stream in (process.stdin, self._log):
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
@@ -158,12 +151,8 @@ class ProcessRunner:
             self.option,
         ]
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=environment(self._poison),
+            self._process = self._processes.start(
+                command, self._poison, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
             )
         except OSError as error:
             self._log.close()

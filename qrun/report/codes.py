@@ -252,7 +252,8 @@ qrun conform runs the cases of a frozen suite in a runtime and judges every answ
   unstable         results change from run to run
   accepts-invalid  a result for a model that the specification forbids
   refused          the runtime refuses a form that the specification allows
-  crashed          the process ended before it answered
+  crashed          the process ended before it answered, or its output cannot
+                   be read
   hung             the process did not answer within --timeout seconds
   unsupported      the runtime has no such operator or element type
 
@@ -276,7 +277,8 @@ exit code is a crash. qrun shows the last line of stderr as its message.
 
 --runtime 'batch:PROGRAM' starts the program once. For each case it reads a line of JSON from stdin, with the keys id,
 model, inputs and outputs (paths as above), and writes a line of JSON to stdout: {} if it ran the model,
-{"refused": "reason"} or {"unsupported": "reason"} if not.
+{"refused": "reason"} or {"unsupported": "reason"} if not. The answer may repeat the id; without it, qrun cannot tell a
+late second answer from the answer to the next case. Lines that are not JSON objects are ignored.
 
 If several cases all fail with the same message, qrun stops with exit code 2: the program probably does not start.""",
 }

@@ -6,12 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from qrun.conform.results import RuntimeResult
-from qrun.conform.run import conform
+from qrun.conform.run import Progress, conform
 from qrun.conform.runtimes import runtime
 from qrun.conform.suite import Suite
 from qrun.errors import CallError
@@ -70,12 +71,15 @@ def batch(
     after: str = "pass",
     limit: float = 20.0,
     jobs: int = 1,
+    progress: Progress | None = None,
 ) -> RuntimeResult:
     """Judge a program on some cases of MatMulInteger."""
     path = folder / "mine.py"
     path.write_text(PYTHON.format(before=before, answer=answer, after=after))
     chosen = runtime(f"batch:{shlex.quote(sys.executable)} {path}")
-    return conform(suite, suite.select(["matmulinteger-10/types"])[:CASES], chosen, limit=limit, jobs=jobs)
+    return conform(
+        suite, suite.select(["matmulinteger-10/types"])[:CASES], chosen, limit=limit, jobs=jobs, progress=progress
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,8 +87,8 @@ def batch(
     [
         {"answer": "'{\"ok\": true}'"},
         {"answer": "json.dumps({'id': case['id']})", "jobs": 2},
-        {"answer": "'a log\\n{\"level\": \"info\"}\\n[1]\\n{broken\\n' + 'x' * 100000 + '\\n{}'"},
-        {"answer": '\'{"refused": "another case", "id": "another"}\\n{}\''},
+        {"answer": "'a log\\n[1]\\n{broken\\n' + 'x' * 100000 + '\\n{}'"},
+        {"after": "last = case['id']", "before": "number > 1 and print(json.dumps({'refused': 'late', 'id': last}))"},
         {"after": "break"},  # a program that ends after each answer
         {"after": "print('more ' * 9, flush=True); print('noise', file=sys.stderr)"},
     ],
@@ -98,7 +102,29 @@ def test_a_program_runs_many_cases(suite: Suite, tmp_path: Path, told: dict[str,
     [
         ('print(\'{"refused": "no such form"}\', flush=True); continue', "refused", "no such form"),
         ('print(\'{"unsupported": "no such type"}\', flush=True); continue', "unsupported", "no such type"),
-        ("print('{\"ok\": false}', flush=True); continue", "refused", ""),
+        ("print(json.dumps({'refused': 'x ' * 50000}), flush=True); continue", "refused", "x x x"),
+        (
+            "print('{\"ok\": false}', flush=True); continue",
+            "crashed",
+            "answered '{\"ok\": false}', which is none of {}",
+        ),
+        (
+            "print('{\"refused\": null}', flush=True); continue",
+            "crashed",
+            "answered '{\"refused\": null}', which is none",
+        ),
+        (
+            "print('{\"y\": 1}' + ' ' * 99999, flush=True); continue",
+            "crashed",
+            "answered '{\"y\": 1}', which is none of {}",
+        ),
+        ('print(\'{"id": "other"}\', flush=True); continue', "crashed", "answered for case other"),
+        ("print('{}\\n{}', flush=True); continue", "crashed", "answered twice"),
+        (
+            "import shutil; shutil.rmtree(Path(case['model']).parent); print('{}', flush=True); continue",
+            "wrong",
+            "no output",
+        ),
         ("print('because', file=sys.stderr); sys.exit(7)", "crashed", "exit code 7: because"),
         ("sys.exit(0)", "crashed", "exit code 0"),
         ("os.abort()", "crashed", "SIGABRT"),
@@ -118,6 +144,15 @@ def test_what_misbehaves_costs_one_case(suite: Suite, tmp_path: Path, before: st
     assert found.counts["exact"] == CASES - 1, [(case.verdict, case.text) for case in found.cases]
     assert found.cases[4].verdict == verdict
     assert text in found.cases[4].text
+
+
+def test_a_second_answer_is_not_that_of_the_next_case(suite: Suite, tmp_path: Path) -> None:
+    """It is written before qrun sends the next case."""
+    name = suite.select(["matmulinteger-10/types"])[2].id
+    after = f"case['id'] == '{name}' and print('{{\"refused\": \"more\"}}', flush=True)"
+    found = batch(suite, tmp_path, after=after, progress=lambda done: time.sleep(1) if done == 3 else None)
+    assert found.counts["exact"] == CASES - 1
+    assert [case.text for case in found.cases if case.verdict == "crashed"] == ["answered twice"]
 
 
 @pytest.mark.parametrize(

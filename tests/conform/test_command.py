@@ -182,25 +182,35 @@ def ending_program(tmp_path: Path, lines: str) -> str:
             'echo "cannot open mine.py for $2" >&2; exit 2',
             "every one was refused with: cannot open mine.py for {inputs}",
         ),
-        ("echo 'no libmine' >&2; exit 127", "every one crashed with: exit code 127: no libmine"),
+        ("echo 'no libmine' >&2; exit 127", "every one crashed: exit code 127: no libmine"),
+        ("exit 1", "every one crashed: exit code 1"),
+        (
+            "mkdir $3/output_0.pb",
+            "every one crashed: output_0.pb is not a tensor: cannot read '{outputs}/output_0.pb': not",
+        ),
     ],
 )
 def test_a_program_that_ends_alike_in_every_case_is_a_wrong_call(tmp_path: Path, lines: str, message: str) -> None:
     """Also where some of the models must be refused."""
     select = ("--select", "edge", "--select", "matmulinteger-10")
     done = call("conform", "--runtime", ending_program(tmp_path, lines), *select)
-    says(done, 2, f"no case was answered: {message}; does the program start?")
+    says(done, 2, f"no case was answered: {message}", "; does the program start?")
+    assert ("exit code 2 means" in done.err) is ("refused" in message)
 
 
-@pytest.mark.parametrize(("lines", "code"), [("wc -c <$1 >&2; exit 2", 0), ("kill -SEGV $$", 1)])
+@pytest.mark.parametrize(
+    ("lines", "code"), [("wc -c <$1 >&2; exit 2", 0), ("kill -SEGV $$", 1), ("echo bad >&2; kill -SEGV $$", 1)]
+)
 def test_other_ends_of_a_program_are_judged(tmp_path: Path, lines: str, code: int) -> None:
     """A message for each model, and a crash without any."""
     assert call("conform", "--runtime", ending_program(tmp_path, lines), "--select", "known/qgemm").code == code
 
 
-def test_other_braces_of_a_command_are_its_own(tmp_path: Path) -> None:
-    name = ending_program(tmp_path, 'echo "got $5" >&2; exit 2') + " {other}"
-    assert "got {other}" in call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1").out
+def test_a_place_that_qrun_does_not_know_is_refused(tmp_path: Path) -> None:
+    name = ending_program(tmp_path, "exit 2")
+    says(call("conform", "--runtime", f"{name} {{other}}", "--select", "known/qlinearmatmul-o1"), 2, "unknown: {other}")
+    name = ending_program(tmp_path, 'echo "got $5 $6" >&2; exit 2') + " '${other}' {}"
+    assert "got ${other} {}" in call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1").out
 
 
 def test_a_narrow_screen_keeps_the_message_of_a_refusal(tmp_path: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from qrun.conform.run import conform
+from qrun.conform.runtimes import runtime
+from qrun.conform.suite import Suite
 from qrun.ir.tensorfile import read_tensor, tensor_bytes
 from qrun.memory import Budget
 
@@ -22,6 +27,13 @@ int main(int count, char **words) {
   write_tensor(words[2], &t);
   return count != 3;
 }
+"""
+
+MINE = """
+class Refused(Exception): ...
+class Unsupported(Exception): ...
+def run(proto, feeds):
+    raise (Refused if len(feeds) % 2 else Unsupported)("it has", len(feeds), "inputs")
 """
 
 
@@ -50,3 +62,13 @@ def test_tensors_are_read_and_written_in_c(tmp_path: Path) -> None:
         _, got = read_tensor(tmp_path / "out.pb", Budget(1 << 24))
         assert (got.dtype, got.shape) == (array.dtype, array.shape)
         assert got.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("form", ["cmd:{0} {{model}} {{inputs}} {{outputs}}", "batch:{0}"])
+def test_the_runner_in_python_says_what_it_lacks(tmp_path: Path, form: str) -> None:
+    (tmp_path / "runner.py").write_text(code("python", "import mine"))
+    (tmp_path / "mine.py").write_text(MINE)
+    suite, words = Suite(), f"{shlex.quote(sys.executable)} {tmp_path}/runner.py"
+    cases = suite.select(["matmulinteger-10/types"])[:2] + suite.select(["known/quantizelinear"])[:2]
+    found = conform(suite, cases, runtime(form.format(words)))
+    assert {case.verdict for case in found.cases} == {"refused", "unsupported"}
