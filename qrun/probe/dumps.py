@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qrun.conform.processes import Processes
 from qrun.conform.run import Runners
 from qrun.conform.runtimes import Response, Runtime
 from qrun.conform.suite import ANSWER, FORCED, Case, CaseInfo
@@ -31,11 +32,12 @@ class FormReading:
 
 def run_forms(chosen: Runtime, forms: tuple[str, ...], python: str, limit: float) -> tuple[str, list[FormReading]]:
     """Run forms of the probe in a runtime; returns its version and the readings. Raises UnsupportedError, CallError."""
-    mine = Runners(chosen, python)
+    processes = Processes()
     try:
+        mine = Runners(processes, chosen, python)
         return mine.version, [_run_form(mine.run(_case(form), limit), form) for form in forms]
     finally:
-        mine.close()
+        processes.stop()
 
 
 def _run_form(answer: Response, form: str) -> FormReading:
