@@ -20,9 +20,9 @@ FORMS = ("qlinear", "qdq", "qdq-uint8", "matmul", "shifts")
 @define(
     "probe",
     examples=[
-        "qrun probe --runtime ort              # run the probe in a runtime",
-        "qrun probe -o probe/                  # write it, to run it on a device",
-        "qrun probe --read dump.npz            # name the arithmetic from the device's outputs",
+        "qrun probe --runtime ort     # run the probe in a runtime",
+        "qrun probe -o probe/         # write it, to run it on a device",
+        "qrun probe --read dump.npz   # name the arithmetic from a device's outputs",
     ],
     notes="Runtimes are those of qrun conform. qrun explain arithmetics lists the known families.",
 )

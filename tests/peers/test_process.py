@@ -485,7 +485,7 @@ def test_compare_names_the_node_and_compares_the_others(tmp_path: Path) -> None:
         "Tensors that onnx-ref crashes on\n",
     ):
         assert line in told.out
-    verdict = "not compared in full: onnx-ref crashes on 1 of 3 tensors, first at node 1; the other 2 are equal bit for bit.\n"
+    verdict = "not compared in full: onnx-ref crashes on the nodes of 1 of 3 tensors, first at node 1; the other 2 are equal bit for bit.\n"
     assert told.out.startswith(verdict)
 
 

@@ -400,7 +400,7 @@ def test_codes_of_float_steps_that_end_beside_a_tie() -> None:
     found = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=True), d.feeds)
     reasons = [t.guilt.reason for t in found.tensors if t.guilt]
     assert [r.cause for r in reasons] == ["float-steps"]
-    assert "every code is within their error bound" in reasons[0].text
+    assert "every code is within the rounding-error bound" in reasons[0].text
 
 
 @newest

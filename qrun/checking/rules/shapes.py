@@ -160,12 +160,20 @@ def _product(a: Shape, b: Shape) -> str:
 
 
 def _packed_misfit(node: Node, a: Shape, b: Shape) -> str:
-    """The shapes that operands of a MatMulNBits should have; "" if they fit its attributes or these are invalid."""
+    """The shapes that operands of a MatMulNBits should have; "" if they fit its attributes or these are invalid.
+
+    A length of 0 in the second omits the product.
+    """
     k, n, block = (number(node, name) for name in ("K", "N", "block_size"))
     if min(k, n, block) < 1:
         return ""
     want = (n, -(-k // block), block * number(node, "bits", 4) // 8)
-    if a and not differ(a[-1], k) and len(b) == 3 and not any(map(differ, b, want)):
+    if (
+        a
+        and not differ(a[-1], k)
+        and len(b) == 3
+        and all(m == 0 or not differ(m, n) for m, n in zip(b, want, strict=True))
+    ):
         return ""
     return f"[...,{k}], and {shape_text(want)}: N, blocks of K, bytes of a block"
 
