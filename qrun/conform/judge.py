@@ -106,7 +106,7 @@ def absolute_tolerance(want: Array) -> float:
 
 
 SHOWN_BY_ANSWER = ("wrong-shape", "wrong-type")
-"""Causes that an answer shows by itself, of which no recomputing is needed."""
+"""Causes that the answer alone shows, so that nothing is recomputed."""
 NUMERIC = "biufV"
 """Kinds of numpy types that are numbers, those of ml_dtypes included."""
 RIVALS = 3
@@ -158,9 +158,8 @@ def _ulps(case: Case, bad: Mapping[str, Array | None]) -> int | None:
         if got is None or (got.shape, got.dtype) != (want.shape, want.dtype) or want.dtype.name not in ULP_TYPES:
             return None
         distance = _ulp_distance(want, got)
-        with np.errstate(all="ignore"):
-            a, b = want.astype(np.float64), got.astype(np.float64)
-            within = np.abs(a - b) <= np.maximum(case.within, absolute_tolerance(want) + RTOL * np.abs(a))
+        a, b = want.astype(np.float64), got.astype(np.float64)
+        within = np.abs(a - b) <= np.maximum(case.within, absolute_tolerance(want) + RTOL * np.abs(a))
         unlike = (np.isnan(a) != np.isnan(b)) | ((np.isinf(a) | np.isinf(b)) & (a != b))
         if np.any(unlike | ~(within | (distance <= 1) | np.isnan(a))):
             return None
@@ -184,8 +183,7 @@ def _ulp_distance(want: Array, got: Array) -> Array:
         raw = np.ascontiguousarray(values).view(bits).astype(object)
         return np.where(raw >= top, top - raw, raw)
 
-    with np.errstate(invalid="ignore"):
-        both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
+    both_nan = np.isnan(want.astype(np.float64)) & np.isnan(got.astype(np.float64))
     return np.where(both_nan, 0, np.abs(ordered(want) - ordered(got)))
 
 
