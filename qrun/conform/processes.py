@@ -63,6 +63,7 @@ class Processes:
             self._stopped = True
             for process in self._running:
                 _kill(process)
+                process.wait()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,8 @@ class FormReading:
 
 def run_forms(chosen: Runtime, forms: tuple[str, ...], python: str, limit: float) -> tuple[str, list[FormReading]]:
     """Run forms of the probe in a runtime; returns its version and the readings. Raises UnsupportedError, CallError."""
-    processes = Processes()
-    try:
-        mine = Runners(processes, chosen, python)
+    with closing(Runners(Processes(), chosen, python)) as mine:
         return mine.version, [_run_form(mine.run(_case(form), limit), form) for form in forms]
-    finally:
-        processes.stop()
 
 
 def _run_form(answer: Response, form: str) -> FormReading:
