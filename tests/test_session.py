@@ -209,7 +209,7 @@ def test_calls_of_onnxruntime_work() -> None:
     calls = [
         session.run(None, feeds),
         session.run(["y0"], feeds),
-        session.run(None, input_feed=feeds),
+        session.run(input_feed=feeds),
         session.run(output_names=None, input_feed=feeds),
         session.run(output_names=["y0"], input_feed=feeds, run_options=None),
     ]

@@ -176,7 +176,11 @@ class Session:
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]: ...
     @overload
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Array], run_options: None = None
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Array], run_options: None = None, /
+    ) -> list[Array]: ...
+    @overload
+    def run(
+        self, *, input_feed: Mapping[str, Array], output_names: Sequence[str] | None = None, run_options: None = None
     ) -> list[Array]: ...
     def run(
         self,
