@@ -14,6 +14,7 @@ from qrun.conform.runtimes import RUNTIMES
 from qrun.documents.record import encode
 from qrun.report.conform.sheet import (
     CAUSE_COLUMNS,
+    CHANGE_COLUMNS,
     MESSAGE_COLUMNS,
     by_operator,
     conform_sheet,
@@ -21,6 +22,7 @@ from qrun.report.conform.sheet import (
     describe_case,
     describe_setup,
     group_causes,
+    group_changes,
     group_messages,
     summary,
     verdict_grid,
@@ -134,30 +136,37 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
         ("made", describe_call(found)),
         ("again", tag("code", shlex.join(["qrun", *argv]))),
     ]
-    tiles = [
-        tag(
-            "div",
-            tag(
-                "b",
-                percent(each.counts["exact"] / max(len(each.cases), 1)),
-                class_="good" if sheet.style == GOOD else None,
-            ),
-            tag("span", f"exact: {each.title}"),
-            class_="tile",
-        )
-        for each in found.runtimes
-    ]
+    rows += [("compared with", text) for text in dict.fromkeys(each.baseline for each in found.runtimes) if text]
+    tiles = [_tile(each, sheet.style == GOOD) for each in found.runtimes]
     head = tag(
         "header", tag("h1", "Conformance"), facts(rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
     )
-    return html_page("qrun conform", [head, tag("main", join((_section(each) for each in found.runtimes), "\n"))])
+    return html_page(
+        "qrun conform", [head, tag("main", join((_section(each, found.selected) for each in found.runtimes), "\n"))]
+    )
 
 
-def _section(each: RuntimeResult) -> Markup:
+def _tile(each: RuntimeResult, good: bool) -> Markup:
+    """The share of exact cases; with a baseline, the number of cases that changed or are new."""
+    number, what = (
+        (str(len(each.cases)), "changed or new")
+        if each.baseline
+        else (percent(each.counts["exact"] / max(len(each.cases), 1)), "exact")
+    )
+    return tag(
+        "div", tag("b", number, class_="good" if good else None), tag("span", f"{what}: {each.title}"), class_="tile"
+    )
+
+
+def _section(each: RuntimeResult, selected: int) -> Markup:
     shown = [v for v in VERDICTS if each.counts[v]]
-    parts = [tag("h2", each.title), tag("p", summary(each), class_="about")]
+    parts = [tag("h2", each.title), tag("p", summary(each, selected), class_="about")]
     parts += [tag("p", text, class_="about") for text in (describe_setup(each),) if text]
-    parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
+    if each.baseline and each.cases:
+        parts += [tag("h3", "Changes"), table("changes", Grid.of(CHANGE_COLUMNS, group_changes(each.cases)))]
+        parts.append(tag("h3", "Changed or new cases by operator"))
+    if each.cases:
+        parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
     causes, messages = group_causes(each.cases), group_messages(each.cases)
     if causes:
         parts += [tag("h3", "Causes"), table("causes", Grid.of(CAUSE_COLUMNS, causes))]
