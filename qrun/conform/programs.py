@@ -105,8 +105,8 @@ class ProgramRunner:
         text = why or _end_text(code, last)
         self._lost += 1
         if not self._processes.answered and self._lost >= SILENT and (why or (code or 0) >= 0):
-            told = f"no answer to the first {self._lost} cases; the last: {text}{f': {last}' if why and last else ''}"
-            raise _command_error(self.kind, " ".join(self._words), told)
+            got = f"no answer to the first {self._lost} cases; the last: {text}{f': {last}' if why and last else ''}"
+            raise _command_error(self.kind, " ".join(self._words), got)
         return Response({}, HUNG if why.startswith(NO_ANSWER) else CRASHED, text)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree as Tree
 
+import jsonschema
 import pytest
 from helpers.cli import call, says
 from jsonschema import Draft202012Validator
@@ -102,6 +104,26 @@ def test_files_have_all_formats(tmp_path: Path) -> None:
     assert "Conformance" in page
     assert "src=" not in page
     assert "special-value" in page
+
+
+def test_sarif_names_models_that_an_export_has(tmp_path: Path) -> None:
+    """Of a case that must be answered, of one that may be refused, and of one that must be."""
+    select, path = "known/quantizelinear-o9,known/dequantizelinear-o23,known/qlinearmatmul-r13", tmp_path / "a.sarif"
+    call("conform", "--runtime", "onnx-ref", "--select", select, "-o", str(path))
+    call("conform", "--runtime", "ort", "--select", select, "-o", str(tmp_path / "b.sarif"))
+    assert call("conform", "export", str(tmp_path / "suite"), "--select", select).code == 0
+    runs = [run for name in ("a", "b") for run in json.loads((tmp_path / f"{name}.sarif").read_text())["runs"]]
+    uris = set()
+    for run in runs:
+        for result in run["results"]:
+            artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+            assert list(run["originalUriBaseIds"]) == [artifact["uriBaseId"]]
+            assert (tmp_path / "suite" / artifact["uri"]).is_file()
+            uris.add(artifact["uri"].partition("/")[0])
+    assert uris == {"node", "lenient", "refusal"}
+    if os.environ.get("QRUN_SARIF_SCHEMA"):
+        schema = json.loads(Path(os.environ["QRUN_SARIF_SCHEMA"]).read_text(encoding="utf-8"))
+        jsonschema.validate(json.loads(path.read_text()), schema)
 
 
 def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:

@@ -231,6 +231,9 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _of_input(s, x)
     if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
         yield from _overflow(s)
+    if s.is_op("Cast") and np.isnan(s.mine.astype(np.float32)).any():
+        made = np.where(np.isinf(x), np.copysign(_largest(s.mine.dtype), x), s.mine).astype(s.mine.dtype)
+        yield Hypothesis(made, "saturates infinity, as Cast does since opset 24")
     if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
         yield from _late_overflow(s)
         saturate = s.node.attributes.get("saturate", 1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Tree
 
+from qrun.conform.export import place_of
 from qrun.conform.results import VERDICTS, CaseResult, Judgement, RuntimeResult
 from qrun.conform.runtimes import RUNTIMES
 from qrun.documents.record import encode
@@ -48,18 +49,20 @@ LEVELS = {
     "unsupported": "note",
 }
 """SARIF's level for each verdict."""
+EXPORTED = "EXPORTED_SUITE"
+"""SARIF's name for a folder that qrun does not know: models are files only there, and a viewer may ask where it is."""
 
 
 def fields(found: Judgement) -> dict[str, Any]:
     """The body of the JSON document; its schema is qrun/schemas/conform-1.0.json."""
-    told: dict[str, Any] = encode(found)
-    rows = [(row.pop("cases"), row) for row in told.pop("runtimes")]
+    body: dict[str, Any] = encode(found)
+    rows = [(row.pop("cases"), row) for row in body.pop("runtimes")]
     runtimes = [
         {**row, "counts": dict(each.counts), "cases": cases}
         for each, (cases, row) in zip(found.runtimes, rows, strict=True)
     ]
-    del told["qrun"]  # the document has it
-    return {**told, "runtimes": runtimes}
+    del body["qrun"]  # the document has it
+    return {**body, "runtimes": runtimes}
 
 
 def _junit(found: Judgement, argv: Sequence[str]) -> str:
@@ -89,8 +92,8 @@ def elements_text(case: CaseResult) -> str:
     """The number of elements that differ, and the first of them."""
     if not case.differing:
         return ""
-    told = "; ".join(f"{e.output}{list(e.index)} is {e.got:g}, not {e.expected:g}" for e in case.elements)
-    return f"{case.differing} of {case.total} elements differ{f': {told}' if told else ''}"
+    first = "; ".join(f"{e.output}{list(e.index)} is {e.got:g}, not {e.expected:g}" for e in case.elements)
+    return f"{case.differing} of {case.total} elements differ{f': {first}' if first else ''}"
 
 
 def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
@@ -106,6 +109,9 @@ def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
         "automationDetails": {"id": f"qrun-conform/{each.name if each.name in RUNTIMES else 'cmd'}/"},
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": True, "exitCode": int(found.failed)}],
+        "originalUriBaseIds": {
+            EXPORTED: {"description": {"text": f"The folder of qrun conform export, suite {found.suite}"}}
+        },
         "results": [_result(each, case, ids.index(case.cause or case.verdict)) for case in found_cases],
     }
 
@@ -115,7 +121,8 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
     name = {"name": case.operator, "fullyQualifiedName": case.id, "kind": "element"}
     more = elements_text(case)
     text = safe(f"{case.id}: {describe_case(case)}") + (f"\n{safe(more)}" if more else "")
-    file = {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION}
+    artifact = {"uri": f"{place_of(case)}/model.onnx", "uriBaseId": EXPORTED}
+    file = {"artifactLocation": artifact, "region": REGION}
     places = {"physicalLocation": file, "logicalLocations": [name]}
     prints = {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint}
     about = {

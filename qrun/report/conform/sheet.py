@@ -98,10 +98,9 @@ def _changes_text(each: RuntimeResult, selected: int) -> str:
     old = [case for case in each.cases if case.before != NEW]
     parts = []
     if old or not new:
-        which = f" of {plural(selected - len(new), 'case')}"
-        kinds = Counter(_verdicts_text(case) for case in old)
-        told = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-        parts.append(f"{len(old)}{which} changed: {told}" if old else f"nothing changed in {which[4:]}")
+        count = plural(selected - len(new), "case")
+        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(map(_verdicts_text, old)).most_common())
+        parts.append(f"{len(old)} of {count} changed: {kinds}" if old else f"nothing changed in {count}")
     if new:
         parts.append(f"{len(new)} not in the baseline: {verdict_counts(new)}")
     return "; ".join(parts)
@@ -358,5 +357,5 @@ def values_text(array: Array) -> str:
         if array.dtype.kind != "V"
         else array.reshape(-1)[:ELEMENTS].astype(np.float32).tolist()
     )
-    told = ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat)
-    return f"{describe(array)} [{told}{', ...' if array.size > ELEMENTS else ''}]"
+    shown = ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat)
+    return f"{describe(array)} [{shown}{', ...' if array.size > ELEMENTS else ''}]"
