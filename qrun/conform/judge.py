@@ -235,10 +235,10 @@ def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
     more = len(found.also) - RIVALS
     texts = [found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])]
-    told = _numbered(texts) if len(texts) > 1 else texts
-    told += [f"{more} other explanation{'s' * (more > 1)}"] * (more > 0)
+    parts = _numbered(texts) if len(texts) > 1 else texts
+    parts += [f"{more} other explanation{'s' * (more > 1)}"] * (more > 0)
     reproduced = found.explained > 0 or seen
-    return replace(found, text="; or ".join(told)), reproduced and not rivals
+    return replace(found, text="; or ".join(parts)), reproduced and not rivals
 
 
 def _numbered(texts: Sequence[str]) -> list[str]:
@@ -342,6 +342,6 @@ def _result(
     elements: tuple[Element, ...] = (),
 ) -> CaseResult:
     """The result of a case."""
-    told = {field.name: getattr(case.info, field.name) for field in fields(CaseHead)}
-    told |= {"verdict": verdict, "cause": cause, "proved": proved, "text": text}
-    return CaseResult(**told, differing=differing, total=total, elements=elements)
+    values = {field.name: getattr(case.info, field.name) for field in fields(CaseHead)}
+    values |= {"verdict": verdict, "cause": cause, "proved": proved, "text": text}
+    return CaseResult(**values, differing=differing, total=total, elements=elements)

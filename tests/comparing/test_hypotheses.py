@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers.support import MS, node_model
@@ -21,6 +22,7 @@ from qrun.ir import Array, Model
 from qrun.ops._chains import chained_products
 
 f32, f16, u8, i8, i32, i64 = np.float32, np.float16, np.uint8, np.int8, np.int32, np.int64
+FNUZ = ml_dtypes.float8_e4m3fnuz
 Values = Mapping[str, Array]
 
 
@@ -154,6 +156,8 @@ BUGS = [
     Bug("wrap-around", "DequantizeLinear", [np.array([-(2**31), 5], i32), f32(2), i32(1)],
         np.array([(2**31 - 1) * 2.0, 8], f32), f32, id="int32 difference"),
     Bug("special-value", "QuantizeLinear", [np.array([np.nan, 4], f32), f32(1), u8(7)], np.array([255, 11], u8)),
+    Bug("special-value", "Cast", [np.array([1, np.inf, -np.inf, 3], f16)], np.array([1, 240, -240, 3], f32).astype(FNUZ), FNUZ,
+        {"to": 18}, id="infinity saturates before Cast-24"),
     Bug("wrong-scale-axis", "DequantizeLinear", [SQUARE, np.array([1, 2, 3], f32)],
         SQUARE.astype(f32) * np.array([[1], [2], [3]], f32), f32, {"axis": 1}),
     Bug("wrong-scale-axis", "MatMulInteger", [SQUARE, SQUARE, np.array([1, 2, 3], u8)],

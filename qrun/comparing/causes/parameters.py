@@ -231,6 +231,10 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         yield from _of_input(s, x)
     if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
         yield from _overflow(s)
+    if s.is_op("Cast") and np.isnan(s.mine.astype(np.float32)).any():
+        real, mine = x.astype(np.float32), s.mine.astype(np.float32)
+        made = np.where(np.isinf(real), np.copysign(_largest(s.mine.dtype), real), mine).astype(s.mine.dtype)
+        yield Hypothesis(made, "saturates infinity, as Cast does since opset 24")
     if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
         yield from _late_overflow(s)
         saturate = s.node.attributes.get("saturate", 1)
@@ -291,7 +295,7 @@ def _overflow(s: Suspect) -> Iterator[Hypothesis]:
 def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
     """The hypothesis that numbers up to a threshold beyond the largest become it, where saturate = 0 asks for NaN."""
     x, scale = s.args[0], s.args[1] if s.is_op("QuantizeLinear") else None
-    if x is None or s.theirs is None:
+    if x is None or s.theirs is None or s.node.attributes.get("saturate", 1):
         return
     real = x.astype(np.float64) / (1.0 if scale is None else s.along(scale))
     mine, theirs, largest = s.mine.astype(np.float64), s.theirs.astype(np.float64), _largest(s.mine.dtype)
