@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
-
 from qrun.declare.frozen import frozen
-from qrun.declare.stored import constants_of, parts
 from qrun.ir import Model, Node
 
 EQUAL, TIES, DIFFERS = "bit-equal", "next-to-ties", "differs"
@@ -56,7 +51,7 @@ class Left:
     reason: str
 
 
-@frozen(slots=False)
+@frozen
 class Conversion:
     """A converted model.
 
@@ -69,28 +64,3 @@ class Conversion:
     model: Model
     groups: tuple[Group, ...]
     left: tuple[Left, ...]
-
-    @cached_property
-    def trial(self) -> tuple[Model, Mapping[str, str]]:
-        """The source with the groups' new nodes beside its own, which read the same tensors; and the name of each
-        group's new codes, by the name of the old ones."""
-        taken = {*self.source.producers, *self.source.fed, *self.source.constants, *self.model.producers}
-        nodes, pairs = list(self.source.nodes), dict[str, str]()
-        for number, group in enumerate(self.groups):
-            new = group.integer if self.form == "qoperator" else group.literal
-            names = {name: f"{name}_{number}_converted" for node in new for name in node.outputs if name}
-            while not taken.isdisjoint(names.values()):
-                names = {name: f"{made}_" for name, made in names.items()}
-            nodes += (
-                replace(
-                    node,
-                    inputs=tuple(names.get(name, name) for name in node.inputs),
-                    outputs=tuple(names.get(name, name) for name in node.outputs),
-                )
-                for node in new
-            )
-            pairs[group.output] = names[group.output]
-        numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
-        constants = constants_of({**parts(self.model.constants), **parts(self.source.constants)})
-        opsets = {**self.model.opsets, **self.source.opsets}
-        return replace(self.source, nodes=numbered, constants=constants, opsets=opsets), pairs
