@@ -8,8 +8,10 @@ from qrun.cli._base import define, format_options, heading, model_argument, prin
 from qrun.cli._flow import read_feeds
 from qrun.cli._options import general_options, input_options, limits, memory_option, read_model, time_option
 from qrun.cli.profile import Top
+from qrun.errors import CallError, suggest
 
 if TYPE_CHECKING:
+    from qrun.arithmetics import Arithmetic
     from qrun.report.screen import Out
 
 form, run, output = map(heading, ("Form", "Run", "Output"))
@@ -28,10 +30,12 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
 @model_argument
 @form(
     "--to FORM",
-    "qoperator: integer operators. qdq: groups of DequantizeLinear, operator and QuantizeLinear.",
-    type=["qoperator", "qdq"],
+    "qoperator: integer operators. qdq: groups of DequantizeLinear, operator and QuantizeLinear. integer: ConvInteger "
+    "and MatMulInteger, requantized by integers.",
+    type=["qoperator", "qdq", "integer"],
     required=True,
 )
+@form("--requantize FAMILY", "The arithmetic of --to integer (qrun explain arithmetics).", default="tfl-double")
 @form("--strict", "Convert only groups whose codes are proved to stay the same for all inputs.")
 @input_options
 @memory_option(run)
@@ -51,7 +55,7 @@ def command(out: Out, **options: Any) -> int:
     from qrun.report.sheet import print_sheet
 
     source = read_model(options["model"], options["inputs"])
-    made = Converter(source, options["to"], strict=options["strict"])
+    made = Converter(source, options["to"], _family(options["requantize"]), strict=options["strict"])
     target = options["output"]
     check_trace(target, files_read(made.model, options["inputs"]))
     check_file(target)
@@ -68,3 +72,20 @@ def command(out: Out, **options: Any) -> int:
         print_sheet(out, convert_sheet(made.conversion, trial, top))
         out.wrote(*files)
     return code
+
+
+def _family(name: str) -> Arithmetic:
+    """The arithmetic of a name. Raises CallError for an unknown one, and for one that needs floats."""
+    from qrun.arithmetics import FAMILIES
+    from qrun.converting.requantize import has_integer_form
+
+    fitting = [each.name for each in FAMILIES.values() if has_integer_form(each)]
+    if name in fitting:
+        return FAMILIES[name]
+    near = suggest(name, fitting)
+    raise CallError(
+        "QR005",
+        f"--requantize {name}: {'it needs floats' if name in FAMILIES else 'unknown arithmetic'}",
+        facts=[("expected", ", ".join(fitting))],
+        fixes=[f"did you mean --requantize {near}?" if near else "qrun explain arithmetics"],
+    )

@@ -28,17 +28,16 @@ class Verdict:
 class Group:
     """A group in both forms.
 
-    name:    the label of its operator. op: the operator in the old form; becomes: in the new one.
-    output:  the tensor of its codes.
-    literal: the nodes of the QDQ form; integer: those of the form with integer operators.
+    name:   the label of its operator. op: the operator in the old form; becomes: in the new one.
+    output: the tensor of its codes. old, new: its nodes in either form, in order.
     """
 
     name: str
     op: str
     becomes: str
     output: str
-    literal: tuple[Node, ...]
-    integer: tuple[Node, ...]
+    old: tuple[Node, ...]
+    new: tuple[Node, ...]
     verdict: Verdict
 
 
@@ -55,7 +54,7 @@ class Left:
 class Conversion:
     """A converted model.
 
-    form:   ``qoperator`` or ``qdq``.
+    form:   ``qoperator``, ``qdq`` or ``integer``. family: the arithmetic of `integer`, "" for others.
     source: the model as loaded, but for moves that change no bit. model: the new form.
     """
 
@@ -64,3 +63,4 @@ class Conversion:
     model: Model
     groups: tuple[Group, ...]
     left: tuple[Left, ...]
+    family: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ _LARGEST = 2**31 - (1 << 16)
 """The most bytes of a file without external data: the limit of a protobuf message, less some room."""
 _OUTSIDE, _ALIGNED = 1024, 64
 """Bytes from which a tensor goes to the file of external data, and the multiple at which it starts there."""
-_INITIALIZERS = 4
-"""The IR version from which initializers need not be inputs."""
+_INITIALIZERS, _FUNCTIONS = 4, 8
+"""The IR versions from which initializers need not be inputs, and from which models have functions."""
 
 
-def to_proto(source: onnx.ModelProto, model: Model) -> onnx.ModelProto:
-    """The model as a ModelProto, made from the `source` of its file.
+def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.FunctionProto] = ()) -> onnx.ModelProto:
+    """The model as a ModelProto, made from the `source` of its file. functions: more model-local functions.
 
     Metadata, functions, names, stored tensors and the attributes of nodes that stay are those of the source. Tensors of
     external data stay references.
@@ -48,7 +48,8 @@ def to_proto(source: onnx.ModelProto, model: Model) -> onnx.ModelProto:
     made.opset_import.extend(
         helper.make_opsetid(domain, number) for domain, number in model.opsets.items() if domain not in imported
     )
-    made.ir_version = max(made.ir_version, _INITIALIZERS)
+    made.ir_version = max(made.ir_version, _FUNCTIONS if functions else _INITIALIZERS)
+    made.functions.extend(functions)
     return made
 
 

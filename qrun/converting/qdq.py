@@ -54,7 +54,7 @@ class _Writer:
                     if strict and group.verdict.kind != EQUAL:
                         raise _Refused(f"not bit-equal: {group.verdict.reason}")
                     groups.append(group)
-                    made = group.literal
+                    made = group.new
                 except _Refused as reason:
                     left.append(Left(node.label, node.op, str(reason)))
             nodes |= {each.outputs[0] if any(each.outputs) else f"#{len(nodes)}": each for each in made}
@@ -94,7 +94,7 @@ class _Writer:
         product = Node(node.index, node.label, "", real.op_type, number, tuple(inputs), (result,), kept)
         end = self._quantize(node, result)
         literal = (*sources, product, end)
-        return Group(node.label, node.op, real.op_type, codes, literal, (node,), judge(literal, (node,), self.values))
+        return Group(node.label, node.op, real.op_type, codes, (node,), literal, judge(literal, (node,), self.values))
 
     def _is_same(self, node: Node, number: int) -> bool:
         """Whether the attributes mean the same in this version of the float operator."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,14 +18,16 @@ from qrun.passes import Fused, fuse
 from qrun.passes._shapes import known_shapes
 from qrun.passes._sides import is_dequantize, is_quantize
 
+NONE: Mapping[str, str] = MappingProxyType({})
 _CLIP = 12
 """The opset from which Clip limits integers."""
 
 
-def to_qoperator(model: Model, *, strict: bool = False) -> Conversion:
-    """The model with integer operators. strict: only those whose codes are the same for all inputs."""
+def to_qoperator(model: Model, *, strict: bool = False, refused: Mapping[str, str] = NONE) -> Conversion:
+    """The model with integer operators. strict: only those whose codes are the same for all inputs. refused: reasons
+    why float nodes stay, by their outputs."""
     move = all(_fits(node, model) for node in fuse(model).literal.nodes)
-    refused: dict[str, str] = {}
+    refused = dict(refused)
     while True:
         made = _convert(fuse(model, skip=refused, move=move), refused)
         unwanted = dict(pair for group in made.groups for pair in _refuse(group, model, strict))
@@ -40,8 +43,8 @@ def _fits(node: Node, model: Model) -> bool:
 
 def _refuse(group: Group, model: Model, strict: bool) -> Iterator[tuple[str, str]]:
     """The output of the float node, and why the group must stay in float."""
-    names = [name for node in group.literal if node.name == group.name for name in node.outputs]
-    if any(node.op_type == "Clip" for node in group.integer) and model.opsets.get("", 1) < _CLIP:
+    names = [name for node in group.old if node.name == group.name for name in node.outputs]
+    if any(node.op_type == "Clip" for node in group.new) and model.opsets.get("", 1) < _CLIP:
         yield names[0], f"its Relu or Clip limits codes, which takes opset {_CLIP}"
     elif strict and group.verdict.kind != EQUAL:
         yield names[0], f"not bit-equal: {group.verdict.reason}"

@@ -95,14 +95,13 @@ def _both(conversion: Conversion) -> tuple[Model, Mapping[str, str]]:
     taken = {*source.producers, *source.fed, *source.constants, *conversion.model.producers}
     nodes, names = list(source.nodes), dict[str, str]()
     for number, group in enumerate(conversion.groups):
-        new = group.integer if conversion.form == "qoperator" else group.literal
         ending = f"_{number}_converted"
-        while any(f"{name}{ending}" in taken for node in new for name in node.outputs):
+        while any(f"{name}{ending}" in taken for node in group.new for name in node.outputs):
             ending += "_"
-        renamed = {name: f"{name}{ending}" for node in new for name in node.outputs if name}
+        renamed = {name: f"{name}{ending}" for node in group.new for name in node.outputs if name}
         nodes += (
             replace(node, inputs=_renamed(node.inputs, renamed), outputs=_renamed(node.outputs, renamed))
-            for node in new
+            for node in group.new
         )
         names[group.output] = renamed[group.output]
     numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))

@@ -17,7 +17,7 @@ import numpy as np
 from qrun.converting.conversion import DIFFERS, EQUAL, TIES, Verdict
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
-from qrun.ops._quantized import operands, quantizers
+from qrun.ops._quantized import bias, operands, quantizers
 from qrun.passes._evaluate import evaluate
 
 _UNIT = 2.0**-24
@@ -56,7 +56,7 @@ def judge(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> V
     if operator.op_type in _MEANS:
         return _decide(_MEANS[operator.op_type](operator, values))
     if any(node.op_type in _PRODUCTS for node in literal):
-        return _decide(_product(operator, literal, values))
+        return _decide(product_sums(operator, literal, values))
     return _compare_all(literal, integer, values)
 
 
@@ -157,9 +157,9 @@ def _is_far(sums: Sums, error: Array) -> bool:
     return True
 
 
-def _product(node: Node, literal: Sequence[Node], values: Values) -> Sums:
-    """QLinearConv, QLinearMatMul and QGemm."""
-    x, w, y = _tensors(node, values)
+def product_sums(node: Node, literal: Sequence[Node], values: Values) -> Sums:
+    """The sums of a QLinearConv, QLinearMatMul or QGemm. literal: the nodes of its QDQ form, if it has one."""
+    x, w, y = quantized_tensors(node, values)
     weights = values.constant(w.name)
     alpha = float(np.float32(node.attributes.get("alpha", 1.0)))  # type: ignore[arg-type]
     unit = alpha * float(x.scale.reshape(-1)[0]) * w.scale.astype(np.float64).reshape(-1)
@@ -173,9 +173,9 @@ def _product(node: Node, literal: Sequence[Node], values: Values) -> Sums:
         depth = rows.shape[1]
         centred = rows.astype(np.float64) - w.zero.astype(np.float64).reshape(-1, 1)
         above, below = np.maximum(centred, 0).sum(1), np.maximum(-centred, 0).sum(1)
-        bias = _bias(literal, unit, values)
-        low, high = above * x.least - below * x.most + bias, above * x.most - below * x.least + bias
-        size = (above + below) * x.reach + np.abs(bias)
+        added = _literal_bias(literal, unit, values) if literal else bias_of(node, values)
+        low, high = above * x.least - below * x.most + added, above * x.most - below * x.least + added
+        size = (above + below) * x.reach + np.abs(added)
     unit = np.broadcast_to(unit, size.shape)
     powers = all(bool((np.frexp(scale)[0] == 0.5).all()) for scale in (x.scale, w.scale, y.scale, np.float64(alpha)))
     roundings = min(depth, _BLOCK) + -(-depth // _BLOCK) + _STEPS
@@ -183,7 +183,14 @@ def _product(node: Node, literal: Sequence[Node], values: Values) -> Sums:
     return Sums(np.abs(unit), step, low, high, size, roundings, y.ties, True, powers)
 
 
-def _bias(literal: Sequence[Node], unit: Array, values: Values) -> Array:
+def bias_of(node: Node, values: Values) -> Array:
+    """The bias of an integer operator; [0.] if it has none."""
+    added = bias(node)
+    stored = values.constant(added.bias.tensor) if added else None
+    return np.zeros(1) if stored is None else stored.astype(np.float64).reshape(-1)
+
+
+def _literal_bias(literal: Sequence[Node], unit: Array, values: Values) -> Array:
     """The bias of the QDQ form, in units of a sum; the integer operator may have another one that gives the same
     codes."""
     product = next(node for node in literal if node.op_type in _PRODUCTS)
@@ -206,7 +213,7 @@ def _rows(node: Node, weights: Array | None) -> Array | None:
 
 
 @frozen
-class _Tensor:
+class Tensor:
     """A quantized tensor of an integer operator: its name, and the constants scale and zero point."""
 
     name: str
@@ -234,20 +241,20 @@ class _Tensor:
         return self.least + 0.5, self.most - 0.5
 
 
-def _tensors(node: Node, values: Values) -> list[_Tensor]:
+def quantized_tensors(node: Node, values: Values) -> list[Tensor]:
     """The operands that are quantized, and the result."""
     found = []
     for quantizer in (*(each for _, each in operands(node) if each), *(q for q in quantizers(node) if q.is_output)):
         scale = values.constant(quantizer.scale.tensor) if quantizer.scale else None
         zero = values.constant(quantizer.zero_point.tensor) if quantizer.zero_point else np.zeros((), np.uint8)
         assert scale is not None and zero is not None
-        found.append(_Tensor(quantizer.tensor.tensor, scale, zero))
+        found.append(Tensor(quantizer.tensor.tensor, scale, zero))
     return found
 
 
 def _mean(node: Node, values: Values) -> Sums:
     """QLinearAveragePool and QLinearGlobalAveragePool: means of codes."""
-    x, y = _tensors(node, values)
+    x, y = quantized_tensors(node, values)
     shape, kernel = values.shape(x.name), node.attributes.get("kernel_shape")
     sizes = kernel if isinstance(kernel, tuple) else shape[2:] if shape else (None,)
     count = min(_DEEPEST, math.prod(_DEEPEST if size is None else size for size in sizes))
@@ -257,7 +264,7 @@ def _mean(node: Node, values: Values) -> Sums:
 
 def _softmax(node: Node, values: Values) -> Sums:
     """QLinearSoftmax: exponentials within some units of their last place, their sum, and the quotient."""
-    x, y = _tensors(node, values)
+    x, y = quantized_tensors(node, values)
     axis, shape = node.attributes.get("axis", -1), values.shape(x.name)
     length = shape[axis] if shape and isinstance(axis, int) and -len(shape) <= axis < len(shape) else None
     one = np.ones(1)
