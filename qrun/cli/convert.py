@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._base import define, format_options, heading, model_argument, print_json
+from qrun.cli._base import WholeNumber, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import read_feeds
 from qrun.cli._options import general_options, input_options, limits, memory_option, read_model, time_option
 from qrun.cli.profile import Top
@@ -33,10 +33,12 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
     "qoperator: integer operators. qdq: groups of DequantizeLinear, operator and QuantizeLinear. integer: ConvInteger "
     "and MatMulInteger, requantized by integers.",
     type=["qoperator", "qdq", "integer"],
-    required=True,
 )
 @form("--requantize FAMILY", "The arithmetic of --to integer (qrun explain arithmetics).", default="tfl-double")
 @form("--strict", "Convert only groups whose codes are proved to stay the same for all inputs.")
+@form("--fold", "Compute nodes that read only constants.")
+@form("--strip", "Drop nodes and constants that no output needs.")
+@form("--opset N", "Convert to this opset of ai.onnx first, by onnx's converter.", type=WholeNumber(7, 999))
 @input_options
 @memory_option(run)
 @time_option(run)
@@ -46,7 +48,7 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Write a quantized model in another form, and say what that changes."""
-    from qrun.converting.convert import Converter
+    from qrun.converting.convert import ConversionOptions, Converter
     from qrun.converting.trial import Trial
     from qrun.io.files import check_file
     from qrun.io.inputs import files_read
@@ -54,13 +56,22 @@ def command(out: Out, **options: Any) -> int:
     from qrun.report.convert import convert_fields, convert_sheet
     from qrun.report.sheet import print_sheet
 
-    source = read_model(options["model"], options["inputs"])
-    made = Converter(source, options["to"], _family(options["requantize"]), strict=options["strict"])
+    wishes = ConversionOptions(
+        options["to"] or "",
+        _family(options["requantize"]),
+        options["strict"],
+        options["fold"],
+        options["strip"],
+        options["opset"] or 0,
+    )
+    if not (wishes.form or wishes.fold or wishes.strip or wishes.opset):
+        raise CallError("QR005", "qrun convert needs --to, --fold, --strip or --opset", fixes=["qrun convert -h"])
+    made = Converter(read_model(options["model"], options["inputs"]), wishes)
     target = options["output"]
     check_trace(target, files_read(made.model, options["inputs"]))
     check_file(target)
     trial, files = Trial((), ()), list[str]()
-    if made.conversion.groups:
+    if made.conversion.groups or not wishes.form:
         feeds = read_feeds(made.model, options, out)
         trial = made.try_both(feeds.arrays, limits(options))
         files = made.save(target)

@@ -6,11 +6,11 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 
 EQUAL, TIES, DIFFERS = "bit-equal", "next-to-ties", "differs"
-"""Kinds of a `Verdict`."""
+"""Kinds of a `Agreement`."""
 
 
 @frozen
-class Verdict:
+class Agreement:
     """How the codes of a group in its new form differ from those of the old one, in any run.
 
     kind:   EQUAL; TIES, by one code where the real quotient is so near to a tie that the float32 steps of the QDQ form
@@ -38,11 +38,11 @@ class Group:
     output: str
     old: tuple[Node, ...]
     new: tuple[Node, ...]
-    verdict: Verdict
+    verdict: Agreement
 
 
 @frozen
-class Left:
+class KeptNode:
     """A node that stays as it is, and why."""
 
     name: str
@@ -51,7 +51,7 @@ class Left:
 
 
 @frozen
-class Conversion:
+class ConvertedModel:
     """A converted model.
 
     form:   ``qoperator``, ``qdq`` or ``integer``. family: the arithmetic of `integer`, "" for others.
@@ -62,5 +62,5 @@ class Conversion:
     source: Model
     model: Model
     groups: tuple[Group, ...]
-    left: tuple[Left, ...]
+    left: tuple[KeptNode, ...]
     family: str = ""

@@ -3,16 +3,18 @@ computes with integers alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qrun.arithmetics.family import Arithmetic, Scales
-from qrun.converting.conversion import DIFFERS, EQUAL, Conversion, Group, Left, Verdict
+from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode
+from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
-from qrun.converting.verdicts import Tensor, Values, bias_of, product_sums, quantized_tensors
+from qrun.converting.verdicts import QuantizedOperand, Values, bias_of, product_sums, quantized_tensors
 from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import version
@@ -32,7 +34,7 @@ class _Refused(Exception):
     """Raised where an operator stays; the text says why."""
 
 
-def to_integer(model: Model, family: Arithmetic, *, strict: bool = False) -> Conversion:
+def to_integer(model: Model, family: Arithmetic, *, strict: bool = False) -> ConvertedModel:
     """The model with products as ConvInteger or MatMulInteger, whose sums a family's arithmetic requantizes. strict:
     only those whose codes are the same for all inputs."""
     refused = {
@@ -41,28 +43,33 @@ def to_integer(model: Model, family: Arithmetic, *, strict: bool = False) -> Con
         if node.op_type not in _PRODUCTS
         for name in node.outputs
     }
+    kept: dict[str, str] = {}
     while True:
-        writer = _Writer(to_qoperator(model, refused=refused), family, strict)
+        writer = _Writer(to_qoperator(model, refused=refused), family, strict, kept)
         made = writer.convert()
-        if not writer.refused:
+        unrun = refused_groups(made)
+        if not writer.refused and not unrun:
             return made
         refused |= writer.refused
+        kept |= unrun
 
 
 class _Writer:
-    """The new nodes and constants. refused: the groups of the source that stay in float, as for `to_qoperator`."""
+    """The new nodes and constants. kept: reasons why groups stay, by their output. refused: the groups of the source
+    that stay in float, as for `to_qoperator`."""
 
-    def __init__(self, base: Conversion, family: Arithmetic, strict: bool) -> None:
+    def __init__(self, base: ConvertedModel, family: Arithmetic, strict: bool, kept: Mapping[str, str]) -> None:
         self.base = base
         self.family = family
         self.strict = strict
+        self.kept = kept
         self.refused: dict[str, str] = {}
         self.constants: dict[str, Part] = dict(parts(base.model.constants))
         self.values = Values(base.model.constant, known_shapes(base.source).get)
         self._taken = {*self.constants, *base.source.constants, *base.source.producers, *base.model.producers}
         self._taken.update(base.model.fed)
 
-    def convert(self) -> Conversion:
+    def convert(self) -> ConvertedModel:
         """The conversion."""
         base, nodes, groups, left = self.base, list[Node](), list[Group](), list(self.base.left)
         old = {group.new[0].outputs[0]: group for group in base.groups}
@@ -78,9 +85,9 @@ class _Writer:
             except _Refused as reason:
                 if source is None:
                     nodes.append(node)
-                    left.append(Left(node.label, node.op, str(reason)))
+                    left.append(KeptNode(node.label, node.op, str(reason)))
                 else:
-                    floats = (each for each in source.old if each.name == source.name)
+                    floats = (each for each in source.old if each.label == source.name)
                     self.refused |= {name: str(reason) for each in floats for name in each.outputs}
         numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
         read = {name for node in numbered for name in (*node.inputs, *node.captured)}
@@ -88,10 +95,13 @@ class _Writer:
         kept = {name: part for name, part in self.constants.items() if name in read}
         opsets = {**base.model.opsets, **({DOMAIN: 1} if groups else {})}
         model = replace(base.model, nodes=numbered, constants=constants_of(kept), opsets=opsets)
-        return Conversion("integer", base.source, model, tuple(groups), tuple(left), self.family.name)
+        return ConvertedModel("integer", base.source, model, tuple(groups), tuple(left), self.family.name)
 
     def _group(self, node: Node, source: Group | None) -> Group:
         """The group of a QLinearConv, QLinearMatMul or QGemm. source: its QDQ form, if the file has that."""
+        output = source.output if source else node.outputs[0]
+        if output in self.kept:
+            raise _Refused(self.kept[output])
         if self.base.model.opsets.get("", 1) < _OPSET:
             raise _Refused(f"requantization by integers takes opset {_OPSET}")
         self._check_constants(node)
@@ -110,7 +120,6 @@ class _Writer:
         verdict = _verdict(self.family, apart, source)
         if self.strict and verdict.kind != EQUAL:
             raise _Refused(f"not bit-equal: {verdict.reason}")
-        output = source.output if source else node.outputs[0]
         nodes, acc = self._sums(node, (x, w, y))
         nodes.append(self._requantize(node, (x, w, y), acc, output, (low, high)))
         op = source.op if source else node.op
@@ -119,7 +128,7 @@ class _Writer:
 
     def _check_constants(self, node: Node) -> None:
         """Raise _Refused unless scales, zero points, weights and bias are constants."""
-        used = [q for q in quantizers(node)]
+        used = quantizers(node)
         names = [slot.tensor for q in used for slot in (q.scale, q.zero_point) if slot]
         names += [operands(node)[1][0], *([added.bias.tensor] if (added := bias(node)) else [])]
         if any(self.values.constant(name) is None for name in names) or any(q.scale is None for q in used):
@@ -129,7 +138,9 @@ class _Writer:
         if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("transA", 0):
             raise _Refused("alpha is not 1, or A is transposed")
 
-    def _sums(self, node: Node, tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[list[Node], str]:
+    def _sums(
+        self, node: Node, tensors: tuple[QuantizedOperand, QuantizedOperand, QuantizedOperand]
+    ) -> tuple[list[Node], str]:
         """The nodes that make the int32 sums, with the bias; and the sums' name."""
         x, w, _ = tensors
         conv, nodes, name, zero = node.op_type == "QLinearConv", list[Node](), x.name, x.zero.reshape(())
@@ -145,7 +156,9 @@ class _Writer:
             raise _Refused("its weights have several zero points")
         inputs = [name, weights_name, self._add(zero, f"{x.name}_zero_point")]
         if w.zero.any():
-            inputs.append(self._add(w.zero.reshape(-1) if w.zero.size > 1 else w.zero.reshape(()), f"{w.name}_zero_point"))
+            inputs.append(
+                self._add(w.zero.reshape(-1) if w.zero.size > 1 else w.zero.reshape(()), f"{w.name}_zero_point")
+            )
         acc = self._name(f"{node.outputs[0]}_sum")
         kind = "ConvInteger" if conv else "MatMulInteger"
         kept = node.attributes if conv else {}
@@ -170,7 +183,12 @@ class _Writer:
         return nodes, codes
 
     def _requantize(
-        self, node: Node, tensors: tuple[Tensor, Tensor, Tensor], acc: str, output: str, limits: tuple[int, int]
+        self,
+        node: Node,
+        tensors: tuple[QuantizedOperand, QuantizedOperand, QuantizedOperand],
+        acc: str,
+        output: str,
+        limits: tuple[int, int],
     ) -> Node:
         """The call of the family's function."""
         x, w, y = tensors
@@ -215,24 +233,28 @@ def _channels(weights: Array, conv: bool) -> tuple[int, ...]:
     return (-1, *[1] * (weights.ndim - 2)) if conv else (-1,)
 
 
-def _verdict(family: Arithmetic, apart: int | None, source: Group | None) -> Verdict:
+def _verdict(family: Arithmetic, apart: int | None, source: Group | None) -> Agreement:
     """The verdict on a group, from the family's distance to the exact codes and the verdict on its QDQ form."""
     if apart is None:
-        return Verdict(DIFFERS, None, f"{family.name} may wrap")
+        return Agreement(DIFFERS, None, f"{family.name} may wrap")
     if apart:
         reason = f"{family.name} is up to {apart} from the exact code"
     else:
         reason = f"{family.name} gives the exact code of every sum"
     if source is None:
-        return Verdict(DIFFERS if apart else EQUAL, apart, reason)
+        return Agreement(DIFFERS if apart else EQUAL, apart, reason)
     inner = source.verdict
     if not apart:
-        return Verdict(inner.kind, inner.bound, f"{reason}; {inner.reason}" if inner.kind != EQUAL else reason)
-    return Verdict(DIFFERS, None if inner.bound is None else apart + inner.bound, f"{reason}; {inner.reason}")
+        return Agreement(inner.kind, inner.bound, f"{reason}; {inner.reason}" if inner.kind != EQUAL else reason)
+    return Agreement(DIFFERS, None if inner.bound is None else apart + inner.bound, f"{reason}; {inner.reason}")
 
 
 def deviation(
-    family: Arithmetic, tensors: tuple[Tensor, Tensor, Tensor], low: Array, high: Array, limits: tuple[int, int]
+    family: Arithmetic,
+    tensors: tuple[QuantizedOperand, QuantizedOperand, QuantizedOperand],
+    low: Array,
+    high: Array,
+    limits: tuple[int, int],
 ) -> int | None:
     """The largest difference of a family's codes from the exact ones, over all sums from low to high, by channel; None
     if a product may wrap.
@@ -250,7 +272,10 @@ def deviation(
     points = np.clip(np.concatenate([at - 1, at, *ends], axis=1), *ends)
     exact = info.min + np.array([np.searchsorted(row, sums, "right") for row, sums in zip(at, points, strict=True)])
     given = Scales(x.scale.reshape(()), scales[:, None], y.scale.reshape(()))
-    if family.steps == "high half" and float((np.abs(points) * constants(family, given)["left"]).max(initial=0)) >= _INT32:
+    if (
+        family.steps == "high half"
+        and float((np.abs(points) * constants(family, given)["left"]).max(initial=0)) >= _INT32
+    ):
         return None
     codes = family.codes(points, given, int(y.zero.item()), *limits)
     return int(np.abs(codes - np.clip(exact, *limits)).max(initial=0))

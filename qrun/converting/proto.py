@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
     old = {name: node for node in source.graph.node for name in node.output if name}
     del graph.node[:]
     graph.node.extend(_node(node, old) for node in model.nodes)
+    _make_unique(graph.node)
     _keep(graph.initializer, lambda tensor: tensor.name in model.constants)
     _keep(graph.sparse_initializer, lambda tensor: tensor.values.name in model.constants)
     _keep(graph.value_info, lambda value: value.name in model.producers)
@@ -51,6 +52,18 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
     made.ir_version = max(made.ir_version, _FUNCTIONS if functions else _INITIALIZERS)
     made.functions.extend(functions)
     return made
+
+
+def _make_unique(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Number the nodes whose name another node has, because onnxruntime refuses equal names."""
+    taken = {node.name for node in nodes}
+    seen = set[str]()
+    for node in nodes:
+        base, number = node.name, 2
+        while node.name and node.name in seen:
+            name = f"{base}_{number}"
+            node.name, number = (name if name not in taken else node.name), number + 1
+        seen.add(node.name)
 
 
 def _domain(name: str) -> str:
@@ -76,31 +89,34 @@ def _node(node: Node, old: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto:
         made.input.extend(node.inputs)
         made.output.extend(node.outputs)
         return made
-    attributes = {name: value for name, value in node.attributes.items() if value != ()}
+    attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if value != ()}
     return helper.make_node(
         node.op_type, node.inputs, node.outputs, name=node.name, domain=node.domain or None, **attributes
     )
 
 
-def save(proto: onnx.ModelProto, target: str, folder: Path) -> list[str]:
+def has_external_data(proto: onnx.ModelProto) -> bool:
+    """Whether stored tensors of the main graph are in other files."""
+    return any(external_data_helper.uses_external_data(tensor) for tensor in proto.graph.initializer)
+
+
+def save(proto: onnx.ModelProto, target: str, folder: Path, outside: bool) -> list[str]:
     """Write a model; returns the names of the files. folder: of the source's external data.
 
-    Large tensors go to a file of external data beside it, ``TARGET.data``, if tensors of the source did, or if one file
-    would be too large. Raises CallError if a file cannot be written.
+    outside: large tensors go to a file of external data beside it, ``TARGET.data``; they do too if one file would be
+    too large. Raises CallError if a file cannot be written.
     """
-    stored = proto.graph.initializer
-    outside = any(external_data_helper.uses_external_data(tensor) for tensor in stored)
     external_data_helper.load_external_data_for_model(proto, str(folder))
+    large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= _OUTSIDE]
     files = [target]
-    if outside or proto.ByteSize() > _LARGEST:
+    if large and (outside or proto.ByteSize() > _LARGEST):
         files.append(f"{target}.data")
         with replace_file(files[-1]) as stream:
-            for tensor in stored:
-                if len(tensor.raw_data) >= _OUTSIDE:
-                    stream.write(bytes(-stream.tell() % _ALIGNED))
-                    start, size = stream.tell(), stream.write(tensor.raw_data)
-                    external_data_helper.set_external_data(tensor, os.path.basename(files[-1]), start, size)
-                    tensor.ClearField("raw_data")
+            for tensor in large:
+                stream.write(bytes(-stream.tell() % _ALIGNED))
+                start, size = stream.tell(), stream.write(tensor.raw_data)
+                external_data_helper.set_external_data(tensor, os.path.basename(files[-1]), start, size)
+                tensor.ClearField("raw_data")
     with replace_file(target) as stream:
         stream.write(proto.SerializeToString())
     return files

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, Conversion, Group, Left
+from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode
 from qrun.converting.verdicts import Values, judge
 from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Attribute, Model, Node
@@ -26,7 +26,7 @@ class _Refused(Exception):
     """Raised where an operator stays; the text says why."""
 
 
-def to_qdq(model: Model, *, strict: bool = False) -> Conversion:
+def to_qdq(model: Model, *, strict: bool = False) -> ConvertedModel:
     """The model with QDQ groups. strict: only those whose codes are the same for all inputs."""
     return _Writer(model).convert(strict)
 
@@ -42,7 +42,7 @@ class _Writer:
         self._taken = {*self.constants, *model.fed, *model.producers}
         self._sources: dict[tuple[Any, ...], Node] = {}
 
-    def convert(self, strict: bool) -> Conversion:
+    def convert(self, strict: bool) -> ConvertedModel:
         """The conversion."""
         nodes: dict[str, Node] = {}
         groups, left = [], []
@@ -56,9 +56,9 @@ class _Writer:
                     groups.append(group)
                     made = group.new
                 except _Refused as reason:
-                    left.append(Left(node.label, node.op, str(reason)))
+                    left.append(KeptNode(node.label, node.op, str(reason)))
             nodes |= {each.outputs[0] if any(each.outputs) else f"#{len(nodes)}": each for each in made}
-        return Conversion("qdq", self.model, self._model(list(nodes.values())), tuple(groups), tuple(left))
+        return ConvertedModel("qdq", self.model, self._model(list(nodes.values())), tuple(groups), tuple(left))
 
     def _model(self, nodes: list[Node]) -> Model:
         """The model of these nodes, with the constants that they read."""

@@ -1,5 +1,5 @@
-"""Turns groups of DequantizeLinear, a float operator and QuantizeLinear into operators of ai.onnx and com.microsoft that
-compute with integers."""
+"""Turns groups of DequantizeLinear, a float operator and QuantizeLinear into operators of ai.onnx and com.microsoft
+that compute with integers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, Conversion, Group, Left
+from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode
+from qrun.converting.elsewhere import refused_groups
 from qrun.converting.verdicts import Values, judge
 from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Model, Node
@@ -23,14 +24,15 @@ _CLIP = 12
 """The opset from which Clip limits integers."""
 
 
-def to_qoperator(model: Model, *, strict: bool = False, refused: Mapping[str, str] = NONE) -> Conversion:
+def to_qoperator(model: Model, *, strict: bool = False, refused: Mapping[str, str] = NONE) -> ConvertedModel:
     """The model with integer operators. strict: only those whose codes are the same for all inputs. refused: reasons
     why float nodes stay, by their outputs."""
     move = all(_fits(node, model) for node in fuse(model).literal.nodes)
     refused = dict(refused)
     while True:
         made = _convert(fuse(model, skip=refused, move=move), refused)
-        unwanted = dict(pair for group in made.groups for pair in _refuse(group, model, strict))
+        unrun = refused_groups(made)
+        unwanted = dict(pair for group in made.groups for pair in _refuse(group, model, strict, unrun))
         if not unwanted:
             return made
         refused |= unwanted
@@ -41,16 +43,18 @@ def _fits(node: Node, model: Model) -> bool:
     return bool(node.domain) or version("", node.op_type, model.opsets.get("", 1)) == node.version
 
 
-def _refuse(group: Group, model: Model, strict: bool) -> Iterator[tuple[str, str]]:
+def _refuse(group: Group, model: Model, strict: bool, unrun: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The output of the float node, and why the group must stay in float."""
-    names = [name for node in group.old if node.name == group.name for name in node.outputs]
+    names = [name for node in group.old if node.label == group.name for name in node.outputs]
     if any(node.op_type == "Clip" for node in group.new) and model.opsets.get("", 1) < _CLIP:
         yield names[0], f"its Relu or Clip limits codes, which takes opset {_CLIP}"
+    elif group.output in unrun:
+        yield names[0], unrun[group.output]
     elif strict and group.verdict.kind != EQUAL:
         yield names[0], f"not bit-equal: {group.verdict.reason}"
 
 
-def _convert(fused: Fused, refused: Mapping[str, str]) -> Conversion:
+def _convert(fused: Fused, refused: Mapping[str, str]) -> ConvertedModel:
     """The conversion to the operators that the passes have found."""
     literal = fused.literal
     constants: dict[str, Part] = dict(parts(fused.model.constants))
@@ -62,9 +66,9 @@ def _convert(fused: Fused, refused: Mapping[str, str]) -> Conversion:
     values = Values(lambda name: _constant(name, new, literal), known_shapes(literal).get)
     skipped = {node.label: refused[name] for node in literal.nodes for name in node.outputs if name in refused}
     left = tuple(
-        Left(each.name, literal.nodes[each.index].op, skipped.get(each.name, each.reason)) for each in fused.refused
+        KeptNode(each.name, literal.nodes[each.index].op, skipped.get(each.name, each.reason)) for each in fused.refused
     )
-    return Conversion("qoperator", literal, new, tuple(_groups(fused, nodes, values)), left)
+    return ConvertedModel("qoperator", literal, new, tuple(_groups(fused, nodes, values)), left)
 
 
 def _constant(name: str, *models: Model) -> Array | None:
@@ -107,7 +111,7 @@ def _groups(fused: Fused, nodes: list[Node], values: Values) -> Iterator[Group]:
         if node.op_type == "Clip":
             continue
         old = [literal[place] for place in places]
-        floats = (each for each in old if each.name == node.name and not is_dequantize(each) and not is_quantize(each))
+        floats = (each for each in old if each.label == node.label and not is_dequantize(each) and not is_quantize(each))
         operator = next(floats)
         integer = (node, clips[node.outputs[0]]) if node.outputs[0] in clips else (node,)
         verdict = judge(old, integer, values)

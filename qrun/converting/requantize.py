@@ -4,6 +4,7 @@ needs no floats, and the constants that it takes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -83,7 +84,7 @@ class _Body:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
 
-    def op(self, op_type: str, *inputs: str, **attributes: int | str) -> str:
+    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Add a node; returns its result."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.converting.conversion import Conversion, Group
+from qrun.converting.conversion import ConvertedModel, Group
 from qrun.declare.frozen import frozen
 from qrun.declare.stored import constants_of, parts
 from qrun.ir import Array, Model
@@ -57,8 +57,10 @@ class Trial:
         return tuple(each for each in self.groups if each.is_broken)
 
 
-def try_both(conversion: Conversion, feeds: Mapping[str, Array], session: Callable[[Model], Session]) -> Trial:
-    """Run both forms. session: loads a model as written. Raises RunError if one of them fails.
+def try_both(
+    original: Model, conversion: ConvertedModel, feeds: Mapping[str, Array], session: Callable[[Model], Session]
+) -> Trial:
+    """Run both forms. original: the model as loaded. session: loads a model as written. Raises RunError if one fails.
 
     Each group's new nodes run beside its old ones and read the same codes, so that a difference is the group's own. The
     outputs are those of the whole model in either form.
@@ -67,11 +69,8 @@ def try_both(conversion: Conversion, feeds: Mapping[str, Array], session: Callab
     old_names = {new: old for old, new in names.items()}
     waiting: dict[str, Array] = {}
     differences: dict[str, tuple[int, int, int]] = {}
-    outputs: dict[str, Array] = {}
 
     def see(name: str, value: Array) -> None:
-        if name in wanted:
-            outputs[name] = value.copy()
         group = old_names.get(name, name)
         if group not in names:
             return
@@ -81,14 +80,14 @@ def try_both(conversion: Conversion, feeds: Mapping[str, Array], session: Callab
         apart = np.abs(value.astype(np.int16) - waiting.pop(group).astype(np.int16))
         differences[group] = int(np.count_nonzero(apart)), apart.size, int(apart.max(initial=0))
 
-    wanted = {value.name for value in conversion.source.outputs}
-    session(both).watch(feeds, see, (*names, *old_names))
-    made = session(conversion.model).run(feeds)
+    if names:
+        session(both).watch(feeds, see, (*names, *old_names))
+    old, new = session(original).run(feeds), session(conversion.model).run(feeds)
     groups = tuple(GroupTrial(group, *differences[group.output]) for group in conversion.groups)
-    return Trial(groups, tuple(_compare(name, outputs[name], made[name]) for name in made if name in outputs))
+    return Trial(groups, tuple(_compare(name, old[name], new[name]) for name in old))
 
 
-def _both(conversion: Conversion) -> tuple[Model, Mapping[str, str]]:
+def _both(conversion: ConvertedModel) -> tuple[Model, Mapping[str, str]]:
     """The source with the new nodes of all groups beside its own; and the name of each group's new codes, by that of
     the old ones."""
     source = conversion.source

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.converting.conversion import DIFFERS, EQUAL, TIES, Verdict
+from qrun.converting.conversion import DIFFERS, EQUAL, TIES, Agreement
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ops._quantized import bias, operands, quantizers
@@ -49,7 +49,7 @@ class Values:
     shape: Callable[[str], Sequence[int | None] | None]
 
 
-def judge(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> Verdict:
+def judge(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> Agreement:
     """The verdict on a group. literal: the nodes of the QDQ form in order; integer: the integer operator, and the Clip
     of its codes if there is one."""
     operator = integer[0]
@@ -60,7 +60,7 @@ def judge(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> V
     return _compare_all(literal, integer, values)
 
 
-def _compare_all(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> Verdict:
+def _compare_all(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> Agreement:
     """Compare both forms for all codes of each input, or for all pairs of codes."""
     joins = integer[0].op_type == "QLinearConcat"
     axis = integer[0].attributes.get("axis", 1)
@@ -72,13 +72,13 @@ def _compare_all(literal: Sequence[Node], integer: Sequence[Node], values: Value
             codes[source.inputs[0]] = np.arange(256, dtype=np.uint8).view(_code_type(source, values)).reshape(shape)
     old, new = (_run(nodes, codes, values) for nodes in (literal, integer))
     if old is None or new is None:
-        return Verdict(DIFFERS, None, "it does not run with all codes")
+        return Agreement(DIFFERS, None, "it does not run with all codes")
     apart = np.abs(old.astype(np.int64) - new.astype(np.int64))
     count = f"{apart.size:,} {'pairs of codes' if len(codes) > 1 and not joins else 'codes'}"
     number, most = int(np.count_nonzero(apart)), int(apart.max(initial=0))
     if not number:
-        return Verdict(EQUAL, 0, f"all {count} were compared")
-    return Verdict(TIES if most == 1 else DIFFERS, most, f"{number:,} of {count} differ")
+        return Agreement(EQUAL, 0, f"all {count} were compared")
+    return Agreement(TIES if most == 1 else DIFFERS, most, f"{number:,} of {count} differ")
 
 
 def _code_type(source: Node, values: Values) -> np.dtype[Any]:
@@ -122,22 +122,22 @@ class Sums:
     powers: bool = False
 
 
-def _decide(sums: Sums) -> Verdict:
+def _decide(sums: Sums) -> Agreement:
     """The verdict from bounds of the error."""
     largest = float((sums.size * sums.unit).max(initial=0))
-    normal = _NORMAL <= min(sums.unit.min(initial=1), sums.step.min(initial=1)) and largest < _LARGEST
+    normal = min(sums.unit.min(initial=1), sums.step.min(initial=1)) >= _NORMAL and largest < _LARGEST
     if sums.powers and normal and float(sums.size.max(initial=0)) < 2**24:
-        return Verdict(EQUAL, 0, "all scales are powers of two, so that float32 holds every sum")
+        return Agreement(EQUAL, 0, "all scales are powers of two, so that float32 holds every sum")
     with np.errstate(all="ignore"):
         error = 1.01 * sums.roundings * (_UNIT * sums.size * sums.step + _LEAST * sums.step / sums.unit)
     most = float(error.max(initial=0))
     if not (largest < _LARGEST and most < 255):
-        return Verdict(DIFFERS, None, "a step of the float32 form may overflow, or lose all digits")
+        return Agreement(DIFFERS, None, "a step of the float32 form may overflow, or lose all digits")
     if sums.whole and _is_far(sums, error):
-        return Verdict(EQUAL, 0, f"no sum is within {most:.2g} of a tie")
+        return Agreement(EQUAL, 0, f"no sum is within {most:.2g} of a tie")
     if most < 1:
-        return Verdict(TIES, 1, f"float32 errs by up to {most:.2g} codes")
-    return Verdict(DIFFERS, math.floor(most) + 1, f"float32 errs by up to {most:.3g} codes")
+        return Agreement(TIES, 1, f"float32 errs by up to {most:.2g} codes")
+    return Agreement(DIFFERS, math.floor(most) + 1, f"float32 errs by up to {most:.3g} codes")
 
 
 def _is_far(sums: Sums, error: Array) -> bool:
@@ -213,7 +213,7 @@ def _rows(node: Node, weights: Array | None) -> Array | None:
 
 
 @frozen
-class Tensor:
+class QuantizedOperand:
     """A quantized tensor of an integer operator: its name, and the constants scale and zero point."""
 
     name: str
@@ -241,14 +241,15 @@ class Tensor:
         return self.least + 0.5, self.most - 0.5
 
 
-def quantized_tensors(node: Node, values: Values) -> list[Tensor]:
+def quantized_tensors(node: Node, values: Values) -> list[QuantizedOperand]:
     """The operands that are quantized, and the result."""
     found = []
     for quantizer in (*(each for _, each in operands(node) if each), *(q for q in quantizers(node) if q.is_output)):
         scale = values.constant(quantizer.scale.tensor) if quantizer.scale else None
         zero = values.constant(quantizer.zero_point.tensor) if quantizer.zero_point else np.zeros((), np.uint8)
-        assert scale is not None and zero is not None
-        found.append(Tensor(quantizer.tensor.tensor, scale, zero))
+        assert scale is not None
+        assert zero is not None
+        found.append(QuantizedOperand(quantizer.tensor.tensor, scale, zero))
     return found
 
 

@@ -21,7 +21,7 @@ from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged_model
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 
-__all__ = ["Fused", "Functions", "Optimized", "Refusal", "fuse", "has_tables", "makes_tables", "optimize"]
+__all__ = ["Functions", "Fused", "Optimized", "Refusal", "fuse", "has_tables", "makes_tables", "optimize"]
 
 
 @frozen
@@ -204,7 +204,7 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
     """Apply the passes and name the nodes; without the cache."""
     begin = memo.once("placed", lambda: _number_nodes(model))
     done = _fuse(begin, keep, arith, functions == "fused", memo).then(_THEN[functions], keep, arith)
-    current, groups, reasons = done.model, done.groups, done.reasons
+    current, groups = done.model, done.groups
     old = model.nodes
     refused = tuple(_refusals(done, old))
     if current is begin:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qrun.converting.conversion import DIFFERS, EQUAL, TIES, Conversion, Verdict
+from qrun.converting.conversion import DIFFERS, EQUAL, TIES, Agreement, ConvertedModel
 from qrun.converting.trial import GroupTrial, OutputTrial, Trial
 from qrun.declare import grouped
 from qrun.report.grid import Column, Grid
@@ -18,7 +18,7 @@ FORMS = {"qoperator": "integer operators", "qdq": "QDQ groups", "integer": "sums
 _DONE = {EQUAL: "bit-equal", TIES: "may differ by one next to a tie", DIFFERS: "may differ by more"}
 
 
-def convert_sheet(conversion: Conversion, trial: Trial, top: int | None) -> Sheet:
+def convert_sheet(conversion: ConvertedModel, trial: Trial, top: int | None) -> Sheet:
     """top: groups to list, None for all."""
     columns = [
         Column("group", shrink=1, style=NAME, cell=lambda each: each.group.name),
@@ -30,13 +30,18 @@ def convert_sheet(conversion: Conversion, trial: Trial, top: int | None) -> Shee
     blocks = top_rows("Groups", columns, trial.groups, top, "group", folds=True)
     blocks += _left(conversion)
     blocks += [Block("Outputs, whole models", facts=[(each.name, _output(each)) for each in trial.outputs])]
-    style = BAD if trial.broken else GOOD if conversion.groups else OPEN
-    return Sheet(blocks if conversion.groups else blocks[:-1], _verdict(conversion, trial), style, title="qrun convert")
+    style = BAD if trial.broken else GOOD if trial.outputs else OPEN
+    return Sheet(blocks if trial.outputs else blocks[:-1], _verdict(conversion, trial), style, title="qrun convert")
 
 
-def _verdict(conversion: Conversion, trial: Trial) -> str:
+def _verdict(conversion: ConvertedModel, trial: Trial) -> str:
     """The answer as a sentence."""
-    groups, form = conversion.groups, FORMS[conversion.form]
+    groups = conversion.groups
+    if not conversion.form:
+        changed = sum(each.differing > 0 for each in trial.outputs)
+        same = f"{plural(changed, 'output')} changed" if changed else "the outputs are the same"
+        return f"converted: {plural(len(conversion.model.nodes), 'node')}; {same}"
+    form = FORMS[conversion.form]
     if not groups:
         return f"nothing to convert: no quantized group can become {form}"
     if trial.broken:
@@ -48,11 +53,17 @@ def _verdict(conversion: Conversion, trial: Trial) -> str:
     return f"converted: {plural(len(groups), 'group')} to {form}: {kinds}{left}"
 
 
-def _kind(verdict: Verdict) -> str:
+def _kind(verdict: Agreement) -> str:
     """``bit-equal``, ``1 apart next to ties``, ``up to 3 apart``."""
     if verdict.kind == EQUAL:
         return "bit-equal"
-    return "1 apart next to ties" if verdict.kind == TIES else f"up to {verdict.bound} apart" if verdict.bound else "no bound"
+    return (
+        "1 apart next to ties"
+        if verdict.kind == TIES
+        else f"up to {verdict.bound} apart"
+        if verdict.bound
+        else "no bound"
+    )
 
 
 def _differing(each: GroupTrial) -> str:
@@ -60,7 +71,7 @@ def _differing(each: GroupTrial) -> str:
     return f"{each.differing:,} of {each.total:,}" + (f", by {each.most}" if each.most > 1 else "")
 
 
-def _left(conversion: Conversion) -> list[Block]:
+def _left(conversion: ConvertedModel) -> list[Block]:
     """The nodes that stay, by reason."""
     reasons: Mapping[str, Sequence[Any]] = grouped((each.reason, each) for each in conversion.left)
     rows = sorted(reasons.items(), key=lambda row: -len(row[1]))
@@ -81,7 +92,7 @@ def _output(each: OutputTrial) -> str:
     return f"{each.differing:,} of {each.total:,} values differ{most}"
 
 
-def convert_fields(conversion: Conversion, trial: Trial, files: Sequence[str]) -> dict[str, Any]:
+def convert_fields(conversion: ConvertedModel, trial: Trial, files: Sequence[str]) -> dict[str, Any]:
     """The body of the JSON document; its schema is qrun/schemas/convert-1.0.json."""
     return {
         "form": conversion.form,
