@@ -21,6 +21,7 @@ from qrun.ir.schema import version
 from qrun.ir.types import NUMBERS
 from qrun.native.proof.search import exact_steps
 from qrun.ops._quantized import bias, operands, quantizers
+from qrun.passes._qdq import FORMS
 from qrun.passes._shapes import known_shapes
 
 _OPSET = 12
@@ -40,7 +41,7 @@ def to_integer(model: Model, family: Arithmetic, *, strict: bool = False) -> Con
     refused = {
         name: f"{node.op_type} is no product"
         for node in model.nodes
-        if node.op_type not in _PRODUCTS
+        if node.op_type in FORMS and node.op_type not in _PRODUCTS
         for name in node.outputs
     }
     kept: dict[str, str] = {}
