@@ -1,4 +1,4 @@
-"""qrun convert: the new form computes what its verdicts say, for all codes, and keeps what a file has besides groups."""
+"""qrun convert: the new form computes what its verdicts say for all codes, and keeps what a file has besides groups."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_stated_deviation_is_that_of_all_sums(tmp_path: Path) -> None:
 
 
 def test_what_a_file_has_besides_groups_stays(tmp_path: Path) -> None:
-    """Metadata, names, a dynamic axis, external data, a local function and a branch that captures a converted tensor."""
+    """Metadata, names, dynamic axes, external data, a local function and a branch that captures a group."""
     model = parser.parse_model(
         """
         <ir_version: 8, opset_import: ["" : 17, "own" : 1], metadata_props: ["author": "me"], doc_string: "a text">
