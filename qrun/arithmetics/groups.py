@@ -56,7 +56,9 @@ def bits(row: Arithmetic) -> int:
 def are_alike(rows: Collection[Arithmetic]) -> bool:
     """Do the arithmetics form one group that can be named: do they share how often they round and, besides, the
     precision of the multiplier or the rounding of ties?"""
-    return _shared(rows, rounding) and (_shared(rows, lambda row: min(bits(row), _FINE)) or _shared(rows, _ties))
+    widths = {bits(row) for row in rows}
+    precise = len(widths) == 1 or min(widths) >= _FINE or (max(widths) <= _FINE and 1 not in widths)
+    return _shared(rows, rounding) and (precise or _shared(rows, _ties))
 
 
 def describe_group(rows: Sequence[Arithmetic]) -> str:
@@ -69,11 +71,11 @@ def describe_group(rows: Sequence[Arithmetic]) -> str:
         parts.append(rounding(first))
     if _shared(rows, _ties) and first.ties not in _CUT:
         parts.append(f"ties {TIES[first.ties]}")
-    least = min(map(bits, rows))
+    least, most = min(map(bits, rows)), max(map(bits, rows))
     if _shared(rows, lambda row: row.hold):
         parts.append(f"{first.hold.replace(' bits', '-bit').replace('power of two', 'power-of-two')} multiplier")
     elif least > 1:
-        parts.append(f"multiplier of {least} bits or more")
+        parts.append(f"multiplier of {f'{least} to {most} bits' if most <= _FINE else f'{least} bits or more'}")
     if all(row.zero == "before" for row in rows):
         parts.append("zero point added before rounding")
     if first.low is not None and _shared(rows, lambda row: row.low):

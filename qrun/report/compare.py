@@ -246,9 +246,7 @@ def arithmetic_sentence(found: Comparison, claim: ArithmeticClaim) -> str:
         many = len(claim.families)
         left = ", ".join(claim.families[:_LISTED]) + (f" and {many - _LISTED} more" if many > _LISTED else "")
         shared = f" ({claim.text})" if claim.text else ""
-        return (
-            f"Arithmetic of {found.names[1]}: undecided, {left or 'no known family'} fit{shared}; {evidence}. {_DECIDE}{rest}"
-        )
+        return f"Arithmetic of {found.names[1]}: undecided, {left or 'no known family'} fit{shared}; {evidence}. {_DECIDE}{rest}"
     users = claim.users or "no known engine"
     return f"Arithmetic of {found.names[1]}: {claim.text} ({users}); {evidence}.{rest}"
 
@@ -466,9 +464,7 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
             "identical": sum(t.pair.identical for t in found.tensors),
             "refused": len(found.refused),
         },
-        "arithmetic": [
-            {"sentence": arithmetic_sentence(found, claim), **encode(claim)} for claim in found.arithmetic
-        ],
+        "arithmetic": [{"sentence": arithmetic_sentence(found, claim), **encode(claim)} for claim in found.arithmetic],
         "tensors": found.tensors,
         "outputs": [{"name": name, **encode(pair)} for name, pair in found.outputs],
     }

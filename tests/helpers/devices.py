@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qrun
 from helpers import defects
@@ -25,11 +25,13 @@ from qrun.passes import optimize
 f32 = np.float32
 Feeds = dict[str, Array]
 MODELS = Path(__file__).resolve().parents[2] / "models"
-PRODUCTS = {"QLinearConv": 8, "QLinearMatMul": None, "QGemm": 6}
-"""Operators of sums, and where their bias is."""
+PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm")
+"""Operators of sums."""
 
 
-def conv_sums(x: Array, w: Array, group: int = 1, pads: Sequence[int] = (0,) * 4, strides: Sequence[int] = (1, 1)) -> Array:
+def conv_sums(
+    x: Array, w: Array, group: int = 1, pads: Sequence[int] = (0,) * 4, strides: Sequence[int] = (1, 1)
+) -> Array:
     """Sums of products of int64 images [n, c, h, w] and kernels [m, c / group, kh, kw]."""
     x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
     seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, :: strides[0], :: strides[1]]
@@ -37,28 +39,23 @@ def conv_sums(x: Array, w: Array, group: int = 1, pads: Sequence[int] = (0,) * 4
     return np.concatenate([np.einsum("nchwij,mcij->nmhw", s, k) for s, k in parts], 1)
 
 
-def node_sums(node: Node, args: Sequence[Array | None]) -> tuple[Array, Scales, Array]:
+def node_sums(node: Node, args: Sequence[Any]) -> tuple[Array, Scales, Array]:
     """The sums of a QLinearConv, QLinearMatMul or QGemm, its scales to broadcast with them, and its zero point."""
     x, sx, zx, w, sw, zw = args[:6]
-    assert x is not None and sx is not None and zx is not None and w is not None and sw is not None and zw is not None
-    bias_at = PRODUCTS[node.op_type]
-    bias = args[bias_at] if bias_at is not None and len(args) > bias_at else None
-    sy, zy = args[7:9] if node.op_type == "QGemm" else args[6:8]
-    assert sy is not None and zy is not None
+    rest = args[6:] if node.op_type != "QGemm" else [*args[7:], args[6]]
+    (sy, zy), bias = rest[:2], rest[2] if len(rest) > 2 else None
     a: dict[str, Any] = dict(node.attributes)
-    wide = x.astype(np.int64) - zx.astype(np.int64).reshape(())
-    kernel = w.astype(np.int64)
+    wide, kernel = x.astype(np.int64) - int(zx), w.astype(np.int64)
     if node.op_type == "QLinearConv":
+        along: tuple[int, ...] = (1, -1, 1, 1)
         kernel = kernel - zw.astype(np.int64).reshape(-1, 1, 1, 1)
         acc = conv_sums(wide, kernel, a.get("group", 1), a.get("pads") or (0,) * 4, a.get("strides") or (1, 1))
-        along = (1, -1, 1, 1)
     else:
-        kernel = kernel.T if a.get("transB") else kernel
-        acc, along = wide @ (kernel - zw.astype(np.int64)), (-1,)
+        along = (-1,)
+        acc = wide @ ((kernel.T if a.get("transB") else kernel) - zw.astype(np.int64))
     if bias is not None:
         acc = acc + bias.astype(np.int64).reshape(along if bias.size > 1 else ())
-    scales = Scales(sx.reshape(()), sw.reshape(along if sw.size > 1 else ()), sy.reshape(()))
-    return acc, scales, zy.reshape(())
+    return acc, Scales(sx.reshape(()), sw.reshape(along if sw.size > 1 else ()), sy.reshape(())), zy.reshape(())
 
 
 def device_values(model: Model, feeds: Mapping[str, Array], arithmetic: Callable[[Node], Arithmetic]) -> Feeds:
@@ -91,7 +88,8 @@ class Device:
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array | None]:
         outputs = {value.name for value in self.model.outputs}
-        return {n: a for n in self.model.producers if (a := self.values.get(n)) is not None and (a.dtype.kind in "iu" or n in outputs)}
+        made = {name: self.values[name] for name in self.model.producers if name in self.values}
+        return {name: array for name, array in made.items() if array.dtype.kind in "iu" or name in outputs}
 
     def alone(self, unit: Unit, values: Mapping[str, Array]) -> Mapping[str, Array | None]:
         return {}
@@ -103,6 +101,11 @@ class Device:
 def compared_sides(model: Model, values: Mapping[str, Array]) -> tuple[QrunSide, Device]:
     """qrun with fused groups, and the device."""
     return QrunSide(model, fuse=True), Device(model, values)
+
+
+INTEGER = {"Conv": "QLinearConv", "MatMul": "QLinearMatMul", "Gemm": "QGemm"}
+SIX = 120
+"""Codes above the zero point at which a Clip ends."""
 
 
 @dataclass
@@ -123,92 +126,95 @@ class Writer:
     stored: Feeds = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(self.seed)
-        self.name, ends = "x", np.iinfo(self.kind)
+        self.rng, ends = np.random.default_rng(self.seed), np.iinfo(self.kind)
+        self.name, self.scale, self.zero = "x", self._scale(0.02), self.kind(ends.min + 120)
         self.codes = self.rng.integers(ends.min, ends.max + 1, self.shape).astype(self.kind)
         self.given = self.codes
-        self.scale, self.zero = self._scale(0.02), self.kind(ends.min + 120)
-        self.store("x", scale=self.scale, zero=self.zero)
-
-    def store(self, name: str, **parts: Any) -> None:
-        self.stored |= {f"{name}_{part}": np.asarray(value) for part, value in parts.items()}
-
-    def _scale(self, value: Any) -> Any:
-        return (np.exp2(np.rint(np.log2(value))) if self.power else np.asarray(value)).astype(f32)
+        self._store("x", scale=self.scale, zero=self.zero)
 
     def conv(self, out: int, size: int = 3, group: int = 1, act: str = "", stride: int = 1) -> Writer:
-        w = self._weights((out, self.codes.shape[1] // group, size, size))
-        pads, strides = (size // 2,) * 4, (stride, stride)
-        acc = conv_sums(self.codes.astype(np.int64) - int(self.zero), w["q"].astype(np.int64), group, pads, strides)
-        return self._layer("Conv", w, acc, (1, -1, 1, 1), act, group=group, pads=list(pads), strides=list(strides))
+        """A convolution of as many pads as it needs. act: "", Relu, or Clip in QDQ form."""
+        w, w_scale = self._weights((out, self.codes.shape[1] // group, size, size))
+        pads, strides = [size // 2] * 4, [stride] * 2
+        acc = conv_sums(self.codes.astype(np.int64) - int(self.zero), w.astype(np.int64), group, pads, strides)
+        return self._layer("Conv", w, w_scale, acc, act, group=group, pads=pads, strides=strides)
 
     def product(self, out: int, op: str = "MatMul", act: str = "") -> Writer:
-        w = self._weights((self.codes.shape[1], out), 1)
-        return self._layer(op, w, (self.codes.astype(np.int64) - int(self.zero)) @ w["q"].astype(np.int64), (1, -1), act)
+        """A MatMul without a bias, or a Gemm with one."""
+        w, w_scale = self._weights((self.codes.shape[1], out), 1)
+        acc = (self.codes.astype(np.int64) - int(self.zero)) @ w.astype(np.int64)
+        return self._layer(op, w, w_scale, acc, act)
 
     def flat(self) -> Writer:
+        """Flatten the codes."""
         y = f"{self.name}_flat"
-        self.nodes.append(helper.make_node("Flatten", [self.name], [y], y))
-        self.store(y, scale=self.scale, zero=self.zero)
+        self._node("Flatten", [self.name], y)
+        self._store(y, scale=self.scale, zero=self.zero)
         self.name, self.codes = y, self.codes.reshape(len(self.codes), -1)
         return self
-
-    def _weights(self, shape: tuple[int, ...], axis: int = 0) -> Feeds:
-        q = np.clip(np.rint(self.rng.normal(0, 30, shape)), -64, 64).astype(np.int8)  # pairs of products fit int16
-        count = shape[axis] if self.channels else 1
-        return {"q": q, "scale": self._scale(self.rng.uniform(0.5, 1.5, count) * 0.01).reshape(-1 if self.channels else ())}
-
-    def _layer(self, op: str, w: Feeds, acc: Array, along: tuple[int, ...], act: str, **attributes: Any) -> Writer:
-        y, x, ends = f"t{len(self.nodes)}", self.name, np.iinfo(self.kind)
-        out = acc.shape[1]
-        unit = w["scale"].astype(np.float64).reshape(along if self.channels else ()) * float(self.scale)
-        bias = np.rint(self.rng.normal(0, 0.3 * acc.std(), out)).astype(np.int32) if op != "MatMul" else np.zeros(out, np.int32)
-        real = (acc + bias.reshape(along)) * unit
-        low, high = np.quantile(np.maximum(real, 0) if act else real, (0.001, 0.999))
-        sy = self._scale(max(high - low, 1e-6) / 255)
-        zy = self.kind(np.clip(np.rint(ends.min - low / sy), ends.min, ends.max)) if not act == "Clip" else self.kind(ends.min + 21)
-        self.store(y, scale=sy, zero=zy, w=w["q"], w_scale=w["scale"], w_zero=np.zeros(w["scale"].shape, np.int8))
-        if op != "MatMul":
-            self.store(y, bias=bias)
-        codes = np.rint(real / float(sy)) + int(zy)
-        least = int(zy) if act else ends.min
-        most = min(ends.max, 120 + int(zy)) if act == "Clip" else ends.max
-        if act == "Clip":
-            self.store(y, least=f32(0), most=f32(120 * float(sy)))
-        (self._group if self.qdq else self._integer)(op, x, y, act, w, attributes)
-        self.name, self.codes, self.scale, self.zero = y, np.clip(codes, least, most).astype(self.kind), sy, zy
-        return self
-
-    def _integer(self, op: str, x: str, y: str, act: str, w: Feeds, attributes: dict[str, Any]) -> None:
-        inputs = [x, f"{x}_scale", f"{x}_zero", f"{y}_w", f"{y}_w_scale", f"{y}_w_zero"]
-        bias = [f"{y}_bias"] if op != "MatMul" else []
-        end = [f"{y}_scale", f"{y}_zero"]
-        name, domain = {"Conv": ("QLinearConv", ""), "MatMul": ("QLinearMatMul", ""), "Gemm": ("QGemm", "com.microsoft")}[op]
-        self.nodes.append(helper.make_node(name, [*inputs, *(bias + end if op == "Gemm" else end + bias)], [y], y, domain=domain, **attributes))
-
-    def _group(self, op: str, x: str, y: str, act: str, w: Feeds, attributes: dict[str, Any]) -> None:
-        def dequantize(name: str, scale: str, zero: str, axis: int = 0) -> str:
-            self.nodes.append(helper.make_node("DequantizeLinear", [name, scale, zero][: 3 if zero else 2], [f"{y}_{name}_d"], f"{y}_{name}_D", axis=axis))
-            return f"{y}_{name}_d"
-
-        inputs = [dequantize(x, f"{x}_scale", f"{x}_zero"), dequantize(f"{y}_w", f"{y}_w_scale", f"{y}_w_zero", 0 if op == "Conv" else 1)]
-        if op != "MatMul":
-            self.store(y, bias_scale=(w["scale"] * self.scale).astype(f32))
-            inputs.append(dequantize(f"{y}_bias", f"{y}_bias_scale", ""))
-        self.nodes.append(helper.make_node(op, inputs, [f"{y}_raw"], f"{y}_{op}", **attributes))
-        real = f"{y}_raw"
-        if act:
-            self.nodes.append(helper.make_node(act, [real] + ([f"{y}_least", f"{y}_most"] if act == "Clip" else []), [f"{y}_act"], f"{y}_{act}"))
-            real = f"{y}_act"
-        self.nodes.append(helper.make_node("QuantizeLinear", [real, f"{y}_scale", f"{y}_zero"], [y], y))
 
     def done(self) -> tuple[Model, Feeds]:
         """The model, which takes and gives codes, and an input."""
         kind = TensorProto.INT8 if self.kind is np.int8 else TensorProto.UINT8
         used = {name for node in self.nodes for name in node.input}
-        stored = {n: a for n, a in self.stored.items() if n in used}
-        model = make_model(self.nodes, {"x": typed(kind, list(self.shape))}, {self.name: typed(kind, list(self.codes.shape))}, stored, opset=17)
+        ends = {"x": typed(kind, list(self.shape))}, {self.name: typed(kind, list(self.codes.shape))}
+        model = make_model(self.nodes, *ends, {n: a for n, a in self.stored.items() if n in used}, opset=17)
         return qrun.load(model.SerializeToString()), {"x": self.given}
+
+    def _store(self, name: str, **parts: Any) -> None:
+        self.stored |= {f"{name}_{part}": np.asarray(value) for part, value in parts.items()}
+
+    def _node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        domain = "com.microsoft" if op == "QGemm" else ""
+        self.nodes.append(helper.make_node(op, inputs, [output], f"{op}_{output}", domain=domain, **attributes))
+        return output
+
+    def _scale(self, value: Any) -> Any:
+        return (np.exp2(np.rint(np.log2(value))) if self.power else np.asarray(value)).astype(f32)
+
+    def _weights(self, shape: tuple[int, ...], axis: int = 0) -> tuple[Array, Array]:
+        """Weights whose pairs of products fit int16, and their scales."""
+        w = np.clip(np.rint(self.rng.normal(0, 30, shape)), -64, 64).astype(np.int8)
+        scale = self._scale(self.rng.uniform(0.005, 0.015, shape[axis] if self.channels else 1))
+        return w, scale if self.channels else scale.reshape(())
+
+    def _layer(self, op: str, w: Array, w_scale: Array, acc: Array, act: str, **attributes: Any) -> Writer:
+        x, y, ends = self.name, f"t{len(self.nodes)}", np.iinfo(self.kind)
+        along = (1, -1) + (1,) * (acc.ndim - 2)
+        bias = np.rint(self.rng.normal(0, 0.3 * acc.std(), acc.shape[1])).astype(np.int32) * (op != "MatMul")
+        unit = w_scale.astype(np.float64).reshape(along if self.channels else ()) * float(self.scale)
+        real = (acc + bias.reshape(along)) * unit
+        low, high = np.quantile(np.maximum(real, 0) if act else real, (0.001, 0.999))
+        scale = self._scale(max(high - low, 1e-6) / 255)
+        zero = self.kind(
+            ends.min + 21 if act == "Clip" else np.clip(np.rint(ends.min - low / scale), ends.min, ends.max)
+        )
+        self._store(y, scale=scale, zero=zero, w=w, w_scale=w_scale, w_zero=np.zeros(w_scale.shape, np.int8), bias=bias)
+        self._store(y, bias_scale=(w_scale * self.scale).astype(f32), least=f32(0), most=f32(SIX * float(scale)))
+        (self._write_group if self.qdq else self._write_integer)(op, x, y, act, attributes)
+        limits = int(zero) if act else ends.min, min(ends.max, int(zero) + SIX) if act == "Clip" else ends.max
+        codes = np.clip(np.rint(real / float(scale)) + int(zero), *limits).astype(self.kind)
+        self.name, self.codes, self.scale, self.zero = y, codes, scale, zero
+        return self
+
+    def _write_integer(self, op: str, x: str, y: str, act: str, attributes: dict[str, Any]) -> None:
+        """One integer operator: Relu is in its zero point."""
+        bias, end = [f"{y}_bias"] * (op != "MatMul"), [f"{y}_scale", f"{y}_zero"]
+        inputs = [x, f"{x}_scale", f"{x}_zero", f"{y}_w", f"{y}_w_scale", f"{y}_w_zero"]
+        self._node(INTEGER[op], [*inputs, *(bias + end if op == "Gemm" else end + bias)], y, **attributes)
+
+    def _write_group(self, op: str, x: str, y: str, act: str, attributes: dict[str, Any]) -> None:
+        """DequantizeLinear, the operator, its activation, QuantizeLinear."""
+
+        def real(name: str, *more: str, axis: int = 0) -> str:
+            inputs = [name, f"{name}_scale", *(f"{name}_{part}" for part in more)]
+            return self._node("DequantizeLinear", inputs, f"{y}_{name}_real", axis=axis)
+
+        inputs = [real(x, "zero"), real(f"{y}_w", "zero", axis=0 if op == "Conv" else 1)]
+        made = self._node(op, inputs + [real(f"{y}_bias")] * (op != "MatMul"), f"{y}_raw", **attributes)
+        if act:
+            made = self._node(act, [made, *([f"{y}_least", f"{y}_most"] if act == "Clip" else [])], f"{y}_act")
+        self._node("QuantizeLinear", [made, f"{y}_scale", f"{y}_zero"], y)
 
 
 def _digits(kind: str) -> tuple[Model, Feeds]:
@@ -222,7 +228,9 @@ def _defects(kind: str) -> tuple[Model, Feeds]:
 
 def _squeezenet(**more: Any) -> tuple[Model, Feeds]:
     net = Writer((2, 8, 32, 32), **more)
-    return net.conv(16, stride=2, act="Relu").conv(8, 1).conv(32, 3).conv(8, 1).conv(48, 3, act="Relu").conv(10, 1).done()
+    return (
+        net.conv(16, stride=2, act="Relu").conv(8, 1).conv(32, 3).conv(8, 1).conv(48, 3, act="Relu").conv(10, 1).done()
+    )
 
 
 def _mobile(**more: Any) -> tuple[Model, Feeds]:

@@ -24,7 +24,7 @@ nearest to a tie, and some that are spread over all."""
 
 @frozen
 class NodeSums:
-    """The int64 sums of a node with its scales and zero points, which broadcast with them, and the ends of its codes."""
+    """The int64 sums of a node, its scales and zero points, which broadcast with them, and the ends of its codes."""
 
     acc: Array
     scales: Scales

@@ -25,12 +25,14 @@ _LARGEST = 1 << 18
 @cause("requantization", rank=56, source="qrun/arithmetics/families.py: the engines and their files")
 def requantization(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime requantizes its int32 sums as a different engine does: the multiplier has fewer bits, the product is
-    rounded twice, or ties round differently. The text names engines that compute this way.
+    rounded twice, or ties round differently. The text gives what the fitting arithmetics share, who computes this way,
+    and their names in qrun explain arithmetics.
 
-    To confirm: Recompute the node from its int32 sums with the named arithmetic: every code matches the runtime's.
+    To confirm: Recompute the node from its int32 sums with the named arithmetic: every code matches the runtime's. The
+    line `Arithmetic of` at the top of the report says whether all integer nodes agree.
 
-    To do: Find out which arithmetic the target uses. If it is this one, use this runtime's codes as golden data. If
-    not, allow --lsb 1.
+    To do: Find out which arithmetic the target uses; qrun probe shows it exactly. If it is this one, use this runtime's
+    codes as golden data. If not, allow --lsb 1.
     """
     sums = node_sums(s)
     if sums is None or sums.acc.shape != s.mine.shape:
