@@ -19,6 +19,7 @@ from qrun.arithmetics import FAMILIES, Arithmetic, Scales
 from qrun.arithmetics.groups import bits, describe_group, name_users
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.runtimes import compare_runtimes
+from qrun.comparing.sides import QrunSide
 from qrun.declare.frozen import replace
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
@@ -205,6 +206,18 @@ def test_the_sentence_and_the_cause() -> None:
     assert text.startswith("computes with two roundings, 31-bit multiplier (TFLite reference, CMSIS-NN, ")
     assert "tfl-double" in text
     assert found.first.guilt.reason.also == ()
+
+
+def test_a_graph_as_written_votes_too() -> None:
+    """Groups are fused for the vote, whatever qrun's side runs."""
+    model, feeds = network("MLP, QDQ MatMul")
+    values = device_values(model, feeds, lambda node: FAMILIES["tfl-double"])
+    found = compare_runtimes(QrunSide(model), compared_sides(model, values)[1], feeds)
+    (claim,) = found.arithmetic
+    assert claim.named
+    assert claim.nodes == 4
+    assert "tfl-double" in claim.families
+    assert {t.cause for t in found.tensors if t.cause} == {"requantization"}
 
 
 def test_json_says_the_same() -> None:
