@@ -245,7 +245,8 @@ type. M is x_scale * w_scale / y_scale. Engines differ by one step because they 
   ties        where a sum halfway between two codes goes
   zero point  added after rounding, or before it
 
-qrun probe reads these choices off a runtime's or a device's outputs. These families are known:""",
+qrun probe reads these choices off a runtime's or a device's outputs. qrun compare names what all integer nodes of a model
+show of them. These families are known:""",
     "conform": """\
 qrun conform runs the cases of a frozen suite in a runtime and judges every answer:
 

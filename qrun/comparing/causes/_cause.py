@@ -53,6 +53,8 @@ class Suspect:
     seen:   all tensors that the other side exposed, by name.
     fusing: returns the integer operator that a group fuses into, as a suspect of its own; None if there is no such
             operator.
+    integer: returns the integer operator that computes a group's sums, as a suspect of its own, with the least and the
+            greatest code that a Relu or Clip leaves; None if there is no such operator.
     """
 
     model: Model
@@ -68,6 +70,7 @@ class Suspect:
     judge: Callable[[Array], TensorPair] | None = None
     seen: Results | None = None
     fusing: Callable[[], Suspect | None] | None = None
+    integer: Callable[[], tuple[Suspect, int, int] | None] | None = None
 
     @cached_property
     def fused_node(self) -> Suspect | None:
