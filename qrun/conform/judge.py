@@ -259,9 +259,10 @@ def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect 
     """The node that makes an output as a suspect, with all its inputs, which qrun computes in a graph of several nodes;
     None if it cannot."""
     values = {**model.constants, **case.inputs}
-    for node in model.nodes:
+    for at, node in enumerate(model.nodes):
         if name in node.outputs:
-            return _suspect_node(case, model, node, values, name, got)
+            found = _suspect_node(case, model, node, values, name, got)
+            return replace(found, before=model.nodes[:at])
         made = compute_node(node, [values[each] if each else None for each in node.inputs])
         if made is None:
             return None

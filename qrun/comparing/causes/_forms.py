@@ -34,6 +34,7 @@ def forms(s: Suspect) -> Iterator[Form]:
         return
     yield from _uncentred(s)
     yield from _other_bias(s)
+    yield from along_depth(s)
     for text, node, args in readings(s):
         made = before_rounding(node, args)
         made = None if made is None else np.asarray(made)
@@ -80,6 +81,19 @@ def _other_bias(s: Suspect) -> Iterator[Form]:
     more = x_scale * (1 - w_scale.reshape(lanes if w_scale.size > 1 else ())) / y_scale
     exact = s.exact + bias.astype(np.float64).reshape(lanes) * more
     yield Form("scales the bias by x_scale instead of x_scale * w_scale", s.node, s.args, exact)
+
+
+def along_depth(s: Suspect) -> Iterator[Form]:
+    """The reading of a QLinearMatMul that applies the parameters of A's rows along its columns, as if it dequantized A
+    with them."""
+    if not s.is_op("QLinearMatMul") or s.args[0] is None or s.args[3] is None or s.args[0].ndim != 2:
+        return
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale = (np.asarray(each, np.float64) for each in s.args[:7])
+    names = [n for n, p in (("scales", a_scale), ("zero points", a_zero)) if p.ndim == 1 and p.size == a.shape[1] > 1]
+    if names and a_scale.ndim < 2 and a_zero.ndim < 2:
+        made = ((a - a_zero) * a_scale) @ ((b - b_zero) * b_scale) / y_scale + s.zero
+        if made.shape == s.mine.shape:
+            yield Form(f"applies the row {' and '.join(names)} of A along its columns", s.node, s.args, made)
 
 
 def readings(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:
