@@ -172,6 +172,42 @@ def padding_with_0(n: Node) -> Array | None:
     return n.made({"pads": (0,) * len(pads)}, x=wide)
 
 
+def weights_packed_for_others(n: Node) -> Array | None:
+    """A loop over the positions that a vector kernel leaves reads the weights that were packed for that kernel: of each
+    four channels, filter by filter."""
+    x, w, group = n.inputs.get("x"), n.inputs.get("w"), n.node.attributes.get("group", 1)
+    if x is None or w is None or w.shape[2:].count(1) != w.ndim - 2 or w.dtype != np.int8 or group != 1:
+        return None
+    if (
+        x.shape[2:] != n.expected.shape[2:]
+        or any(n.node.attributes.get("pads") or ())
+        or np.any(n.inputs["w_zero_point"])
+    ):
+        return None
+    (filters, channels), size = w.shape[:2], int(np.prod(x.shape[2:]))
+    shift = 128 if x.dtype == np.int8 else 0
+    fixed = n.made().reshape(x.shape[0], filters, size)
+    if n.exact is None or size % 8 == 0:
+        return None
+    scales = [np.asarray(n.inputs[k], np.float64).reshape(-1) for k in ("x_scale", "w_scale", "y_scale")]
+    step = np.broadcast_to(scales[0] * scales[1] / scales[2], filters)
+    real = n.exact.reshape(fixed.shape)
+    for image, m, at in np.ndindex(fixed.shape):
+        if at < size // 8 * 8:
+            continue
+        change = 0
+        for c in range(-(-channels // 8) * 8):
+            place = c % 8 * 8 + m % 8
+            half, rest = divmod(place, 32)
+            other = m // 8 * 8 + rest // 4, c // 8 * 8 + half * 4 + rest % 4
+            code = shift + (int(x.reshape(*x.shape[:2], -1)[image, c, at]) if c < channels else 0)
+            read = int(w[other[0], other[1], ...].item()) if other[0] < filters and other[1] < channels else 0
+            change += code * (read - (int(w[m, c].item()) if c < channels else 0))
+        whole = np.rint(real[image, m, at] + change * step[m]) + n.zero()
+        fixed[image, m, at] = n.coded(whole)
+    return fixed.reshape(n.expected.shape)
+
+
 def tail(axis: int, width: int) -> Defect:
     """What is beyond whole vectors along an axis of the output repeats what was before."""
 
@@ -321,6 +357,7 @@ PLANTED = [
     Planted("b transposed", changed("b", "B", change=transposed), ["qlinearmatmul-", "matmulinteger-10"], "wrong-elements"),
     *(Planted(f"channels beyond vectors of {n}", tail(1, n), CONVS, "wrong-elements") for n in (8, 16, 32)),
     *(Planted(f"columns beyond vectors of {n}", tail(-1, n), [*PRODUCTS, *QUANTIZERS, "cast-", "dynamicquantizelinear-"], "wrong-elements") for n in (8, 16, 32, 64)),
+    Planted("weights packed for another kernel", weights_packed_for_others, ["qlinearconv-10"], "wrong-elements"),
     Planted("rows beyond tiles of 4", tail(-2, 4), ["qlinearmatmul-", "matmulinteger-10"], "wrong-elements"),
     Planted("the last block takes the parameters of the one before", blocks(lambda at, size, count: np.where((at // size == count - 1) & (count > 1) & (len(at) % size > 0), count - 2, at // size)), QUANTIZERS, "wrong-scale-axis"),
     Planted("blocks interleaved", blocks(lambda at, size, count: at % count), QUANTIZERS, "wrong-scale-axis"),
