@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Suspect
+from qrun.comparing.causes._cause import Suspect, broadcast
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
+from qrun.ops import Context, real_operator
 
 
 @frozen
@@ -35,6 +36,7 @@ def forms(s: Suspect) -> Iterator[Form]:
     yield from _uncentred(s)
     yield from _other_bias(s)
     yield from along_depth(s)
+    yield from along_kernel(s)
     for text, node, args in readings(s):
         made = before_rounding(node, args)
         made = None if made is None else np.asarray(made)
@@ -94,6 +96,24 @@ def along_depth(s: Suspect) -> Iterator[Form]:
         made = ((a - a_zero) * a_scale) @ ((b - b_zero) * b_scale) / y_scale + s.zero
         if made.shape == s.mine.shape:
             yield Form(f"applies the row {' and '.join(names)} of A along its columns", s.node, s.args, made)
+
+
+def along_kernel(s: Suspect) -> Iterator[Form]:
+    """Readings of a QLinearConv that applies the parameters of its filters along another axis of the weights."""
+    function, w, bias = real_operator(s.node), s.arg("w"), s.arg("B")
+    if not s.is_op("QLinearConv") or s.node.attributes.get("channels_last") or function is None or w is None:
+        return
+    x, x_scale, x_zero, _, w_scale, w_zero, y_scale = (np.asarray(a, np.float64) for a in s.args[:7])
+    attributes = {k: v for k, v in s.node.attributes.items() if k in function.attributes}
+    names = [name for name, p in (("w_scale", w_scale), ("w_zero_point", w_zero)) if p.size > 1]
+    lanes = (-1, *(1,) * (w.ndim - 2))
+    more = 0.0 if bias is None else (bias * x_scale.reshape(()) * w_scale).reshape(lanes)
+    for axis in range(1, w.ndim) if names else ():
+        if w.shape[axis] == w.shape[0]:
+            scale, zero = (broadcast(p, w, axis) for p in (w_scale, w_zero))
+            real = (x - x_zero.reshape(())) * x_scale.reshape(()), (w - zero) * scale
+            made = (np.asarray(function(*real, **attributes, ctx=Context(observing=False))) + more) / y_scale + s.zero
+            yield Form(f"applies {' and '.join(names)} along axis {axis} of w, not 0", s.node, s.args, made)
 
 
 def readings(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:

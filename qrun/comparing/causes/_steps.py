@@ -88,6 +88,10 @@ CONVERSIONS: Sequence[tuple[str, Callable[[Array, Array, int, int], Array]]] = (
         "brings into the range",
         _opposite_end,
     ),
+    (
+        "keeps only the low bits of the integer, then adds the zero point with saturation",
+        lambda w, before, low, high: np.clip(_low_bits(before, low, high) + (w - before), low, high),
+    ),
     ("never returns the smallest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
     (
         "turns NaN and infinities into the largest code",
