@@ -10,10 +10,11 @@ from typing import Unpack
 
 import numpy as np
 
+from qrun.comparing.biases import bias_scale_rewrites
 from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
 from qrun.comparing.differences import same
-from qrun.comparing.rewrites import apply_rewrites, sum_bound, with_unsigned_activations
+from qrun.comparing.rewrites import KINDS, Kind, apply_rewrites, sum_bound, with_unsigned_activations
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -119,24 +120,26 @@ class NodeGroup:
 
     def forms(self) -> tuple[AlternativeForm, ...]:
         """The forms in which another runtime may run the group, simplest first; a single node has only rewrites."""
+        rewritten = tuple(self._rewritten_forms("session-rewrite", KINDS))
         if len(self.unit.group) == 1:
-            return tuple(self._rewritten_forms())
+            return rewritten
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
         saturating = (self._form(True, "ort", True), self._form(False, "ort", True))
-        return (*plain, *saturating, *self._rewritten_forms())
+        return (*plain, *saturating, *self._rewritten_forms("bias-scale", (bias_scale_rewrites,)), *rewritten)
 
-    def _rewritten_forms(self) -> Iterator[AlternativeForm]:
-        """The forms of the group after the rewrites of onnxruntime's default session; none if no rewrite applies."""
-        model, texts = apply_rewrites(self.model, self._indices)
+    def _rewritten_forms(self, cause: str, kinds: Sequence[Kind]) -> Iterator[AlternativeForm]:
+        """The forms of the group after rewrites of these kinds; none if no rewrite applies. cause: the cause that they
+        are."""
+        model, texts = apply_rewrites(self.model, self._indices, kinds)
         if not texts:
             return
         bound = partial(sum_bound, self._nodes(model), self.tensor, {**model.constants, **self.inputs})
         for fused, arith in _ARITHMETICS:
             run = partial(self._run_rewritten, model, fused, arith)
-            yield AlternativeForm("session-rewrite", "; ".join(texts), run, bound)
-        unsigned, _ = apply_rewrites(with_unsigned_activations(self.model), self._indices)
+            yield AlternativeForm(cause, "; ".join(texts), run, bound)
+        unsigned, _ = apply_rewrites(with_unsigned_activations(self.model), self._indices, kinds)
         run = partial(self._run_rewritten, unsigned, True, "ort", True)
-        yield AlternativeForm("session-rewrite", "; ".join((*texts, _SATURATING)), run)
+        yield AlternativeForm(cause, "; ".join((*texts, _SATURATING)), run)
 
     def _run_rewritten(self, model: Model, fused: bool, arith: Arith, saturating: bool = False) -> Array | None:
         """The tensor that the rewritten nodes compute; None if they cannot run, or if it equals the result of the

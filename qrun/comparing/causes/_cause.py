@@ -53,7 +53,6 @@ class Suspect:
     seen:   all tensors that the other side exposed, by name.
     fusing: returns the integer operator that a group fuses into, as a suspect of its own; None if there is no such
             operator.
-    before: the nodes before this one whose results the other side did not expose, in order; () if it did.
     """
 
     model: Model
@@ -69,7 +68,6 @@ class Suspect:
     judge: Callable[[Array], TensorPair] | None = None
     seen: Results | None = None
     fusing: Callable[[], Suspect | None] | None = None
-    before: Sequence[Node] = ()
 
     @cached_property
     def fused_node(self) -> Suspect | None:

@@ -52,9 +52,9 @@ def several_nodes(s: Suspect) -> Iterator[Hypothesis]:
     To do: Make the tensors in between outputs of the model and compare again. The first one that differs shows the
     node. Report the bug to the runtime's maintainers.
     """
-    if not s.before or s.theirs is None or (s.theirs.shape, s.theirs.dtype) != (s.mine.shape, s.mine.dtype):
+    if s.alone or s.theirs is None or (s.theirs.shape, s.theirs.dtype) != (s.mine.shape, s.mine.dtype):
         return
-    nodes = (*s.before, s.node)
+    s, nodes = replace(s, values={**s.model.constants, **s.values}), s.unit.group
     tried = sorted(product(_roundings(nodes), *_readings(s, nodes)), key=_count)
     found = 0
     for chosen in tried:
@@ -73,7 +73,7 @@ def _count(chosen: Sequence[Deviation]) -> int:
 
 def _run(s: Suspect, nodes: Sequence[Node], chosen: Sequence[Deviation]) -> Array | None:
     """The tensor as the graph gives it with these deviations; None if a node cannot be computed."""
-    values = {**s.model.constants, **s.values}
+    values = dict(s.values)
     for node in nodes:
         here = Suspect(s.model, Unit(node, (node,)), node.outputs[0], values, s.mine, None)
         odd = next((made for each in chosen if (made := each.compute(node, here)) is not None), None)

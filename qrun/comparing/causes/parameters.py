@@ -232,14 +232,6 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         return
     if x.shape == s.mine.shape and x.dtype.kind in "fV":
         yield from _of_input(s, x)
-    if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
-        yield from _overflow(s)
-    if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
-        yield from _late_overflow(s)
-        saturate = s.node.attributes.get("saturate", 1)
-        yield from recompute(
-            s.evaluate(attributes={"saturate": int(not saturate)}), f"computes as if saturate were {int(not saturate)}"
-        )
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
@@ -276,32 +268,3 @@ def _largest(dtype: np.dtype[Any]) -> float:
     """The largest number of a float type."""
     info: Any = ml_dtypes.finfo
     return float(info(dtype).max)
-
-
-def _overflow(s: Suspect) -> Iterator[Hypothesis]:
-    """Hypotheses on float8 overflow: NaN in place of infinity, or saturation in place of NaN."""
-    wide = s.mine.astype(np.float32)
-    if np.isinf(wide).any():
-        made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)
-        yield Hypothesis(made, "turns overflow into NaN instead of infinity")
-    largest = _largest(s.mine.dtype)
-    x, scale = s.args[0], s.args[1]
-    if np.isnan(wide).any() and x is not None and scale is not None:
-        full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
-        yield Hypothesis(full.astype(s.mine.dtype), "saturates although saturate = 0 asks for NaN")
-
-
-def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
-    """The hypothesis that numbers up to a threshold beyond the largest become it, where saturate = 0 asks for NaN."""
-    x, scale = s.args[0], s.args[1] if s.is_op("QuantizeLinear") else None
-    if x is None or s.theirs is None:
-        return
-    real = x.astype(np.float64) / (1.0 if scale is None else s.along(scale))
-    mine, theirs, largest = s.mine.astype(np.float64), s.theirs.astype(np.float64), _largest(s.mine.dtype)
-    late = np.isnan(mine) & (np.abs(theirs) == largest)
-    if real.shape != mine.shape or not late.any():
-        return
-    most = float(np.abs(real[late]).max())
-    made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
-    text = f"saturates values up to {most:g} to {largest:g} although saturate = 0 asks for NaN"
-    yield Hypothesis(made.astype(s.mine.dtype), text)
