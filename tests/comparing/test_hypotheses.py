@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers.support import MS, node_model
@@ -141,6 +142,10 @@ IMAGE = np.random.default_rng(1).integers(100, 256, (1, 3, 4, 5)).astype(u8)
 KERNEL = np.random.default_rng(2).integers(60, 128, (2, 3, 3, 3)).astype(i8)
 
 
+BEYOND = np.array([1, 61440, 65536, -62000, 57344, -1e9, 3], f32)
+BEYOND_AS_NAN = np.array([1, np.nan, np.inf, np.nan, 57344, -np.inf, 3], f32).astype(ml_dtypes.float8_e5m2)
+
+
 BUGS = [
     Bug("missing-output", "QuantizeLinear", [TIES, f32(1), u8(3)], None),
     Bug("wrong-shape", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES) + 3)[None]),
@@ -154,6 +159,7 @@ BUGS = [
     Bug("wrap-around", "DequantizeLinear", [np.array([-(2**31), 5], i32), f32(2), i32(1)],
         np.array([(2**31 - 1) * 2.0, 8], f32), f32, id="int32 difference"),
     Bug("special-value", "QuantizeLinear", [np.array([np.nan, 4], f32), f32(1), u8(7)], np.array([255, 11], u8)),
+    Bug("float8-overflow", "Cast", [BEYOND], BEYOND_AS_NAN, ml_dtypes.float8_e5m2, {"to": 19, "saturate": 0}),
     Bug("wrong-scale-axis", "DequantizeLinear", [SQUARE, np.array([1, 2, 3], f32)],
         SQUARE.astype(f32) * np.array([[1], [2], [3]], f32), f32, {"axis": 1}),
     Bug("wrong-scale-axis", "MatMulInteger", [SQUARE, SQUARE, np.array([1, 2, 3], u8)],
@@ -227,7 +233,8 @@ def test_not_named_where_a_bit_contradicts(bug: Bug, place: int) -> None:
 def test_every_cause_is_planted() -> None:
     elsewhere = {"crashed", "refused", "fused-requantization", "approximation", "float-steps"}
     elsewhere |= {"runtime-arithmetic", "empty-sequence", "cast-rounding", "pool-divisor"}
-    elsewhere |= {"int8-activations", "kept-in-float32", "session-rewrite", "several-nodes", "unquantized-activations"}
+    elsewhere |= {"int8-activations", "kept-in-float32", "session-rewrite", "unquantized-activations"}
+    elsewhere |= {"bias-scale", "several-nodes", "float8-rounding"}
     assert {b.cause for b in BUGS} | elsewhere == set(CAUSES)
 
 

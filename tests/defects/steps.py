@@ -74,7 +74,7 @@ def to_the_even_power(n: Node) -> Array | None:
     made = []
     for value in x.reshape(-1).astype(np.float64):
         exact = Fraction(float(value)) if np.isfinite(value) else powers[-1]
-        made.append(min(range(255), key=lambda code: (abs(powers[code] - exact), code % 2)))  # noqa: B023
+        made.append(min(range(255), key=lambda code: (abs(powers[code] - exact), code % 2)))
     return np.asarray(made, np.uint8).view(ml_dtypes.float8_e8m0fnu).reshape(x.shape)
 
 

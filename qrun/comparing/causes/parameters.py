@@ -252,8 +252,9 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
     for name, hit in (("NaN", np.isnan(odd)), ("infinity", np.isinf(odd)), ("NaN or infinity", ~np.isfinite(odd))):
         if hit.size and hit.all():
             for value in _ends(s):
-                made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"turns {name} into {value:g}", implies=("saturation", "wrap-around"))
+                fixed = np.asarray(value).astype(s.mine.dtype)  # a type without infinity has NaN instead
+                text = f"turns {name} into {float(fixed):g}".replace("into nan", "into NaN")
+                yield Hypothesis(np.where(bad, fixed, s.mine), text, implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
