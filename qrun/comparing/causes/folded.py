@@ -60,7 +60,7 @@ def _half_if_odd(values: Array, dtype: np.dtype[Any]) -> Array:
     """Round to bfloat16 by adding half a unit only where the last bit that remains is 1, and cutting the rest off."""
     bits = np.asarray(values, f32).view(np.uint32)
     made = (bits + ((bits >> 16 & 1) << 15)) >> 16
-    return made.astype(np.uint16).view(_BFLOAT16).astype(dtype)
+    return np.asarray(made.astype(np.uint16).view(_BFLOAT16).astype(dtype))
 
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

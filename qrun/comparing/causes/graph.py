@@ -76,8 +76,8 @@ def _run(s: Suspect, nodes: Sequence[Node], chosen: Sequence[Deviation]) -> Arra
     values = dict(s.values)
     for node in nodes:
         here = Suspect(s.model, Unit(node, (node,)), node.outputs[0], values, s.mine, None)
-        odd = next((made for each in chosen if (made := each.compute(node, here)) is not None), None)
-        made = (odd,) if odd is not None else compute_node(node, here.args)
+        other = next((array for each in chosen if (array := each.compute(node, here)) is not None), None)
+        made = (other,) if other is not None else compute_node(node, here.args)
         if made is None:
             return None
         values.update(zip(node.outputs, made, strict=False))
@@ -115,7 +115,7 @@ def _rounding(name: str, before: bool) -> _Compute:
 def _readings(s: Suspect, nodes: Sequence[Node]) -> Iterator[Sequence[Deviation]]:
     """Yield, for each kind of node that the graph has, how a runtime may read it; the first is as written."""
     if any(_bias_codes(s, node) for node in nodes):
-        text = "scales the bias by x_scale * w_scale instead of its own scale"
+        text = "takes the codes of the bias as multiples of x_scale * w_scale instead of its own scale"
         yield _NONE, Deviation(text, 1, _with_other_bias)
     names = dict.fromkeys(node.op_type for node in nodes if not node.domain and node.op_type in _ELEMENTWISE)
     for name in names:
