@@ -42,7 +42,7 @@ def test_onnxruntime_is_judged() -> None:
         "known/dequantizelinear-o23": ("choice", "wrap-around"),
         "known/matmulinteger-o21": ("refused", ""),
         "known/qlinearconv-r2": ("exact", ""),
-        "known/quantizelinear-o9": ("wrong", "special-value"),
+        "known/quantizelinear-o9": ("wrong", "float8-overflow"),
     }
     wrong = next(case for case in found["cases"] if case["id"] == "known/quantizelinear-o9")
     assert (wrong["proved"], wrong["differing"], wrong["total"]) == (True, 2, 2)
@@ -95,13 +95,13 @@ def test_files_have_all_formats(tmp_path: Path) -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "1", "2")
     assert (tmp_path / "b.log").read_text().startswith("<?xml")
     log = json.loads((tmp_path / "a.sarif").read_text())
-    assert {r["ruleId"] for r in log["runs"][0]["results"]} == {"refused", "special-value", "wrap-around"}
+    assert {r["ruleId"] for r in log["runs"][0]["results"]} == {"refused", "float8-overflow", "wrap-around"}
     assert len({r["partialFingerprints"]["qrunCase/v1"] for r in log["runs"][0]["results"]}) == 4
     assert "| QuantizeLinear |" in (tmp_path / "a.md").read_text().replace("`", "")
     page = (tmp_path / "a.html").read_text()
     assert "Conformance" in page
     assert "src=" not in page
-    assert "special-value" in page
+    assert "float8-overflow" in page
 
 
 def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:
