@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recompute
+from qrun.comparing.causes._forms import along_depth, along_kernel
 from qrun.comparing.causes._misplaced import misplaced, other_blocks
 from qrun.comparing.differences import difference_mask
 from qrun.ir import Array
@@ -37,6 +38,8 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
         yield from _turned_rows(s)
     elif s.is_op("ConvInteger"):
         yield from _along_kernel(s)
+    for form in (*along_depth(s), *along_kernel(s)):
+        yield from recompute(s.to_codes(np.rint(form.exact - s.zero), s.zero), form.text)
 
 
 def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
