@@ -6,18 +6,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from qrun.arithmetics import ENGINES, IntegerEngine
 from qrun.declare.frozen import changeable, frozen
 from qrun.declare.memo import Memo
-from qrun.errors import OperatorError
+from qrun.errors import CallError, OperatorError, suggest
 from qrun.ir import Array, TensorType
 from qrun.ir.types import shape_text, type_name
 from qrun.memory import Budget
 
-Arith = Literal["exact", "ort", "onnx-ref"]
+Arith = str
+"""One of ARITHMETICS."""
+ARITHMETICS: tuple[Arith, ...] = ("exact", "ort", "onnx-ref", *ENGINES)
+"""qrun's own arithmetics, and those of integer engines: values of ``--arith``."""
+
+
+def check_arith(name: str) -> None:
+    """Raise CallError unless this is one of ARITHMETICS."""
+    if name not in ARITHMETICS:
+        near = suggest(name, ARITHMETICS)
+        facts = [("expected", "exact, ort, onnx-ref, or an integer engine such as tfl-double")]
+        fixes = [*([f"did you mean {near!r}?"] if near else []), "qrun explain arithmetics lists the integer engines"]
+        raise CallError("QR005", f"arith {name!r} does not exist", facts=facts, fixes=fixes)
 Claim = tuple[tuple[int, ...], int, str]
 Given = TypeVar("Given", Array, Array | None)
 """An input: None only if None was given."""
@@ -65,7 +78,8 @@ class Body:
 class Context:
     """The object given to kernels that declare ``ctx``.
 
-    arith:     how quotients of scales are rounded (numerics: exact, or as onnxruntime or onnx.reference do).
+    arith:     how quotients of scales are rounded (numerics: exact, or as onnxruntime or onnx.reference do); or an
+               integer engine, see `integer_engine`.
     version:   the operator's schema version on this node.
     outputs:   the number of outputs that the node names; `wants` says whether one is used.
     observing: False while profiling: observations cost time.
@@ -91,6 +105,12 @@ class Context:
     lost: Callable[[Array, Array], Array] | None = None
     fixed: tuple[bool, ...] = ()
     sums: list[str] = field(default_factory=list)
+
+    @property
+    def integer_engine(self) -> IntegerEngine | None:
+        """The integer engine whose arithmetic is requested; None for qrun's own arithmetics. What an engine does not
+        define is exact."""
+        return ENGINES.get(self.arith)
 
     def stores(self, index: int) -> bool:
         """Whether this input is a constant of the model."""

@@ -4,12 +4,13 @@ an 8-bit tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from qrun.arithmetics.elementwise import CodeRule
 from qrun.declare.frozen import frozen
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, type_name
@@ -18,6 +19,7 @@ from qrun.ops._codes import (
     all_codes,
     binary,
     common_shape,
+    encoding,
     lookup,
     parameters,
     requantize,
@@ -86,7 +88,14 @@ def qlinear_add(given: BinaryInputs, *, ctx: Context) -> Array:
             total = fma32(a, ac, fma32(b, bc, fixed))
         return np.rint(total).astype(np.float64) - float(zc)
 
-    return binary(given.A, given.B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+    own = ctx.integer_engine and ctx.integer_engine.add
+    rule = partial(_in_integers, own, ((sa, za), (sb, zb), (sc, zc))) if own else ort if ctx.arith == "ort" else exact
+    return binary(given.A, given.B, shape, rule, zc, ctx, "C")
+
+
+def _in_integers(rule: CodeRule, parameters: Sequence[tuple[Array, Array]], a: Array, b: Array) -> Rounded:
+    """The sum or product of two codes in an integer engine. parameters: scale and zero point of A, B and C."""
+    return rule(a, b, *(encoding(*own) for own in parameters)).astype(np.float64)
 
 
 def _scalar_side(a: Shape, b: Shape) -> str:
@@ -140,7 +149,9 @@ def qlinear_mul(given: BinaryInputs, *, ctx: Context) -> Array:
             total = product * (single(sa) * single(sb) / single(sc)) + single(zc)
         return np.rint(total).astype(np.float64) - float(zc)
 
-    return binary(given.A, given.B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+    own = ctx.integer_engine and ctx.integer_engine.multiply
+    rule = partial(_in_integers, own, ((sa, za), (sb, zb), (sc, zc))) if own else ort if ctx.arith == "ort" else exact
+    return binary(given.A, given.B, shape, rule, zc, ctx, "C")
 
 
 @qlinear_mul.native
