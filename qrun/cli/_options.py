@@ -87,6 +87,26 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not a size such as 8GiB, 500MB or 4096.", param, ctx)
 
 
+class Arithmetic(click.ParamType):  # type: ignore[type-arg]
+    """The name of an arithmetic of qrun, or of an integer engine."""
+
+    name = "arithmetic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in ("exact", *OTHERS):
+            from qrun.ops import check_arith
+
+            check_arith(value)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from qrun.ops import ARITHMETICS
+
+        return [CompletionItem(name) for name in ARITHMETICS if name.startswith(incomplete)]
+
+
 class Seconds(click.ParamType):  # type: ignore[type-arg]
     """``500ms``, ``90s``, ``10m``, ``1h`` or ``none``, as seconds; ``none`` is infinite."""
 
@@ -188,8 +208,8 @@ def own_backends(function: Function) -> Function:
 
 
 def arith_option(under: Heading) -> Options:
-    help = "Requantization: round exactly, or as another runtime does."
-    return under("--arith", help, type=["exact", *OTHERS], default="exact")
+    help = "Requantization: round exactly, as ort or onnx-ref do, or as an integer engine does, such as tfl-double."
+    return under("--arith NAME", help, type=Arithmetic(), default="exact")
 
 
 def memory_option(under: Heading, help: str = "Stop before the run needs more memory, e.g. 8GiB.") -> Options:

@@ -64,6 +64,8 @@ def command(out: Out, **options: Any) -> int:
     more = _classes(ready, result, options), _histograms(ready, result, options)
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
+    if isinstance(session, Session) and (covered := session.coverage(names)):
+        out.note(str(covered))
     if options["output"]:
         from qrun.io.outputs import save
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Unpack
 
+from qrun.arithmetics import ENGINES
 from qrun.comparing.differences import EXACT as EXACTLY
 from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.emulated import EmulatedSide
@@ -47,13 +48,14 @@ def sides(
     """The first side, which is qrun, and the second side.
 
     against: one of AGAINST, or "" to compare qrun's exact arithmetic with `arith`. With a name, every qrun side
-             computes in `arith`.
+             computes in `arith`. Integer engines compute groups, so that qrun's sides then run with groups fused.
              "avx2" compares what onnxruntime computes on x86 CPUs without VNNI with what it computes on other CPUs;
              qrun emulates both.
     data:    the bytes of a model that was not read from a path. limits: memory and time for each run.
     Raises UnsupportedError if the other runtime is not installed.
     """
-    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, **limits)
+    engine = arith in ENGINES
+    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, fuse=engine, **limits)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, **limits)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
         "": lambda: (own(name="exact", arith="exact"), own(name=arith)),
@@ -62,8 +64,8 @@ def sides(
         "onnx-ref": lambda: (own(), peer("onnx-ref")),
         "reference": lambda: (own(name="native", backend="native"), own(name="reference")),
         "native": lambda: (own(name="reference"), own(name="native", backend="native")),
-        "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
-        "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
+        "fused": lambda: (own(name="literal", fuse=False), own(name="fused", fuse=True)),
+        "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal", fuse=False)),
         "avx2": lambda: _emulated_sides(model, **limits),
     }
     return made[against]()

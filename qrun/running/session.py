@@ -18,6 +18,7 @@ from qrun.ir.compound import to_runtime
 from qrun.memory import Budget, Deadline, default_limit
 from qrun.arithmetics import ENGINES
 from qrun.ops import Arith, check_arith
+from qrun.running.coverage import Coverage, coverage
 from qrun.running.cpus import usable_cpus
 from qrun.running.derived import SMALL
 from qrun.running.engine import cache_refused, make_engine
@@ -263,6 +264,10 @@ class Session:
                     del self._replacing[next(iter(self._replacing))]
                 self._replacing[replaced] = self._runs_of(self.model.with_fed_defaults(replaced))
             return self._replacing[replaced]
+
+    def coverage(self, outputs: Sequence[str] | None = None) -> Coverage | None:
+        """Which quantized nodes an integer engine computes in runs for these outputs; None for another `arith`."""
+        return coverage(self.model, self.arith, self.fuse, frozenset(self._runs.names(outputs)))
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate, and why."""
