@@ -89,6 +89,7 @@ def _tolerance(options: Mapping[str, Any], against: str | None = None) -> Tolera
 def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.choices import sides
     from qrun.comparing.runtimes import compare_runtimes
+    from qrun.documents.record import encode
     from qrun.report import compare as report
     from qrun.report.progress import Progress
     from qrun.running.coverage import coverage
@@ -98,15 +99,14 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     model, data = _model(options)
     feeds = _read(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", **limits(options))
-    if covered := coverage(model, options["arith"]):
-        out.note(str(covered))
+    covered = coverage(model, options["arith"])
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
     return Shown(
         found.equal,
-        lambda top: report.comparison_sheet(found, top, feeds.sources),
-        lambda: report.comparison_fields(found, feeds),
+        lambda top: report.comparison_sheet(found, top, feeds.sources).with_about(covered),
+        lambda: report.comparison_fields(found, feeds) | ({"coverage": encode(covered)} if covered else {}),
     )
 
 

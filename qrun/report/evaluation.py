@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from qrun.arithmetics import ENGINES
 from qrun.checking.rules._rule import join_names
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
@@ -168,6 +169,8 @@ def names_of(found: Evaluation) -> list[str]:
 
 def _how(found: Evaluation) -> str:
     parts = [f"{plural(found.samples, 'sample')} of {found.source}"]
+    if found.arith != "exact":
+        parts.append(f"arith {found.arith}")
     if found.against:
         parts.append(f"against {names_of(found)[-1]}")
     if found.resumed:
@@ -306,7 +309,10 @@ def _next(found: Evaluation, model: ModelScores) -> str:
     if found.against in ("ort", "onnx-ref"):
         other = "ort-optimized" if found.against == "ort" else other  # eval runs its default session
         return f"qrun compare {own} {given} --against {other}   shows where they first differ"
-    return f"qrun compare {other} {own} {given}   shows which nodes cost most"
+    if "exact" in (found.arith, found.against) and found.against in ("exact", *ENGINES):
+        engine = found.arith if found.against == "exact" else found.against
+        return f"qrun compare {own} {given} --arith {engine}   shows where they first differ"
+    return "" if found.against in ENGINES else f"qrun compare {other} {own} {given}   shows which nodes cost most"
 
 
 _ENDS = "at the ends"
