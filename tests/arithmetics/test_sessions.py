@@ -143,20 +143,27 @@ def test_what_an_engine_does_not_define_is_exact() -> None:
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@pytest.mark.parametrize("kind", [np.int8, np.uint8])
-def test_a_node_of_each_engine(engine: str, kind: Any) -> None:
-    a, b = RNG.integers(0, 100, (9, 30)).astype(kind), RNG.integers(0, 100, (30, 11)).astype(kind)
-    sa, sb, sy = f32(0.05), RNG.uniform(0.001, 0.02, 11).astype(f32), f32(0.7)
+@pytest.mark.parametrize(("op", "kind"), [("QLinearMatMul", np.int8), ("QGemm", np.uint8), ("QLinearConv", np.int8)])
+def test_a_node_of_each_engine(engine: str, op: str, kind: Any) -> None:
+    """The scales are powers of two: many sums are ties, and most arithmetics differ from the exact one."""
+    a, b = RNG.integers(0, 100, (40, 30)).astype(kind), RNG.integers(0, 100, (30, 11)).astype(kind)
+    sa, sb, sy = f32(2**-4), f32(2.0) ** RNG.integers(-9, -4, 11).astype(f32), f32(2)
     stored = {"sa": sa, "za": kind(40), "b": b, "sb": sb, "zb": np.full(11, 50, kind), "sy": sy, "zy": kind(9)}
-    node = helper.make_node("QLinearMatMul", ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"], ["y"])
-    model = make_model([node], {"a": a}, {"y": typed(kind)}, stored)
+    names, domain = ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"], MS if op == "QGemm" else ""
+    if op == "QGemm":
+        names.insert(6, "")
+    if op == "QLinearConv":
+        stored["b"] = b.T.reshape(11, 30, 1).copy()
+    node = helper.make_node(op, names, ["y"], domain=domain)
+    x = a.reshape(40, 30, 1) if op == "QLinearConv" else a
+    model = make_model([node], {"a": x}, {"y": typed(kind)}, stored)
     sums = (a.astype(np.int64) - 40) @ (b.astype(np.int64) - 50)
     info = np.iinfo(kind)
     want = ENGINES[engine].family.codes(sums, Scales(sa, sb, sy), 9, int(info.min), int(info.max))
     for backend in ("native", "reference"):
-        got = qrun.Session(model, arith=engine, backend=backend).run({"a": a})["y"]
+        got = qrun.Session(model, arith=engine, backend=backend).run({"a": x})["y"]
         assert got.dtype == kind
-        assert np.array_equal(got, want)
+        assert np.array_equal(got.reshape(want.shape), want)
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
