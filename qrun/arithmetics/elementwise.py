@@ -48,8 +48,8 @@ def _centre(codes: Array, of: Encoding) -> Array:
 
 
 def add_shifted(family: Arithmetic) -> CodeRule:
-    """The sum as TFLite computes it: both codes, shifted left by 20, are scaled by s / (2 * the larger scale), added, and
-    scaled to the output. Each of the three steps rounds as the family does.
+    """The sum as TFLite computes it: both codes, shifted left by 20, are scaled by s / (2 * the larger scale), added,
+    and scaled to the output. Each of the three steps rounds as the family does.
 
     Source: tensorflow/lite/kernels/add.cc, Prepare; kernels/internal/reference/add.h.
     """
@@ -96,7 +96,8 @@ def _in_reach(ratio: np.float32) -> bool:
 
 
 def _ratios(of_a: Encoding, of_b: Encoding, y: Encoding, bits: int) -> tuple[tuple[np.float32, np.float32], int]:
-    """The ratios of the operands' scales to the output's, float32; and the shift that gives the larger one bit `bits`."""
+    """The ratios of the operands' scales to the output's, float32; and the shift that gives the larger one `bits` + 1
+    bits."""
     with np.errstate(all="ignore"):
         ratios = np.float32(of_a.scale / y.scale), np.float32(of_b.scale / y.scale)
     larger = float(max(ratios))
@@ -151,10 +152,12 @@ def average_of_codes(sums: Array, count: Array) -> Array:
 
 @frozen
 class IntegerEngine:
-    """What one engine computes. name: of --arith, and of the page of qrun explain arithmetics.
+    """What one engine computes. name: of --arith, and on the page of qrun explain arithmetics.
 
-    family: for sums of products. add, multiply, requantize: for other operators, with the name of each formula; None if
-            the engine's is not known. codes: whether averages are of codes. users, source: as in Arithmetic.
+    family:   for sums of products.
+    add, multiply, requantize: for Add, for Mul, for Concat and for codes of another scale; None if it is not known.
+    codes:    whether averages are of codes, where the scales are equal.
+    texts:    operators, and what is computed for them; users: who computes so; sources: where that is written.
     """
 
     name: str
@@ -165,42 +168,51 @@ class IntegerEngine:
     codes: bool = False
     texts: tuple[tuple[str, str], ...] = ()
     users: str = ""
+    sources: tuple[str, ...] = ()
 
 
-_TEXT_AVERAGE = "AveragePool", "sum of codes over their count, half away from zero, if the scales are equal"
-_TFL_ADD = "three rescales of codes shifted left by 20"
-_XNN_ADD = "multipliers of 21 bits, one rounding half up"
-_XNN_REQUANTIZE = "the ratio of the scales with 8 bits after the point, half up"
+_AVERAGE = "AveragePool", "the sum of codes over their count, half away from zero, if the scales are equal"
+_CONCAT = "Concat, requantize"
+_TFLITE_FILES = (
+    "tensorflow/lite/kernels/add.cc",
+    "tensorflow/lite/kernels/internal/reference/add.h",
+    "tensorflow/lite/kernels/internal/reference/mul.h",
+    "tensorflow/lite/kernels/internal/reference/requantize.h",
+    "tensorflow/lite/kernels/internal/reference/integer_ops/pooling.h",
+)
+_XNNPACK_FILES = ("XNNPACK src/microparams-init.c",)
 
 
-def _tfl(name: str, add: str, multiply_by: str, users: str) -> IntegerEngine:
-    """TFLite's kernels. name: the family of sums and of new scales; add, multiply_by: those of Add and Mul."""
-    texts = (("Add", f"{_TFL_ADD}, each as {add}"), ("Mul", multiply_by), ("Concat, requantize", name), _TEXT_AVERAGE)
-    family = FAMILIES[name]
-    return IntegerEngine(
-        name, family, add_shifted(FAMILIES[add]), multiply(FAMILIES[multiply_by]), requantize(family), True, texts, users
-    )
+def _tflite(name: str, pairs: str, users: str) -> IntegerEngine:
+    """TFLite's kernels. name: the family of sums and of new scales; pairs: that of Add and Mul."""
+    own, two = FAMILIES[name], FAMILIES[pairs]
+    add = f"both codes shifted left by 20 and rescaled, the sum rescaled, each as {pairs}"
+    texts = (("Add", add), ("Mul", f"as {pairs}"), (_CONCAT, f"as {name}"), _AVERAGE)
+    return IntegerEngine(name, own, add_shifted(two), multiply(two), requantize(own), True, texts, users, _TFLITE_FILES)
 
 
 def _xnnpack(name: str, family: str, users: str) -> IntegerEngine:
     """XNNPACK's kernels."""
-    texts = (("Add", _XNN_ADD), ("Mul", family), ("Concat, requantize", _XNN_REQUANTIZE), _TEXT_AVERAGE)
     own = FAMILIES[family]
-    return IntegerEngine(name, own, add_21_bits, multiply(own), requantize_8_8, True, texts, users)
+    add = "the ratios of the scales as integers of 21 bits, one rounding, ties up"
+    concat = "the ratio of the scales with 8 bits after the point, ties up"
+    texts = (("Add", add), ("Mul", f"as {family}"), (_CONCAT, concat), _AVERAGE)
+    return IntegerEngine(name, own, add_21_bits, multiply(own), requantize_8_8, True, texts, users, _XNNPACK_FILES)
 
 
 _ENGINES = (
-    _tfl("tfl-double", "tfl-double", "tfl-double", "TFLite reference, CMSIS-NN"),
-    _tfl("tfl-halfup2", "tfl-double", "tfl-double", "LiteRT's optimized kernels (2 of 917,504 sums differ)"),
-    _tfl("tfl-single", "tfl-single", "tfl-single", "CMSIS-NN with CMSIS_NN_USE_SINGLE_ROUNDING"),
-    _xnnpack("rndnu", "rndnu", "XNNPACK on ARM"),
-    _xnnpack("xnnpack", "fp32", "XNNPACK on x86, for int8 models"),
+    _tflite("tfl-double", "tfl-double", "TFLite reference, CMSIS-NN"),
+    _tflite("tfl-halfup2", "tfl-double", "LiteRT's optimized kernels (2 of 917,504 sums of Add differ)"),
+    _tflite("tfl-single", "tfl-single", "CMSIS-NN with CMSIS_NN_USE_SINGLE_ROUNDING"),
+    _xnnpack("rndnu", "rndnu", "XNNPACK on ARM, uint8 models"),
+    _xnnpack("xnnpack", "fp32", "XNNPACK on x86"),
     IntegerEngine(
         "ort-arm",
         FAMILIES["fp32"],
         add_22_bits,
-        texts=(("Add", "multipliers of 22 bits, one rounding half away from zero"),),
-        users="onnxruntime on ARM (from its source; not compared with a device)",
+        texts=(("Add", "the ratios of the scales as integers of 22 bits, one rounding, ties away from zero"),),
+        users="onnxruntime on ARM (from its source, not compared with a device)",
+        sources=("onnxruntime core/mlas/lib/qladd.cpp",),
     ),
 )
 """Engines whose elementwise operators are known."""
@@ -210,4 +222,4 @@ ENGINES: Mapping[str, IntegerEngine] = {
     **{name: IntegerEngine(name, family) for name, family in FAMILIES.items() if name not in OWN},
     **{engine.name: engine for engine in _ENGINES},
 }
-"""All families, and the engines that combine them, by name: the values of --arith."""
+"""All families, and the engines that combine them, by name: values of --arith."""

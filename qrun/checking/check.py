@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 
+from qrun.arithmetics import ENGINES
 from qrun.checking.rules import LEVELS, RULES, Finding, Rule, nodes_before, once, order, shape_inference
 from qrun.checking.rules._foretold import foretold
 from qrun.checking.rules._rule import as_finding
 from qrun.checking.rules._scope import Shape
 from qrun.checking.targets import Integers, integers
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
-from qrun.arithmetics import ENGINES
 from qrun.comparing.differences import Tolerance
 from qrun.declare.frozen import frozen, keys
 from qrun.errors import CallError, QrunError, RunError, UnsupportedError, choose

@@ -29,6 +29,8 @@ from qrun.errors import CallError
 from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from qrun.io.conversion import Conversion
     from qrun.report.screen import Out
 

@@ -136,7 +136,9 @@ def _setup(
             choose("against", wishes.against, RUNTIMES)
         if _is_a_name(wishes.against) and (near := suggest(wishes.against, ["exact", *ENGINES])):
             facts = [("expected", "a model, ort, onnx-ref, exact or an integer engine")]
-            raise CallError("QR005", f"against {wishes.against!r} does not exist", facts=facts, fixes=[f"did you mean {near!r}?"])
+            raise CallError(
+                "QR005", f"against {wishes.against!r} does not exist", facts=facts, fixes=[f"did you mean {near!r}?"]
+            )
         other = load(wishes.against)
         _alike(models, other)
         references = [len(sides)] * len(models)
@@ -233,8 +235,8 @@ def evaluate(
              input name), or of pairs of either and a label.
     labels:  the number of each sample's class, or its name for models that return strings and with `classes`; or a file
              of these; or "folders", if the samples are in a folder for each class.
-    against: a model; or the models themselves, in ``ort`` or ``onnx-ref``, or in qrun's arithmetic of this name: ``exact``
-             or an integer engine. arith: the arithmetic of the models, as in Session.
+    against: a model; or the models themselves, in ``ort`` or ``onnx-ref``, or in qrun's arithmetic of this name:
+             ``exact`` or an integer engine. arith: the arithmetic of the models, as in Session.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples per run, if the batch axis is free. jobs: processes; None: as many as pay off.
     output:  a folder that keeps finished chunks; with `resume` an interrupted evaluation continues from them.

@@ -48,8 +48,9 @@ class Wishes:
     """The options of an evaluation, those of ``qrun eval``.
 
     labels: a file, or integers, or strings; "folders": the names of the samples' folders. classes: a file of class
-    names. image, cast: see `Conversion`. jobs: processes; None: one per CPU if that pays off. against: a model, one
-    of RUNTIMES, or an arithmetic of qrun: ``exact`` or an integer engine. batch: samples per run if the batch axis is free. metrics: custom metrics, ``module:function``.
+    names. image, cast: see `Conversion`. jobs: processes; None: one per CPU if that pays off. against: a model, one of
+    RUNTIMES, or an arithmetic of qrun: ``exact`` or an integer engine. batch: samples per run if the batch axis is
+    free. metrics: custom metrics, ``module:function``.
     shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
 

@@ -27,8 +27,20 @@ from qrun.ops._quantized import (
 )
 from qrun.ops._signature import MASK, Granularity, Whole
 
-__all__ = ["ARITHMETICS", "MASK", "REGISTRY", "RUNNER", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find"]
-__all__ += ["near_operators", "check_arith", "op", "operators"]
+__all__ = [
+    "ARITHMETICS",
+    "MASK",
+    "REGISTRY",
+    "RUNNER",
+    "Arith",
+    "Body",
+    "Context",
+    "Observation",
+    "OpDef",
+    "Whole",
+    "find",
+]
+__all__ += ["check_arith", "near_operators", "op", "operators"]
 __all__ += ["Bias", "Facts", "Granularity", "Quantizer", "Slot", "bias", "channel_axis", "expansion", "facts"]
 __all__ += [
     "op_names",

@@ -31,6 +31,8 @@ def check_arith(name: str) -> None:
         facts = [("expected", "exact, ort, onnx-ref, or an integer engine such as tfl-double")]
         fixes = [*([f"did you mean {near!r}?"] if near else []), "qrun explain arithmetics lists the integer engines"]
         raise CallError("QR005", f"arith {name!r} does not exist", facts=facts, fixes=fixes)
+
+
 Claim = tuple[tuple[int, ...], int, str]
 Given = TypeVar("Given", Array, Array | None)
 """An input: None only if None was given."""

@@ -208,7 +208,7 @@ def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> t
 
 
 def _round(acc: Array, scales: Pair, zeros: Pair, count: Array, ctx: Context) -> Array:
-    """Divide the sums of X - x_zero_point and round the quotients. Integer engines average the codes themselves, where X
+    """Divide the sums of X - x_zero_point and round the quotients. Integer engines average the codes themselves, if X
     and Y have one scale and zero point; an element in the padding has the code x_zero_point."""
     engine, zero = ctx.integer_engine, zeros[0].astype(np.int64)
     if engine and engine.codes and scales[0] == scales[1] and zeros[0] == zeros[1] and bool(np.all(count > 0)):

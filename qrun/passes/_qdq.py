@@ -134,7 +134,7 @@ def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
 
 
 def put_requantize(draft: Draft, node: Node) -> None:
-    """Put an integer operator in place of a QuantizeLinear of a dequantized tensor. Raises Refused where there is none."""
+    """Put an integer operator in place of a QuantizeLinear of a dequantized tensor. Raises Refused if there is none."""
     x, y = per_tensor(draft, node, 0), quantized_output(draft, node, "its result")
     if not draft.shapes.get(x.tensor):
         raise Refused("its input is not known to have an axis")

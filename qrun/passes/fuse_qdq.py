@@ -31,8 +31,8 @@ tensor) stay as they are: `tabulate` makes tables from them, with the literal gr
 has the same.
 
 `ort` arithmetic: the integer operators compute as onnxruntime's do, as if onnxruntime had fused the graph. `onnx-ref`:
-as onnx.reference for QLinearConv and QLinearMatMul. An integer engine computes the integer operators; where it has a rule
-for new scales, QuantizeLinear of a dequantized tensor becomes a QLinearConcat of that one tensor.
+as onnx.reference for QLinearConv and QLinearMatMul. An integer engine computes the integer operators; where it has a
+rule for new scales, QuantizeLinear of a dequantized tensor becomes a QLinearConcat of that one tensor.
 
 Refused, with the reason: results that are read in float, or requested; operands or results that are not 8-bit integers
 with one positive, finite float32 scale that is constant (weights: one scale, or one per output channel); sums that

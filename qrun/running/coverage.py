@@ -37,9 +37,11 @@ class Coverage:
 
     def __str__(self) -> str:
         nodes = f"{self.quantized} quantized node{'s' * (self.quantized != 1)}"
-        parts = [f"{self.computed} of {nodes} computed in {self.engine}"] if self.quantized else [
-            f"nothing computed in {self.engine}: no quantized operator"
-        ]
+        parts = (
+            [f"{self.computed} of {nodes} computed in {self.engine}"]
+            if self.quantized
+            else [f"nothing computed in {self.engine}: no quantized operator"]
+        )
         for counts, how in ((self.exact, "computed exactly"), (self.floats, "in float")):
             if counts:
                 named = ", ".join(f"{op} ({n})" if n > 1 else op for op, n in sorted(counts.items()))

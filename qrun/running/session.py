@@ -12,11 +12,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
 from weakref import finalize
 
+from qrun.arithmetics import ENGINES
 from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import to_runtime
 from qrun.memory import Budget, Deadline, default_limit
-from qrun.arithmetics import ENGINES
 from qrun.ops import Arith, check_arith
 from qrun.running.coverage import Coverage, coverage
 from qrun.running.cpus import usable_cpus

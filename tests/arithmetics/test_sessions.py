@@ -21,8 +21,16 @@ MS = "com.microsoft"
 RNG = np.random.default_rng(44)
 ENGINE_NAMES = ("tfl-double", "tfl-halfup2", "tfl-single", "rndnu", "xnnpack", "ort-arm", "fp32", "q15-away")
 SCALES = {
-    **{"x": (0.0625, 3), "y1": (0.043, -5), "y2": (0.03125, 7), "y3": (0.03125, 7), "y4": (0.011, -128), "y5": (0.04, 1)},
-    **{"y6": (0.037, 20), "y7": (0.037, 20), "y8": (0.06, -9), "y9": (0.021, 4)},
+    "x": (0.0625, 3),
+    "y1": (0.043, -5),
+    "y2": (0.03125, 7),
+    "y3": (0.03125, 7),
+    "y4": (0.011, -128),
+    "y5": (0.04, 1),
+    "y6": (0.037, 20),
+    "y7": (0.037, 20),
+    "y8": (0.06, -9),
+    "y9": (0.021, 4),
 }
 SHAPES = {"w1": (4, 3, 3, 3), "w2": (4, 1, 3, 3), "w8": (5, 8), "w9": (5, 3)}
 
@@ -66,7 +74,11 @@ def network() -> onnx.ModelProto:
         _node("QLinearGlobalAveragePool", "y6 @y7", "y7"),
         _node("Reshape", "=y7 =flat", "flat7"),
         helper.make_node(
-            "QGemm", ["flat7", "y7_s", "y7_z", "w8", "w8_s", "w8_z", "w8_b", "y8_s", "y8_z"], ["y8"], domain=MS, transB=1
+            "QGemm",
+            ["flat7", "y7_s", "y7_z", "w8", "w8_s", "w8_z", "w8_b", "y8_s", "y8_z"],
+            ["y8"],
+            domain=MS,
+            transB=1,
         ),
         _node("QLinearMatMul", "y8 w9 @y9", "y9"),
     ]
@@ -84,7 +96,9 @@ def due(engine: str, x: Any) -> dict[str, Any]:
     if known.codes:
         y["y3"] = np.zeros((*x.shape[:2], 3, 2), i8)[:, :1].repeat(4, 1)
         for n, c, r, k in np.ndindex(*y["y3"].shape):
-            y["y3"][n, c, r, k] = oracle.averaged([int(v) for v in y["y2"][n, c, max(r - 1, 0) : r + 1, k : k + 2].flat])
+            y["y3"][n, c, r, k] = oracle.averaged(
+                [int(v) for v in y["y2"][n, c, max(r - 1, 0) : r + 1, k : k + 2].flat]
+            )
     return y
 
 
@@ -92,22 +106,38 @@ def rows(engine: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The results of the later nodes from qrun's own inputs of each node, one element at a time."""
     known, t = ENGINES[engine], {name: (f32(scale), zero) for name, (scale, zero) in SCALES.items()}
     y: dict[str, Any] = {}
-    pairs = {name: list(zip(given[a].flat, given[b].flat, strict=True)) for name, a, b in (("y4", "y3", "y3"), ("y5", "y3", "y4"))}
-    for name, rule, parts in (("y4", known.multiply and oracle.multiplied, "y3 y3 y4"), ("y5", known.add and oracle.added, "y3 y4 y5")):
+    pairs = {
+        name: list(zip(given[a].flat, given[b].flat, strict=True))
+        for name, a, b in (("y4", "y3", "y3"), ("y5", "y3", "y4"))
+    }
+    for name, rule, parts in (
+        ("y4", known.multiply and oracle.multiplied, "y3 y3 y4"),
+        ("y5", known.add and oracle.added, "y3 y4 y5"),
+    ):
         if rule:
-            made = [rule(engine, [int(a)], [int(b)], *(t[part] for part in parts.split()))[0][0] for a, b in pairs[name]]
+            made = [
+                rule(engine, [int(a)], [int(b)], *(t[part] for part in parts.split()))[0][0] for a, b in pairs[name]
+            ]
             y[name] = [oracle.cut(v, t[name][1]) for v in made]
     if known.requantize:
-        joined = {part: oracle.rescaled(engine, [int(v) for v in given[part].flat], t[part], t["y6"]) for part in ("y5", "y4")}
+        joined = {
+            part: oracle.rescaled(engine, [int(v) for v in given[part].flat], t[part], t["y6"]) for part in ("y5", "y4")
+        }
         shaped = [np.reshape(joined[part], given[part].shape) for part in ("y5", "y4")]
         y["y6"] = [oracle.cut(int(v), t["y6"][1]) for v in np.concatenate(shaped, 1).flat]
     if known.codes:
         y["y7"] = [oracle.averaged([int(v) for v in plane]) for plane in given["y6"].reshape(-1, 6)]
-    for name, source, weights, columns in (("y8", "y7", STORED["w8"], STORED["w8_s"]), ("y9", "y8", STORED["w9"].T, [STORED["w9_s"]] * 3)):
+    for name, source, weights, columns in (
+        ("y8", "y7", STORED["w8"], STORED["w8_s"]),
+        ("y9", "y8", STORED["w9"].T, [STORED["w9_s"]] * 3),
+    ):
         rules = [oracle.requantized(engine, t[source][0], column, t[name][0]) for column in columns]
         bias = STORED["w8_b"] if name == "y8" else [0] * 3
         y[name] = [
-            oracle.cut(rule(int(b) + sum((int(a) - t[source][1]) * int(v) for a, v in zip(row, weight, strict=True))), t[name][1])
+            oracle.cut(
+                rule(int(b) + sum((int(a) - t[source][1]) * int(v) for a, v in zip(row, weight, strict=True))),
+                t[name][1],
+            )
             for row in given[source].reshape(len(given[source]), -1)
             for rule, weight, b in zip(rules, weights, bias, strict=True)
         ]
@@ -137,7 +167,9 @@ def test_what_an_engine_does_not_define_is_exact() -> None:
     assert min(got[name].min() for name in ("y1", "y2", "y8", "y9")) >= -127
     for number in (3, 4, 5, 6, 7):
         name = f"y{number}"
-        part = onnx.utils.Extractor(model).extract_model([n for n in ("y2", "y3", "y4", "y5", "y6") if n < name], [name])
+        part = onnx.utils.Extractor(model).extract_model(
+            [n for n in ("y2", "y3", "y4", "y5", "y6") if n < name], [name]
+        )
         feeds = {v.name: got[v.name] for v in part.graph.input}
         assert np.array_equal(qrun.Session(part).run(feeds)[name], got[name])
 
@@ -181,14 +213,22 @@ def quantized_groups() -> onnx.ModelProto:
         return dequantized(f"{name}_q", name)
 
     def dequantized(codes: str, name: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node("DequantizeLinear", [codes, f"{name}_s", f"{name}_z"], [f"{codes}_d"], **attributes))
+        nodes.append(
+            helper.make_node("DequantizeLinear", [codes, f"{name}_s", f"{name}_z"], [f"{codes}_d"], **attributes)
+        )
         return f"{codes}_d"
 
     def add(op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(op, inputs, [output], **attributes))
         return output
 
-    for name, scale, zero in (("x", 0.0625, 3), ("c", 0.05, -128), ("m", 0.07, 2), ("s", 1 / 256, -128), ("g", 0.09, -20)):
+    for name, scale, zero in (
+        ("x", 0.0625, 3),
+        ("c", 0.05, -128),
+        ("m", 0.07, 2),
+        ("s", 1 / 256, -128),
+        ("g", 0.09, -20),
+    ):
         stored |= {f"{name}_s": f32(scale), f"{name}_z": i8(zero)}
     stored |= {"w_q": STORED["w1"], "w_s": STORED["w1_s"], "w_z": STORED["w1_z"]}
     stored |= {"b_q": STORED["w1_b"], "b_s": (f32(0.0625) * STORED["w1_s"]).astype(f32), "b_z": np.zeros(4, np.int32)}
@@ -223,7 +263,10 @@ def test_groups_are_computed_as_in_integers(engine: str) -> None:
             s = got["s_q"].max((2, 3)).astype(np.int64) + 128
             rule = oracle.requantized(engine, f32(1 / 256), f32(0.003), f32(0.09))
             low, high = -20 - 11, -20 + 67
-            g = [[oracle.cut(rule(int(v)), -20, low, high) for v in row] for row in s @ STORED["w8"][:, :4].astype(np.int64).T]
+            g = [
+                [oracle.cut(rule(int(v)), -20, low, high) for v in row]
+                for row in s @ STORED["w8"][:, :4].astype(np.int64).T
+            ]
             assert got["g_q"].tolist() == g
             seen = session.execute({"x": x}).outputs
             assert all(np.array_equal(got[name], seen[name]) for name in got)

@@ -114,7 +114,9 @@ def added(engine: str, a: Sequence[int], b: Sequence[int], of_a: Tensor, of_b: T
     return [[shifted((p - za) * ka + (q - zb) * kb, s, ties) for q in b] for p in a]
 
 
-def multiplied(engine: str, a: Sequence[int], b: Sequence[int], of_a: Tensor, of_b: Tensor, y: Tensor) -> list[list[int]]:
+def multiplied(
+    engine: str, a: Sequence[int], b: Sequence[int], of_a: Tensor, of_b: Tensor, y: Tensor
+) -> list[list[int]]:
     """The products of all pairs, before the zero point."""
     rule = requantized("tfl-double" if engine == "tfl-halfup2" else engine, of_a[0], of_b[0], y[0])
     return [[rule((p - of_a[1]) * (q - of_b[1])) for q in b] for p in a]
@@ -143,7 +145,17 @@ def cut(value: int, zero: int, low: int = -128, high: int = 127) -> int:
 
 
 def conv(
-    engine: str, x: Any, w: Any, bias: Any, of_x: Tensor, scales: Any, zeros: Any, y: Tensor, pad: int, stride: int, group: int
+    engine: str,
+    x: Any,
+    w: Any,
+    bias: Any,
+    of_x: Tensor,
+    scales: Any,
+    zeros: Any,
+    y: Tensor,
+    pad: int,
+    stride: int,
+    group: int,
 ) -> Any:
     """QLinearConv over two axes, with square kernels and pads."""
     (n, _, height, width), (m, depth, k, _) = x.shape, w.shape
