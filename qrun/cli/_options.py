@@ -90,11 +90,16 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class Arithmetic(click.ParamType):  # type: ignore[type-arg]
-    """The name of an arithmetic of qrun, or of an integer engine."""
+    """The name of an arithmetic of qrun, or of an integer engine. exact: is ``exact`` one of them?"""
 
     name = "arithmetic"
 
+    def __init__(self, exact: bool = True) -> None:
+        self._exact = exact
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "exact" and not self._exact:
+            self.fail("'exact' is the arithmetic that the other one is compared with.", param, ctx)
         if value not in ("exact", *OTHERS):
             from qrun.ops import check_arith
 
@@ -106,7 +111,7 @@ class Arithmetic(click.ParamType):  # type: ignore[type-arg]
 
         from qrun.ops import ARITHMETICS
 
-        return [CompletionItem(name) for name in ARITHMETICS if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in ARITHMETICS[not self._exact :] if name.startswith(incomplete)]
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
@@ -210,7 +215,7 @@ def own_backends(function: Function) -> Function:
 
 
 def arith_option(under: Heading) -> Options:
-    help = "Requantization: round exactly, as ort or onnx-ref do, or as an integer engine does, such as tfl-double."
+    help = "Requantization: exact; as ort or onnx-ref; or as an integer engine: tfl-double, ... (qrun explain arithmetics)."
     return under("--arith NAME", help, type=Arithmetic(), default="exact")
 
 

@@ -290,8 +290,8 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 )
 @run(
     "--arith NAME",
-    "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one: ort, onnx-ref, or an integer engine such as tfl-double.",
-    type=Arithmetic(),
+    "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one: ort, onnx-ref, or an integer engine: tfl-double, ... (qrun explain arithmetics).",
+    type=Arithmetic(exact=False),
 )
 @run(
     "--emulate",

@@ -94,7 +94,7 @@ class Goal(Percent):
 )
 @judgement(
     "--against MODEL",
-    f"Compare the models with another one, or with themselves in {', '.join(OTHERS)}, or another arithmetic of qrun: exact, or an integer engine such as tfl-double.",
+    f"Compare the models with another one, or with themselves in {', '.join(OTHERS)}, or in another arithmetic of qrun: exact, tfl-double, ...",
     shell_complete=places("file"),
 )
 @judgement(
