@@ -89,7 +89,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not a size such as 8GiB, 500MB or 4096.", param, ctx)
 
 
-class Arithmetic(click.ParamType):  # type: ignore[type-arg]
+class ArithmeticName(click.ParamType):  # type: ignore[type-arg]
     """The name of an arithmetic of qrun, or of an integer engine. exact: is ``exact`` one of them?"""
 
     name = "arithmetic"
@@ -216,7 +216,7 @@ def own_backends(function: Function) -> Function:
 
 def arith_option(under: Heading) -> Options:
     help = "Requantization: exact; as ort or onnx-ref; or as an integer engine: tfl-double, ... (qrun explain arithmetics)."
-    return under("--arith NAME", help, type=Arithmetic(), default="exact")
+    return under("--arith NAME", help, type=ArithmeticName(), default="exact")
 
 
 def memory_option(under: Heading, help: str = "Stop before the run needs more memory, e.g. 8GiB.") -> Options:

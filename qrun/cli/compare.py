@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qrun.cli._base import argument, contradiction, define, format_options, heading, print_json
 from qrun.cli._flow import read_feeds, start_other
 from qrun.cli._options import (
-    Arithmetic,
+    ArithmeticName,
     Distance,
     Seconds,
     general_options,
@@ -291,7 +291,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 @run(
     "--arith NAME",
     "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one: ort, onnx-ref, or an integer engine: tfl-double, ... (qrun explain arithmetics).",
-    type=Arithmetic(exact=False),
+    type=ArithmeticName(exact=False),
 )
 @run(
     "--emulate",
