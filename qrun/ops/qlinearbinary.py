@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from qrun.arithmetics.elementwise import CodeRule
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._codes import (
@@ -203,8 +203,9 @@ def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
     condition, X, Y = given.condition, given.X, given.Y
     shape = common_shape(_WHERE, condition=condition, X=X, Y=Y)
     (xs, ys, zs), (xz, yz, zz) = parameters(_WHERE, given, ctx)
+    own = replace(ctx, arith="exact") if ctx.integer_engine else ctx  # no engine's selection is known
     table = np.concatenate(
-        [requantize(all_codes(X.dtype), xz, xs, zz, zs, ctx), requantize(all_codes(Y.dtype), yz, ys, zz, zs, ctx)]
+        [requantize(all_codes(X.dtype), xz, xs, zz, zs, own), requantize(all_codes(Y.dtype), yz, ys, zz, zs, own)]
     )
     ctx.claim(shape, 3)
     index = np.where(condition, X.view(np.uint8), Y.view(np.uint8).astype(np.uint16) + np.uint16(256))

@@ -83,7 +83,7 @@ def _computes(engine: IntegerEngine, graph: Model, node: Node) -> bool:
 
 
 def _alpha_is_1(engine: IntegerEngine, graph: Model, node: Node) -> bool:
-    return node.attributes.get("alpha", 1.0) == 1
+    return node.attributes.get("alpha", 1.0) == 1 and len(node.inputs) == 9 and bool(node.inputs[8])
 
 
 def _averages(engine: IntegerEngine, graph: Model, node: Node) -> bool:

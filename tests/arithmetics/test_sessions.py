@@ -289,6 +289,27 @@ def test_coverage_counts_what_an_engine_does_not_define() -> None:
     assert str(qrun.Session(plain, arith="ncnn").coverage()) == "nothing computed in ncnn: no quantized operator"
 
 
+def test_selection_and_scaled_products_stay_exact() -> None:
+    x, y = RNG.integers(-128, 128, (2, 400)).astype(i8)
+    parameters = ["X", "xs", "xz", "Y", "xs", "xz", "zs", "xz"]
+    stored = {"xs": f32(0.5), "xz": i8(1), "zs": f32(1)}
+    node = helper.make_node("QLinearWhere", ["c", *parameters], ["z"], domain=MS)
+    where = make_model([node], {"c": typed(np.bool_, [400]), "X": x, "Y": y}, {"z": typed(i8)}, stored)
+    feeds = {"c": x < y, "X": x, "Y": y}
+    found = [qrun.Session(where, arith=arith).run(feeds)["z"] for arith in ("exact", "tfl-double")]
+    assert np.array_equal(*found)
+    parameters = ["a", "xs", "xz", "b", "xs", "xz", "", "zs", "xz"]
+    node = helper.make_node("QGemm", parameters, ["z"], domain=MS, alpha=0.25)
+    a = x.reshape(20, 20)
+    gemm = make_model([node], {"a": a}, {"z": typed(i8)}, stored | {"b": y.reshape(20, 20)})
+    found = [qrun.Session(gemm, arith=arith).run({"a": a})["z"] for arith in ("exact", "tfl-double")]
+    assert np.array_equal(*found)
+    for model, op in ((where, "QLinearWhere"), (gemm, "QGemm")):
+        told = qrun.Session(model, arith="tfl-double").coverage()
+        assert told is not None
+        assert (told.computed, told.exact) == (0, {op: 1})
+
+
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(QrunError) as caught:
         qrun.Session(network(), arith="tfl-duble")
