@@ -170,6 +170,10 @@ class IntegerEngine:
     users: str = ""
     sources: tuple[str, ...] = ()
 
+    def sums(self, acc: Array, scales: tuple[Array, Array, Array], zero: int) -> Array:
+        """The codes of sums before the zero point, int64. scales: of x, w and y; zero: y's zero point."""
+        return np.asarray(self.family.codes(acc, Scales(*scales), zero, -WIDE, WIDE) - zero)
+
 
 _AVERAGE = "AveragePool", "the sum of codes over their count, half away from zero, if the scales are equal"
 _CONCAT = "Concat, requantize"

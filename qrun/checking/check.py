@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 
-from qrun.arithmetics import ENGINES
 from qrun.checking.rules import LEVELS, RULES, Finding, Rule, nodes_before, once, order, shape_inference
 from qrun.checking.rules._foretold import foretold
 from qrun.checking.rules._rule import as_finding
@@ -24,7 +23,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.errors import CallError, QrunError, RunError, UnsupportedError, choose
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
-from qrun.ops import check_arith
+from qrun.ops import check_arith, integer_engine
 from qrun.running.plan import BACKENDS
 from qrun.running.session import RunResult, Session
 
@@ -331,7 +330,7 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_ti
             model,
             backend=backend,
             arith=arith,
-            fuse=arith in ENGINES,
+            fuse=integer_engine(arith) is not None,
             max_memory=max_memory,
             max_time=max_time,
         )

@@ -109,9 +109,9 @@ class ArithmeticName(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from qrun.ops import ARITHMETICS
+        from qrun.ops import known_arithmetics
 
-        return [CompletionItem(name) for name in ARITHMETICS[not self._exact :] if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in known_arithmetics()[not self._exact :] if name.startswith(incomplete)]
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]

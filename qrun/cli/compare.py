@@ -99,7 +99,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     model, data = _model(options)
     feeds = _read(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", **limits(options))
-    covered = coverage(model, options["arith"])
+    covered = coverage(model, options["arith"] or "exact")
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)

@@ -197,13 +197,11 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
 
 def _coverages(models: tuple[str, ...], options: dict[str, Any]) -> list[Coverage]:
     """What integer engines compute of each model."""
-    from qrun.arithmetics import ENGINES
-
-    engines = [name for name in (options["arith"], options["against"]) if name in ENGINES]
-    if not engines:
-        return []
     from qrun.ir.load import load
+    from qrun.ops import integer_engine
     from qrun.running.coverage import coverage
+
+    engines = [name for name in (options["arith"], options["against"] or "exact") if integer_engine(name)]
 
     found = (coverage(model, engine) for model in map(load, models) for engine in engines)
     return [each for each in found if each is not None]

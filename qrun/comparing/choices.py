@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Unpack
 
-from qrun.arithmetics import ENGINES
 from qrun.comparing.differences import EXACT as EXACTLY
 from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.emulated import EmulatedSide
@@ -14,7 +13,7 @@ from qrun.comparing.rewrites import with_unsigned_activations
 from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
 from qrun.memory import ResourceLimits
-from qrun.ops import Arith
+from qrun.ops import Arith, integer_engine
 
 EMULATED = ("avx2",)
 AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal", *EMULATED)
@@ -54,7 +53,7 @@ def sides(
     data:    the bytes of a model that was not read from a path. limits: memory and time for each run.
     Raises UnsupportedError if the other runtime is not installed.
     """
-    engine = arith in ENGINES
+    engine = integer_engine(arith) is not None
     own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, fuse=engine, **limits)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, **limits)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {

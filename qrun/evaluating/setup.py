@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.arithmetics import ENGINES
 from qrun.errors import FULL_NAMES, CallError, choose, suggest
 from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
 from qrun.evaluating.metrics import own_metric
@@ -30,7 +29,7 @@ from qrun.io.conversion import Conversion
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
-from qrun.ops import Arith, check_arith
+from qrun.ops import Arith, check_arith, known_arithmetics
 
 if TYPE_CHECKING:
     import onnx
@@ -125,7 +124,7 @@ def _setup(
     rows = [_row(model) for model in models]
     known, against = list(models), ""
     references: list[int | None] = [None] * len(models)
-    if wishes.against in (*RUNTIMES, "exact", *ENGINES) and not os.path.exists(wishes.against):
+    if wishes.against in known_arithmetics() and not os.path.exists(wishes.against):
         references = [len(sides) + place for place in range(len(models))]
         runtime = wishes.against if wishes.against in RUNTIMES else ""
         sides += [RuntimeModel(side.model, runtime, "" if runtime else wishes.against) for side in sides]
@@ -134,7 +133,7 @@ def _setup(
     elif wishes.against:
         if wishes.against in FULL_NAMES and not os.path.exists(wishes.against):
             choose("against", wishes.against, RUNTIMES)
-        if _is_a_name(wishes.against) and (near := suggest(wishes.against, ["exact", *ENGINES])):
+        if _is_a_name(wishes.against) and (near := suggest(wishes.against, known_arithmetics())):
             facts = [("expected", "a model, ort, onnx-ref, exact or an integer engine")]
             raise CallError(
                 "QR005", f"against {wishes.against!r} does not exist", facts=facts, fixes=[f"did you mean {near!r}?"]

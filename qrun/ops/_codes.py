@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.arithmetics import Encoding
+from qrun.declare import Later
 from qrun.declare.frozen import fields_of
 from qrun.ir.types import shape_text
 from qrun.ops._context import note_scale, same_type, scalar
@@ -16,6 +16,11 @@ from qrun.ops._quantize import limits, store
 from qrun.ops._rounding import DoubleDouble, decide
 from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes
+
+if TYPE_CHECKING:
+    from qrun import arithmetics
+else:
+    arithmetics = Later("qrun.arithmetics")
 
 CHUNK = 1 << 16
 _FLAGS: Any = ("external_loop", "buffered", "zerosize_ok")
@@ -76,9 +81,9 @@ def single(scale: Array) -> Array:
     return scale.astype(np.float32)
 
 
-def encoding(scale: Array, zero: Array) -> Encoding:
+def encoding(scale: Array, zero: Array) -> arithmetics.Encoding:
     """Scale and zero point of a tensor for the arithmetic of an integer engine."""
-    return Encoding(np.float32(scale), int(zero))
+    return arithmetics.Encoding(np.float32(scale), int(zero))
 
 
 def requantize(codes: Array, zero: Array, scale: Array, y_zero: Array, y_scale: Array, ctx: Context) -> Rounded:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from qrun.arithmetics import ENGINES, IntegerEngine
+from qrun.declare import Later
 from qrun.declare.frozen import changeable, frozen
 from qrun.declare.memo import Memo
 from qrun.errors import CallError, OperatorError, suggest
@@ -18,16 +18,31 @@ from qrun.ir import Array, TensorType
 from qrun.ir.types import shape_text, type_name
 from qrun.memory import Budget
 
+if TYPE_CHECKING:
+    from qrun import arithmetics
+else:
+    arithmetics = Later("qrun.arithmetics")
+
 Arith = str
-"""One of ARITHMETICS."""
-ARITHMETICS: tuple[Arith, ...] = ("exact", "ort", "onnx-ref", *ENGINES)
-"""qrun's own arithmetics, and those of integer engines: values of ``--arith``."""
+"""The name of an arithmetic: one of FLOATS, or of an integer engine."""
+FLOATS: tuple[Arith, ...] = ("exact", "ort", "onnx-ref")
+"""The arithmetics that are no integer engine's."""
+
+
+def integer_engine(arith: Arith) -> arithmetics.IntegerEngine | None:
+    """The integer engine of this name; None for other arithmetics."""
+    return None if arith in FLOATS else arithmetics.ENGINES.get(arith)
+
+
+def known_arithmetics() -> tuple[Arith, ...]:
+    """The values of ``--arith``."""
+    return (*FLOATS, *arithmetics.ENGINES)
 
 
 def check_arith(name: str) -> None:
-    """Raise CallError unless this is one of ARITHMETICS."""
-    if name not in ARITHMETICS:
-        near = suggest(name, ARITHMETICS)
+    """Raise CallError unless there is an arithmetic of this name."""
+    if name not in FLOATS and integer_engine(name) is None:
+        near = suggest(name, known_arithmetics())
         facts = [("expected", "exact, ort, onnx-ref, or an integer engine such as tfl-double")]
         fixes = [*([f"did you mean {near!r}?"] if near else []), "qrun explain arithmetics lists the integer engines"]
         raise CallError("QR005", f"arith {name!r} does not exist", facts=facts, fixes=fixes)
@@ -109,10 +124,10 @@ class Context:
     sums: list[str] = field(default_factory=list)
 
     @property
-    def integer_engine(self) -> IntegerEngine | None:
+    def integer_engine(self) -> arithmetics.IntegerEngine | None:
         """The integer engine whose arithmetic is requested; None for qrun's own arithmetics. What an engine does not
         define is exact."""
-        return ENGINES.get(self.arith)
+        return integer_engine(self.arith)
 
     def stores(self, index: int) -> bool:
         """Whether this input is a constant of the model."""

@@ -10,8 +10,6 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from qrun.arithmetics import Scales
-from qrun.arithmetics.elementwise import WIDE
 from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import SMALL
@@ -90,8 +88,7 @@ def requantize(
         scale = _rows(multiplier, rows, acc.ndim)
         if engine and arith == "engine":
             x, w = (_rows(f, rows, acc.ndim) for f in factors)
-            codes = engine.family.codes(part, Scales(x, w, y_scale), int(zero_point), -WIDE, WIDE)
-            store((codes - int(zero_point)).astype(np.float64), zero_point, out[rows], ctx)
+            store(engine.sums(part, (x, w, y_scale), int(zero_point)).astype(np.float64), zero_point, out[rows], ctx)
         elif arith == "exact":
             own = tuple(_rows(f, rows, acc.ndim) for f in factors)
             store(_exact_block(part, scale, own, y_scale, zero_point), zero_point, out[rows], ctx)

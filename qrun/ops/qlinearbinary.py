@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from qrun.arithmetics.elementwise import CodeRule
 from qrun.declare.frozen import frozen, replace
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, type_name
@@ -40,6 +39,7 @@ from qrun.ops.lowering.pointwise import binary_kernel, completeness, concat_kern
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
+    from qrun.arithmetics.elementwise import CodeRule
     from qrun.native.proof.fits import CodeProduct, CodeSum
 
 _ADD = "QLinearAdd"

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from qrun.arithmetics import average_of_codes
 from qrun.declare.frozen import frozen, replace
 from qrun.ops._codes import Rounded, parameters, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
@@ -212,6 +211,8 @@ def _round(acc: Array, scales: Pair, zeros: Pair, count: Array, ctx: Context) ->
     and Y have one scale and zero point; an element in the padding has the code x_zero_point."""
     engine, zero = ctx.integer_engine, zeros[0].astype(np.int64)
     if engine and engine.codes and scales[0] == scales[1] and zeros[0] == zeros[1] and bool(np.all(count > 0)):
+        from qrun.arithmetics import average_of_codes
+
         n = count.astype(np.int64)
         return (average_of_codes(acc.astype(np.int64) + n * zero, n) - zero).astype(np.float64)
     if ctx.arith != "ort":

@@ -47,9 +47,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from contextlib import suppress
 
-from qrun.arithmetics import ENGINES
 from qrun.ir import Model, Node
-from qrun.ops import Arith
+from qrun.ops import Arith, integer_engine
 from qrun.passes._chains import chains
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged_model
 from qrun.passes._qdq import FORMS, put, put_requantize
@@ -67,7 +66,7 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
         return unchanged_model(model)
 
     draft = Draft(model, keep, arith)
-    engine = ENGINES.get(arith)
+    engine = integer_engine(arith)
     single: Container[str] | None = () if functions else None
     for node in model.nodes:
         if not node.domain and node.op_type in FORMS:

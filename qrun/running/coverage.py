@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qrun.arithmetics import ENGINES, IntegerEngine
 from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
-from qrun.ops import Arith, quantizers
+from qrun.ops import Arith, integer_engine, quantizers
 from qrun.passes import optimize
+
+if TYPE_CHECKING:
+    from qrun.arithmetics import IntegerEngine
 
 _ENDS = ("QuantizeLinear", "DynamicQuantizeLinear")
 """Operators that make codes of floats."""
@@ -51,7 +54,7 @@ class Coverage:
 
 def coverage(model: Model, arith: Arith, fuse: bool = True, keep: frozenset[str] = frozenset()) -> Coverage | None:
     """What an integer engine computes of a model; None for another arithmetic. fuse, keep: as the model runs."""
-    engine = ENGINES.get(arith)
+    engine = integer_engine(arith)
     if engine is None:
         return None
     done = optimize(model, keep, arith, "literal") if fuse else None

@@ -12,13 +12,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
 from weakref import finalize
 
-from qrun.arithmetics import ENGINES
 from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import to_runtime
 from qrun.memory import Budget, Deadline, default_limit
-from qrun.ops import Arith, check_arith
-from qrun.running.coverage import Coverage, coverage
+from qrun.ops import Arith, check_arith, integer_engine
 from qrun.running.cpus import usable_cpus
 from qrun.running.derived import SMALL
 from qrun.running.engine import cache_refused, make_engine
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qrun.native.machine.engine import Engine
+    from qrun.running.coverage import Coverage
     from qrun.running.profiling import Profile, Progress, TimedRunner
 
 __all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
@@ -103,7 +102,7 @@ class Session:
         self._end = finalize(self, self._engine.end if self._engine else int)
         self._end.atexit = False
         self.backend = "native" if self._engine else "reference"
-        self.fuse = (backend != "reference" or arith in ENGINES) if fuse is None else fuse
+        self.fuse = (backend != "reference" or integer_engine(arith) is not None) if fuse is None else fuse
         self._lock = threading.Lock()
         # Not a method: it would refer to the session, and a dropped session ends at once.
         self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
@@ -267,6 +266,8 @@ class Session:
 
     def coverage(self, outputs: Sequence[str] | None = None) -> Coverage | None:
         """Which quantized nodes an integer engine computes in runs for these outputs; None for another `arith`."""
+        from qrun.running.coverage import coverage
+
         return coverage(self.model, self.arith, self.fuse, frozenset(self._runs.names(outputs)))
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
