@@ -23,8 +23,9 @@ from qrun.declare.frozen import frozen, keys
 from qrun.errors import CallError, QrunError, RunError, UnsupportedError, choose
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
+from qrun.ops import check_arith, integer_engine
 from qrun.running.plan import BACKENDS
-from qrun.running.session import ARITHMETICS, RunResult, Session
+from qrun.running.session import RunResult, Session
 
 MakeRunner = Callable[[Model, Path], Executor]
 """Returns a backend that is ready to run a model. Raises UnsupportedError if it cannot run it."""
@@ -313,7 +314,7 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_ti
     Raises CallError for an unknown name, or if backend and arithmetic do not go together, UnsupportedError if the
     runtime is not installed.
     """
-    choose("arith", arith, ARITHMETICS)
+    check_arith(arith)
     if backend not in BACKENDS:
         from qrun.peers import PEERS
 
@@ -328,8 +329,8 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_ti
         return Session(
             model,
             backend=backend,
-            arith=arith,  # type: ignore[arg-type]
-            fuse=False,
+            arith=arith,
+            fuse=integer_engine(arith) is not None,
             max_memory=max_memory,
             max_time=max_time,
         )

@@ -29,6 +29,8 @@ from qrun.errors import CallError
 from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from qrun.io.conversion import Conversion
     from qrun.report.screen import Out
 
@@ -85,6 +87,31 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             return value if isinstance(value, int) else parse_size(value)
         except ValueError:
             self.fail(f"{value!r} is not a size such as 8GiB, 500MB or 4096.", param, ctx)
+
+
+class ArithmeticName(click.ParamType):  # type: ignore[type-arg]
+    """The name of an arithmetic of qrun, or of an integer engine. exact: is ``exact`` one of them?"""
+
+    name = "arithmetic"
+
+    def __init__(self, exact: bool = True) -> None:
+        self._exact = exact
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "exact" and not self._exact:
+            self.fail("'exact' is the arithmetic that the other one is compared with.", param, ctx)
+        if value not in ("exact", *OTHERS):
+            from qrun.ops import check_arith
+
+            check_arith(value)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from qrun.ops import known_arithmetics
+
+        return [CompletionItem(name) for name in known_arithmetics()[not self._exact :] if name.startswith(incomplete)]
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
@@ -188,8 +215,8 @@ def own_backends(function: Function) -> Function:
 
 
 def arith_option(under: Heading) -> Options:
-    help = "Requantization: round exactly, or as another runtime does."
-    return under("--arith", help, type=["exact", *OTHERS], default="exact")
+    help = "Requantization: exact; as ort or onnx-ref; or as an integer engine: tfl-double, ... (qrun explain arithmetics)."
+    return under("--arith NAME", help, type=ArithmeticName(), default="exact")
 
 
 def memory_option(under: Heading, help: str = "Stop before the run needs more memory, e.g. 8GiB.") -> Options:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qrun.cli._base import argument, contradiction, define, format_options, heading, print_json
 from qrun.cli._flow import read_feeds, start_other
 from qrun.cli._options import (
-    OTHERS,
+    ArithmeticName,
     Distance,
     Seconds,
     general_options,
@@ -89,21 +89,24 @@ def _tolerance(options: Mapping[str, Any], against: str | None = None) -> Tolera
 def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.choices import sides
     from qrun.comparing.runtimes import compare_runtimes
+    from qrun.documents.record import encode
     from qrun.report import compare as report
     from qrun.report.progress import Progress
+    from qrun.running.coverage import coverage
 
     against = options["emulate"] or options["against"] or ("" if options["arith"] else "ort")
     start_other(against)
     model, data = _model(options)
     feeds = _read(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", **limits(options))
+    covered = coverage(model, options["arith"] or "exact")
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
     return Shown(
         found.equal,
-        lambda top: report.comparison_sheet(found, top, feeds.sources),
-        lambda: report.comparison_fields(found, feeds),
+        lambda top: report.comparison_sheet(found, top, feeds.sources).with_about(covered),
+        lambda: report.comparison_fields(found, feeds) | ({"coverage": encode(covered)} if covered else {}),
     )
 
 
@@ -285,7 +288,11 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     type=AGAINST,
     show_default="ort",
 )
-@run("--arith", "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one.", type=OTHERS)
+@run(
+    "--arith NAME",
+    "Compare qrun's exact arithmetic with this one; with --against, qrun uses this one: ort, onnx-ref, or an integer engine: tfl-double, ... (qrun explain arithmetics).",
+    type=ArithmeticName(exact=False),
+)
 @run(
     "--emulate",
     "Compare onnxruntime on x86 CPUs without VNNI, where pairs of products saturate, with onnxruntime on other CPUs. Both are emulated, so this works on any CPU.",

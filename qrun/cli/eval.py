@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qrun.evaluating.evaluation import Evaluation
     from qrun.report.evaluation import Gate
     from qrun.report.screen import Out
+    from qrun.running.coverage import Coverage
 
 samples, judgement, run, output = map(heading, ("Samples", "Judgement", "Run", "Output"))
 
@@ -62,6 +63,7 @@ class Goal(Percent):
         "qrun eval int8.onnx -i images.npy --against float.onnx",
         "qrun eval int8.onnx -i pets/ --labels folders --classes names.txt \\\n    --image size=224 color=rgb scale=1/255",
         "qrun eval int8.onnx -i images/ --against ort",
+        "qrun eval int8.onnx -i images/ --arith tfl-double --against exact",
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
@@ -92,7 +94,7 @@ class Goal(Percent):
 )
 @judgement(
     "--against MODEL",
-    f"Compare the models with another one, or with themselves in {' or '.join(OTHERS)}.",
+    f"Compare the models with another one, or with themselves in {', '.join(OTHERS)}, or in another arithmetic of qrun: exact, tfl-double, ...",
     shell_complete=places("file"),
 )
 @judgement(
@@ -166,7 +168,8 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
             out.result.line(line)
     else:
         markdown = options["format"] == "markdown"
-        print_sheet(out, evaluation_sheet(found, gates, markdown), markdown)
+        sheet = evaluation_sheet(found, gates, markdown).with_about(*_coverages(models, options))
+        print_sheet(out, sheet, markdown)
     return code
 
 
@@ -190,6 +193,18 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
         raise CallError("QR005", f"--output {name} names a folder, not a file", fixes=[f"{file} > {name}"])
     if options["dask"] and options["jobs"]:
         raise CallError("QR005", "give --jobs or --dask, not both", fixes=["omit one of them"])
+
+
+def _coverages(models: tuple[str, ...], options: dict[str, Any]) -> list[Coverage]:
+    """What integer engines compute of each model."""
+    from qrun.ir.load import load
+    from qrun.ops import integer_engine
+    from qrun.running.coverage import coverage
+
+    engines = [name for name in (options["arith"], options["against"] or "exact") if integer_engine(name)]
+
+    found = (coverage(model, engine) for model in map(load, models) for engine in engines)
+    return [each for each in found if each is not None]
 
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:

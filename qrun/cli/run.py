@@ -61,7 +61,8 @@ def command(out: Out, **options: Any) -> int:
     session = ready.session
     run = session.run_observed if isinstance(session, Session) else session.execute
     result = run(ready.feeds.arrays, names)
-    more = _classes(ready, result, options), _histograms(ready, result, options)
+    covered = session.coverage(names) if isinstance(session, Session) else None
+    more = _classes(ready, result, options), _histograms(ready, result, options), covered
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
     if options["output"]:

@@ -13,7 +13,7 @@ from qrun.comparing.rewrites import with_unsigned_activations
 from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
 from qrun.memory import ResourceLimits
-from qrun.ops import Arith
+from qrun.ops import Arith, integer_engine
 
 EMULATED = ("avx2",)
 AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal", *EMULATED)
@@ -47,13 +47,14 @@ def sides(
     """The first side, which is qrun, and the second side.
 
     against: one of AGAINST, or "" to compare qrun's exact arithmetic with `arith`. With a name, every qrun side
-             computes in `arith`.
+             computes in `arith`. Integer engines compute groups, so that qrun's sides then run with groups fused.
              "avx2" compares what onnxruntime computes on x86 CPUs without VNNI with what it computes on other CPUs;
              qrun emulates both.
     data:    the bytes of a model that was not read from a path. limits: memory and time for each run.
     Raises UnsupportedError if the other runtime is not installed.
     """
-    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, **limits)
+    engine = integer_engine(arith) is not None
+    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, fuse=engine, **limits)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, **limits)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
         "": lambda: (own(name="exact", arith="exact"), own(name=arith)),
@@ -62,8 +63,8 @@ def sides(
         "onnx-ref": lambda: (own(), peer("onnx-ref")),
         "reference": lambda: (own(name="native", backend="native"), own(name="reference")),
         "native": lambda: (own(name="reference"), own(name="native", backend="native")),
-        "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
-        "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
+        "fused": lambda: (own(name="literal", fuse=False), own(name="fused", fuse=True)),
+        "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal", fuse=False)),
         "avx2": lambda: _emulated_sides(model, **limits),
     }
     return made[against]()

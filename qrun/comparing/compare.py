@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, overload
+from typing import TYPE_CHECKING, overload
 
 from qrun.comparing.accuracy import SECONDS, Accuracy, accuracy
 from qrun.comparing.choices import AGAINST, has_tolerance, sides, tolerance
@@ -14,7 +14,7 @@ from qrun.comparing.runtimes import compare_runtimes
 from qrun.errors import CallError, choose
 from qrun.ir import Array, Model
 from qrun.ir.load import load
-from qrun.ops import Arith
+from qrun.ops import Arith, check_arith
 
 if TYPE_CHECKING:
     import onnx
@@ -74,7 +74,7 @@ def compare(
                   the side `against`; with it, `model` is the float model and `other` was quantized from it.
     feeds:      arrays by input name; for two models also a sequence of such mappings.
     against:    ort, ort-optimized, onnx-ref, reference, native, fused or literal, as ``qrun compare --against``.
-    arith:      the arithmetic of qrun's side.
+    arith:      the arithmetic of qrun's side, as in Session.
     isolate:    feed every node the other side's values, so that only nodes that cause a difference differ.
     lsb, rtol, atol: the tolerance, in steps and as in numpy.isclose; None: the defaults of ``qrun compare``.
     min_sqnr:   dB that each output must reach, in place of rtol and atol. If none of these is given, comparing a float
@@ -103,7 +103,7 @@ def compare(
             seconds=math.inf if budget is None else budget,
         )
     choose("against", against, AGAINST)
-    choose("arith", arith, get_args(Arith))
+    check_arith(arith)
     if len(several) > 1:
         facts, fixes = (
             [("got", str(len(several)))],

@@ -182,7 +182,7 @@ class Evaluation(InNotebook):
     seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
                fewer than four runs, in another runtime, and while health is counted.
     converted: the inputs of the first sample that were made of images or cast, and how; options: what other commands
-               need to read the samples in the same way.
+               need to read the samples in the same way. arith: the arithmetic of the models.
     """
 
     source: str
@@ -200,6 +200,7 @@ class Evaluation(InNotebook):
     seconds_per_sample: tuple[float | None, ...]
     converted: tuple[str, ...] = optional_field(())
     options: tuple[str, ...] = optional_field(())
+    arith: str = optional_field("exact")
 
     def __repr__(self) -> str:
         names = ", ".join(model.label for model in self.models[:3]) + (", ..." if len(self.models) > 3 else "")
@@ -380,6 +381,7 @@ class _Walk:
             self.workers,
             counted.seconds_per_sample,
             *self._conversion(),
+            self._setup.job.wishes.arith,
         )
 
     def _conversion(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

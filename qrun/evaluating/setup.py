@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.errors import FULL_NAMES, CallError, choose
+from qrun.errors import FULL_NAMES, CallError, choose, suggest
 from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
 from qrun.evaluating.metrics import own_metric
 from qrun.evaluating.samples import (
@@ -29,6 +29,7 @@ from qrun.io.conversion import Conversion
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
+from qrun.ops import Arith, check_arith, known_arithmetics
 
 if TYPE_CHECKING:
     import onnx
@@ -47,6 +48,7 @@ def evaluate_models(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Evaluate models. samples: SPECs as for --inputs, or an iterable for `StreamedSamples`. Raises QrunError."""
+    check_arith(wishes.arith)
     loaded = [model if isinstance(model, Model) else load(model) for model in models]
     budget = Budget(default_limit() if wishes.max_memory is None else wishes.max_memory)
     specs = [samples] if isinstance(samples, (str, Path)) else samples
@@ -122,14 +124,20 @@ def _setup(
     rows = [_row(model) for model in models]
     known, against = list(models), ""
     references: list[int | None] = [None] * len(models)
-    if wishes.against in RUNTIMES:
+    if wishes.against in known_arithmetics() and not os.path.exists(wishes.against):
         references = [len(sides) + place for place in range(len(models))]
-        sides += [RuntimeModel(side.model, wishes.against) for side in sides]
+        runtime = wishes.against if wishes.against in RUNTIMES else ""
+        sides += [RuntimeModel(side.model, runtime, "" if runtime else wishes.against) for side in sides]
         against = wishes.against
         added = [(f"{label} in {against}", digest, outputs) for label, digest, outputs in rows]
     elif wishes.against:
         if wishes.against in FULL_NAMES and not os.path.exists(wishes.against):
             choose("against", wishes.against, RUNTIMES)
+        if _is_a_name(wishes.against) and (near := suggest(wishes.against, known_arithmetics())):
+            facts = [("expected", "a model, ort, onnx-ref, exact or an integer engine")]
+            raise CallError(
+                "QR005", f"against {wishes.against!r} does not exist", facts=facts, fixes=[f"did you mean {near!r}?"]
+            )
         other = load(wishes.against)
         _alike(models, other)
         references = [len(sides)] * len(models)
@@ -147,6 +155,11 @@ def _setup(
     _same_batch(known)
     job = Job(tuple(sides), tuple(references), replace(wishes, labels=None))
     return Setup(job, tuple(known), tuple(rows), tuple(to), against, order, labels)
+
+
+def _is_a_name(against: str) -> bool:
+    """Whether a value of --against looks like a name, not a path, and is no file."""
+    return not os.path.splitext(against)[1] and os.sep not in against and not os.path.exists(against)
 
 
 def _same_batch(models: Sequence[Model]) -> None:
@@ -212,6 +225,7 @@ def evaluate(
     classes: str | os.PathLike[str] = "",
     image: str = "",
     cast: bool = False,
+    arith: Arith = "exact",
 ) -> Evaluation:
     """Judge models on samples, as ``qrun eval`` does.
 
@@ -220,7 +234,8 @@ def evaluate(
              input name), or of pairs of either and a label.
     labels:  the number of each sample's class, or its name for models that return strings and with `classes`; or a file
              of these; or "folders", if the samples are in a folder for each class.
-    against: a model, ``ort`` or ``onnx-ref``.
+    against: a model; or the models themselves, in ``ort`` or ``onnx-ref``, or in qrun's arithmetic of this name:
+             ``exact`` or an integer engine. arith: the arithmetic of the models, as in Session.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples per run, if the batch axis is free. jobs: processes; None: as many as pay off.
     output:  a folder that keeps finished chunks; with `resume` an interrupted evaluation continues from them.
@@ -246,6 +261,7 @@ def evaluate(
         classes=os.fspath(classes),
         image=tuple(image.split()),
         cast=cast,
+        arith=arith,
     )
     files = [os.fspath(samples)] if isinstance(samples, (str, os.PathLike)) else samples
     return evaluate_models([_source(model) for model in several], files, wishes)

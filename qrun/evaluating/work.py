@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 
 @frozen
 class RuntimeModel:
-    """A model and the runtime to run it in. model: path or bytes; runtime: "" for qrun, ``ort`` or ``onnx-ref``."""
+    """A model and the runtime to run it in. model: path or bytes; runtime: "" for qrun, ``ort`` or ``onnx-ref``; arith:
+    qrun's arithmetic, "" for that of the options."""
 
     model: str | bytes
     runtime: str = ""
+    arith: Arith = ""
 
 
 @frozen
@@ -46,8 +48,9 @@ class Wishes:
     """The options of an evaluation, those of ``qrun eval``.
 
     labels: a file, or integers, or strings; "folders": the names of the samples' folders. classes: a file of class
-    names. image, cast: see `Conversion`. jobs: processes; None: one per CPU if that pays off. against: a model, or
-    one of RUNTIMES. batch: samples per run if the batch axis is free. metrics: custom metrics, ``module:function``.
+    names. image, cast: see `Conversion`. jobs: processes; None: one per CPU if that pays off. against: a model, one of
+    RUNTIMES, or an arithmetic of qrun: ``exact`` or an integer engine. batch: samples per run if the batch axis is
+    free. metrics: custom metrics, ``module:function``.
     shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
 
@@ -232,7 +235,8 @@ class _Run:
 
             data = side.model if isinstance(side.model, bytes) else None
             return Peer(self.model, side.runtime, data=data, threads=self._threads, **limits)
-        return Session(self.model, backend=wishes.backend, arith=wishes.arith, threads=self._threads, **limits)
+        arith = side.arith or wishes.arith
+        return Session(self.model, backend=wishes.backend, arith=arith, threads=self._threads, **limits)
 
     def all(self, feeds: Sequence[Feed], batch: int) -> list[dict[str, Array] | QrunError]:
         """Run feeds in batches. Returns, for each feed, its outputs by name with a batch axis of one, or the error."""
@@ -334,7 +338,7 @@ def describe_job(job: Job) -> dict[str, Any]:
         "image": list(wishes.image) or None,
         "cast": wishes.cast or None,
         "against": list(job.against),
-        "runtimes": [side.runtime for side in job.sides],
+        "runtimes": [side.runtime or side.arith for side in job.sides],
     }
 
 

@@ -6,7 +6,7 @@ operator. May be imported by `passes` and everything above it. It knows no graph
 
 from qrun.errors import close_matches
 from qrun.ir.schema import standard_operators
-from qrun.ops._context import Arith, Body, Observation
+from qrun.ops._context import Arith, Body, Observation, check_arith, integer_engine, known_arithmetics
 from qrun.ops._op import REGISTRY, RUNNER, Context, OpDef, find, op, runs
 from qrun.ops._quantized import (
     Bias,
@@ -28,7 +28,7 @@ from qrun.ops._quantized import (
 from qrun.ops._signature import MASK, Granularity, Whole
 
 __all__ = ["MASK", "REGISTRY", "RUNNER", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find"]
-__all__ += ["near_operators", "op", "operators"]
+__all__ += ["check_arith", "integer_engine", "known_arithmetics", "near_operators", "op", "operators"]
 __all__ += ["Bias", "Facts", "Granularity", "Quantizer", "Slot", "bias", "channel_axis", "expansion", "facts"]
 __all__ += [
     "op_names",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.frozen import fields_of
 from qrun.ir.types import shape_text
 from qrun.ops._context import note_scale, same_type, scalar
@@ -15,6 +16,11 @@ from qrun.ops._quantize import limits, store
 from qrun.ops._rounding import DoubleDouble, decide
 from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes
+
+if TYPE_CHECKING:
+    from qrun import arithmetics
+else:
+    arithmetics = Later("qrun.arithmetics")
 
 CHUNK = 1 << 16
 _FLAGS: Any = ("external_loop", "buffered", "zerosize_ok")
@@ -75,8 +81,17 @@ def single(scale: Array) -> Array:
     return scale.astype(np.float32)
 
 
+def encoding(scale: Array, zero: Array) -> arithmetics.Encoding:
+    """Scale and zero point of a tensor for the arithmetic of an integer engine."""
+    return arithmetics.Encoding(np.float32(scale), int(zero))
+
+
 def requantize(codes: Array, zero: Array, scale: Array, y_zero: Array, y_scale: Array, ctx: Context) -> Rounded:
-    """RNE((codes - zero) * scale / y_scale); in ``ort`` with a float32 product and quotient."""
+    """RNE((codes - zero) * scale / y_scale); in ``ort`` with a float32 product and quotient. An integer engine copies
+    codes whose scale and zero point stay."""
+    engine = ctx.integer_engine
+    if engine and engine.requantize and (scale != y_scale or zero != y_zero or zero.dtype != y_zero.dtype):
+        return engine.requantize(codes, encoding(scale, zero), encoding(y_scale, y_zero)).astype(np.float64)
     centre = codes.astype(np.float64) - float(zero)
     with np.errstate(all="ignore"):
         if ctx.arith == "ort":

@@ -6,18 +6,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.frozen import changeable, frozen
 from qrun.declare.memo import Memo
-from qrun.errors import OperatorError
+from qrun.errors import CallError, OperatorError, suggest
 from qrun.ir import Array, TensorType
 from qrun.ir.types import shape_text, type_name
 from qrun.memory import Budget
 
-Arith = Literal["exact", "ort", "onnx-ref"]
+if TYPE_CHECKING:
+    from qrun import arithmetics
+else:
+    arithmetics = Later("qrun.arithmetics")
+
+Arith = str
+"""The name of an arithmetic: one of FLOATS, or of an integer engine."""
+FLOATS: tuple[Arith, ...] = ("exact", "ort", "onnx-ref")
+"""The arithmetics that are no integer engine's."""
+
+
+def integer_engine(arith: Arith) -> arithmetics.IntegerEngine | None:
+    """The integer engine of this name; None for other arithmetics."""
+    return None if arith in FLOATS else arithmetics.ENGINES.get(arith)
+
+
+def known_arithmetics() -> tuple[Arith, ...]:
+    """The values of ``--arith``."""
+    return (*FLOATS, *arithmetics.ENGINES)
+
+
+def check_arith(name: str) -> None:
+    """Raise CallError unless there is an arithmetic of this name."""
+    if name not in FLOATS and integer_engine(name) is None:
+        near = suggest(name, known_arithmetics())
+        facts = [("expected", "exact, ort, onnx-ref, or an integer engine such as tfl-double")]
+        fixes = [*([f"did you mean {near!r}?"] if near else []), "qrun explain arithmetics lists the integer engines"]
+        raise CallError("QR005", f"arith {name!r} does not exist", facts=facts, fixes=fixes)
+
+
 Claim = tuple[tuple[int, ...], int, str]
 Given = TypeVar("Given", Array, Array | None)
 """An input: None only if None was given."""
@@ -65,7 +95,8 @@ class Body:
 class Context:
     """The object given to kernels that declare ``ctx``.
 
-    arith:     how quotients of scales are rounded (numerics: exact, or as onnxruntime or onnx.reference do).
+    arith:     how quotients of scales are rounded (numerics: exact, or as onnxruntime or onnx.reference do); or an
+               integer engine, see `integer_engine`.
     version:   the operator's schema version on this node.
     outputs:   the number of outputs that the node names; `wants` says whether one is used.
     observing: False while profiling: observations cost time.
@@ -91,6 +122,12 @@ class Context:
     lost: Callable[[Array, Array], Array] | None = None
     fixed: tuple[bool, ...] = ()
     sums: list[str] = field(default_factory=list)
+
+    @property
+    def integer_engine(self) -> arithmetics.IntegerEngine | None:
+        """The integer engine whose arithmetic is requested; None for qrun's own arithmetics. What an engine does not
+        define is exact."""
+        return integer_engine(self.arith)
 
     def stores(self, index: int) -> bool:
         """Whether this input is a constant of the model."""

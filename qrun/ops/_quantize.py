@@ -59,7 +59,8 @@ def requantize(
     out:     the array to write, or None.
 
     In exact arithmetic the result is the correctly rounded real value, whatever the scales; in ``ort`` it is that of
-    onnxruntime's float32 product (core/mlas/lib/quantize.cpp), in ``onnx-ref`` that of onnx.reference.
+    onnxruntime's float32 product (core/mlas/lib/quantize.cpp), in ``onnx-ref`` that of onnx.reference. An integer
+    engine takes two factors; what has others is exact.
     """
     if out is None:
         out = np.empty(acc.shape, zero_point.dtype)
@@ -77,16 +78,21 @@ def requantize(
             own = tuple(f[min(i, len(f) - 1)] if f.ndim == acc.ndim else f for f in factors)
             requantize(acc[i], own, y_scale, zero_point, ctx, out[i])
         return out
-    multiplier = _multiplier(factors, y_scale, ctx)
+    engine = ctx.integer_engine
+    arith = "engine" if engine and len(factors) == 2 else "exact" if engine else ctx.arith
+    multiplier = _multiplier(factors, y_scale, arith)
     step = max(1, BLOCK // max(1, acc.size // acc.shape[0]))
     for start in range(0, acc.shape[0], step):
         rows = slice(start, start + step)
         part = acc[rows]
         scale = _rows(multiplier, rows, acc.ndim)
-        if ctx.arith == "exact":
+        if engine and arith == "engine":
+            x, w = (_rows(f, rows, acc.ndim) for f in factors)
+            store(engine.sums(part, (x, w, y_scale), int(zero_point)).astype(np.float64), zero_point, out[rows], ctx)
+        elif arith == "exact":
             own = tuple(_rows(f, rows, acc.ndim) for f in factors)
             store(_exact_block(part, scale, own, y_scale, zero_point), zero_point, out[rows], ctx)
-        elif ctx.arith == "ort":
+        elif arith == "ort":
             with np.errstate(all="ignore"):
                 store(np.rint(part.astype(np.float32) * scale), zero_point, out[rows], ctx)
         else:
@@ -101,15 +107,15 @@ def _rows(array: Array, rows: slice, ndim: int) -> Array:
     return array[rows] if array.ndim == ndim and array.shape[0] != 1 else array
 
 
-def _multiplier(factors: tuple[Array, ...], y_scale: Array, ctx: Context) -> Array:
+def _multiplier(factors: tuple[Array, ...], y_scale: Array, arith: Arith) -> Array:
     """The product of the factors over y_scale, in the arithmetic's type."""
     with np.errstate(all="ignore"):
-        if ctx.arith == "exact":
+        if arith == "exact":
             product = np.asarray(factors[0], np.float64)
             for f in factors[1:]:
                 product = product * np.asarray(f, np.float64)
             return np.asarray(product / np.asarray(y_scale, np.float64))
-        dtype = np.dtype(np.float32) if ctx.arith == "ort" else y_scale.dtype
+        dtype = np.dtype(np.float32) if arith == "ort" else y_scale.dtype
         single = np.asarray(factors[0], dtype)
         for f in factors[1:]:
             single = np.asarray(single * np.asarray(f, dtype))

@@ -72,7 +72,7 @@ def qgemm(given: QGemmInputs, *, alpha: float = 1.0, transA: int = 0, transB: in
     factors = (c.a_scale, c.b_scale) if slope == 1 else (np.asarray(slope), c.a_scale, c.b_scale)
     if c.y_zero is not None:
         assert c.y_scale is not None
-        own = ctx if ctx.arith == "ort" else replace(ctx, arith="exact")
+        own = replace(ctx, arith="exact") if ctx.arith == "onnx-ref" else ctx
         return requantize(acc, factors, c.y_scale, c.y_zero, own)
     if ctx.arith != "ort":
         return scale_sums(acc, factors, None, np.dtype(np.float32))

@@ -4,13 +4,13 @@ an 8-bit tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._codes import (
@@ -18,6 +18,7 @@ from qrun.ops._codes import (
     all_codes,
     binary,
     common_shape,
+    encoding,
     lookup,
     parameters,
     requantize,
@@ -38,6 +39,7 @@ from qrun.ops.lowering.pointwise import binary_kernel, completeness, concat_kern
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
+    from qrun.arithmetics.elementwise import CodeRule
     from qrun.native.proof.fits import CodeProduct, CodeSum
 
 _ADD = "QLinearAdd"
@@ -86,7 +88,14 @@ def qlinear_add(given: BinaryInputs, *, ctx: Context) -> Array:
             total = fma32(a, ac, fma32(b, bc, fixed))
         return np.rint(total).astype(np.float64) - float(zc)
 
-    return binary(given.A, given.B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+    own = ctx.integer_engine and ctx.integer_engine.add
+    rule = partial(_in_integers, own, ((sa, za), (sb, zb), (sc, zc))) if own else ort if ctx.arith == "ort" else exact
+    return binary(given.A, given.B, shape, rule, zc, ctx, "C")
+
+
+def _in_integers(rule: CodeRule, parameters: Sequence[tuple[Array, Array]], a: Array, b: Array) -> Rounded:
+    """The sum or product of two codes in an integer engine. parameters: scale and zero point of A, B and C."""
+    return rule(a, b, *(encoding(*own) for own in parameters)).astype(np.float64)
 
 
 def _scalar_side(a: Shape, b: Shape) -> str:
@@ -140,7 +149,9 @@ def qlinear_mul(given: BinaryInputs, *, ctx: Context) -> Array:
             total = product * (single(sa) * single(sb) / single(sc)) + single(zc)
         return np.rint(total).astype(np.float64) - float(zc)
 
-    return binary(given.A, given.B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+    own = ctx.integer_engine and ctx.integer_engine.multiply
+    rule = partial(_in_integers, own, ((sa, za), (sb, zb), (sc, zc))) if own else ort if ctx.arith == "ort" else exact
+    return binary(given.A, given.B, shape, rule, zc, ctx, "C")
 
 
 @qlinear_mul.native
@@ -192,8 +203,9 @@ def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
     condition, X, Y = given.condition, given.X, given.Y
     shape = common_shape(_WHERE, condition=condition, X=X, Y=Y)
     (xs, ys, zs), (xz, yz, zz) = parameters(_WHERE, given, ctx)
+    own = replace(ctx, arith="exact") if ctx.integer_engine else ctx  # no engine's selection is known
     table = np.concatenate(
-        [requantize(all_codes(X.dtype), xz, xs, zz, zs, ctx), requantize(all_codes(Y.dtype), yz, ys, zz, zs, ctx)]
+        [requantize(all_codes(X.dtype), xz, xs, zz, zs, own), requantize(all_codes(Y.dtype), yz, ys, zz, zs, own)]
     )
     ctx.claim(shape, 3)
     index = np.where(condition, X.view(np.uint8), Y.view(np.uint8).astype(np.uint16) + np.uint16(256))

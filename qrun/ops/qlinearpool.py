@@ -12,7 +12,6 @@ import numpy as np
 from qrun.declare.frozen import frozen, replace
 from qrun.ops._codes import Rounded, parameters, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
-from qrun.ops._context import Arith
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
@@ -70,7 +69,7 @@ def qlinear_average_pool(
             rounded = _pool_ort(x, c)
         else:
             acc = window_sums(x, c.axes, c.where).astype(np.float64) - c.inside * float(c.zeros[0])
-            rounded = round_means(acc, *c.scales, c.divisor)
+            rounded = _round(acc, c.scales, c.zeros, c.divisor, ctx)
         store(rounded, c.zeros[1], out, ctx, "Y")
     return y
 
@@ -124,7 +123,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     site.require_constants()
     order: Literal["rows", "channels"] = "rows" if modes[0] else "channels"
     taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
-    rounding = None if site.ctx.arith == "ort" else lambda sums, count: round_means(sums, *c.scales, count)
+    rounding = None if site.ctx.arith == "ort" else lambda sums, n: _round(sums, c.scales, c.zeros, n, site.ctx)
     return mean_kernel(site, x, taps, c.divisor.reshape(-1), c.zeros, c.scales, rounding, order)
 
 
@@ -195,7 +194,7 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
     total = np.asarray(np.sum(X, axis=axes, dtype=wide, keepdims=True))
     acc = total.astype(np.float64) - float(count) * float(zeros[0])
     y = np.empty(acc.shape, X.dtype)
-    store(_round(acc, scales, np.full((1,) * acc.ndim, float(count)), ctx.arith), zeros[1], y, ctx, "Y")
+    store(_round(acc, scales, zeros, np.full((1,) * acc.ndim, float(count)), ctx), zeros[1], y, ctx, "Y")
     return y
 
 
@@ -207,9 +206,16 @@ def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> t
     return (xs, ys), (xz, yz), axes, math.prod(given.X.shape[a] for a in axes)
 
 
-def _round(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
-    """Divides the sums and rounds the quotients."""
-    if arith != "ort":
+def _round(acc: Array, scales: Pair, zeros: Pair, count: Array, ctx: Context) -> Array:
+    """Divide the sums of X - x_zero_point and round the quotients. Integer engines average the codes themselves, if X
+    and Y have one scale and zero point; an element in the padding has the code x_zero_point."""
+    engine, zero = ctx.integer_engine, zeros[0].astype(np.int64)
+    if engine and engine.codes and scales[0] == scales[1] and zeros[0] == zeros[1] and bool(np.all(count > 0)):
+        from qrun.arithmetics import average_of_codes
+
+        n = count.astype(np.int64)
+        return (average_of_codes(acc.astype(np.int64) + n * zero, n) - zero).astype(np.float64)
+    if ctx.arith != "ort":
         return round_means(acc, *scales, count)
     with np.errstate(all="ignore"):
         multiplier = single(scales[0]) / (single(scales[1]) * count.astype(np.float32))
@@ -229,7 +235,7 @@ def _lower_global(site: LoweringContext) -> NativeKernel:
     order: Literal["rows", "channels"] = "rows" if last else "channels"
 
     def rounding(sums: Array, n: Array) -> Array:
-        return _round(sums, scales, n, site.ctx.arith)
+        return _round(sums, scales, zeros, n, site.ctx)
 
     return mean_kernel(site, x, taps, np.full(1, float(count)), zeros, scales, rounding, order)
 

@@ -79,8 +79,10 @@ def _has_narrow_weights(model: Model) -> bool:
 
 
 def _has_float_nodes(model: Model) -> bool:
-    """Whether a quantized model has nodes that compute in float."""
-    return has_quantized(model) and any(_is_float(model, node) for node in model.nodes)
+    """Whether a quantized model has nodes that compute in float, or that quantize a dequantized tensor."""
+    return has_quantized(model) and any(
+        _is_float(model, node) or (is_quantize(node) and _reads_dequantized(model, node)) for node in model.nodes
+    )
 
 
 def _has_chains(model: Model) -> bool:

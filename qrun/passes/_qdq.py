@@ -133,6 +133,17 @@ def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
         draft.put(last.index, (limit, behind))
 
 
+def put_requantize(draft: Draft, node: Node) -> None:
+    """Put an integer operator in place of a QuantizeLinear of a dequantized tensor. Raises Refused if there is none."""
+    x, y = per_tensor(draft, node, 0), quantized_output(draft, node, "its result")
+    if not draft.shapes.get(x.tensor):
+        raise Refused("its input is not known to have an axis")
+    inputs = (y.scale, y.zero, x.tensor, x.scale, x.zero)
+    new = Node(node.index, node.label, MS, "QLinearConcat", 1, inputs, (y.tensor,), {"axis": 0})
+    draft.put(node.index, (new, [x.node.index, node.index]))
+    draft.state(y.tensor, y.dtype, node.inputs[0])
+
+
 def one_type(**tensors: QuantizedTensor) -> None:
     """Raise Refused unless all sides have one element type."""
     (first, side), *others = tensors.items()

@@ -31,7 +31,8 @@ tensor) stay as they are: `tabulate` makes tables from them, with the literal gr
 has the same.
 
 `ort` arithmetic: the integer operators compute as onnxruntime's do, as if onnxruntime had fused the graph. `onnx-ref`:
-as onnx.reference for QLinearConv and QLinearMatMul.
+as onnx.reference for QLinearConv and QLinearMatMul. An integer engine computes the integer operators; where it has a
+rule for new scales, QuantizeLinear of a dequantized tensor becomes a QLinearConcat of that one tensor.
 
 Refused, with the reason: results that are read in float, or requested; operands or results that are not 8-bit integers
 with one positive, finite float32 scale that is constant (weights: one scale, or one per output channel); sums that
@@ -44,13 +45,14 @@ DequantizeLinear and QuantizeLinear stays in float.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from contextlib import suppress
 
-from qrun.ir import Model
-from qrun.ops import Arith
+from qrun.ir import Model, Node
+from qrun.ops import Arith, integer_engine
 from qrun.passes._chains import chains
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged_model
-from qrun.passes._qdq import FORMS, put
-from qrun.passes._sides import has_quantized
+from qrun.passes._qdq import FORMS, put, put_requantize
+from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 
 _ELEMENTWISE = ("Add", "Mul")
 
@@ -66,6 +68,7 @@ def fuse_qdq(
         return unchanged_model(model)
 
     draft = Draft(model, keep, arith)
+    engine = integer_engine(arith)
     single: Container[str] | None = () if functions else None
     for node in model.nodes:
         if not node.domain and node.op_type in FORMS and not any(name in skip for name in node.outputs):
@@ -78,4 +81,13 @@ def fuse_qdq(
                 put(draft, node, form)
             except Refused as reason:
                 draft.refused[node.index] = str(reason)
+        elif engine and engine.requantize and is_quantize(node) and _is_dequantized(draft, node):
+            with suppress(Refused):
+                put_requantize(draft, node)
     return draft.finish()
+
+
+def _is_dequantized(draft: Draft, node: Node) -> bool:
+    """Whether the node's first input comes from a DequantizeLinear."""
+    source = draft.producer(node.inputs[0])
+    return source is not None and is_dequantize(source)

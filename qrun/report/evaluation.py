@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
 from qrun.evaluating.tally import TITLES, PairedDifference, Score
+from qrun.ops import integer_engine
 from qrun.report.evaluationclasses import class_blocks
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, NAME, OPEN
@@ -168,6 +169,8 @@ def names_of(found: Evaluation) -> list[str]:
 
 def _how(found: Evaluation) -> str:
     parts = [f"{plural(found.samples, 'sample')} of {found.source}"]
+    if found.arith != "exact":
+        parts.append(f"arith {found.arith}")
     if found.against:
         parts.append(f"against {names_of(found)[-1]}")
     if found.resumed:
@@ -306,7 +309,11 @@ def _next(found: Evaluation, model: ModelScores) -> str:
     if found.against in ("ort", "onnx-ref"):
         other = "ort-optimized" if found.against == "ort" else other  # eval runs its default session
         return f"qrun compare {own} {given} --against {other}   shows where they first differ"
-    return f"qrun compare {other} {own} {given}   shows which nodes cost most"
+    engine = integer_engine(found.against) is not None
+    if "exact" in (found.arith, found.against) and (engine or found.against == "exact"):
+        name = found.arith if found.against == "exact" else found.against
+        return f"qrun compare {own} {given} --arith {name}   shows where they first differ"
+    return "" if engine else f"qrun compare {other} {own} {given}   shows which nodes cost most"
 
 
 _ENDS = "at the ends"

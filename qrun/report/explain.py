@@ -230,8 +230,9 @@ def _causes() -> Page:
 
 
 def _arithmetics() -> Page:
-    """The page that lists every family of arithmetics below the topic's text: its five choices, and who uses it."""
-    from qrun.arithmetics import FAMILIES
+    """The page that lists every family of arithmetics below the topic's text: its five choices, and who uses it; then
+    the engines whose elementwise operators are known."""
+    from qrun.arithmetics import ENGINES, FAMILIES
     from qrun.arithmetics.family import describe_choices
     from qrun.documents.record import encode
 
@@ -242,9 +243,32 @@ def _arithmetics() -> Page:
             screen.line("  ", (row.name, NAME))
             for label, text in (*describe_choices(row), ("used by", row.users), ("source", row.source)):
                 screen.wrapped(f"    {label:<12}", " " * 16, text)
+        screen.line()
+        screen.paragraphs(_ELEMENTWISE)
+        for engine in engines:
+            screen.line()
+            screen.line("  ", (engine.name, NAME))
+            for label, text in (
+                ("sums", engine.family.name),
+                *engine.texts,
+                ("used by", engine.users),
+                ("source", "; ".join(engine.sources)),
+            ):
+                screen.wrapped(f"    {label:<20}", " " * 24, text)
 
+    engines = [engine for engine in ENGINES.values() if engine.texts]
     fields = [encode(row) for row in FAMILIES.values()]
-    return Page(show, {"topic": "arithmetics", "text": TOPICS["arithmetics"], "arithmetics": fields})
+    others = [
+        {"name": e.name, "sums": e.family.name, "operators": dict(e.texts), "users": e.users, "sources": e.sources}
+        for e in engines
+    ]
+    text = {"topic": "arithmetics", "text": TOPICS["arithmetics"]}
+    return Page(show, {**text, "arithmetics": fields, "engines": others})
+
+
+_ELEMENTWISE = """\
+Operators without sums of products differ as well. The names of both lists are values of --arith; what an engine does not
+define is computed exactly:"""
 
 
 def _cause(word: str) -> Page | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from qrun.checking.rules import Finding
     from qrun.documents.answers import OutputClasses, RunNode, RunOutput, TensorHistogram
     from qrun.io.inputs import Feeds
+    from qrun.running.coverage import Coverage
     from qrun.running.profiling import Profile
 
 TOP, NAMED = 3, 2
@@ -61,6 +62,7 @@ class RunReport:
     backend:  the requested name; label: the runtime with its version, "" for qrun itself.
     profile:  of the runs that came next; None if these would have taken long. threads: None if unknown.
     classes:  the best classes of the outputs, if --classes names them. histograms: those of --hist.
+    coverage: what an integer engine computed.
     """
 
     model: Model
@@ -74,6 +76,7 @@ class RunReport:
     threads: int | None = None
     classes: Sequence[OutputClasses] = ()
     histograms: Sequence[TensorHistogram] = ()
+    coverage: Coverage | None = None
 
     @property
     def timed(self) -> RunResult:
@@ -112,6 +115,8 @@ def print_run(out: Out, report: RunReport) -> None:
         _print_requested(screen, report)
         return
     print_headline(screen, headline(report.model, report.feeds, _label(report)))
+    if report.coverage:
+        screen.wrapped("", "  ", str(report.coverage))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
@@ -303,6 +308,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "outputs": output_records(result.outputs),
         **({"classes": report.classes} if report.classes else {}),
         **({"histograms": report.histograms} if report.histograms else {}),
+        **({"coverage": report.coverage} if report.coverage else {}),
         "time_ms": report.median_ns / 1e6,
         "runs": len(profile.run_ns) if profile else 0,
         "overhead_ms": None if overhead is None else overhead / 1e6,

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.documents.answers import SHORT
 from qrun.report.grid import Column, Grid
 from qrun.report.header import Headline, print_headline
@@ -59,6 +59,10 @@ class Sheet:
     about: Sequence[str] = ()
     notes: Sequence[str] = ()
     title: str = "qrun compare"
+
+    def with_about(self, *lines: object) -> Sheet:
+        """The report with these lines below those of `about`; None is left out."""
+        return replace(self, about=[*self.about, *(str(line) for line in lines if line is not None)])
 
 
 def print_sheet(out: Out, sheet: Sheet, markdown: bool = False) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
 from weakref import finalize
 
 from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import to_runtime
 from qrun.memory import Budget, Deadline, default_limit
-from qrun.ops import Arith
+from qrun.ops import Arith, check_arith, integer_engine
 from qrun.running.cpus import usable_cpus
 from qrun.running.derived import SMALL
 from qrun.running.engine import cache_refused, make_engine
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qrun.native.machine.engine import Engine
+    from qrun.running.coverage import Coverage
     from qrun.running.profiling import Profile, Progress, TimedRunner
 
 __all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
@@ -37,7 +38,6 @@ __all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
 DEFAULTS = 8
 """The most sets of replaced defaults whose plans a session keeps; the oldest is dropped."""
 T = TypeVar("T")
-ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
 
 class Session:
@@ -48,10 +48,10 @@ class Session:
                 for the nodes that have one (the others run on the reference kernels; the events tell). None: native
                 where it can run, else reference; then `fallback` says why.
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float
-                arithmetic).
+                arithmetic), or an integer engine such as ``tfl-double``: `coverage` says which nodes it computes.
     fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
                 tables in place of chains of pointwise nodes (qrun.passes says what stays equal); None: unless the
-                reference backend is requested.
+                reference backend is requested, and for integer engines, which compute nothing else.
     threads:    of the native kernels; None: as many as the CPUs that this process may use.
     max_memory: bytes that a run may hold at once: its inputs while it needs them, every tensor that it makes, and its
                 results; not the weights, which the model holds. None: 80 % of the free memory. A run that would need
@@ -79,7 +79,7 @@ class Session:
         isa: str = "",
     ) -> None:
         choose("backend", backend or BACKENDS[0], BACKENDS)
-        choose("arith", arith, ARITHMETICS)
+        check_arith(arith)
         if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
             raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
         if max_time is not None and (not isinstance(max_time, (int, float)) or not max_time >= 0):
@@ -102,7 +102,7 @@ class Session:
         self._end = finalize(self, self._engine.end if self._engine else int)
         self._end.atexit = False
         self.backend = "native" if self._engine else "reference"
-        self.fuse = backend != "reference" if fuse is None else fuse
+        self.fuse = (backend != "reference" or integer_engine(arith) is not None) if fuse is None else fuse
         self._lock = threading.Lock()
         # Not a method: it would refer to the session, and a dropped session ends at once.
         self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
@@ -277,6 +277,12 @@ class Session:
                     del self._replacing[next(iter(self._replacing))]
                 self._replacing[replaced] = self._runs_of(self.model.with_fed_defaults(replaced))
             return self._replacing[replaced]
+
+    def coverage(self, outputs: Sequence[str] | None = None) -> Coverage | None:
+        """Which quantized nodes an integer engine computes in runs for these outputs; None for another `arith`."""
+        from qrun.running.coverage import coverage
+
+        return coverage(self.model, self.arith, self.fuse, frozenset(self._runs.names(outputs)))
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate, and why."""

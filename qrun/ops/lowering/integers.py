@@ -121,8 +121,8 @@ def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale
     out = CODES.get(y_zero.dtype)
     if out is None:
         raise decline_error(f"no native {type_name(y_zero.dtype)} results")
-    if site.ctx.arith == "onnx-ref":
-        raise decline_error("no native kernels for onnx-ref arithmetic")
+    if site.ctx.arith not in ("exact", "ort"):
+        raise decline_error(f"no native kernels for {site.ctx.arith} arithmetic")
     if x_scale.ndim:
         raise decline_error("the scale of the first operand is per row")
     return Target(_number(x_scale), w_scale.reshape(-1), _number(y_scale), out, int(y_zero), site.ctx.arith)
