@@ -21,6 +21,7 @@ _ROWS: tuple[Arithmetic, ...] = (
     Arithmetic("fp32-zp-last", "single", "float32", "one", "even", "before", "OpenVINO, oneDNN", "oneDNN documentation, Quantization"),
     Arithmetic("fp32-two", "single", "float32", "two products", "even", "after", "onnxruntime's unfused QDQ", _MLAS),
     Arithmetic("fp32-two-reciprocal", "single", "float32", "two products, reciprocal", "even", "after", "tract's unfused QDQ", _TRACT),
+    Arithmetic("fp32-two-truncated", "truncated", "float32", "two products", "even", "after", "IREE", "measured with IREE 3.13, QLinearConv and QLinearMatMul"),
     Arithmetic("onnx-ref", "single", "float64", "one", "even", "before", "onnx.reference", "onnx/reference/ops/op_qlinear_conv.py"),
     Arithmetic("f64-away", "double", "float64", "one", "away", "after", "LiteRT's reference FULLY_CONNECTED", "TFLite reference/integer_ops/fully_connected.h"),
     Arithmetic("ncnn", "reciprocals", "float32", "two products, reciprocal", "away", "after", "ncnn", "ncnn src/layer/requantize.cpp", -127),

@@ -48,20 +48,21 @@ DERIVE: Mapping[str, tuple[str, Callable[[Scales], Array]]] = {
         "float32(1 / float32(float32(1 / sx) * float32(1 / sw))), then float32(1 / sy)",
         lambda s: _wide(f32(1) / ((f32(1) / _single(s.x)) * (f32(1) / _single(s.w)))),
     ),
+    "truncated": ("float32(sx * sw), rounded toward zero", lambda s: _toward_zero(_wide(s.x) * _wide(s.w))),
 }
 """How the multiplier is made from the scales: in words, and as a function to float64."""
+FIRST = ("reciprocals", "truncated")
+"""Keys of DERIVE that make the first of two multipliers, for the product of sx and sw."""
 HOLD: Mapping[str, str] = {
     "float64": "in float64",
     "float32": "in float32",
-    "31 bits": "as an integer of 31 bits and a shift",
+    **{f"{bits} bits": f"as an integer of {bits} bits and a shift" for bits in range(31, 3, -1)},
     "24 bits": "as the 24 bits of a float32 and a shift",
-    "15 bits": "as an integer of 15 bits and a shift",
-    "8 bits": "as an integer of 8 bits and a shift",
     "power of two": "as the nearest power of two",
 }
 STEPS: Mapping[str, str] = {
     "one": "rounds once",
-    "high half": "rounds the product at 2^31, then at the shift",
+    "high half": "rounds the product at the multiplier's bits, then at the shift",
     "16 bits": "rounds the sum to 16 bits, then the product at 2^15",
     "two products": "multiplies by sx * sw in float32, then divides by sy in float32",
     "two products, reciprocal": "multiplies by sx * sw in float32, then by 1 / sy in float32",
@@ -110,7 +111,9 @@ class Arithmetic:
         """The codes of int64 sums, as int64. zero: the output's zero point; low, high: the ends of its type."""
         with np.errstate(all="ignore"):
             whole = (
-                self._in_float(acc, scales, zero) if self.hold.startswith("float") else self._in_integers(acc, scales)
+                self._in_float(acc, scales, zero)
+                if self.hold.startswith("float")
+                else self._in_integers(acc, scales, zero)
             )
             shift = 0 if self.zero == "before" else zero
             low = low if self.low is None else max(low, self.low)
@@ -129,33 +132,39 @@ class Arithmetic:
         kind = f32 if self.hold == "float32" else f64
         multiplier: Numbers = DERIVE[self.derive][1](scales).astype(kind)
         value: Numbers = np.asarray(acc).astype(kind) * multiplier
+        first = multiplier if self.derive in FIRST else _single(scales.x) * _single(scales.w)
         if self.steps == "two products":
-            value = acc.astype(f32) * (_single(scales.x) * _single(scales.w)) / _single(scales.y)
+            value = acc.astype(f32) * first / _single(scales.y)
         if self.steps == "two products, reciprocal":
-            first = multiplier if self.derive == "reciprocals" else _single(scales.x) * _single(scales.w)
             value = acc.astype(f32) * first * (f32(1) / _single(scales.y))
         if self.zero == "before":
             value = value + np.asarray(zero, kind)
         return ROUND[self.ties][0](value.astype(f64))
 
-    def _in_integers(self, acc: Numbers, scales: Scales) -> Array:
-        """The rounded products of integers."""
-        real, shift_ties = DERIVE[self.derive][1](scales), ROUND[self.ties][1]
+    def _in_integers(self, acc: Numbers, scales: Scales, zero: Any) -> Array:
+        """The rounded products of integers, with the zero point where it is added before rounding."""
+        real, inside = DERIVE[self.derive][1](scales), np.int64(zero) if self.zero == "before" else np.int64(0)
         acc = np.asarray(acc, np.int64)
         if self.hold == "power of two":
-            return shift_ties(acc, -np.rint(np.log2(real)).astype(np.int64))
+            return self._shift(acc, -np.rint(np.log2(real)).astype(np.int64), inside)
         bits = int(self.hold.split()[0])
         q, shift = mantissa24(real) if bits == 24 else fixed_point(real, bits)
         if self.steps == "high half":
-            left = np.maximum(bits - shift, 0)
-            return shift_ties(multiply_high(wrap32(acc << np.minimum(left, 31)), q), np.maximum(shift - bits, 0))
+            moved = wrap32(acc << np.clip(bits - shift, 0, 31))
+            high = multiply_high(moved, q) if bits == 31 else shift_half_up(moved * q, bits)
+            return self._shift(high, np.maximum(shift - bits, 0), inside)
         if self.steps == "16 bits":
-            return _through_16_bits(acc, q, shift)
-        return shift_ties(acc * q, shift)
+            return self._shift(_through_16_bits(acc, q, shift), np.asarray(15), inside)
+        return self._shift(acc * q, shift, inside)
+
+    def _shift(self, p: Array, n: Array, inside: Any) -> Array:
+        """p / 2^n + inside, rounded."""
+        moved = np.where(n > 0, inside << np.clip(n, 0, 54), 0)
+        return np.asarray(ROUND[self.ties][1](p + moved, n) + np.where(n > 0, 0, inside))
 
 
 def _through_16_bits(acc: Array, q: Array, shift: Array) -> Array:
-    """XNNPACK's rndnu16: the sum is rounded to int16, saturating, the product of 15 bits at 2^15.
+    """XNNPACK's rndnu16 before its last shift by 15: the sum is rounded to int16, saturating; times 15 bits.
 
     Source: XNNPACK src/operators/../reference requantization, src/configs/gemm-config.c.
     """
@@ -164,12 +173,18 @@ def _through_16_bits(acc: Array, q: Array, shift: Array) -> Array:
     narrow, left = np.where(full, narrow >> 1, narrow), np.where(full, 25 - shift, 24 - shift)
     moved = np.where(left >= 0, np.clip(acc << np.clip(left, 0, 31), -(1 << 15), (1 << 15) - 1), 0)
     moved = np.where(left >= 0, moved, np.clip(shift_half_up(acc, np.maximum(-left, 1)), -(1 << 15), (1 << 15) - 1))
-    return np.asarray((moved * narrow + (1 << 14)) >> 15)
+    return np.asarray(moved * narrow)
 
 
 def _wide(values: Any) -> Numbers:
     """As float64."""
     return np.asarray(values, f64)
+
+
+def _toward_zero(values: Numbers) -> Numbers:
+    """Positive float64 values as float32, rounded toward zero."""
+    near = values.astype(f32)
+    return _wide(np.where(near > values, np.nextafter(near, f32(0)), near))
 
 
 def _single(values: Any) -> Numbers:

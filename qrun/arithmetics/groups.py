@@ -32,8 +32,7 @@ def variants() -> tuple[Arithmetic, ...]:
     found: dict[tuple[str | int | None, ...], Arithmetic] = {}
     for row in (*FAMILIES.values(), *wide):
         places = ("after", "before") if row.hold.startswith("float") else ("after",)
-        rules = (row.ties,) if row.steps == "16 bits" else TIES
-        for ties in rules:
+        for ties in TIES:
             for zero in places:
                 choices = (row.derive, row.hold, row.steps, ties, zero, row.low)
                 name = ", ".join(map(str, choices))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qrun.report.screen import Out
 
 run, output = map(heading, ("Run", "Output"))
-FORMS = ("qlinear", "qdq", "qdq-uint8", "matmul", "shifts")
+FORMS = ("qlinear", "qdq", "qdq-uint8", "matmul", "shifts", "symmetric")
 
 
 @define(
@@ -52,7 +52,7 @@ def command(
     from qrun.report.probe import probe_fields, probe_sheet
     from qrun.report.sheet import print_sheet
 
-    code = int(not any(each.reading is not None and each.reading.best for each in found))
+    code = int(not any(each.reading is not None and each.reading.named for each in found))
     if format == "json":
         print_json(out, probe_fields(subject, found), code)
     else:

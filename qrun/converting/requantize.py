@@ -25,7 +25,8 @@ _WORD = 31
 
 def has_integer_form(family: Arithmetic) -> bool:
     """Whether integers alone compute an arithmetic, by one rounding or by gemmlowp's two."""
-    return not family.hold.startswith("float") and family.steps in ("one", "high half")
+    whole = family.steps == "one" or (family.steps, family.hold) == ("high half", "31 bits")
+    return whole and not family.hold.startswith("float") and family.zero == "after"
 
 
 def constants(family: Arithmetic, scales: Scales) -> Mapping[str, Array]:

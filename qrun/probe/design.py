@@ -31,6 +31,10 @@ BESIDE, PER_BRANCH = 12, 48
 """Branches of sums beside ties, and sums in each."""
 
 
+APART = ("width_", "ends", "pairs", "padding", "relu")
+"""Beginnings of the names of branches that answer questions of their own."""
+
+
 @frozen
 class Branch:
     """A convolution of the probe.
@@ -39,6 +43,8 @@ class Branch:
     zero:  zero point of the output. ties: are the sums exact ties of a power of two?
     bias:  int32 [n], the part of the sums that a bias makes; None if weights make them all.
     given: int8 [n, LENGTH], weights that matter themselves; None: any that make the sums.
+    offset: zero point of the input. around: int8 [n, LENGTH], weights of a 3 x 3 kernel that meet only padding.
+    relu:  does a Relu follow the convolution?
     """
 
     name: str
@@ -48,6 +54,9 @@ class Branch:
     ties: bool = False
     bias: Array | None = None
     given: Array | None = None
+    offset: int = 0
+    around: Array | None = None
+    relu: bool = False
 
     @property
     def weights(self) -> Array:
@@ -77,7 +86,10 @@ def _weights_of(target: int) -> Array:
 @cache
 def branches() -> tuple[Branch, ...]:
     """All branches, in the order of the probe's outputs."""
-    return (*ladder(), *shifted_ties(), *beside_ties(), *large_sums(), *wide_sums(), ends(), pairs())
+    return (
+        *ladder(), *shifted_ties(), *beside_ties(), *gains(), *single_products(), *large_sums(), *wide_sums(), ends(),
+        pairs(), padding(), relu(),
+    )  # fmt: skip
 
 
 def ladder() -> Iterator[Branch]:
@@ -116,25 +128,60 @@ def beside_ties() -> Iterator[Branch]:
     """Random scales; the sums whose products are nearest to ties, without regard to any arithmetic."""
     rng = np.random.default_rng(1)
     for number in range(BESIDE):
-        sx, sw = rng.uniform(0.01, 0.05), rng.uniform(0.001, 0.01)
-        scales = _scales(sx, sw, sx * sw * 2.0 ** rng.uniform(8, 12.9))
-        real = _real(scales)
-        middle = np.rint((np.arange(LOW + 3 - ZERO, HIGH - 2 - ZERO) + 0.5) / real).astype(np.int64)
+        scales = _random_scales(rng, rng.uniform(8, 12.9))
+        middle = np.rint(_halves() / _real(scales)).astype(np.int64)
         sums = np.unique(np.concatenate([middle - 1, middle, middle + 1]))
-        sums = sums[np.abs(sums) < REACH]
-        distance = np.abs(sums * real - np.floor(sums * real) - 0.5)
-        yield Branch(f"tie_{number:02}", scales, np.sort(sums[np.argsort(distance, kind="stable")[:PER_BRANCH]]))
+        yield Branch(f"tie_{number:02}", scales, _nearest_to_ties(sums[np.abs(sums) < REACH], _real(scales)))
+
+
+def _random_scales(rng: np.random.Generator, shift: float) -> Scales:
+    """Random scales with a multiplier of 2^-shift."""
+    sx, sw = rng.uniform(0.01, 0.05), rng.uniform(0.001, 0.01)
+    return _scales(sx, sw, sx * sw * 2.0**shift)
+
+
+def _halves() -> Array:
+    """The ties between codes, seen from the zero point."""
+    return np.arange(LOW + 3 - ZERO, HIGH - 2 - ZERO) + 0.5
+
+
+def _nearest_to_ties(sums: Array, real: float) -> Array:
+    """The PER_BRANCH sums whose products with a multiplier are nearest to ties."""
+    distance = np.abs(sums * real - np.floor(sums * real) - 0.5)
+    return np.sort(sums[np.argsort(distance, kind="stable")[:PER_BRANCH]])
+
+
+def gains() -> Iterator[Branch]:
+    """Multipliers above 1: one that makes ties of odd sums, and one that makes none."""
+    for number, (x, most) in enumerate(((1.25, 50), (1.7320508, 36))):
+        sums = np.arange(-most, most, dtype=np.int64)
+        yield Branch(f"gain_{number}", _scales(x, 2.0**-4, 2.0**-5), sums)
+
+
+def single_products() -> Iterator[Branch]:
+    """Sums of one product, 127 w, that are w / 2 codes but for the rounding of the output's scale. Sums of integers see
+    only that; floats that multiply x * sx by w * sw round each product in a way of their own, in whatever order they
+    add the zeros."""
+    rng = np.random.default_rng(3)
+    odd = np.arange(-127, 128, 2)
+    for number in range(6):
+        x, w = float(f32(rng.uniform(0.01, 0.05))), float(f32(rng.uniform(0.001, 0.01)))
+        weights = np.zeros((odd.size, LENGTH), np.int8)
+        weights[np.arange(odd.size), np.arange(odd.size) % (LENGTH - 1)] = odd
+        scales = _scales(x, w, 254 * x * w)
+        yield Branch(f"single_{number}", scales, 127 * odd.astype(np.int64), given=weights)
 
 
 def large_sums() -> Iterator[Branch]:
-    """Sums up to 2^28, made by an int32 bias: beyond what float32 holds."""
+    """Sums up to 2^30 next to ties, made by an int32 bias: beyond what float32 holds, they show every bit of a
+    multiplier. The product of the first two scales of every second branch is a float32, so that arithmetics which
+    round it see the same ties."""
     rng = np.random.default_rng(2)
-    for number in range(2):
-        sx, sw = rng.uniform(0.01, 0.05), rng.uniform(0.001, 0.01)
-        scales = _scales(sx, sw, sx * sw * 2.0 ** (19.5 + number) * rng.uniform(1, 2))
-        sums = np.sort(
-            np.rint((rng.permutation(np.arange(-110, 110))[:PER_BRANCH] + 0.5) / _real(scales)).astype(np.int64)
-        )
+    for number in range(8):
+        scales = _random_scales(rng, rng.uniform(20 + number / 3, 20.3 + number / 3))
+        if number % 2:
+            scales = _scales(float(scales.x), 2.0**-8, float(scales.y) / float(scales.w) * 2.0**-8)
+        sums = _nearest_to_ties(np.rint(_halves() / _real(scales)).astype(np.int64), _real(scales))
         yield Branch(f"large_{number}", scales, sums, bias=sums - sums % 127)
 
 
@@ -166,6 +213,27 @@ def pairs() -> Branch:
     weights[0, :2], weights[1, :2] = 127, -127
     sums = weights.astype(np.int64) @ signal().astype(np.int64)
     return Branch("pairs", _scales(2.0**-4, 2.0**-7, 2.0**-2), sums, 0, given=weights)
+
+
+OFFSET = 100
+"""The input's zero point where padding shows: far from the codes 0 and -128 that a wrong padding takes."""
+
+
+def padding() -> Branch:
+    """A 3 x 3 convolution of one pixel: all but its middle meets padding, which adds nothing if its code is the input's
+    zero point. The first half of the rows has only the middle."""
+    middle, around = np.zeros((8, LENGTH), np.int8), np.zeros((8, LENGTH), np.int8)
+    middle[:4, :8] = np.array([[60], [20], [-20], [-60]])
+    around[4:6, :8], around[6:, :4] = np.array([[1], [-1]]), np.array([[1], [-1]])
+    sums = middle.astype(np.int64) @ (signal().astype(np.int64) - OFFSET)
+    return Branch("padding", _scales(2.0**-4, 2.0**-7, 2.0**-4), sums, given=middle, offset=OFFSET, around=around)
+
+
+def relu() -> Branch:
+    """Sums of both signs and a Relu; the zero point is far from the code 0, at which a wrong Relu clips."""
+    return Branch(
+        "relu", _scales(2.0**-4, 2.0**-7, 2.0**-3), np.arange(-100, 101, 20, dtype=np.int64) * 256, 40, relu=True
+    )
 
 
 def _scales(x: float, w: float, y: float) -> Scales:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from qrun.errors import CallError
 from qrun.io.arrays import no_such_file, read_npy, read_npz
 from qrun.ir import Array
 from qrun.memory import Budget, default_limit
-from qrun.probe.design import branches
+from qrun.probe.design import Branch, branches
 from qrun.probe.models import feed, form_branches, is_unsigned, model
 from qrun.probe.reading import Reading, as_codes, read
 
@@ -34,7 +34,7 @@ class FormReading:
 def run_forms(chosen: Runtime, forms: tuple[str, ...], python: str, limit: float) -> tuple[str, list[FormReading]]:
     """Run forms of the probe in a runtime; returns its version and the readings. Raises UnsupportedError, CallError."""
     with closing(Runners(Processes(), chosen, python)) as mine:
-        return mine.version, [_run_form(mine.run(_case(form), limit), form) for form in forms]
+        return mine.version, [_run_form(mine.run(case(form), limit), form) for form in forms]
 
 
 def _run_form(answer: Response, form: str) -> FormReading:
@@ -45,19 +45,20 @@ def _run_form(answer: Response, form: str) -> FormReading:
     return _reading(form, outputs)
 
 
-def _case(form: str) -> Case:
-    """A form as a case that a runner of ``qrun conform`` takes."""
+def case(form: str, asked: Sequence[Branch] | None = None) -> Case:
+    """Branches in a form, None for the form's own, as a case that a runner of ``qrun conform`` takes."""
+    asked = form_branches(form) if asked is None else asked
     kind = np.uint8 if is_unsigned(form) else np.int8
     ends = () if form == "matmul" else (1, 1)
-    expected = {branch.name: np.zeros((1, branch.sums.size, *ends), kind) for branch in form_branches(form)}
+    expected = {branch.name: np.zeros((1, branch.sums.size, *ends), kind) for branch in asked}
     info = CaseInfo(f"probe/{form}", "probe", "", 1, "core", "", FORCED, ANSWER, False, "", 0, 0)
-    return Case(info, model(form).SerializeToString(), {"x": feed(form)}, expected, {}, {}, 0.0, ())
+    return Case(info, model(form, asked).SerializeToString(), {"x": feed(form)}, expected, {}, {}, 0.0, ())
 
 
 def read_dump(path: str, form: str = "") -> FormReading:
     """Read a ``.npz`` file, or a folder of ``.npy`` files, named as the probe's outputs. Raises CallError.
 
-    form: of the dump; "" finds out whether the inputs were uint8 by the type of the outputs.
+    form: of the dump; "" finds it out from the outputs.
     """
     arrays = _arrays(Path(path))
     known = {branch.name for branch in branches()}
@@ -70,21 +71,31 @@ def read_dump(path: str, form: str = "") -> FormReading:
             facts=[("expected", f"{', '.join(sorted(known)[:3])}, ..."), ("got", names)],
             fixes=["save each output under its name: a .npz, or a folder of .npy files"],
         )
-    unsigned = any(array.dtype == np.uint8 for array in outputs.values())
-    return _reading(form or ("qdq-uint8" if unsigned else "qlinear"), outputs)
+    return _reading(form, outputs) if form else _guessed(outputs)
 
 
 def _reading(form: str, outputs: Mapping[str, Array]) -> FormReading:
     """The reading of outputs by name; those that are no codes are left out and named."""
-    codes, odd = {}, []
-    for branch in branches():
+    known, codes, odd = form_branches(form), {}, []
+    for branch in known:
         if branch.name in outputs:
             try:
                 codes[branch.name] = as_codes(branch, outputs[branch.name])
             except ValueError as error:
                 odd.append(f"{branch.name}: {error}")
     problem = f"{len(odd)} outputs are no codes, such as {odd[0]}" if odd else ""
-    return FormReading(form, read(codes, is_unsigned(form)) if codes else None, problem)
+    return FormReading(form, read(codes, known, is_unsigned(form)) if codes else None, problem)
+
+
+def _guessed(outputs: Mapping[str, Array]) -> FormReading:
+    """The reading in the form that the outputs have: uint8 and Relu tell it. Without zero points it must be tried."""
+    if any(array.dtype == np.uint8 for array in outputs.values()):
+        return _reading("qdq-uint8", outputs)
+    first = _reading("qdq" if "relu" in outputs else "qlinear", outputs)
+    if "padding" in outputs or (first.reading is not None and first.reading.named):
+        return first
+    other = _reading("symmetric", outputs)
+    return other if other.reading is not None and other.reading.named else first
 
 
 def _arrays(path: Path) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import helper, numpy_helper
 from qrun.errors import CallError
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS
-from qrun.probe.design import LENGTH, Branch, branches, signal
+from qrun.probe.design import APART, LENGTH, Branch, branches, signal
 
 FORMS: Mapping[str, str] = {
     "qlinear": "QLinearConv, int8",
@@ -21,17 +22,23 @@ FORMS: Mapping[str, str] = {
     "qdq-uint8": "the same with uint8 activations",
     "matmul": "QLinearMatMul, int8",
     "shifts": "DequantizeLinear, Conv, QuantizeLinear, int8, with scales that are powers of two, for devices that only shift",
+    "symmetric": "DequantizeLinear, Conv, QuantizeLinear, int8, with all zero points 0, for devices that have no others",
 }
 """The forms by name."""
+INTEGER_OPERATORS = ("qlinear", "matmul")
 
 
 def form_branches(form: str) -> list[Branch]:
-    """The branches that a form has: a matrix product has no bias, and shifts have no other multipliers."""
+    """The branches that a form has: a matrix product has no bias and no padding, integer operators have no Relu, and
+    shifts have no other multipliers."""
+    made = [branch for branch in branches() if not branch.relu or form not in INTEGER_OPERATORS]
     if form == "matmul":
-        return [branch for branch in branches() if branch.bias is None]
+        return [branch for branch in made if branch.bias is None and branch.around is None]
     if form == "shifts":
-        return [branch for branch in branches() if branch.ties or branch.name.startswith(("width", "ends", "pairs"))]
-    return list(branches())
+        return [branch for branch in made if branch.ties or branch.name.startswith(APART)]
+    if form == "symmetric":
+        return [replace(branch, zero=0) for branch in made if not branch.offset]
+    return made
 
 
 def is_unsigned(form: str) -> bool:
@@ -46,10 +53,13 @@ def feed(form: str) -> Array:
     return codes.astype(np.uint8 if is_unsigned(form) else np.int8).reshape(shape)
 
 
-def model(form: str) -> onnx.ModelProto:
-    """The probe in a form: input ``x``, an output for each branch under its name."""
+def model(form: str, asked: Sequence[Branch] | None = None) -> onnx.ModelProto:
+    """Branches in a form, None for the form's own: input ``x``, an output for each branch under its name.
+
+    Weights have one scale, or one for each row where `Scales.w` has.
+    """
     writer = _Writer(form)
-    for branch in form_branches(form):
+    for branch in form_branches(form) if asked is None else asked:
         writer.add(branch)
     x = feed(form)
     inputs = [helper.make_tensor_value_info("x", NUMBERS[x.dtype], x.shape)]
@@ -70,19 +80,20 @@ class _Writer:
 
     def add(self, branch: Branch) -> None:
         """Write a branch: one node, or a group of DequantizeLinear, Conv and QuantizeLinear."""
-        weights = branch.weights.T.copy() if self.product else branch.weights[:, :, None, None]
-        zero = np.asarray(branch.zero + self.shift, self.kind)
+        weights = branch.weights.T.copy() if self.product else _kernel(branch)
+        zero, zeros = np.asarray(branch.zero + self.shift, self.kind), np.zeros_like(branch.scales.w, np.int8)
         shape = [1, branch.sums.size] if self.product else [1, branch.sums.size, 1, 1]
         self.outputs.append(helper.make_tensor_value_info(branch.name, NUMBERS[zero.dtype], shape))
-        if self.form in ("qlinear", "matmul"):
-            values = [*self._x(branch), weights, branch.scales.w, np.int8(0), branch.scales.y, zero]
+        pads: dict[str, Any] = {} if branch.around is None else {"pads": [1, 1, 1, 1]}
+        if self.form in INTEGER_OPERATORS:
+            values = [*self._x(branch), weights, branch.scales.w, zeros, branch.scales.y, zero]
             names = ["x", *self._constants(branch, values + ([] if branch.bias is None else [_int32(branch)]))]
             op = "QLinearMatMul" if self.product else "QLinearConv"
-            self.nodes.append(helper.make_node(op, names, [branch.name], name=branch.name))
+            self.nodes.append(helper.make_node(op, names, [branch.name], name=branch.name, **pads))
             return
-        self._group(branch, weights, zero)
+        self._group(branch, weights, zero, pads)
 
-    def _group(self, branch: Branch, weights: Array, zero: Array) -> None:
+    def _group(self, branch: Branch, weights: Array, zero: Array, pads: Mapping[str, Any]) -> None:
         """Write a branch as DequantizeLinear, Conv and QuantizeLinear."""
         name, scales = branch.name, branch.scales
         operands: list[tuple[str, list[Any]]] = [("x", self._x(branch)), ("w", [weights, scales.w, np.int8(0)])]
@@ -94,13 +105,17 @@ class _Writer:
             floats.append(f"{name}.{part}")
             inputs = stored if part != "x" else ["x", *stored]
             self.nodes.append(helper.make_node("DequantizeLinear", inputs, [floats[-1]], name=floats[-1]))
-        self.nodes.append(helper.make_node("Conv", floats, [f"{name}.conv"], name=f"{name}.conv"))
+        last = f"{name}.conv"
+        self.nodes.append(helper.make_node("Conv", floats, [last], name=last, **pads))
+        if branch.relu:
+            self.nodes.append(helper.make_node("Relu", [last], [f"{name}.relu"], name=f"{name}.relu"))
+            last = f"{name}.relu"
         stored = self._constants(branch, [scales.y, zero], "y")
-        self.nodes.append(helper.make_node("QuantizeLinear", [f"{name}.conv", *stored], [name], name=name))
+        self.nodes.append(helper.make_node("QuantizeLinear", [last, *stored], [name], name=name))
 
     def _x(self, branch: Branch) -> list[Any]:
         """Scale and zero point of the input."""
-        return [branch.scales.x, np.asarray(self.shift, self.kind)]
+        return [branch.scales.x, np.asarray(self.shift + branch.offset, self.kind)]
 
     def _constants(self, branch: Branch, values: Sequence[Any], part: str = "p") -> list[str]:
         """Store values as constants; their names."""
@@ -109,6 +124,15 @@ class _Writer:
             numpy_helper.from_array(np.asarray(value), name) for value, name in zip(values, names, strict=True)
         ]
         return names
+
+
+def _kernel(branch: Branch) -> Array:
+    """The weights of a convolution: int8 [n, LENGTH, 1, 1], or [n, LENGTH, 3, 3] where some meet only padding."""
+    if branch.around is None:
+        return branch.weights[:, :, None, None]
+    made = np.repeat(branch.around[:, :, None], 9, axis=2)
+    made[:, :, 4] = branch.weights
+    return made.reshape(-1, LENGTH, 3, 3)
 
 
 def _int32(branch: Branch) -> Array:

@@ -5,29 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qrun.arithmetics.family import CHOICES
+from qrun.arithmetics.family import CHOICES, HOLD
+from qrun.documents.record import encode
+from qrun.probe.combinations import FamilyFit
 from qrun.probe.dumps import FormReading
-from qrun.probe.models import form_branches
-from qrun.probe.reading import FamilyFit, Reading
+from qrun.probe.reading import FLOATS, INTEGERS, Reading
 from qrun.report.screen import GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
 from qrun.report.text import plural
 
 MOST = 3
 """Values of an undecided choice that are listed."""
+NOTHING = "no arithmetic that qrun knows explains these codes"
+BIAS = {INTEGERS: "added to the sum of integers", FLOATS: "added as a float after scaling"}
+PADDING = {"zero point": "the input's zero point"}
+RELU = {"zero point": "clips at the output's zero point", "code 0": "clips at the code 0", "nowhere": "clips nowhere"}
 
 
 def probe_sheet(subject: str, found: Sequence[FormReading]) -> Sheet:
     """subject: the runtime with its version, or the dump."""
-    named = [each for each in found if each.reading is not None and each.reading.best]
-    verdict = f"{subject}: {_verdict(named)}" if named else f"{subject}: no arithmetic of integers explains these codes"
-    return Sheet([_block(each) for each in found], verdict, GOOD if named else OPEN, title="qrun probe")
+    named = [each.reading for each in found if each.reading is not None and each.reading.named]
+    said = _verdict(next((each for each in named if each.best), named[0])) if named else NOTHING
+    return Sheet([_block(each) for each in found], f"{subject}: {said}", GOOD if named else OPEN, title="qrun probe")
 
 
-def _verdict(named: Sequence[FormReading]) -> str:
-    """``fp32 (onnxruntime, XNNPACK); 0 of 1810 codes differ; next family 18``, for the first form that was read."""
-    reading = named[0].reading
-    assert reading is not None
+def _verdict(reading: Reading) -> str:
+    """``fp32; 0 of 1810 codes differ; next family 18``."""
+    if reading.floats:
+        return f"sums in float32, not in integers; {reading.floats.differing} of {reading.floats.total} codes differ"
     families = reading.families
     first = reading.best[0]
     name = " or ".join(fit.arithmetic.name for fit in families) if families else "an arithmetic of no known family"
@@ -39,36 +44,52 @@ def _block(each: FormReading) -> Block:
     reading = each.reading
     if reading is None:
         return Block(each.form, lines=[each.problem])
-    facts = _choices(reading) if reading.best else []
-    facts += (
-        [("accumulator", ", ".join(f"{w.bits} bits {w.behaviour}" for w in reading.widths))] if reading.widths else []
-    )
-    facts += [("least code", str(reading.least))] if reading.least is not None else []
-    facts += [("pairs of products", reading.pairs)] if reading.pairs else []
+    facts = [*(_choices(reading) if reading.best else []), *_answers(reading)]
     facts += [(f"fits, {fit.differing} differ", _family(fit)) for fit in reading.families[:MOST]]
     if reading.families[MOST:]:
         facts.append(("also", ", ".join(fit.arithmetic.name for fit in reading.families[MOST:])))
-    if reading.next is not None:
+    if reading.next is not None and not reading.floats:
         facts.append((f"next, {reading.next.differing} differ", _family(reading.next)))
     lines = [each.problem] if each.problem else []
-    missing = [branch.name for branch in form_branches(each.form) if branch.name in reading.missing]
-    if missing:
-        lines.append(f"{plural(len(missing), 'output')} missing: {', '.join(missing[:4])}")
-    if not reading.best:
-        lines.append(
-            "The float32 sums of a group that was not fused look like this: DequantizeLinear, Conv, QuantizeLinear."
-        )
+    if reading.missing:
+        lines.append(f"{plural(len(reading.missing), 'output')} missing: {', '.join(reading.missing[:4])}")
+    if not reading.named:
+        lines.append(f"Fits nothing: {NOTHING}.")
     return Block(each.form, facts=facts, lines=lines)
+
+
+def _answers(reading: Reading) -> list[tuple[str, str]]:
+    """A line for each answer apart from the five choices."""
+    widths = ", ".join(f"{width.bits} bits {width.behaviour}" for width in reading.widths)
+    rows = [
+        ("sums", f"floats: {reading.floats.describe()}" if reading.floats else reading.sums),
+        ("bias", BIAS.get(reading.bias, "")),
+        ("accumulator", widths),
+        ("least code", "" if reading.least is None else str(reading.least)),
+        ("pairs of products", reading.pairs),
+        ("padding", PADDING.get(reading.padding, reading.padding)),
+        ("Relu", RELU.get(reading.relu, reading.relu)),
+    ]
+    return [(label, text) for label, text in rows if text]
 
 
 def _choices(reading: Reading) -> list[tuple[str, str]]:
     """A line for each choice: what was read, or what is left."""
     rows = []
     for choice, (label, words) in CHOICES.items():
-        values = [words[value] for value in reading.values(choice)]
+        values = _merged([words[value] for value in reading.values(choice)])
         more = f", or {len(values) - MOST} more" if len(values) > MOST else ""
         rows.append((label, f"{' or '.join(values[:MOST])}{more}"))
     return rows
+
+
+def _merged(values: list[str]) -> list[str]:
+    """Texts, with integers of neighbouring numbers of bits as one."""
+    bits = [bits for bits in range(4, 32) if HOLD[f"{bits} bits"] in values]
+    if len(bits) < 2 or bits[-1] - bits[0] >= len(bits):
+        return values
+    several = f"as an integer of {bits[0]} to {bits[-1]} bits and a shift"
+    return list(dict.fromkeys(several if " bits " in value else value for value in values))
 
 
 def _family(fit: FamilyFit) -> str:
@@ -90,9 +111,14 @@ def _form_fields(each: FormReading) -> dict[str, Any]:
         "families": [_fit_fields(fit) for fit in reading.families],
         "next": _fit_fields(reading.next) if reading.next is not None else None,
         "nearest": _fit_fields(reading.fits[0]) if reading.fits else None,
+        "sums": reading.sums,
+        "floats": encode(reading.floats) if reading.floats else None,
+        "bias": reading.bias,
         "accumulator": {str(width.bits): width.behaviour for width in reading.widths},
         "least_code": reading.least,
         "pairs": reading.pairs,
+        "padding": reading.padding,
+        "relu": reading.relu,
         "missing": list(reading.missing),
     }
 

@@ -51,6 +51,9 @@ def multiplier(way: str, x: Fraction, w: Fraction, y: Fraction) -> Fraction:
         return single(single(x * w) * single(1 / y))
     if way == "weights first":
         return single(x * single(w / y))
+    if way == "truncated":
+        near = single(x * w)
+        return near if near <= x * w else Fraction(float(np.nextafter(np.float32(float(near)), np.float32(0))))
     if way == "reciprocals":
         return single(1 / single(single(1 / x) * single(1 / w)))
     return single(single(x * w) / y)
@@ -69,10 +72,10 @@ def due(family: Arithmetic, acc: int, x: Fraction, w: Fraction, y: Fraction, zer
     if family.hold.startswith("float"):
         fit = single if family.hold == "float32" else double
         value = fit(fit(Fraction(acc)) * fit(m))
+        first = m if family.derive in ("reciprocals", "truncated") else single(x * w)
         if family.steps == "two products":
-            value = single(single(single(Fraction(acc)) * single(x * w)) / y)
+            value = single(single(single(Fraction(acc)) * first) / y)
         if family.steps == "two products, reciprocal":
-            first = m if family.derive == "reciprocals" else single(x * w)
             value = single(single(single(Fraction(acc)) * first) * single(1 / y))
         whole = ties(fit(value + zero)) if family.zero == "before" else ties(value) + zero
     elif family.hold == "power of two":

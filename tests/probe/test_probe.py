@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -16,10 +15,12 @@ from helpers.cli import call
 from qrun.arithmetics import FAMILIES, Arithmetic
 from qrun.arithmetics.family import CHOICES
 from qrun.probe import models
+from qrun.probe.combinations import combinations
 from qrun.probe.design import HIGH, LOW, RUNGS, branches, ladder, signal
-from qrun.probe.reading import Reading, as_codes, combinations, read
+from qrun.probe.reading import Reading, as_codes, read
 
 Array = np.ndarray[Any, Any]
+OTHER_SCALES = ("ladder", "tie", "large", "gain", "single")
 SHIFTS = {name for name, row in FAMILIES.items() if row.hold == "power of two"}
 
 
@@ -30,7 +31,7 @@ def outputs(arithmetic: Arithmetic) -> dict[str, Array]:
     for branch in branches():
         sums = (branch.sums + (1 << 31)) % (1 << 32) - (1 << 31)
         codes = arithmetic.codes(sums, branch.scales, branch.zero, LOW, HIGH).astype(np.int8)
-        foreign = arithmetic.name in SHIFTS and not branch.ties and branch.name.startswith(("ladder", "tie", "large"))
+        foreign = arithmetic.name in SHIFTS and not branch.ties and branch.name.startswith(OTHER_SCALES)
         made[branch.name] = rng.integers(LOW, HIGH + 1, codes.size).astype(np.int8) if foreign else codes
     return made
 
@@ -41,10 +42,12 @@ def names(found: Reading) -> list[str]:
 
 def test_weights_make_the_sums() -> None:
     for branch in branches():
+        x = signal().astype(np.int64) - branch.offset
         bias = 0 if branch.bias is None else branch.bias
-        assert (branch.weights.astype(np.int64) @ signal().astype(np.int64) + bias == branch.sums).all(), branch.name
+        assert (branch.weights.astype(np.int64) @ x + bias == branch.sums).all(), branch.name
+        neighbours = np.abs(branch.weights.astype(np.int64))
         if branch.name != "pairs":  # elsewhere no pair of products leaves int16, also not of codes of 255
-            assert np.abs(branch.weights).max() <= 64, branch.name
+            assert (neighbours[:, :-1] + neighbours[:, 1:]).max() <= 128, branch.name
 
 
 def test_the_ladder_is_exact() -> None:
@@ -69,18 +72,18 @@ def test_each_family_is_named_alone(name: str) -> None:
 
 def test_the_truth_is_first_though_one_code_in_a_hundred_is_disturbed() -> None:
     rng = np.random.default_rng(11)
-    for name, repeat in itertools.product(FAMILIES, range(2)):
+    for name in list(FAMILIES)[::4]:
         codes = {
             key: np.where(rng.random(c.size) < 0.01, np.clip(c + rng.choice([-1, 1], c.size), LOW, HIGH), c)
             for key, c in outputs(FAMILIES[name]).items()
         }
-        assert read(codes).fits[0].arithmetic.name == name, (name, repeat)
+        assert read(codes).fits[0].arithmetic.name == name, name
 
 
 def test_a_combination_that_nobody_has_is_read() -> None:
     """An arithmetic without a name: its choices are read, and no family is named."""
     unknown = [each for each in combinations() if each.name not in FAMILIES]
-    for each in np.random.default_rng(13).choice(len(unknown), 40, replace=False):
+    for each in np.random.default_rng(13).choice(len(unknown), 12, replace=False):
         planted = unknown[each]
         found = read(outputs(planted))
         assert found.best[0].differing == 0
@@ -122,13 +125,17 @@ def test_models_are_valid_and_qrun_is_exact(form: str) -> None:
     import qrun
 
     made = qrun.Session(model).run({"x": models.feed(form)})
-    known = {branch.name: branch for branch in branches()}
-    found = read({n: as_codes(known[n], values) for n, values in made.items()}, models.is_unsigned(form))
+    known = {branch.name: branch for branch in models.form_branches(form)}
+    found = read(
+        {n: as_codes(known[n], values) for n, values in made.items()}, tuple(known.values()), models.is_unsigned(form)
+    )
     assert "exact" in names(found)
     assert found.best[0].differing == 0
     assert found.least == -128
     assert found.pairs == "exact"
-    assert {width.behaviour for width in found.widths} <= {"exact", "wraps"}
+    assert {width.behaviour for width in found.widths} <= {"exact", "wraps", "exact or saturates"}
+    assert found.padding == ("" if form in ("matmul", "symmetric") else "zero point")
+    assert found.relu == ("" if form in ("matmul", "qlinear") else "zero point")
 
 
 def test_onnxruntime_is_named() -> None:
@@ -138,11 +145,23 @@ def test_onnxruntime_is_named() -> None:
 
 
 def test_floats_are_not_named_as_integers() -> None:
-    """QuantizeLinear of float32 sums: no arithmetic of integers explains the codes."""
-    done = call("probe", "--runtime", "ort", "--form", "qdq")
+    """onnxruntime does not fuse these nodes on x86: it multiplies floats, divides and rounds."""
+    done = call("probe", "--runtime", "ort", "--form", "qdq", "--json")
+    assert done.code == 0
+    form = done.json["forms"][0]
+    assert (form["sums"], form["families"], form["bias"]) == ("floats", [], "")
+    assert {key: form["floats"][key] for key in ("divide", "ties", "zero", "differing")} == {
+        "divide": "quotient", "ties": "even", "zero": "after", "differing": 0,
+    }  # fmt: skip
+    assert (form["padding"], form["relu"]) == ("zero point", "zero point")
+
+
+def test_codes_of_nothing_are_named_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    np.savez(tmp_path / "d.npz", **{b.name: rng.integers(-128, 128, b.sums.size).astype(np.int8) for b in branches()})  # type: ignore[arg-type]
+    done = call("probe", "--read", str(tmp_path / "d.npz"))
     assert done.code == 1
-    assert done.out.startswith("onnxruntime")
-    assert "no arithmetic of integers explains these codes" in done.out
+    assert "no arithmetic that qrun knows explains these codes" in done.out
 
 
 @pytest.mark.parametrize(
