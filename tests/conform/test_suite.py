@@ -31,7 +31,7 @@ from qrun.errors import CallError
 from qrun.native.emit.isa import choose
 
 ROOT = Path(__file__).resolve().parents[2]
-SHA256 = "cd30b724feb8eac15114a70cf6b48ae152028d710a052ffe1716c36a2d393756"
+SHA256 = "490624d78095216fc8b2b3ceb81f42f46653b21e54b71e379cff069e694bd40e"
 
 
 @pytest.fixture(scope="module")
