@@ -187,6 +187,7 @@ BUGS = [
         CODES.astype(f32) * f32(0.2344806) + f32(-112) * f32(0.2344806), f32),
     Bug("requantization", "QLinearMatMul", [GRID[0], GRID_SCALE, u8(0), GRID[1], f32(1), u8(0), f32(1), u8(0)], rounded_twice()),
     Bug("several-steps", "QuantizeLinear", [WIDE, f32(1), u8(5)], np.trunc(WIDE.astype(float) + 5).astype(i64).astype(u8)),
+    Bug("wrong-parameter", "MatMulInteger", [X, W, u8(9), i8(-3)], X.astype(i32) @ W, i32, opset=10, id="two zero points"),
     Bug("register-overflow", "QLinearMatMul", [X, f32(-0.25), u8(0), W, f32(1), i8(0), f32(8), u8(100)],
         codes(np.rint(X.astype(i32) @ W / 32) + 100), id="sign of the multiplier"),
     Bug("register-overflow", "QLinearMatMul", [X, f32(2.1e6), u8(0), W, f32(1300.3), i8(0), f32(1), u8(100)],
