@@ -100,7 +100,7 @@ PLANTED = [
     Planted("multipliers from 2^31 on become 0", of_multipliers(right_shift_only), ["qlinearconv-10/edge/far-beyond-int32", "qlinearmatmul-10/edge/far-beyond-int32"], "register-overflow"),
     Planted("sign of the multiplier ignored", of_multipliers(without_sign), ["qlinearconv-10/edge/w-scale-negative", "qlinearconv-10/edge/x-scale-negative", "qlinearmatmul-10/edge/a-scale-negative", "qlinearmatmul-10/edge/b-scale-negative"], "register-overflow"),
     Planted("half added in int32 before the shift", of_multipliers(half_in_int32), ["qlinearconv-10/bias/wraps"], "register-overflow"),
-    Planted("0.4999999 added", almost_a_half, ["QuantizeLinear"], "tie-rounding", "adds 0.4999999"),
+    Planted("0.4999999 added", almost_a_half, ["QuantizeLinear"], "tie-rounding"),
     Planted("conversion that saturates, NaN to 0", rust_conversion, ["quantizelinear-13/edge", "quantizelinear-21/edge", "quantizelinear-25/edge"], "saturating-conversion", "converts to int32 so that NaN becomes 0"),
     Planted("both zero points ignored", no_zero_points, ["QLinearMatMul", "MatMulInteger"], "wrong-parameter"),
     Planted("reciprocal of the range", reciprocal_of_the_range, ["DynamicQuantizeLinear"], "wrong-range", "multiplies by float32(1 / range)"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,21 +64,27 @@ def _ways(x: Array) -> Iterator[tuple[str, Any, Any]]:
             yield f"takes the range without the elements beyond vectors of {width}", some, np.rint(-low / some)
 
 
+_ONE, _MOST = _F32(1), _F32(255)
+_QUOTIENTS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
+    "": lambda v, scale, span: v / scale,
+    "multiplies by float32(1 / scale)": lambda v, scale, span: v * (_ONE / scale),
+    "multiplies by float32(1 / range), then by 255": lambda v, scale, span: v * (_ONE / span) * _MOST,
+    "multiplies by float32(255 / range)": lambda v, scale, span: v * (_MOST / span),
+    "multiplies by 255, then divides by the range": lambda v, scale, span: v * _MOST / span,
+}
+"""The float32 steps from a number, the scale and the range to a quotient, by what they do instead of a division."""
+
+
 def _reciprocals(x: Array) -> Iterator[tuple[str, Any, Any, Array]]:
     """Yield a text, the scale, the zero point and the quotients, with other float32 steps than two divisions."""
     low, high = _ends(x)
-    one, most, span = _F32(1), _F32(255), high - low
-    for start, scale in (("", span / most), ("multiplies the range by float32(1 / 255)", span * (one / most))):
-        for text, divide in (
-            ("", lambda v, scale=scale: v / scale),
-            ("multiplies by float32(1 / scale)", lambda v, scale=scale: v * (one / scale)),
-            ("multiplies by float32(1 / range), then by 255", lambda v: v * (one / span) * most),
-            ("multiplies by float32(255 / range)", lambda v: v * (most / span)),
-            ("multiplies by 255, then divides by the range", lambda v: v * most / span),
-        ):
+    span = high - low
+    for start, scale in (("", span / _MOST), ("multiplies the range by float32(1 / 255)", span * (_ONE / _MOST))):
+        for text, divide in _QUOTIENTS.items():
             told = " and ".join(filter(None, (start, text)))
             if told:
-                yield f"{told} instead of dividing", scale, np.rint(-divide(low)), divide(x)
+                zero = np.rint(-divide(low, scale, span))
+                yield f"{told} instead of dividing", scale, zero, divide(x, scale, span)
 
 
 def _ends(x: Array) -> tuple[np.float32, np.float32]:
