@@ -1,4 +1,4 @@
-"""A cause: a QuantizeLinear that rounds by adding about one half and dropping the fraction, in float32."""
+"""Causes in the steps of a QuantizeLinear: rounding by an added half in float32, and a zero point added in float16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
 from qrun.ir import Array
 from qrun.ops._quantize import is_integer
 
-f32 = np.float32
+f32, f16 = np.float32, np.float16
 _HALVES = {
     "0.5": f32(0.5),
     "0.4999999": f32(0.4999999),
@@ -59,3 +59,33 @@ def _orders(real: Array, offset: np.float32, zero: Array) -> Iterator[tuple[str,
         yield " to the zero point and the quotient", (real + zero) + offset
     else:
         yield "", real + offset
+
+
+@cause(
+    "float16-zero-point", rank=39, source="ONNX operators, QuantizeLinear: y = saturate((x / y_scale) + y_zero_point)"
+)
+def float16_zero_point(s: Suspect) -> Iterator[Hypothesis]:
+    """The runtime adds the zero point in float16, which rounds the sum to 11 bits and overflows from 65520 on.
+
+    To confirm: The results are multiples of a power of two. With a zero point of 0 the difference disappears, unless
+    codes exceed 2048.
+
+    To do: Use scales and inputs of float32 for codes of 16 bits. Report the bug to the runtime's maintainers.
+    """
+    x, scale = (*s.args, None, None)[:2]
+    if not s.is_op("QuantizeLinear") or x is None or scale is None or not is_integer(s.mine.dtype):
+        return
+    if f16 not in (x.dtype, scale.dtype):
+        return
+    along, zero = s.along(scale).astype(f16), s.zero.astype(f16)
+    for start, real in (
+        ("divides", x.astype(f16) / along),
+        ("multiplies by float16(1 / y_scale)", x.astype(f16) * (f16(1) / along)),
+    ):
+        total = (np.rint(real.astype(f16)) + zero).astype(np.float64)
+        text = f"{start} and adds the zero point in float16"
+        ways = {text: total, f"{text}, and turns infinities into 0": np.where(np.isinf(total), 0, total)}
+        for told, whole in ways.items():
+            made = s.to_codes(whole)
+            if made is not None and made.shape == s.mine.shape:
+                yield Hypothesis(made, told, implies=("division-type",))
