@@ -54,8 +54,9 @@ def half_in_int32(total: int, multiplier: np.float32) -> int:
     if share != 0.5 or not -30 < exponent < 1:
         return nearest(total, multiplier)
     places = 1 - exponent
-    size = (abs(total) + 2**places // 2 + 2**31) % 2**32 - 2**31
-    return (size >> places) * (-1 if total < 0 else 1)
+    size = (abs(total) + (1 << places >> 1) + (1 << 31)) % (1 << 32) - (1 << 31)
+    moved = size >> places
+    return -moved if total < 0 else moved
 
 
 def almost_a_half(n: Node) -> Array | None:
@@ -82,7 +83,7 @@ def rust_conversion(n: Node) -> Array | None:
 def no_zero_points(n: Node) -> Array | None:
     names = [name for name in n.names if name in ("a_zero_point", "b_zero_point", "x_zero_point", "w_zero_point")]
     given = {name: array for name in names if (array := n.inputs.get(name)) is not None and np.any(array)}
-    return n.made(**{k: np.zeros_like(v) for k, v in given.items()}) if len(given) > 1 else None
+    return n.made(None, **{k: np.zeros_like(v) for k, v in given.items()}) if len(given) > 1 else None
 
 
 def reciprocal_of_the_range(n: Node) -> Array | None:
@@ -93,7 +94,7 @@ def reciprocal_of_the_range(n: Node) -> Array | None:
     inverse = np.float32(1) / (high - low)
     real = x * inverse * np.float32(255)
     zero = np.clip(np.rint(-low * inverse * np.float32(255)), 0, 255)
-    return np.clip(np.rint(real) + zero, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(np.rint(real) + zero, 0, 255), np.uint8)
 
 
 PLANTED = [
