@@ -22,7 +22,7 @@ VALUES = [0.0, -0.0, 1.0, 1.0625, 1.1875, -3.3, 448, 464, 463.9, 470, 480, 495, 
 
 @family("cast/float8")
 def casts(rng: Rng) -> Iterator[Draft]:
-    """Infinities that saturate in FNUZ types are cases of their own: the text of these versions says NaN."""
+    """Infinities in FNUZ types are cases of their own: they become NaN here, and saturate since Cast-24."""
     for version, name, saturate, source in product((19, 21, 23), NUMBERS, (1, 0), (np.float32, np.float16)):
         number, kind = NUMBERS[name]
         with np.errstate(over="ignore"):
@@ -31,6 +31,6 @@ def casts(rng: Rng) -> Iterator[Draft]:
         if name.endswith("fnuz") and saturate:
             parts = {"": x[~np.isinf(x)], "-infinities": x[np.isinf(x)]}
         for end, values in parts.items():
-            due = np.array([cast(float(v), name, bool(saturate)) for v in values], np.float32).astype(kind)
+            due = np.array([cast(float(v), name, bool(saturate), version) for v in values], np.float32).astype(kind)
             yield Draft(f"{version}-{source.__name__}-to-{name.replace('_', '')}{end}", "Cast", [values],
                         {"to": number, "saturate": saturate}, version, "", "narrow", "Q6", answers=[Answer(due)])  # fmt: skip

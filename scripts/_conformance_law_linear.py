@@ -236,6 +236,11 @@ _BODY = (
 law(*_DYNAMIC, "Y1", IMPLIED, "Each step of the function body is one float32 operation.",
     "y = saturate (round (x / y_scale) + y_zero_point)", "rounding to nearest ties to even.", *_BODY,
     note="The nodes of the body compute in float32; each rounds once.")  # fmt: skip
+law(*_DYNAMIC, "Y1/exact", FORCED, "The stated formulas give every bit, as no step of them rounds but those that are stated to.",
+    "y_scale = (maximum(0, max(x)) - minimum(0, min(x))) / (qmax - qmin)", "data range is adjusted to include 0.",
+    "intermediate_zero_point = qmin - min(x)/y_scale", "y_zero_point = cast(round(saturate(intermediate_zero_point)))",
+    "y = saturate (round (x / y_scale) + y_zero_point)", "for saturation, it saturates to [0, 255] if it's uint8",
+    "rounding to nearest ties to even.")  # fmt: skip
 law(*_DYNAMIC, "Y1/subnormal", DECISION, "Subnormal numbers are not flushed to 0.", *_BODY, note=TINY)
 law(*_DYNAMIC, "Y2", DECISION, "If all inputs are 0, the scale is 1, the zero point 0 and all codes 0.", *_BODY,
     note="The body divides 0 by 0, and the text does not say what results. qrun uses a scale of 1, as onnxruntime does.")  # fmt: skip
@@ -252,15 +257,17 @@ for _v in (19, 21, 23, 24, 25, 28):
         r"| \[x\] > FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |", r"| \[x\] > FLT_MAX | NaN | NaN | Inf | NaN |", _ROW, *_rows,
         note="The tables have a row for each case; [x] is rounded as the last row says, with ties to even.")  # fmt: skip
     if _v < 24:
-        law("Cast", (_v,), "Q6/infinite", DECISION, "In float8 FNUZ types, infinity saturates.", *_rows,
-            Quote("Cast-24", "| Inf | FLT_MAX | FLT_MAX | FLT_MAX | FLT_MAX |"),
-            note="This version's table says NaN; since version 24 it says the largest number. qrun saturates in all versions, which contradicts this version's text.")  # fmt: skip
+        law("Cast", (_v,), "Q6/infinite", FORCED, "In float8 FNUZ types, infinity becomes NaN.", _TABLE, *_rows,
+            "| -Inf | -FLT_MAX | NaN | -FLT_MAX | NaN |",
+            note="Since version 24 the table says the largest number.")  # fmt: skip
 
     law("Cast", (_v,), "F11", IMPLIED, "A number that the target float type can represent is unchanged.", "Conversion from a numerical type to any numerical type is always allowed.",
         note="A number that the target type can represent does not change; infinities and NaN pass through.")  # fmt: skip
     law("Cast", (_v,), "F10", FORCED, "Casting integer to integer discards the higher bits.",
         "fixed point: when OOR, discard higher bits and reinterpret (with respect to two's complement representation for signed types).",
         "Conversion from a numerical type to any numerical type is always allowed.")  # fmt: skip
+    law("Cast", (_v,), "F10/bool", FORCED, "To bool, 0 is False and all else True; from bool, False is 0 and True is 1.",
+        "bool: zero to False; nonzero to True.", "fixed point: `{1, 0}`.")  # fmt: skip
     law("Cast", (_v,), "F10/float", IMPLIED, "A number that the target integer type can represent is unchanged.",
         "Conversion from a numerical type to any numerical type is always allowed.", note="A number that the target type can represent does not change.")  # fmt: skip
     law("Cast", (_v,), "F10/fraction", DECISION, "Fractions are truncated.", "User must be aware of precision loss and value change caused by range difference between two types.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle, product
 from typing import Any
 
@@ -187,3 +188,27 @@ def sizes(rng: Rng) -> Iterator[Draft]:
             yield node(f"{version}-{n}-{to}", version, wide, to, due, "F10")
         else:
             yield node(f"{version}-{n}-{to}", version, x, to, floats(x, to), "Q6")
+
+
+@family("cast/integers")
+def integers(rng: Rng) -> Iterator[Draft]:
+    """Between integers of 8 to 64 bits the higher bits are discarded, or the sign is kept; and from and to bool."""
+    names = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+    pairs = [(source, to) for source, to in product(names, repeat=2) if source != to]
+    for (source, to), version in zip(pairs[::2] + pairs[1::2], cycle((19, 21, 25, 28)), strict=False):
+        given, target = np.iinfo(source), np.iinfo(to)
+        x = rng.integers(given.min, given.max, 29, numpy_type(source), endpoint=True)
+        x[:4] = (given.min, given.max, 0, 100)
+        due = [(int(v) - int(target.min)) % 2**target.bits + int(target.min) for v in x]
+        yield core(f"{version}-{source}-to-{to}", version, x, to, np.array(due, to), "F10")
+    for name, version in zip(names, cycle((19, 21, 25, 28)), strict=False):
+        x = np.array([0, 1, 2, np.iinfo(name).max, np.iinfo(name).min, 0], name)
+        yield core(f"{version}-{name}-to-bool", version, x, "bool", np.array([v != 0 for v in x.tolist()]), "F10/bool")
+        truth = rng.integers(0, 2, (3, 5)).astype(bool)
+        ones = np.array([[1 if v else 0 for v in row] for row in truth.tolist()], name)
+        yield core(f"{version}-bool-to-{name}", version, truth, name, ones, "F10/bool")
+
+
+def core(*given: Any) -> Draft:
+    """A node about types that every runtime has."""
+    return replace(node(*given), profile="core")

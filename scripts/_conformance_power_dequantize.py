@@ -181,3 +181,17 @@ def decided_by_float32(rng: Rng) -> Any:
     narrow = np.rint(low / ((high + low) / f32(255)))
     wide = np.rint(low.astype(np.float64) / ((high.astype(np.float64) + low.astype(np.float64)) / 255))
     return np.stack([-low, high], 1)[narrow != wide]
+
+
+@family("dynamicquantizelinear-11/exact")
+def dynamic_exact(rng: Rng) -> Iterator[Draft]:
+    """The range is 255 steps of a short number, and no step rounds: codes and halves of them, in several shapes."""
+    shapes = cycle([(7,), (3, 5), (2, 3, 4), (1, 2, 5, 3), (33,), (2, 65)])
+    for zero, step in product((0, 1, 100, 128, 254, 255), (1.0, 0.375, 2.0**-7)):
+        shape = next(shapes)
+        low, high = (3, 255) if not zero else (0, 252) if zero == 255 else (0, 255)
+        codes = rng.integers(2 * low, 2 * high + 1, shape) / 2
+        codes.ravel()[:2] = (high, high - 4.5) if not zero else (low, low + 4.5) if zero == 255 else (low, high)
+        x = ((codes - zero) * step).astype(f32)
+        label = {0: "positive", 255: "negative"}.get(zero, f"zero-{zero}")
+        yield Draft(f"{label}-step-{step:g}", "DynamicQuantizeLinear", [x], {}, 11, clause="Y1")

@@ -8,6 +8,7 @@ on who wrote it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -270,18 +271,16 @@ def _cast(draft: Any) -> Iterator[str]:
     if "e8m0" in name:
         yield "Q6/e8m0"
     elif name.startswith("float8"):
-        yield "Q6"
-        if (
-            name.endswith("fnuz")
-            and draft.version < 24
-            and draft.attributes.get("saturate", 1)
-            and np.isinf(values).any()
-        ):
+        fnuz = name.endswith("fnuz") and draft.version < 24 and draft.attributes.get("saturate", 1)
+        infinite = np.isinf(values) & bool(fnuz)
+        if not infinite.all():
+            yield "Q6"
+        if infinite.any():
             yield "Q6/infinite"
     elif name.startswith(("float4", "float6")):
         inside = np.abs(values) <= float(ml_dtypes.finfo(target).max)
         yield "Q6/float4" if inside.all() else "Q6/float4-ends"
-    elif name in RANGES and x.dtype.name not in RANGES:
+    elif name in RANGES and x.dtype.name not in RANGES and x.dtype.kind not in "iub":
         low, high = RANGES[name]
         cut = np.trunc(values)
         yield (
@@ -300,6 +299,19 @@ def _dynamic(draft: Any) -> Iterator[str]:
         yield "Y2"
     elif span / 255 < float(np.finfo(np.float32).smallest_normal):
         yield "Y1/subnormal"
+    elif _exact_steps(x):
+        yield "Y1/exact"
+
+
+def _exact_steps(x: Array) -> bool:
+    """Does no step of DynamicQuantizeLinear round in float32, apart from those that are stated to?"""
+    if not np.isfinite(x).all():
+        return False
+    values = [Fraction(float(v)) for v in x.ravel()]
+    low, high = min(values + [Fraction(0)]), max(values + [Fraction(0)])
+    scale = (high - low) / 255
+    steps = [high - low, scale, *((value / scale) for value in [*values, low])]
+    return all(Fraction(float(np.float32(step))) == step for step in steps)
 
 
 FACTS: dict[str, Callable[[Any], Iterator[str]]] = {

@@ -40,7 +40,7 @@ LAYERS = [
         "io",
     ),
     *("running", "documents", "peers", "comparing", "conform"),
-    *("backend", "probe", "checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
+    *("backend", "probe", "checking", "converting", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
 FLAT = ("ops", "passes", "checking.rules", "report.formats")
@@ -54,6 +54,7 @@ OWNERS = {
         "report.header",
         "conform.adapters",
         "conform.reproduce",
+        "converting",
         "probe.models",
     ),
     "onnxruntime": ("child",),

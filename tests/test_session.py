@@ -182,6 +182,8 @@ def test_public_names_exist() -> None:
     [
         lambda s, f: s.run(np.zeros(3)),
         lambda s, f: s.run(None, None),
+        lambda s, f: s.run(),
+        lambda s, f: s.run(output_names=["y0"]),
         lambda s, f: s.run_observed(None),
         lambda s, f: s.watch(None, print),
         lambda s, f: s.profile(f, runs=0),
@@ -198,6 +200,21 @@ def test_wrong_arguments_are_call_errors(call) -> None:
 def test_one_output_may_be_named_alone() -> None:
     model, feeds = conv_model()
     assert list(qrun.Session(model).run(feeds, "y0")) == ["y0"]
+
+
+def test_calls_of_onnxruntime_work() -> None:
+    model, feeds = conv_model()
+    session = qrun.Session(model)
+    want = session.run(feeds)["y0"]
+    calls = [
+        session.run(None, feeds),
+        session.run(["y0"], feeds),
+        session.run(input_feed=feeds),
+        session.run(output_names=None, input_feed=feeds),
+        session.run(output_names=["y0"], input_feed=feeds, run_options=None),
+    ]
+    for (got,) in calls:
+        np.testing.assert_array_equal(got, want)
 
 
 def test_errors_cross_process_borders() -> None:

@@ -92,7 +92,8 @@ class Arithmetic:
     """A requantization arithmetic: y = clip(round(acc * M) + zero point).
 
     derive, hold, steps, ties, zero: the five choices, keys of DERIVE, HOLD, STEPS, TIES and ZERO.
-    users:  who computes so. source: where that is written. low: the lowest code, if the type's own is not used.
+    users:  who computes so, separated by commas. source: where that is written.
+    low:    the lowest code, if the type's own is not used.
     """
 
     name: str

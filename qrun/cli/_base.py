@@ -37,6 +37,7 @@ COMMANDS = {
     "eval": ("qrun.cli.eval:command", "Evaluate models on a data set: accuracy, agreement, errors."),
     "conform": ("qrun.cli.conform:command", "Test a runtime against the operator conformance suite."),
     "probe": ("qrun.cli.probe:command", "Name the requantization arithmetic of a runtime or device."),
+    "convert": ("qrun.cli.convert:command", "Write a quantized model in another form, and say what that changes."),
     "inspect": ("qrun.cli.lookup:inspect", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
     "cache": ("qrun.cli.lookup:cache", "Show or clear the cache."),

@@ -65,7 +65,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     "Exit 1 if one of these verdicts occurs; 'never' to exit 0.",
     default="wrong,unstable,crashed,hung",
 )
-@output("--baseline FILE", "A result saved with --json: report only what changed since.")
+@output("--baseline FILE", "A saved result: report only the cases that changed since.")
 @output(
     "-o, --output [FORMAT=]FILE",
     "Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.",
@@ -104,7 +104,7 @@ def _judge(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
     from qrun.comparing.record import host
-    from qrun.conform.results import Judgement, check_baseline, read_judgement, select_changed
+    from qrun.conform.results import Judgement, match_baseline, read_judgement, select_changed
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
     from qrun.report.html.made import today
@@ -113,8 +113,7 @@ def _judge(
 
     chosen = [runtime(name) for name in dict.fromkeys(options["runtime"] or OWN)]
     before = read_judgement(options["baseline"]) if options["baseline"] else None
-    if before is not None:
-        check_baseline([each.name for each in chosen], suite.version, before)
+    saved = match_baseline([each.name for each in chosen], suite.version, before) if before is not None else []
     found = []
     for each in chosen:
         with Progress(out, f"conform {each.name[:30]}", "cases") as progress:
@@ -130,8 +129,9 @@ def _judge(
                 )
             )
     made_on = {"archive_sha256": suite.sha256, "date": today(), **{key: host()[key] for key in ("qrun", "cpu", "isa")}}
-    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found), **made_on)
-    return select_changed(judgement, before) if before is not None else judgement
+    if before is not None:
+        found = [select_changed(now, old, before.date) for now, old in zip(found, saved, strict=True)]
+    return Judgement(suite.version, len(cases), fail_on, tuple(found), **made_on)
 
 
 def _print_judgement(
@@ -150,7 +150,7 @@ def _print_judgement(
     if options["format"] == "json":
         print_json(out, fields(judgement), code)
     elif options["format"] == "text":
-        sheet = conform_sheet(judgement, changes=bool(options["baseline"]))
+        sheet = conform_sheet(judgement)
         more = details(suite, judgement) if out.verbose else []
         print_sheet(out, replace(sheet, blocks=[*sheet.blocks, *more], notes=() if more else sheet.notes))
     else:

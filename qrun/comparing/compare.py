@@ -83,8 +83,8 @@ def compare(
     max_memory: bytes that a run may hold; None: 80 % of the free memory.
     max_time:   seconds that a run may take; None: no limit.
 
-    A Comparison has `equal`, `first`, `differing` and `outputs`; an Accuracy `equal`, `passed`, `outputs`, `costs` and
-    `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.
+    A Comparison has `equal`, `first`, `differing`, `outputs` and `arithmetic`; an Accuracy `equal`, `passed`,
+    `outputs`, `costs` and `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.
     """
     several = [feeds] if isinstance(feeds, Mapping) else list(feeds or ())
     first = load(model) if not isinstance(model, Model) else model

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from qrun.comparing.causes import CRASHED, REFUSED, Reason
 from qrun.comparing.differences import TensorPair, Tolerance
 from qrun.comparing.sides import Unit
+from qrun.comparing.votes import ArithmeticClaim
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import QrunError
@@ -129,6 +130,8 @@ class Comparison(InNotebook):
                it then ran node by node on the first side's values.
     origin:    if the first difference is inherited: the first tensor upstream whose bits differ, within the tolerance,
                and why; None if not known.
+    arithmetic: what all integer nodes together say about the second side's requantization; empty if it is qrun, or if
+               no integer node says anything.
     """
 
     model: Model
@@ -141,6 +144,7 @@ class Comparison(InNotebook):
     isolate: bool = False
     piecewise: QrunError | None = None
     origin: ComparedTensor | None = None
+    arithmetic: tuple[ArithmeticClaim, ...] = ()
 
     def __repr__(self) -> str:
         first = self.first

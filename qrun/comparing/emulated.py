@@ -10,10 +10,11 @@ from typing import Unpack
 
 import numpy as np
 
+from qrun.comparing.biases import bias_scale_rewrites
 from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
 from qrun.comparing.differences import same
-from qrun.comparing.rewrites import apply_rewrites, sum_bound, with_unsigned_activations
+from qrun.comparing.rewrites import KINDS, Kind, apply_rewrites, sum_bound, with_unsigned_activations
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -22,6 +23,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
 from qrun.memory import Budget, ResourceLimits, default_limit
 from qrun.ops import Arith
+from qrun.ops._quantize import limits
 from qrun.passes import optimize
 
 
@@ -119,24 +121,26 @@ class NodeGroup:
 
     def forms(self) -> tuple[AlternativeForm, ...]:
         """The forms in which another runtime may run the group, simplest first; a single node has only rewrites."""
+        rewritten = tuple(self._rewritten_forms("session-rewrite", KINDS))
         if len(self.unit.group) == 1:
-            return tuple(self._rewritten_forms())
+            return rewritten
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
         saturating = (self._form(True, "ort", True), self._form(False, "ort", True))
-        return (*plain, *saturating, *self._rewritten_forms())
+        return (*plain, *saturating, *self._rewritten_forms("bias-scale", (bias_scale_rewrites,)), *rewritten)
 
-    def _rewritten_forms(self) -> Iterator[AlternativeForm]:
-        """The forms of the group after the rewrites of onnxruntime's default session; none if no rewrite applies."""
-        model, texts = apply_rewrites(self.model, self._indices)
+    def _rewritten_forms(self, cause: str, kinds: Sequence[Kind]) -> Iterator[AlternativeForm]:
+        """The forms of the group after rewrites of these kinds; none if no rewrite applies. cause: the cause that they
+        are."""
+        model, texts = apply_rewrites(self.model, self._indices, kinds)
         if not texts:
             return
         bound = partial(sum_bound, self._nodes(model), self.tensor, {**model.constants, **self.inputs})
         for fused, arith in _ARITHMETICS:
             run = partial(self._run_rewritten, model, fused, arith)
-            yield AlternativeForm("session-rewrite", "; ".join(texts), run, bound)
-        unsigned, _ = apply_rewrites(with_unsigned_activations(self.model), self._indices)
+            yield AlternativeForm(cause, "; ".join(texts), run, bound)
+        unsigned, _ = apply_rewrites(with_unsigned_activations(self.model), self._indices, kinds)
         run = partial(self._run_rewritten, unsigned, True, "ort", True)
-        yield AlternativeForm("session-rewrite", "; ".join((*texts, _SATURATING)), run)
+        yield AlternativeForm(cause, "; ".join((*texts, _SATURATING)), run)
 
     def _run_rewritten(self, model: Model, fused: bool, arith: Arith, saturating: bool = False) -> Array | None:
         """The tensor that the rewritten nodes compute; None if they cannot run, or if it equals the result of the
@@ -206,8 +210,62 @@ class NodeGroup:
         node = part.nodes[0]
         return Suspect(part, Unit(node, (node,)), self.tensor, {**part.constants, **self.inputs}, mine, theirs)
 
+    def integer_node(self, theirs: Array) -> tuple[Suspect, int, int] | None:
+        """The integer operator that computes the group's sums, with the ends of its codes: those of their type, or
+        nearer ones where a Relu or Clip limits them. theirs: the other side's result. None if there is no operator."""
+        low, high = limits(theirs.dtype)
+        node, part, values = self.unit.node, self.model, self.inputs
+        if len(self.unit.group) > 1:
+            found = without_clamps(self.model, self.unit.group, self.tensor, self.inputs, (low, high))
+            if found is None:
+                return None
+            model, group, (low, high) = found
+            fused = NodeGroup(model, Unit(node, group, self.unit.given), self.tensor, self.inputs)._fused
+            if fused is None:
+                return None
+            node, part, values = fused.nodes[0], fused, {**fused.constants, **self.inputs}
+        return Suspect(part, Unit(node, (node,)), self.tensor, values, theirs, theirs), low, high
+
     @cached_property
     def _fused(self) -> Model | None:
         """The group as one integer operator; None if it does not fuse."""
         part = self._cut(self.model, "exact")
         return part if part is not None and len(part.nodes) == 1 else None
+
+
+def without_clamps(
+    model: Model, group: Sequence[Node], tensor: str, inputs: Values, ends: tuple[int, int]
+) -> tuple[Model, tuple[Node, ...], tuple[int, int]] | None:
+    """The model and a group that ends in QuantizeLinear without the Relu and Clip before it, and the ends of the codes
+    with them. None if the parameters of these are not known, or not of one element."""
+    last = next((node for node in group if tensor in node.outputs), None)
+    if last is None or last.op_type != "QuantizeLinear":
+        return model, tuple(group), ends
+    known, producers = {**model.constants, **inputs}, {name: node for node in group for name in node.outputs}
+    scale, zero = (known.get(name) for name in (*last.inputs[1:], "")[:2])
+    low, high, gone, name = -np.inf, np.inf, set[int](), last.inputs[0]
+    while (node := producers.get(name)) is not None and node.op_type in ("Relu", "Clip"):
+        least, most = (0.0, np.inf) if node.op_type == "Relu" else _clip_bounds(node, known)
+        low, high, name = max(low, least), min(high, most), node.inputs[0]
+        gone.add(node.index)
+    if not gone:
+        return model, tuple(group), ends
+    if scale is None or scale.size != 1 or (zero is not None and zero.size != 1) or np.isnan([low, high]).any():
+        return None
+    step, shift = float(scale.reshape(())), 0 if zero is None else int(zero.reshape(()))
+    narrowed = tuple(int(np.clip(np.rint(each / step) + shift, *ends)) for each in (low, high))
+    joined = replace(last, inputs=(name, *last.inputs[1:]))
+    kept = tuple(joined if node is last else node for node in group if node.index not in gone)
+    nodes = tuple(joined if node is last else node for node in model.nodes if node.index not in gone)
+    return replace(model, nodes=nodes), kept, (narrowed[0], narrowed[1])
+
+
+def _clip_bounds(node: Node, known: Values) -> tuple[float, float]:
+    """The bounds of a Clip; NaN where one is not known."""
+    given = [node.attributes.get("min"), node.attributes.get("max")]
+    for at, name in enumerate(node.inputs[1:3]):
+        if name:
+            value = known.get(name)
+            given[at] = float("nan") if value is None or value.size != 1 else float(value.reshape(()))
+    low, high = given
+    return (low if isinstance(low, float) else -np.inf), (high if isinstance(high, float) else np.inf)

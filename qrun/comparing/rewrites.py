@@ -3,7 +3,7 @@ DequantizeLinear and QuantizeLinear. Measured with onnxruntime 1.20.1, 1.22.1, 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -626,7 +626,9 @@ def _unpack(packed: Array, bits: int) -> Array:
     return np.asarray((parts & ((1 << bits) - 1)).reshape(*packed.shape[:-1], -1))
 
 
-KINDS = (
+Kind = Callable[[Model], Iterator[Rewrite]]
+"""Yields the places of a model that a runtime rewrites in one way."""
+KINDS: Sequence[Kind] = (
     bias_rewrites,
     axis_rewrites,
     weight_only_rewrites,
@@ -635,12 +637,13 @@ KINDS = (
     slice_rewrites,
     rounding_rewrites,
 )
+"""The rewrites of onnxruntime's default session."""
 
 
-def apply_rewrites(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
+def apply_rewrites(model: Model, indices: Set[int], kinds: Sequence[Kind] = KINDS) -> tuple[Model, tuple[str, ...]]:
     """Apply every rewrite of nodes with these indices. Returns the model and a clause for each rewrite."""
     texts: list[str] = []
-    for kind in KINDS:
+    for kind in kinds:
         while (found := next((r for r in kind(model) if _touches(model, r, indices)), None)) is not None:
             model = found.apply(model)
             texts.append(found.text)

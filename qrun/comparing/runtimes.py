@@ -29,7 +29,8 @@ from qrun.comparing.differences import (
 from qrun.comparing.emulated import NodeGroup
 from qrun.comparing.matching.operators import moves
 from qrun.comparing.meanings import TensorScales
-from qrun.comparing.sides import PeerSide, Results, Side, Unit, Values, extract, refusal
+from qrun.comparing.sides import PeerSide, QrunSide, Results, Side, Unit, Values, extract, refusal
+from qrun.comparing.votes import NodeVote, claims, vote
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model, Node
@@ -285,7 +286,10 @@ def compare_runtimes(
     outputs = tuple((v.name, pairs[v.name]) for v in a.model.outputs if v.name in pairs)
     names = (a.name, b.name)
     origin = work.origin(found)
-    return Comparison(a.model, a.label, b.label, names, tuple(found), outputs, tolerance, isolate, refused, origin)
+    arithmetic = claims(list(work.votes(found)))
+    return Comparison(
+        a.model, a.label, b.label, names, tuple(found), outputs, tolerance, isolate, refused, origin, arithmetic
+    )
 
 
 @frozen(slots=False)
@@ -350,6 +354,19 @@ class _Work:
                     yield ComparedTensor(unit, name, own, None if unseen else True, guilt, True, unseen)
                     continue
             yield ComparedTensor(unit, name, pairs[name], told, guilt, anew is not None, unseen if alike else ())
+
+    def votes(self, found: Sequence[ComparedTensor]) -> Iterator[NodeVote]:
+        """The votes of the integer nodes on the second side's arithmetic, if it is not qrun. A runtime that equals qrun
+        in every integer is not asked: its nodes need not say more."""
+        alike = all(t.pair.identical for t in found if t.pair.difference.integral)
+        if self.theirs is None or isinstance(self.b, QrunSide) or (alike and isinstance(self.b, PeerSide)):
+            return
+        for t in found:
+            inputs, theirs = self._inputs(t.unit), self.theirs[t.name]
+            if inputs is not None and theirs is not None and t.pair.difference.form is None:
+                made = vote(self.a.model, t.unit, t.name, inputs, theirs)
+                if made is not None:
+                    yield made
 
     def _piece(self, unit: Unit) -> Iterator[ComparedTensor]:
         """Compare a unit that side `b` runs by itself on the values of `a`."""
@@ -465,6 +482,7 @@ class _Work:
             judge,
             seen,
             partial(group.fused_node, theirs),
+            None if theirs is None else partial(group.integer_node, theirs),
         )
         exact, d = suspect.exact, own.difference
         known = exact is not None and d.form is None and d.differing

@@ -147,8 +147,19 @@ class QrunSide:
         model, groups = self._ran
         wanted = {node.index for node in unit.group}
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
-        part = extract(model, nodes, values)
+        try:
+            part = extract(model, nodes, values)
+        except KeyError:  # the executed graph reads tensors that only it has
+            if not self.fuse:
+                raise
+            part = self._fuse_alone(unit, values)
         return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, names_made_by(part.nodes))
+
+    def _fuse_alone(self, unit: Unit, values: Values) -> Model:
+        """A group of the model's nodes, fused by itself. Raises KeyError if `values` lacks an input."""
+        part = extract(self.model, unit.group, values)
+        part = replace(part, outputs=tuple(v for v in part.outputs if v.name in unit.gives))
+        return optimize(part, frozenset(), self.arith).model
 
     def inside(self, node: Node, graph: str, part: Model) -> Side:
         """The side of a graph inside a node."""

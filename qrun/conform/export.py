@@ -45,7 +45,7 @@ CHANGES = {
 """Headings of the change log, by the keys of `Suite.changes`."""
 
 
-def place_of(info: CaseInfo) -> str:
+def place_of(info: CaseHead) -> str:
     """The path of a case in a release: ``node/test_qlinearconv-10_ties_3d-odd-zero-sss``."""
     kinds = {ANSWER: "decision" if info.basis == DECISION else "node", EITHER: "lenient", REFUSAL: "refusal"}
     return f"{kinds[info.expects]}/test_{info.id.replace('/', '_')}"
@@ -87,7 +87,7 @@ def _lines(sums: Mapping[str, str]) -> bytes:
 def _manifest(suite: Suite, cases: Sequence[CaseInfo], sums: Mapping[str, str]) -> bytes:
     """manifest.json. Its ``sha256`` of the whole is that of the lines of `SUMS` about the other files."""
     counts = Counter(place_of(info).partition("/")[0] for info in cases)
-    told = {
+    manifest = {
         "suite": suite.version,
         "SPDX-License-Identifier": LICENSE,
         "generator": f"qrun {qrun.__version__}",
@@ -98,7 +98,7 @@ def _manifest(suite: Suite, cases: Sequence[CaseInfo], sums: Mapping[str, str]) 
         "sha256": hashlib.sha256(_lines(sums)).hexdigest(),
         "files": {path: sums[path] for path in sorted(sums)},
     }
-    return (json.dumps(told, indent=1) + "\n").encode()
+    return (json.dumps(manifest, indent=1) + "\n").encode()
 
 
 def _texts(suite: Suite) -> Iterator[tuple[str, bytes]]:
@@ -158,9 +158,9 @@ def _tolerance(case: Case) -> dict[str, float]:
     return {"rtol": RTOL, "atol": max(case.within, *map(absolute_tolerance, floats))}
 
 
-def _json_lines(told: Mapping[str, Any]) -> bytes:
+def _json_lines(content: Mapping[str, Any]) -> bytes:
     """A JSON object with a line for each key."""
-    rows = (f" {json.dumps(key)}: {json.dumps(encode(value), allow_nan=False)}" for key, value in told.items())
+    rows = (f" {json.dumps(key)}: {json.dumps(encode(value), allow_nan=False)}" for key, value in content.items())
     return ("{\n" + ",\n".join(rows) + "\n}\n").encode()
 
 
@@ -191,13 +191,13 @@ def _form(name: str, array: Array) -> dict[str, Any]:
 
 def _output(case: Case, name: str, array: Array) -> dict[str, Any]:
     """An output with the numbers that decide between verdicts; a key is missing where it does not apply."""
-    told = _form(name, array)
+    facts = _form(name, array)
     if name in case.exact:
-        told["exact"] = case.exact[name].ravel().tolist()
+        facts["exact"] = case.exact[name].ravel().tolist()
     if name in case.margin:
-        told["margin"] = case.margin[name].ravel().tolist()
+        facts["margin"] = case.margin[name].ravel().tolist()
         if is_integral(array.dtype):
-            told["near_tie"] = near_tie(array.dtype)
+            facts["near_tie"] = near_tie(array.dtype)
     if array.dtype.name in ULP_TYPES:
-        told |= {"rtol": RTOL, "atol": absolute_tolerance(array), "within": case.within}
-    return told
+        facts |= {"rtol": RTOL, "atol": absolute_tolerance(array), "within": case.within}
+    return facts

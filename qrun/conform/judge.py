@@ -10,15 +10,14 @@ from math import isfinite
 
 import numpy as np
 
-from qrun.comparing.causes import Cause, Hypothesis, Reason, Suspect, partial_reason, reason
-from qrun.comparing.causes._cause import compute_node
+from qrun.comparing.causes import UNKNOWN, Cause, Hypothesis, Reason, Suspect, partial_reason, reason
 from qrun.comparing.differences import difference_mask, is_integral, same
-from qrun.comparing.sides import Unit
 from qrun.conform.results import CaseResult, Element
 from qrun.conform.runtimes import REFUSED, Response
 from qrun.conform.suite import DECISION, EITHER, REFUSAL, Case, CaseHead, near_tie
+from qrun.conform.suspects import graph_suspects, node_suspect
 from qrun.errors import QrunError
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.ir.types import describe
 
@@ -215,16 +214,29 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
             model = load(case.model)
         except QrunError:
             break
-        suspect = _suspect(case, model, name, got)
-        found = (
-            reason(suspect) if suspect is not None else Reason("unknown", "qrun does not compute the nodes before it")
-        )
-        if found.cause == "unknown":
+        suspect = node_suspect(case, model, name, got)
+        found = None if suspect is None else reason(suspect)
+        if found is None or found.cause == UNKNOWN:
+            found = _reason_of_graph(case, model, name, got) or found
+        if found is None:
+            return Reason(UNKNOWN, "qrun does not compute the nodes before it"), False
+        if found.cause == UNKNOWN:
             form = _form(want, got)
             part = partial_reason(suspect) if suspect is not None else None
             return Reason(*form) if form else part or found, False
         return _with_rivals(found, got is None or found.cause in SHOWN_BY_ANSWER)
-    return Reason("unknown", "no known computation reproduces these bits"), False
+    return Reason(UNKNOWN, "no known computation reproduces these bits"), False
+
+
+def _reason_of_graph(case: Case, model: Model, name: str, got: Array | None) -> Reason | None:
+    """Why an output differs, if the nodes of its graph run in another form; None if no form reproduces it."""
+    found = [(told, reason(suspect)) for told, suspect in graph_suspects(case, model, name, got)]
+    known = [replace(why, text=told + why.text) for told, why in found if why.cause != UNKNOWN]
+    if not known:
+        return None
+    first, *others = known
+    rivals = (f"{why.cause}: {why.text}" for why in others if why.cause != first.cause)
+    return replace(first, also=(*first.also, *rivals))
 
 
 def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
@@ -235,10 +247,10 @@ def _with_rivals(found: Reason, seen: bool) -> tuple[Reason, bool]:
     rivals = [text for text in found.also if text.partition(":")[0] != found.cause]
     more = len(found.also) - RIVALS
     texts = [found.text, *(rival.partition(": ")[2] for rival in found.also[:RIVALS])]
-    told = _numbered(texts) if len(texts) > 1 else texts
-    told += [f"{more} other explanation{'s' * (more > 1)}"] * (more > 0)
+    parts = _numbered(texts) if len(texts) > 1 else texts
+    parts += [f"{more} other explanation{'s' * (more > 1)}"] * (more > 0)
     reproduced = found.explained > 0 or seen
-    return replace(found, text="; or ".join(told)), reproduced and not rivals
+    return replace(found, text="; or ".join(parts)), reproduced and not rivals
 
 
 def _numbered(texts: Sequence[str]) -> list[str]:
@@ -253,28 +265,6 @@ def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
         return None
     kind = "wrong-shape" if got.shape != want.shape else "wrong-type"
     return kind, f"{describe(got)} instead of {describe(want)}"
-
-
-def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:
-    """The node that makes an output as a suspect, with all its inputs, which qrun computes in a graph of several nodes;
-    None if it cannot."""
-    values = {**model.constants, **case.inputs}
-    for node in model.nodes:
-        if name in node.outputs:
-            return _suspect_node(case, model, node, values, name, got)
-        made = compute_node(node, [values[each] if each else None for each in node.inputs])
-        if made is None:
-            return None
-        values.update(zip(node.outputs, made, strict=False))
-    return None
-
-
-def _suspect_node(
-    case: Case, model: Model, node: Node, values: Mapping[str, Array], name: str, got: Array | None
-) -> Suspect:
-    """A node as a suspect, with the case's own real values where qrun has no formula."""
-    suspect, exact = Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got), case.exact.get(name)
-    return suspect if exact is None else replace(suspect, fused=lambda: exact + suspect.zero)
 
 
 def _near(case: Case, name: str, got: Array | None) -> bool:
@@ -342,6 +332,6 @@ def _result(
     elements: tuple[Element, ...] = (),
 ) -> CaseResult:
     """The result of a case."""
-    told = {field.name: getattr(case.info, field.name) for field in fields(CaseHead)}
-    told |= {"verdict": verdict, "cause": cause, "proved": proved, "text": text}
-    return CaseResult(**told, differing=differing, total=total, elements=elements)
+    values = {field.name: getattr(case.info, field.name) for field in fields(CaseHead)}
+    values |= {"verdict": verdict, "cause": cause, "proved": proved, "text": text}
+    return CaseResult(**values, differing=differing, total=total, elements=elements)

@@ -141,14 +141,14 @@ def _comment(case: Case, rule: Law, chosen: Runtime, suite: str) -> str:
     """The first lines: what the script shows, and the sentences that decide."""
     info = case.info
     op = f"{info.domain}.{info.op}" if info.domain else info.op
-    told = [f"{op}-{info.version} in {chosen.label}", f"Case {info.id} of the qrun conformance suite {suite}"]
+    comments = [f"{op}-{info.version} in {chosen.label}", f"Case {info.id} of the qrun conformance suite {suite}"]
     title = f"{rule.title.rstrip('.')}."
-    told += [title if rule.basis != DECISION else f"Open in the specification; expected here: {title}"]
-    told += [f'{quote.source}: "{quote.text}"' for quote in rule.quotes]
-    told += [rule.note] if rule.note else []
-    told += ["The text excludes this form, so an error is also correct."] if info.expects == EITHER else []
+    comments += [title if rule.basis != DECISION else f"Open in the specification; expected here: {title}"]
+    comments += [f'{quote.source}: "{quote.text}"' for quote in rule.quotes]
+    comments += [rule.note] if rule.note else []
+    comments += ["The text excludes this form, so an error is also correct."] if info.expects == EITHER else []
     return "\n".join(
-        fill(text, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False) for text in told
+        fill(text, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False) for text in comments
     )
 
 
@@ -284,8 +284,8 @@ def _named(name: str, arrays: Mapping[str, Array]) -> str:
 
 def _rows(name: str, brackets: str, rows: Iterable[str]) -> str:
     """A list or dict with one element a line, or in one line if there is but one."""
-    told = list(rows)
-    text = ", ".join(told) if len(told) < 2 else "\n    ".join(["", *(f"{row}," for row in told)]) + "\n"
+    items = list(rows)
+    text = ", ".join(items) if len(items) < 2 else "\n    ".join(["", *(f"{row}," for row in items)]) + "\n"
     return f"{name} = {brackets[0]}{text}{brackets[1]}"
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
 from qrun.conform.suite import ANSWER, DECISION, CaseHead
 from qrun.declare.frozen import frozen
-from qrun.documents.record import damage_error, decode, read_document
+from qrun.documents.record import damage_error, decode, optional_field, read_document
 from qrun.errors import CallError
 
 VERDICTS = (
@@ -41,6 +41,7 @@ class CaseResult(CaseHead):
     proved:  does recomputing every element in this way give the runtime's bits?
     text:    describes the cause in this case, or is the runtime's message.
     differing, total: the numbers of differing elements and of all elements.
+    before:  the result in the baseline, such as ``wrong, saturation``, or NEW; "" without a baseline.
     """
 
     verdict: str
@@ -50,6 +51,7 @@ class CaseResult(CaseHead):
     differing: int = 0
     total: int = 0
     elements: tuple[Element, ...] = ()
+    before: str = optional_field("")
 
     @property
     def decided(self) -> bool:
@@ -68,6 +70,8 @@ class RuntimeResult:
 
     python:  version of the Python that ran it; "" for a program. wheel: see `qrun.conform.worker.wheel_hash`.
     options: the settings that its adapter makes, such as ``intra_op_num_threads``.
+    baseline: title and date of the saved result with which the cases were compared, of which only those that changed
+    are kept; "" without a baseline.
     """
 
     name: str
@@ -78,6 +82,7 @@ class RuntimeResult:
     python: str = ""
     wheel: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    baseline: str = optional_field("")
 
     @property
     def title(self) -> str:
@@ -143,43 +148,69 @@ MAKE = "qrun conform --runtime NAME --json saves one"
 
 
 def read_judgement(path: str) -> Judgement:
-    """Read a judgement from a JSON file. Raises CallError if the file has none."""
+    """Read a judgement from a JSON file. Raises CallError if the file has none, or only the changes since another."""
     _, item = read_document(Path(path), (KIND,), MAKE)
     found = decode(Judgement, item)
     for each in found.runtimes:
         if any(case.verdict not in each.counts for case in each.cases):
             raise damage_error(path, "verdicts of qrun conform", "others", MAKE)
+        if each.baseline:
+            raise CallError(
+                "QR005",
+                f"{path} has only the cases that changed since a baseline",
+                where=[path],
+                fixes=["save all: qrun conform --runtime NAME -o FILE.json, without --baseline"],
+            )
     return found
 
 
-def check_baseline(names: Iterable[str], suite: str, before: Judgement) -> None:
-    """Raise CallError for a baseline of another suite, or for a runtime that the baseline does not have."""
+def match_baseline(names: Sequence[str], suite: str, before: Judgement) -> list[RuntimeResult]:
+    """The saved result with which to compare each runtime: the one of the same name. If one runtime was saved and one
+    is judged, their names may differ, as those of two builds of a program do.
+
+    Raises CallError for a baseline of another suite, or without one of several runtimes.
+    """
     if before.suite != suite:
         raise CallError(
             "QR005",
             f"the baseline was saved with suite {before.suite}; this is suite {suite}",
             fixes=["save a new one: qrun conform --runtime NAME -o FILE.json"],
         )
-    known = [each.name for each in before.runtimes]
+    if len(names) == len(before.runtimes) == 1:
+        return list(before.runtimes)
+    known = {each.name: each for each in before.runtimes}
     for name in names:
         if name not in known:
             raise CallError(
                 "QR005",
                 f"the baseline has no runtime {name}",
                 facts=[("it has", ", ".join(known))],
+                why="names may only differ if one runtime is judged and the baseline has one",
                 fixes=[f"qrun conform --runtime {shlex.quote(name)} -o FILE.json saves one"],
             )
+    return [known[name] for name in names]
 
 
-def select_changed(now: Judgement, before: Judgement) -> Judgement:
-    """The judgement with only the cases that changed (see `changed`), or that the saved answer does not have."""
-    known = {r.name: {case.id: case for case in r.cases} for r in before.runtimes}
-    runtimes = []
-    for runtime in now.runtimes:
-        old = known[runtime.name]
-        new = tuple(case for case in runtime.cases if case.id not in old or changed(case, old[case.id]))
-        runtimes.append(replace(runtime, cases=new))
-    return replace(now, runtimes=tuple(runtimes))
+NEW = "not in the baseline"
+
+
+def select_changed(now: RuntimeResult, before: RuntimeResult, date: str) -> RuntimeResult:
+    """The result with only the cases that changed (see `changed`), or that the saved result does not have.
+
+    date: of the saved result.
+    """
+    known = {case.id: case for case in before.cases}
+    cases = []
+    for case in now.cases:
+        old = known.get(case.id)
+        if old is None or changed(case, old):
+            cases.append(replace(case, before=NEW if old is None else short_result(old)))
+    return replace(now, cases=tuple(cases), baseline=f"{before.title}{f', {date}' if date else ''}")
+
+
+def short_result(case: CaseResult) -> str:
+    """``wrong, saturation``."""
+    return f"{case.verdict}{f', {case.cause}' if case.cause else ''}"
 
 
 def changed(now: CaseResult, before: CaseResult) -> bool:

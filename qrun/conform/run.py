@@ -9,10 +9,9 @@ from threading import Event, Lock, Thread
 from time import perf_counter
 from typing import Any
 
-from qrun.conform.batch import BatchRunner
-from qrun.conform.commands import CommandRunner
 from qrun.conform.judge import judge_case
 from qrun.conform.processes import AGAIN, FIRST, Processes, heed_sigterm
+from qrun.conform.programs import BatchRunner, CommandRunner
 from qrun.conform.results import CaseResult, RuntimeResult
 from qrun.conform.runtimes import (
     COMMAND,

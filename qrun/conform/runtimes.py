@@ -162,12 +162,12 @@ class ProcessRunner:
             answer = self._answers.get(timeout=STARTING)
         except Empty:
             answer = ({"missing": f"it does not start within {STARTING:g} s"}, [])
-        told = answer[0] if answer else {"missing": self._describe_end()}
-        if "version" not in told:
+        hello = answer[0] if answer else {"missing": self._describe_end()}
+        if "version" not in hello:
             self.close()
-            raise self._missing_error(str(told.get("missing", "its answer cannot be read")))
-        self.version = str(told["version"])
-        self.facts = {name: told[name] for name in ("python", "wheel", "options")}
+            raise self._missing_error(str(hello.get("missing", "its answer cannot be read")))
+        self.version = str(hello["version"])
+        self.facts = {name: hello[name] for name in ("python", "wheel", "options")}
 
     def _missing_error(self, got: str) -> UnsupportedError:
         """The QR012 error of a runtime that cannot be used."""

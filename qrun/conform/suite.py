@@ -155,13 +155,13 @@ class Suite:
         self.path = path
         try:
             self._archive = zipfile.ZipFile(path)
-            told = json.loads(self._archive.read(INDEX))
+            index = json.loads(self._archive.read(INDEX))
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise CallError("QR004", f"cannot read the suite {path}: {error}", where=[str(path)]) from None
-        self.version = str(told["version"])
-        self._rows: Sequence[Sequence[Any]] = told["cases"]
-        self._rules: Mapping[str, Any] = told["rules"]
-        self.changes: Mapping[str, Any] = told.get("changes", {})
+        self.version = str(index["version"])
+        self._rows: Sequence[Sequence[Any]] = index["cases"]
+        self._rules: Mapping[str, Any] = index["rules"]
+        self.changes: Mapping[str, Any] = index.get("changes", {})
         self._block: tuple[str, bytes] = ("", b"")
 
     @cached_property
@@ -306,14 +306,14 @@ def write(path: Path, cases: Sequence[Case], rules: Mapping[str, Law], changes: 
             body += made
         blocks.append((name, body))
     used = {case.info.rule for case in cases}
-    told = {
+    index = {
         "format": "qrun/suite/1.1",
         "version": VERSION,
         "changes": changes,
         "rules": {key: astuple(rule) for key, rule in sorted(rules.items()) if key in used},
         "cases": rows,
     }
-    text = json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    text = json.dumps(index, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     with zipfile.ZipFile(path, "w") as archive:
         for name, body in [(INDEX, text), *blocks]:
             info = zipfile.ZipInfo(name)

@@ -15,7 +15,7 @@ import numpy as np
 
 from qrun.errors import QrunError, UnsupportedError
 from qrun.io.arrays import bad_file, no_such_file
-from qrun.io.imagesettings import ImageSettings, complete, parse_settings, pixel_table
+from qrun.io.imagesettings import ImageSettings, by, complete, parse_settings, pixel_table
 from qrun.ir import Array, TensorType
 from qrun.memory import Budget
 
@@ -51,12 +51,15 @@ def read_image(spec: str, value: TensorType, words: Sequence[str], budget: Budge
         if orientation != 1:
             said.append(f"EXIF orientation {orientation} {'applied' if settings.exif == 'apply' else 'ignored'}")
             image = _turned(image) if settings.exif == "apply" else image
-        size = settings.size or image.size
-        sizes = _by(size)
+        size = settings.resized(image.size)
+        sizes = by(size)
         if size != image.size:
-            sizes = f"resized {settings.resize} {_by(image.size)} -> {_by(size)}"
+            sizes = f"resized {settings.resize} {by(image.size)} -> {by(size)}"
             budget.claim((*size, len(image.getbands())), 1, spec)
             image = image.resize(size, getattr(pillow.Resampling, settings.resize.upper()))
+        if settings.crop and settings.crop != size:
+            sizes += f", center {by(settings.crop)}"
+            image = _cropped(image, settings.crop)
         pixels = np.asarray(image)
     budget.claim(pixels.shape, table.itemsize, spec)
     return _arranged(pixels, table, settings), ", ".join([sizes, *said, *_formula(settings), settings.layout])
@@ -146,6 +149,12 @@ def _turned(image: Image) -> Image:
     return ImageOps.exif_transpose(image)
 
 
+def _cropped(image: Image, size: tuple[int, int]) -> Image:
+    """The part in the middle. Of an odd margin, half a pixel is rounded to even, as torchvision's CenterCrop does."""
+    left, top = (round((whole - part) / 2) for whole, part in zip(image.size, size, strict=True))
+    return image.crop((left, top, left + size[0], top + size[1]))
+
+
 def _arranged(pixels: Array, table: Array, settings: ImageSettings) -> Array:
     """The values of pixels, [H,W] or [H,W,C], in the layout of the settings."""
     channels = pixels[..., None] if pixels.ndim == 2 else pixels
@@ -172,7 +181,3 @@ def _formula(settings: ImageSettings) -> Iterator[str]:
     )
     for key, numbers in (("mean", settings.mean), ("std", settings.std)):
         yield f"{key} {' '.join(f'{float(each):g}' for each in numbers)}" if numbers else f"no {key}"
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -20,6 +20,8 @@ from qrun.ir.types import NUMBERS, integer_range, type_name
 CHANNELS = {"gray": 1, "rgb": 3, "bgr": 3, "rgba": 4}
 """The number of channels by color."""
 LAYOUTS = ("nchw", "nhwc", "chw", "hwc", "hw")
+_RESIZES = ("size", "shorter")
+"""Keys of which one counts."""
 FILTERS = ("bilinear", "nearest", "box", "hamming", "bicubic", "lanczos")
 
 _NUMBER = re.compile(r"[+-]?(\d{1,12}(\.\d{1,18}|/\d{1,12})?|\.\d{1,18})", re.ASCII)
@@ -29,13 +31,17 @@ _NUMBER = re.compile(r"[+-]?(\d{1,12}(\.\d{1,18}|/\d{1,12})?|\.\d{1,18})", re.AS
 class ImageSettings:
     """What ``--image`` states; "", None and () where it says nothing.
 
-    layout: order of the axes. size: width and height. resize: Pillow's filter. color: order of the channels.
+    layout: order of the axes. size: width and height; or shorter: the length of the shorter side, which keeps the
+    proportions. crop: width and height of the part in the middle, after that. resize: Pillow's filter. color: order of
+    the channels.
     scale, mean, std: a value is ``(pixel * scale - mean) / std``, with one mean and std, or one for each channel.
     exif: "apply" or "ignore", for a camera's orientation.
     """
 
     layout: str = ""
     size: tuple[int, int] | None = None
+    shorter: int | None = None
+    crop: tuple[int, int] | None = None
     resize: str = "bilinear"
     color: str = ""
     scale: Fraction | None = None
@@ -43,9 +49,17 @@ class ImageSettings:
     std: tuple[Fraction, ...] = ()
     exif: str = ""
 
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Width and height of an image of this width and height after the resize. The longer side of `shorter` is
+        rounded down, as torchvision's Resize does."""
+        if self.shorter is None:
+            return self.size or size
+        width, height = (side * self.shorter // min(size) for side in size)
+        return width, height
+
 
 def parse_settings(words: Sequence[str]) -> ImageSettings:
-    """Parse words such as ``size=224``; of equal keys the last counts. Raises CallError."""
+    """Parse words such as ``size=224``; of equal keys the last counts, and of size and shorter. Raises CallError."""
     found: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -54,6 +68,8 @@ def parse_settings(words: Sequence[str]) -> ImageSettings:
             fixes = [f"did you mean --image {near[0]}={text}?"] if near else []
             raise _bad_word(word, f"KEY=VALUE, with the keys {', '.join(_PARSERS)}", fixes)
         expected, parse = _PARSERS[key]
+        if key in _RESIZES:
+            found = {other: value for other, value in found.items() if other not in _RESIZES}
         try:
             found[key] = parse(text.strip().lower())
         except (ValueError, ZeroDivisionError):
@@ -82,6 +98,12 @@ def _size(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
+def _length(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,5}", text, re.ASCII):
+        raise ValueError(text)
+    return int(text)
+
+
 def _numbers(text: str) -> tuple[Fraction, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(_NUMBER.fullmatch(part) for part in parts):
@@ -104,6 +126,8 @@ def _scale(text: str) -> Fraction:
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "layout": _one_of(*LAYOUTS),
     "size": ("WIDTHxHEIGHT, or one number for both", _size),
+    "shorter": ("the shorter side in pixels", _length),
+    "crop": ("WIDTHxHEIGHT, or one number for both", _size),
     "resize": _one_of(*FILTERS),
     "color": _one_of(*CHANNELS),
     "scale": ("a number above 0, such as 1/255", _scale),
@@ -131,9 +155,10 @@ def complete(spec: str, value: TensorType, stated: ImageSettings, size: tuple[in
     if len(colors) > 1:
         own = [color for layout, color in fitting if layout == layouts[0]]
         missing["color"] = f"{', '.join(colors)} fit", "rgb" if "rgb" in own else own[0]
+    _check_crop(spec, stated, size)
     width, height = _free_or_fixed(value, made.layout)
-    if not fits(stated.size or size, (width, height)):
-        if stated.size is not None:
+    if not fits(stated.crop or stated.resized(size), (width, height)):
+        if stated.crop or stated.size or stated.shorter:
             raise _unfit(spec, value, stated)
         wanted = f"{width or size[0]}x{height or size[1]}"
         missing["size"] = f"the input takes {wanted}", wanted
@@ -149,6 +174,22 @@ def complete(spec: str, value: TensorType, stated: ImageSettings, size: tuple[in
             what = f"--image {key} has {len(numbers)} numbers, and {made.color} has {count} channel{'s' * (count > 1)}"
             raise CallError("QR005", what, where=[spec], fixes=[f"give {key} one number, or {count}"])
     return made
+
+
+def _check_crop(spec: str, stated: ImageSettings, size: tuple[int, int]) -> None:
+    """Raise CallError if the image, resized, is smaller than the crop."""
+    resized = stated.resized(size)
+    if stated.crop and (stated.crop[0] > resized[0] or stated.crop[1] > resized[1]):
+        facts = [("expected", f"at least {by(stated.crop)}"), ("got", f"{by(resized)} before the crop")]
+        raise CallError(
+            "QR003", f"{spec} is smaller than its crop", where=[spec], facts=facts,
+            fixes=[f"add --image shorter={max(stated.crop)}, or what training used"],
+        )  # fmt: skip
+
+
+def by(size: tuple[int, int]) -> str:
+    """Width and height as text."""
+    return f"{size[0]}x{size[1]}"
 
 
 def _fitting(value: TensorType, stated: ImageSettings) -> Iterator[tuple[str, str]]:
@@ -195,8 +236,13 @@ def _missing(spec: str, value: TensorType, size: tuple[int, int], missing: dict[
 
 
 def _unfit(spec: str, value: TensorType, stated: ImageSettings) -> CallError:
-    size = stated.size and "x".join(map(str, stated.size))
-    given = {"layout": stated.layout, "color": stated.color, "size": size}
+    given = {
+        "layout": stated.layout,
+        "color": stated.color,
+        "size": stated.size and by(stated.size),
+        "shorter": stated.shorter,
+        "crop": stated.crop and by(stated.crop),
+    }
     words = " ".join(f"{key}={word}" for key, word in given.items() if word)
     what = f"--image {words} does not fit input {value.name!r}" if words else f"input {value.name!r} takes no image"
     expected = f"{value.name} {value}"

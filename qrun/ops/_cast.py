@@ -21,6 +21,7 @@ ROUND_MODES = ("up", "down", "nearest")
 _LOW_BIT = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
+_FNUZ = frozenset(np.dtype(t) for t in (ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz))
 _FLOATS = frozenset(np.dtype(t) for t in (np.float16, np.float32, np.float64))
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE)
@@ -62,7 +63,10 @@ def convert(x: Array, dtype: np.dtype[Any], saturate: bool, round_mode: str, ctx
         if dtype == _E8M0:
             return _to_e8m0(_real(x), saturate, round_mode)
         if is_narrow(dtype):
-            return round_narrow(_real(x), dtype, saturate)
+            made = round_narrow(_real(x), dtype, saturate)
+            if ctx.version < 24 and dtype in _FNUZ:
+                made[np.isinf(x)] = np.nan
+            return made
         single = x.dtype == np.float32 or x.itemsize <= 2
         return x.astype(np.float32).astype(dtype) if single else round_float(_real(x), dtype)
 

@@ -21,7 +21,8 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     """Convert `input`, of any shape, to the ONNX element type `to`. If it has that type, return the same array.
 
     float to float:     rounded once to nearest, ties to even; overflow to infinity in float16, bfloat16 and wider.
-    float8:             out of range as the tables say, by `saturate`.
+    float8:             out of range as the tables say, by `saturate`; before Cast-24 infinities become NaN in the
+                        FNUZ types, whatever `saturate` is.
                         float4, float6: saturate; NaN becomes the largest.
     float8e8m0:         a power of two by `round_mode`, `saturate` at both ends; negative numbers become NaN.
     float to integer:   toward zero. Out of range and NaN are undefined; here as x86 converts: the smallest int32

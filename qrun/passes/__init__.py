@@ -6,7 +6,7 @@ imported by `running` and everything above it. Knows operators by their declarat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from importlib import import_module
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged_model
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 
-__all__ = ["Functions", "Optimized", "Refusal", "has_tables", "makes_tables", "optimize"]
+__all__ = ["Functions", "Fused", "Optimized", "Refusal", "fuse", "has_tables", "makes_tables", "optimize"]
 
 
 @frozen
@@ -204,13 +204,9 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
     """Apply the passes and name the nodes; without the cache."""
     begin = memo.once("placed", lambda: _number_nodes(model))
     done = _fuse(begin, keep, arith, functions == "fused", memo).then(_THEN[functions], keep, arith)
-    current, groups, reasons = done.model, done.groups, done.reasons
+    current, groups = done.model, done.groups
     old = model.nodes
-    refused = tuple(
-        Refusal(old[group[0]].index, old[group[0]].label, reasons.get(group[0]) or _reason(current, node))
-        for node, group in (zip(current.nodes, groups, strict=True) if has_quantized(current) else ())
-        if len(group) == 1 and _is_float(current, node)
-    )
+    refused = tuple(_refusals(done, old))
     if current is begin:
         return Optimized(model, {node.index: (node.index,) for node in old}, refused)
     nodes = tuple(_name_nodes(model, current.nodes, groups))
@@ -218,13 +214,51 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
     return Optimized(replace(current, nodes=nodes), led, refused)
 
 
+def _refusals(stage: _Stage, old: Sequence[Node]) -> Iterator[Refusal]:
+    """The nodes of the original that read or make quantized tensors, and have no integer form. old: its nodes."""
+    for node, group in zip(stage.model.nodes, stage.groups, strict=True) if has_quantized(stage.model) else ():
+        if len(group) == 1 and _is_float(stage.model, node):
+            reason = stage.reasons.get(group[0]) or _reason(stage.model, node)
+            yield Refusal(old[group[0]].index, old[group[0]].label, reason)
+
+
 def _fuse(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, memo: Memo) -> _Stage:
     """The model, its nodes numbered by their places, with integer operators. functions: also for functions of one
     tensor."""
-    start = _Stage(begin, tuple((i,) for i in range(len(begin.nodes))), {})
-    first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
+    first = memo.once(("first", arith), lambda: _start(begin).then(_FIRST, keep, arith))
     fuse = _FUSE_ALL if functions else _FUSE
     return memo.once(("fused", arith, functions), lambda: first.then((fuse,), keep, arith))
+
+
+@frozen
+class Fused:
+    """A model in two forms.
+
+    literal: as written, but for moves that change no bit: nodes of constants are folded, but for DequantizeLinear, and
+             those that only move data work on integers.
+    model:   `literal` with integer operators. groups: for each of its nodes, the places in `literal` of those that it
+             replaces.
+    refused: the nodes of `literal` that might have become integer operators, but did not.
+    """
+
+    literal: Model
+    model: Model
+    groups: tuple[tuple[int, ...], ...]
+    refused: tuple[Refusal, ...]
+
+
+def fuse(model: Model, *, skip: Container[str] = (), move: bool = True) -> Fused:
+    """The model with integer operators for all groups that have one, also those that are functions of one tensor, in
+    exact arithmetic. skip: outputs of float nodes that stay. move: also let nodes that move data work on integers."""
+    literal = _start(_number_nodes(model)).then(_FIRST if move else (_INTEGERS, _MERGE), frozenset(), "exact").model
+    whole = _Pass("fuse_qdq", has_quantized, {"functions": True, "skip": skip})
+    done = _start(literal).then((whole,), frozenset(), "exact")
+    return Fused(literal, done.model, done.groups, tuple(_refusals(done, literal.nodes)))
+
+
+def _start(begin: Model) -> _Stage:
+    """A model before any pass, its nodes numbered by their places."""
+    return _Stage(begin, tuple((i,) for i in range(len(begin.nodes))), {})
 
 
 def makes_tables(model: Model, arith: Arith) -> bool:

@@ -55,10 +55,12 @@ from qrun.passes._sides import has_quantized
 _ELEMENTWISE = ("Add", "Mul")
 
 
-def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool = False) -> Rewritten:
+def fuse_qdq(
+    model: Model, keep: Iterable[str], arith: Arith, *, functions: bool = False, skip: Container[str] = ()
+) -> Rewritten:
     """The model with integer operators for the groups that have one.
 
-    functions: also for functions of one tensor.
+    functions: also for functions of one tensor. skip: outputs of float nodes that stay.
     """
     if not has_quantized(model):
         return unchanged_model(model)
@@ -66,7 +68,7 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool
     draft = Draft(model, keep, arith)
     single: Container[str] | None = () if functions else None
     for node in model.nodes:
-        if not node.domain and node.op_type in FORMS:
+        if not node.domain and node.op_type in FORMS and not any(name in skip for name in node.outputs):
             try:
                 form = FORMS[node.op_type](draft, node)
                 if single is None and node.op_type in _ELEMENTWISE:

@@ -83,14 +83,19 @@ repeated, the last one counts. qrun guesses nothing: without a required key it s
 was done. Pillow reads the files: pip install pillow.
 
   --image size=224 color=rgb scale=1/255 mean=0.485,0.456,0.406 std=0.229,0.224,0.225
+  --image shorter=256 crop=224 color=rgb scale=1/255
 
   color=rgb               or bgr, gray, rgba: the order of the channels. Required
                           unless the input has 1 or 4 channels
   layout=nchw             or nhwc, chw, hwc, hw: the order of the axes. Required
                           only if several fit the input
   size=640x480            width and height, or one number for both: the whole
-                          image is resized to it, without cropping. Required
-                          if the image does not have the size of the input
+                          image is resized to it
+  shorter=256             in place of size: the length of the shorter side. The
+                          image keeps its proportions
+  crop=224                the part in the middle, after the resize. One of these
+                          three is required if the image does not have the size
+                          of the input
   resize=bilinear         or nearest, box, hamming, bicubic, lanczos: Pillow's
                           filters; they smooth when shrinking
   scale=1/255             required for float inputs: 1/255 gives pixels from 0 to
@@ -240,7 +245,8 @@ type. M is x_scale * w_scale / y_scale. Engines differ by one step because they 
   ties        where a sum halfway between two codes goes
   zero point  added after rounding, or before it
 
-qrun probe reads these choices off a runtime's or a device's outputs. These families are known:""",
+qrun probe reads these choices off a runtime's or a device's outputs. qrun compare names what all integer nodes of a model
+show of them. These families are known:""",
     "conform": """\
 qrun conform runs the cases of a frozen suite in a runtime and judges every answer:
 

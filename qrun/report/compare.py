@@ -12,6 +12,7 @@ from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.choices import EMULATED
 from qrun.comparing.comparison import ComparedTensor, Comparison, GraphDifference
 from qrun.comparing.differences import TensorPair, Tolerance
+from qrun.comparing.votes import ArithmeticClaim, NodeVote
 from qrun.declare import grouped
 from qrun.declare.frozen import replace
 from qrun.documents.record import encode
@@ -224,8 +225,40 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
         blocks.append(Block("", lines=[_AS_USUAL]))
     each = f", each node fed the values of {found.names[1]}" if found.isolate else ""
     title = f"{found.a} and {found.b}, {plural(len(found.model.nodes), 'node')}, {plural(len(found.tensors), 'tensor')} on both sides{each}"
+    about = [title, *(arithmetic_sentence(found, claim) for claim in found.arithmetic)]
     style = GOOD if found.equal else OPEN if found.first and found.first.refused else BAD
-    return Sheet(blocks, verdict(found) + chance(sources), style, about=[title])
+    return Sheet(blocks, verdict(found) + chance(sources), style, about=about)
+
+
+def arithmetic_sentence(found: Comparison, claim: ArithmeticClaim) -> str:
+    """What the integer nodes say about the second side's requantization, in a sentence or two."""
+    nodes = f"{plural(claim.nodes, 'integer node')}{f' ({claim.kind})' if claim.kind else ''}"
+    rest = f" {' and '.join(claim.silent)} nodes alone do not show it." if claim.silent else ""
+    rest += f" Not counted: {_node_list(claim.unlike)}, which differ by more than rounding." if claim.unlike else ""
+    if claim.contradicting:
+        told = " or ".join(claim.families[:3]) or "no known one"
+        less = f"{told} fits {claim.nodes - len(claim.contradicting)} of {nodes}"
+        return f"Arithmetic of {found.names[1]}: undecided, {less}; contradicting: {_node_list(claim.contradicting)}. {_DECIDE}{rest}"
+    evidence = f"0 of {claim.elements:,} elements in {nodes} differ"
+    if claim.next is not None and claim.next.differing:
+        evidence += f"; next family {claim.next.differing} ({claim.next.family})"
+    if not claim.named:
+        many = len(claim.families)
+        left = ", ".join(claim.families[:_LISTED]) + (f" and {many - _LISTED} more" if many > _LISTED else "")
+        shared = f" ({claim.text})" if claim.text else ""
+        return f"Arithmetic of {found.names[1]}: undecided, {left or 'no known family'} fit{shared}; {evidence}. {_DECIDE}{rest}"
+    users = claim.users or "no known engine"
+    return f"Arithmetic of {found.names[1]}: {claim.text} ({users}); {evidence}.{rest}"
+
+
+_DECIDE = "qrun probe decides it."
+_LISTED = 6
+
+
+def _node_list(votes: Sequence[NodeVote]) -> str:
+    """``node 12 conv3 (5 of 4096 differ)`` for up to three nodes."""
+    told = [f"node {v.node.index} {v.node.label} ({v.least} of {v.counted:,} differ)" for v in votes[:3]]
+    return ", ".join(told) + (f" and {len(votes) - 3} more" if votes[3:] else "")
 
 
 def verdict(found: Comparison) -> str:
@@ -431,6 +464,7 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
             "identical": sum(t.pair.identical for t in found.tensors),
             "refused": len(found.refused),
         },
+        "arithmetic": [{"sentence": arithmetic_sentence(found, claim), **encode(claim)} for claim in found.arithmetic],
         "tensors": found.tensors,
         "outputs": [{"name": name, **encode(pair)} for name, pair in found.outputs],
     }

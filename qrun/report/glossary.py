@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GLOSSARY = {
+    "arithmetic": "How an engine turns an int32 sum into a code: the multiplier, its width, the number of roundings, ties, the place of the zero point. A family is an arithmetic that some engines share. qrun explain arithmetics lists the families; qrun probe and qrun compare name that of a device.",
     "calibration": "The step of quantization that runs the float model on typical inputs to choose the range of each activation. Ranges from too few inputs clip: qrun compare FLOAT INT8 shows which.",
     "code": "The integer that stores a quantized value: real value = (code - zero point) * scale. uint8 has the codes 0 to 255.",
     "fused": "Run as one node: DequantizeLinear, an operator and QuantizeLinear become one integer operator that rounds once. Conv +4 is a Conv fused with four other nodes. --no-fuse runs the graph as written.",

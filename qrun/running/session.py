@@ -178,9 +178,21 @@ class Session:
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Array], run_options: None = None, /
     ) -> list[Array]: ...
-    def run(self, feeds: Any, outputs: Any = None, run_options: object = None) -> dict[str, Array] | list[Array]:
-        """Run once and return arrays by name; or call it as in onnxruntime, ``run(None, feeds)`` or
-        ``run(["y"], feeds)``, and get a list of arrays.
+    @overload
+    def run(
+        self, *, input_feed: Mapping[str, Array], output_names: Sequence[str] | None = None, run_options: None = None
+    ) -> list[Array]: ...
+    def run(
+        self,
+        feeds: Any = None,
+        outputs: Any = None,
+        run_options: object = None,
+        *,
+        output_names: Sequence[str] | None = None,
+        input_feed: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array] | list[Array]:
+        """Run once and return arrays by name; or call it as in onnxruntime, ``run(None, feeds)``,
+        ``run(["y"], feeds)`` or ``run(output_names=None, input_feed=feeds)``, and get a list of arrays.
 
         feeds:   an array of the exact type and shape for each input (for strings any array of texts); a list of arrays
                  for a sequence, None for an empty optional value, a dict for a map; the results have the same forms.
@@ -188,6 +200,8 @@ class Session:
         """
         if run_options is not None:
             raise _bad_argument("run_options", "None", run_options)
+        if input_feed is not None:
+            feeds, outputs = feeds or output_names, input_feed
         if isinstance(outputs, Mapping) and not isinstance(feeds, Mapping):
             names = [feeds] if isinstance(feeds, str) else list(feeds or (value.name for value in self.outputs))
             found = self.run(outputs, names)

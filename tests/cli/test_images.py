@@ -60,6 +60,28 @@ def test_what_was_done_is_said(folder: Path) -> None:
     assert said == "a.png: 5x2, rgb, pixels from 0 to 255, no mean, no std, nchw"
 
 
+@pytest.mark.parametrize(("width", "height", "left", "top"), [(13, 9, 2, 1), (9, 13, 0, 2), (9, 9, 0, 1)])
+def test_the_shorter_side_and_the_crop(width: int, height: int, left: int, top: int, folder: Path) -> None:
+    """The pixels are those of torchvision's Resize(6) and CenterCrop((4, 5)): of a margin of 1.5 pixels, 2 are cut off
+    at the left; of one of 0.5, none."""
+    image = PIL.fromarray(np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8))
+    image.save(folder / "a.png")
+    resized = image.resize((width * 6 // min(width, height), height * 6 // min(width, height)), PIL.Resampling.BILINEAR)
+    model(folder / "m.onnx", [1, 3, 4, 5])
+    want = np.asarray(resized)[top : top + 4, left : left + 5].transpose(2, 0, 1)[None]
+    words = "size=99 shorter=6 crop=5x4 color=rgb scale=1"
+    assert np.array_equal(made("-i", "a.png", "--image", words), want)
+    assert f"{resized.width}x{resized.height}, center 5x4, rgb" in call("m.onnx", "-i", "a.png", "--image", words).out
+
+
+def test_a_crop_that_does_not_fit() -> None:
+    """The image, 5x2, is smaller than the crop; the crop is not the input's size."""
+    (fix,) = fixes(call("m.onnx", "-i", "a.png", "--image", "crop=5x3 color=rgb scale=1"), 2, "QR003")
+    assert fix == "add --image shorter=5, or what training used"
+    ended = call("m.onnx", "-i", "a.png", "--image", "crop=2 color=rgb scale=1")
+    assert "--image color=rgb crop=2x2 does not fit input 'image'" in ended.err
+
+
 @pytest.mark.parametrize(
     ("shape", "kind", "words", "axes"),
     [

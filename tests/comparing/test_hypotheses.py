@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers.support import MS, node_model
@@ -21,6 +22,7 @@ from qrun.ir import Array, Model
 from qrun.ops._chains import chained_products
 
 f32, f16, u8, i8, i32, i64 = np.float32, np.float16, np.uint8, np.int8, np.int32, np.int64
+FNUZ = ml_dtypes.float8_e4m3fnuz
 Values = Mapping[str, Array]
 
 
@@ -142,6 +144,10 @@ IMAGE = np.random.default_rng(1).integers(100, 256, (1, 3, 4, 5)).astype(u8)
 KERNEL = np.random.default_rng(2).integers(60, 128, (2, 3, 3, 3)).astype(i8)
 
 
+BEYOND = np.array([1, 61440, 65536, -62000, 57344, -1e9, 3], f32)
+BEYOND_AS_NAN = np.array([1, np.nan, np.inf, np.nan, 57344, -np.inf, 3], f32).astype(ml_dtypes.float8_e5m2)
+
+
 BUGS = [
     Bug("missing-output", "QuantizeLinear", [TIES, f32(1), u8(3)], None),
     Bug("wrong-shape", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES) + 3)[None]),
@@ -155,6 +161,9 @@ BUGS = [
     Bug("wrap-around", "DequantizeLinear", [np.array([-(2**31), 5], i32), f32(2), i32(1)],
         np.array([(2**31 - 1) * 2.0, 8], f32), f32, id="int32 difference"),
     Bug("special-value", "QuantizeLinear", [np.array([np.nan, 4], f32), f32(1), u8(7)], np.array([255, 11], u8)),
+    Bug("special-value", "Cast", [np.array([1, np.inf, -np.inf, 3], f16)], np.array([1, 240, -240, 3], f32).astype(FNUZ), FNUZ,
+        {"to": 18}, id="infinity saturates before Cast-24"),
+    Bug("float8-overflow", "Cast", [BEYOND], BEYOND_AS_NAN, ml_dtypes.float8_e5m2, {"to": 19, "saturate": 0}),
     Bug("wrong-scale-axis", "DequantizeLinear", [SQUARE, np.array([1, 2, 3], f32)],
         SQUARE.astype(f32) * np.array([[1], [2], [3]], f32), f32, {"axis": 1}),
     Bug("wrong-scale-axis", "MatMulInteger", [SQUARE, SQUARE, np.array([1, 2, 3], u8)],
@@ -250,6 +259,7 @@ def test_every_cause_is_planted() -> None:
     elsewhere = {"crashed", "refused", "fused-requantization", "approximation", "float-steps"}
     elsewhere |= {"runtime-arithmetic", "empty-sequence", "cast-rounding", "pool-divisor"}
     elsewhere |= {"int8-activations", "kept-in-float32", "session-rewrite", "unquantized-activations"}
+    elsewhere |= {"bias-scale", "several-nodes", "float8-rounding"}
     assert {b.cause for b in BUGS} | elsewhere == set(CAUSES)
 
 

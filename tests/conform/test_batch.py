@@ -97,6 +97,26 @@ def test_a_program_runs_many_cases(suite: Suite, tmp_path: Path, told: dict[str,
     assert batch(suite, tmp_path, **told).counts["exact"] == CASES  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_what_an_ended_program_started_ends_before_the_next_one(suite: Suite, tmp_path: Path) -> None:
+    """A program that ends after each answer, and leaves a process behind."""
+    pids, living = tmp_path / "pids", list[int]()
+    start = f"import subprocess; open({str(pids)!r}, 'a').write(str(subprocess.Popen(['sleep', '600']).pid) + ' ')"
+
+    def count(done: int) -> None:
+        time.sleep(0.3)  # the program has ended when the next case comes
+        living.append(sum(runs(pid) for pid in pids.read_text().split()))
+
+    def runs(pid: str) -> bool:
+        try:
+            return Path("/proc", pid, "cmdline").read_bytes() != b""  # empty: killed, but nobody has waited for it
+        except OSError:
+            return False
+
+    assert batch(suite, tmp_path, before=start, after="break", progress=count).counts["exact"] == CASES
+    assert max(living) == 1
+
+
 @pytest.mark.parametrize(
     ("before", "verdict", "text"),
     [

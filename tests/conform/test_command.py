@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree as Tree
 
+import jsonschema
 import pytest
 from helpers.cli import call, says
 from jsonschema import Draft202012Validator
@@ -42,7 +44,7 @@ def test_onnxruntime_is_judged() -> None:
         "known/dequantizelinear-o23": ("choice", "wrap-around"),
         "known/matmulinteger-o21": ("refused", ""),
         "known/qlinearconv-r2": ("exact", ""),
-        "known/quantizelinear-o9": ("wrong", "special-value"),
+        "known/quantizelinear-o9": ("wrong", "float8-overflow"),
     }
     wrong = next(case for case in found["cases"] if case["id"] == "known/quantizelinear-o9")
     assert (wrong["proved"], wrong["differing"], wrong["total"]) == (True, 2, 2)
@@ -95,13 +97,33 @@ def test_files_have_all_formats(tmp_path: Path) -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "1", "2")
     assert (tmp_path / "b.log").read_text().startswith("<?xml")
     log = json.loads((tmp_path / "a.sarif").read_text())
-    assert {r["ruleId"] for r in log["runs"][0]["results"]} == {"refused", "special-value", "wrap-around"}
+    assert {r["ruleId"] for r in log["runs"][0]["results"]} == {"refused", "float8-overflow", "wrap-around"}
     assert len({r["partialFingerprints"]["qrunCase/v1"] for r in log["runs"][0]["results"]}) == 4
     assert "| QuantizeLinear |" in (tmp_path / "a.md").read_text().replace("`", "")
     page = (tmp_path / "a.html").read_text()
     assert "Conformance" in page
     assert "src=" not in page
-    assert "special-value" in page
+    assert "float8-overflow" in page
+
+
+def test_sarif_names_models_that_an_export_has(tmp_path: Path) -> None:
+    """Of a case that must be answered, of one that may be refused, and of one that must be."""
+    select, path = "known/quantizelinear-o9,known/dequantizelinear-o23,known/qlinearmatmul-r13", tmp_path / "a.sarif"
+    call("conform", "--runtime", "onnx-ref", "--select", select, "-o", str(path))
+    call("conform", "--runtime", "ort", "--select", select, "-o", str(tmp_path / "b.sarif"))
+    assert call("conform", "export", str(tmp_path / "suite"), "--select", select).code == 0
+    runs = [run for name in ("a", "b") for run in json.loads((tmp_path / f"{name}.sarif").read_text())["runs"]]
+    uris = set()
+    for run in runs:
+        for result in run["results"]:
+            artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+            assert list(run["originalUriBaseIds"]) == [artifact["uriBaseId"]]
+            assert (tmp_path / "suite" / artifact["uri"]).is_file()
+            uris.add(artifact["uri"].partition("/")[0])
+    assert uris == {"node", "lenient", "refusal"}
+    if os.environ.get("QRUN_SARIF_SCHEMA"):
+        schema = json.loads(Path(os.environ["QRUN_SARIF_SCHEMA"]).read_text(encoding="utf-8"))
+        jsonschema.validate(json.loads(path.read_text()), schema)
 
 
 def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:
@@ -115,7 +137,11 @@ def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     other = call("conform", "--runtime", "ort", "--select", KNOWN, "--baseline", str(path))
     assert other.code == 1
-    assert "1 wrong, 2 refused of 3 changed cases that the specification decides" in " ".join(other.out.split())
+    told = " ".join(other.out.split())
+    assert (
+        "1 of 1 case changed: 1 wrong with another cause; 4 not in the baseline: 1 exact, 1 choice, 2 refused" in told
+    )
+    assert "wrong, unknown wrong, special-value 1 known/quantizelinear-o9" in told
     assert "has no runtime" in call("conform", "--select", "QGemm", "--baseline", str(path)).err
     path.write_text('{"schema": "qrun/profile/1.0"}')
     assert call("conform", "--select", "QGemm", "--baseline", str(path)).code == 2
@@ -245,14 +271,68 @@ def test_two_runtimes_have_one_verdict(tmp_path: Path) -> None:
     assert done.out.startswith("yes: wrong or hung does not occur in 1 case of suite 1.1\n")
 
 
-def test_a_baseline_of_another_runtime_is_refused_before_any_case(tmp_path: Path) -> None:
-    path = tmp_path / "native.json"
-    assert call("conform", "--runtime", "native", "--select", "known/qlinearmatmul-o1", "-o", str(path)).code == 0
+SELECT = ("--select", "known/qlinearmatmul-o1,known/qlinearmatmul-o2")
+
+
+def test_a_baseline_without_one_of_several_runtimes_is_refused_before_any_case(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    assert call("conform", *SELECT, "-o", str(path)).code == 0
     name = ending_program(tmp_path, f"touch {tmp_path}/started; exit 3")
-    done = call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1", "--baseline", str(path))
+    done = call("conform", "--runtime", name, *SELECT, "--baseline", str(path))
     assert done.code == 2
     assert f"--runtime '{name}' -o FILE.json" in " ".join(done.err.split())
     assert not (tmp_path / "started").exists()
+
+
+def test_another_build_of_a_program_is_compared_with_the_one_saved(tmp_path: Path) -> None:
+    """Whatever its name; every report says which that was, and counts what changed."""
+    path, old = tmp_path / "old.json", ending_program(tmp_path, "exit 3")
+    call("conform", "--runtime", old, *SELECT, "-o", str(path))
+    Path(tmp_path / "mine").rename(tmp_path / "mine-2")
+    new = old.replace("/mine", "/mine-2")
+    same = call("conform", "--runtime", new, *SELECT, "--baseline", str(path))
+    assert same.code == 0
+    assert "mine-2 --fast: nothing changed in 2 cases, in " in same.out
+    assert f"compared with {tmp_path}/mine --fast, 20" in same.out
+    outputs = [tmp_path / name for name in ("a.json", "a.md", "a.html", "a.xml", "a.sarif")]
+    words = [word for output in outputs for word in ("-o", str(output))]
+    done = call("conform", "--runtime", "native", *SELECT, "--baseline", str(path), *words)
+    assert done.code == 0
+    assert "2 of 2 cases changed: 2 unsupported -> exact, in " in done.out
+    texts = [" ".join(output.read_text().split()) for output in outputs]
+    assert all(f"{tmp_path}/mine --fast" in text.replace("\\", "") for text in texts[:3])
+    assert all("2 of 2 cases changed: 2 unsupported -&gt; exact" in text for text in texts[1:3])
+    assert '<b class="good">2</b>' in texts[2]
+    Draft202012Validator(SCHEMA).validate(json.loads(outputs[0].read_text()))
+    assert [case["before"] for case in json.loads(outputs[0].read_text())["runtimes"][0]["cases"]] == [
+        "unsupported"
+    ] * 2
+    for again in (("--baseline", str(outputs[0])), ("scoreboard", str(outputs[0]))):
+        says(call("conform", *again), 2, "only the cases that changed since a baseline")
+
+
+def test_changes_of_several_runtimes_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    assert call("conform", *SELECT, "-o", str(path)).code == 0
+    same = call("conform", *SELECT, "--baseline", str(path))
+    assert same.out.startswith("nothing changed in 2 cases of suite 1.1, in 2 runtimes\n")
+    document = json.loads(path.read_text())
+    document["runtimes"][0]["cases"][0] |= {"verdict": "wrong", "cause": "saturation"}
+    del document["runtimes"][1]["cases"][0]
+    path.write_text(json.dumps(document))
+    done = call("conform", *SELECT, "--baseline", str(path))
+    assert done.code == 0
+    assert done.out.startswith(
+        "yes: wrong or unstable or crashed or hung does not occur in 2 cases that changed or are new\n"
+    )
+    told = " ".join(done.out.split())
+    assert "1 of 2 cases changed: 1 wrong -> exact, in " in told
+    assert "reference backend: 1 not in the baseline: 1 exact, in " in told
+
+
+def test_open_questions_are_counted_as_such() -> None:
+    done = call("conform", "--runtime", "ort", "--select", "QGemm,known")
+    assert "of 3 cases that the specification leaves open, in " in done.out
 
 
 def test_the_list_of_cases() -> None:

@@ -138,6 +138,22 @@ def padded_with_least(model: onnx.ModelProto) -> bool:
     return changed
 
 
+def bias_without_scale(model: onnx.ModelProto) -> bool:
+    """The codes of a bias count as multiples of x_scale * w_scale."""
+    changed = False
+    for node in [node for node in model.graph.node if node.op_type in ("Conv", "Gemm") and len(node.input) > 2]:
+        sources = [maker(model, name) for name in node.input]
+        if any(source is None or source.op_type != "DequantizeLinear" for source in sources):
+            continue
+        x, w, b = (numpy_helper.to_array(constant(model, source.input[1])) for source in sources)  # type: ignore[union-attr, arg-type]
+        if not np.array_equal(np.broadcast_to(x * w, b.shape), b):
+            constant(model, sources[2].input[1]).CopyFrom(  # type: ignore[union-attr]
+                numpy_helper.from_array(np.broadcast_to(x * w, b.shape).copy(), sources[2].input[1])  # type: ignore[union-attr]
+            )
+            changed = True
+    return changed
+
+
 def whole_output_of_first(model: onnx.ModelProto) -> bool:
     """All outputs are quantized with the zero point of the first, of its type."""
     found = nodes(model, "QuantizeLinear")
@@ -153,6 +169,7 @@ PLANTED: list[tuple[str, Change, str]] = [
     ("Concat with one scale", scale_of_first("Concat"), "graph"),
     ("bias of Conv lost", initializer("Conv", 2, np.zeros_like), "graph"),
     ("bias of Gemm shifted", initializer("Gemm", 2, lambda b: np.roll(b, 1)), "graph"),
+    ("bias of Gemm without its scale", bias_without_scale, "graph.matmul"),
     ("weights of depthwise filters shifted", initializer("Conv", 1, lambda w: np.roll(w, 1, 0)), "graph.conv"),
     ("codes between convolution and residual skipped", residual_read_after, "graph.conv"),
     ("Pad with code 0", padded_with_least, "graph.moves"),

@@ -65,6 +65,19 @@ def rows_along_k(n: Node) -> Array | None:
     return ((a.astype(np.int64) - az) @ right).astype(np.int32)
 
 
+def rows_of_a_along_k(n: Node) -> Array | None:
+    """QLinearMatMul dequantizes A with its row parameters along the columns."""
+    a, b, zero = (n.inputs.get(k) for k in ("a", "b", "a_zero_point"))
+    if a is None or b is None or zero is None or a.ndim != 2 or zero.size != a.shape[1] or zero.size < 2:
+        return None
+    left = (a.astype(np.float64) - zero) * n.inputs["a_scale"]
+    right = (b.astype(np.float64) - n.inputs["b_zero_point"]) * n.inputs["b_scale"]
+    try:
+        return n.coded(np.rint(left @ right / n.inputs["y_scale"]) + n.zero())
+    except ValueError:
+        return None
+
+
 def scales_as_1_m_1_1(n: Node) -> Array | None:
     """Of QLinearConv, right for two dimensions only."""
     scale = n.inputs.get("w_scale")
@@ -159,6 +172,42 @@ def padding_with_0(n: Node) -> Array | None:
     return n.made({"pads": (0,) * len(pads)}, x=wide)
 
 
+def weights_packed_for_others(n: Node) -> Array | None:
+    """A loop over the positions that a vector kernel leaves reads the weights that were packed for that kernel: of each
+    four channels, filter by filter."""
+    x, w, group = n.inputs.get("x"), n.inputs.get("w"), n.node.attributes.get("group", 1)
+    if x is None or w is None or w.shape[2:].count(1) != w.ndim - 2 or w.dtype != np.int8 or group != 1:
+        return None
+    if (
+        x.shape[2:] != n.expected.shape[2:]
+        or any(n.node.attributes.get("pads") or ())
+        or np.any(n.inputs["w_zero_point"])
+    ):
+        return None
+    (filters, channels), size = w.shape[:2], int(np.prod(x.shape[2:]))
+    shift = 128 if x.dtype == np.int8 else 0
+    fixed = n.made().reshape(x.shape[0], filters, size)
+    if n.exact is None or size % 8 == 0:
+        return None
+    scales = [np.asarray(n.inputs[k], np.float64).reshape(-1) for k in ("x_scale", "w_scale", "y_scale")]
+    step = np.broadcast_to(scales[0] * scales[1] / scales[2], filters)
+    real = n.exact.reshape(fixed.shape)
+    for image, m, at in np.ndindex(fixed.shape):
+        if at < size // 8 * 8:
+            continue
+        change = 0
+        for c in range(-(-channels // 8) * 8):
+            place = c % 8 * 8 + m % 8
+            half, rest = divmod(place, 32)
+            other = m // 8 * 8 + rest // 4, c // 8 * 8 + half * 4 + rest % 4
+            code = shift + (int(x.reshape(*x.shape[:2], -1)[image, c, at]) if c < channels else 0)
+            read = int(w[other[0], other[1], ...].item()) if other[0] < filters and other[1] < channels else 0
+            change += code * (read - (int(w[m, c].item()) if c < channels else 0))
+        whole = np.rint(real[image, m, at] + change * step[m]) + n.zero()
+        fixed[image, m, at] = n.coded(whole)
+    return fixed.reshape(n.expected.shape)
+
+
 def tail(axis: int, width: int) -> Defect:
     """What is beyond whole vectors along an axis of the output repeats what was before."""
 
@@ -227,6 +276,29 @@ def blocks(place: Callable[[Array, int, int], Array]) -> Defect:
     return lambda n: wide_parameters(n, place)
 
 
+def blocks_as_slices(n: Node) -> Array | None:
+    """A loop over blocks that writes a slice for each, with the block's first parameter."""
+    x, scale, zero = (n.inputs.get(name) for name in ("x", "y_scale", "y_zero_point"))
+    axis = n.node.attributes.get("axis", 1)
+    if (
+        not n.node.attributes.get("block_size")
+        or x is None
+        or scale is None
+        or zero is None
+        or zero.dtype.kind not in "iu"
+    ):
+        return None
+    axis %= x.ndim
+    if axis == x.ndim - 1:
+        return None
+    y = np.zeros_like(n.expected)
+    for before in np.ndindex(*x.shape[:axis]):
+        for at in range(scale.shape[axis]):
+            first = (*before, at, *(0,) * (x.ndim - axis - 1))
+            y[(*before, at)] = n.coded(np.rint(x[(*before, at)].astype(np.float64) / scale[first]) + zero[first])
+    return y
+
+
 def axis_by_default(n: Node) -> Array | None:
     """A negative axis is taken for 1."""
     axis = n.node.attributes.get("axis", 1)
@@ -255,6 +327,7 @@ PLANTED = [
     Planted("b_scale ignored", ignored("b_scale"), ["qlinearmatmul-10/types"], "wrong-parameter"),
     Planted("scales on another axis", other_axis, ["quantizelinear-13/granularity", "ms.quantizelinear-1", "quantizelinear-21", "quantizelinear-25"], "wrong-scale-axis"),
     Planted("rows of zero points along K", rows_along_k, ["matmulinteger-10"], "wrong-scale-axis"),
+    Planted("rows of A along K", rows_of_a_along_k, ["qlinearmatmul-"], "wrong-scale-axis"),
     Planted("w_scale as [1,M,1,1]", scales_as_1_m_1_1, ["qlinearconv-10"], "wrong-scale-axis"),
     Planted("each image is the first", changed("x", change=first_image), CONVS, "wrong-elements"),
     Planted("each batch of a is the first", changed("a", "A", change=first_image), ["qlinearmatmul-", "matmulinteger-10"], "wrong-elements"),
@@ -284,10 +357,12 @@ PLANTED = [
     Planted("b transposed", changed("b", "B", change=transposed), ["qlinearmatmul-", "matmulinteger-10"], "wrong-elements"),
     *(Planted(f"channels beyond vectors of {n}", tail(1, n), CONVS, "wrong-elements") for n in (8, 16, 32)),
     *(Planted(f"columns beyond vectors of {n}", tail(-1, n), [*PRODUCTS, *QUANTIZERS, "cast-", "dynamicquantizelinear-"], "wrong-elements") for n in (8, 16, 32, 64)),
+    Planted("weights packed for another kernel", weights_packed_for_others, ["qlinearconv-10"], "wrong-elements"),
     Planted("rows beyond tiles of 4", tail(-2, 4), ["qlinearmatmul-", "matmulinteger-10"], "wrong-elements"),
     Planted("the last block takes the parameters of the one before", blocks(lambda at, size, count: np.where((at // size == count - 1) & (count > 1) & (len(at) % size > 0), count - 2, at // size)), QUANTIZERS, "wrong-scale-axis"),
     Planted("blocks interleaved", blocks(lambda at, size, count: at % count), QUANTIZERS, "wrong-scale-axis"),
     Planted("blocks one too long", blocks(lambda at, size, count: at // (size + 1)), QUANTIZERS, "wrong-scale-axis"),
+    Planted("blocks as slices", blocks_as_slices, QUANTIZERS, "wrong-scale-axis"),
     Planted("a negative axis is 1", axis_by_default, QUANTIZERS, "wrong-scale-axis"),
     Planted("axis ignored", axis_ignored, QUANTIZERS, "wrong-scale-axis"),
     Planted("a negative axis is off by one", axis_from_end_off_by_one, QUANTIZERS, "wrong-scale-axis"),

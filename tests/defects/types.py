@@ -99,6 +99,32 @@ def saturates_never(n: Node) -> Array | None:
     return n.made({"saturate": 0}) if n.expected.dtype.name in FLOAT8 and n.node.attributes.get("saturate", 1) else None
 
 
+def rounded_up_by_bits(kind: str) -> Defect:
+    """Without saturation, numbers in the binade of the largest float8 are cut to its bits. If these are NaN's,
+    they become the largest. Rounding up adds one; beyond the largest it sets the bits of infinity (or NaN) in them."""
+    cut, bias, most, above = {"float8_e4m3fn": (20, 120 << 3, 0x7E, 0x7F), "float8_e5m2": (21, 112 << 2, 0x7B, 0x7C)}[
+        kind
+    ]
+
+    def defect(n: Node) -> Array | None:
+        x, scale = n.inputs.get("input", n.inputs.get("x")), n.inputs.get("y_scale")
+        one = scale is None or scale.size == 1
+        if x is None or n.expected.dtype.name != kind or n.node.attributes.get("saturate", 1) or not one:
+            return None
+        with np.errstate(all="ignore"):
+            real = x.astype(np.float32) / (np.float32(1) if scale is None else scale.astype(np.float32).reshape(()))
+        bits = np.asarray(real).view(np.uint32).astype(np.int64)
+        code, rest, half = ((bits & 0x7FFFFFFF) >> cut) - bias, bits & ((1 << cut) - 1), 1 << (cut - 1)
+        up = (rest > half) | ((rest == half) & (code % 2 == 1))
+        whole = np.minimum(code, most) if kind == "float8_e4m3fn" else code
+        whole = np.where(up, np.where(whole < most, whole + 1, whole | above), whole) | (bits >> 24 & 0x80)
+        made = whole.astype(np.uint8).view(n.expected.dtype)
+        top = (np.abs(real) >= largest(kind)) & (np.abs(real) < 2.0 ** np.ceil(np.log2(largest(kind))))
+        return np.where(top, made, n.expected)
+
+    return defect
+
+
 def is_packed(array: Array) -> bool:
     return array.dtype.name in ("uint4", "int4", "float4_e2m1fn")
 
@@ -252,8 +278,11 @@ PLANTED = [
     Planted("8-bit difference wraps", difference_of_8_bits, DEQUANTIZE, "wrap-around"),
     Planted("NaN is the greatest code", nan_is_the_greatest, QUANTIZE, "special-value"),
     Planted("output_dtype ignored", without_output_dtype, [*QUANTIZE, *DEQUANTIZE], "wrong-type"),
-    Planted("saturate=0 ignored", saturates_always, NARROW, "special-value"),
-    Planted("float8 never saturates", saturates_never, NARROW, "special-value"),
+    Planted("saturate=0 ignored", saturates_always, NARROW, "float8-overflow"),
+    Planted("float8 never saturates", saturates_never, NARROW, "float8-overflow"),
+    Planted("float8e5m2 rounded up to NaN", rounded_up_by_bits("float8_e5m2"), NARROW, "float8-overflow"),
+    Planted("the code of NaN cut to the largest float8e4m3fn", rounded_up_by_bits("float8_e4m3fn"), NARROW, "float8-overflow"),
+    Planted("float8e5m2 without infinity", of_floats(lambda y, name: np.where(np.isinf(y), np.float32(np.nan), y), "float8_e5m2"), NARROW, "float8-overflow"),
     Planted("NaN becomes the largest float8", of_floats(lambda y, name: np.where(np.isnan(y), largest(name), y), *FLOAT8), NARROW, "special-value"),
     Planted("-0 becomes 0", of_floats(lambda y, name: np.where(y == 0, np.float32(0), y)), NARROW, "zero-sign"),
     Planted("subnormal numbers become 0", of_floats(lambda y, name: np.where(np.abs(y) < 2.0 ** LEAST[name], y * np.float32(0), y)), NARROW, "flush-to-zero"),

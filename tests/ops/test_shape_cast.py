@@ -107,6 +107,24 @@ def test_floats_to_integers_out_of_range_as_x86_converts() -> None:
     assert [(o.kind, o.count, o.total, o.first) for o in ctx.observations] == [("undefined-cast", 2, 3, (1,))]
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("name", ["float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_infinities_in_the_types_without_a_negative_zero(name: str, backend: str) -> None:
+    """NaN until Cast-23, the largest number since Cast-24; also from a tensor of text, and in CastLike."""
+    kind, inf, most = np.dtype(getattr(ml_dtypes, name)), np.inf, float(FORMATS[name].largest)
+    for opset, source in product(
+        (19, 21, 23, 24, 25), (np.float32, np.float64, np.float16, ml_dtypes.bfloat16, object)
+    ):
+        x = np.array([inf, -inf, 3.0, 6e4], np.float32).astype(source)
+        if source is object:
+            x = np.array(["INF", "-inf", "3", "1e300"], object)
+        due = [np.nan, np.nan, 3.0, most] if opset < 24 else [most, -most, 3.0, most]
+        for op, inputs, more in (("Cast", [x], {"to": NUMBERS[kind]}), ("CastLike", [x, np.zeros(1, kind)], {})):
+            model, feeds = node_model(op, inputs, more, outputs=[kind], opset=opset)
+            (got,) = qrun.Session(model, backend=backend).run(feeds).values()
+            assert_equal(got.astype(np.float32), np.array(due, np.float32), f"{op} {opset} {source}")
+
+
 def test_floats_to_integers_agree_with_onnxruntime() -> None:
     rng = np.random.default_rng(9)
     for name, source in product(INTEGERS, (np.float32, np.float64)):

@@ -1,4 +1,4 @@
-"""Cast to floats in Python fractions, from the tables of ONNX Cast-28 and the formats' definitions."""
+"""Cast to floats in Python fractions, from the tables of ONNX Cast and the formats' definitions."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def nearest_whole(above: int, below: int) -> int:
     return whole + (2 * rest > below or (2 * rest == below and whole % 2 == 1))
 
 
-def cast(x: float | Fraction, name: str, saturate: bool) -> float:
-    """The value that x becomes."""
+def cast(x: float | Fraction, name: str, saturate: bool, version: int = 28) -> float:
+    """The value that x becomes in this version of Cast."""
     f, most = FORMATS[name], LARGEST[name]
     saturate = (saturate or not f.nan) and name not in ("float32", "float16", "bfloat16")
     beyond = most if saturate else math.inf if f.inf else math.nan
@@ -74,7 +74,7 @@ def cast(x: float | Fraction, name: str, saturate: bool) -> float:
     else:
         sign = math.copysign(1.0, x) if isinstance(x, float) else (-1.0 if x < 0 else 1.0)
         if x in (math.inf, -math.inf):
-            return sign * beyond
+            return math.nan if version < 24 and name.endswith("fnuz") else sign * beyond
     exact = abs(Fraction(x))
     exponent = max(f.least, floor_log2(exact)) if exact else f.least
     if exponent > HUGE:

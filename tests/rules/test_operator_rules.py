@@ -348,6 +348,8 @@ FORMS: list[tuple[str, str, list[Any], dict[str, Any], bool]] = [
     ("QLinearMul", MS, [X, S, Z, X, S, Z, S], {}, False), ("QLinearSigmoid", MS, [X, S, None, S, Z], {}, False),
     ("QLinearAveragePool", MS, [X, S, None, S, Z], {"kernel_shape": [2, 2]}, True),
     ("QLinearAveragePool", MS, [X, S, Z, S], {"kernel_shape": [2, 2]}, False),
+    ("QLinearConcat", MS, [S, Z, X, S, Z, X.view(I8), S, Z.view(I8)], {"axis": 1}, True),
+    ("QLinearConcat", MS, [S, Z, X, S, Z, X, S, Z], {"axis": 1}, False),
 ]  # fmt: skip
 
 

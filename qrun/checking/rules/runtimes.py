@@ -85,6 +85,7 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
         "com.microsoft::QLinearAdd",
         "com.microsoft::QLinearMul",
         "com.microsoft::QLinearAveragePool",
+        "com.microsoft::QLinearConcat",
         "com.microsoft::QLinearSigmoid",
         "com.microsoft::QLinearLeakyRelu",
     ),
@@ -97,7 +98,8 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
     similar node reads without quantizing its result; below opset 12, quantized ReduceMax and ReduceMin; below opset 11,
     quantized DepthToSpace. The other forms are: one zero point per row of a, or per output channel of ConvInteger;
     auto_pad SAME with dilations; a pool whose pads are as large as its kernel; com.microsoft operators without their
-    optional zero points; x and scale of different types in QuantizeLinear (fixed in 1.32).
+    optional zero points; int8 and uint8 together in QLinearConcat; x and scale of different types in QuantizeLinear
+    (fixed in 1.32).
 
     Why is this bad?
         Many of these models load, but fail on the first input. Without Y_zero_point, QLinearSigmoid and
@@ -202,6 +204,16 @@ def _mixed_types(scope: Scope, node: Node) -> tuple[int, str, str] | None:
     return 1, f"x {types[0]} and y_scale {types[1]}", "x and y_scale of one type"
 
 
+def _other_zero_point(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    wanted = scope.dtype(node.inputs[1]) if len(node.inputs) > 1 else None
+    for place in range(4, len(node.inputs), 3):
+        found = scope.dtype(node.inputs[place])
+        if wanted is not None and found is not None and found != wanted:
+            names = [type_name(dtype) for dtype in (found, wanted)]
+            return place, f"a zero point of {names[0]} and Y_zero_point {names[1]}", "zero points of one type"
+    return None
+
+
 _FIXED: Mapping[Judge, str] = {_mixed_types: "1.32"}
 """The first version of onnxruntime that accepts the form."""
 _JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
@@ -215,6 +227,7 @@ _JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
     (MS, "QLinearAveragePool"): (_large_pads, _requires_input(2, "x_zero_point")),
     (MS, "QLinearAdd"): (_requires_input(2, "A_zero_point"), _requires_input(5, "B_zero_point")),
     (MS, "QLinearMul"): (_requires_input(2, "A_zero_point"), _requires_input(5, "B_zero_point")),
+    (MS, "QLinearConcat"): (_other_zero_point,),
     (MS, "QLinearSigmoid"): (_requires_input(4, "Y_zero_point"),),
     (MS, "QLinearLeakyRelu"): (_requires_input(4, "Y_zero_point"),),
     **{conv: (_same_and_dilations,) for conv in CONVS if conv not in (("", "ConvInteger"), ("", "ConvTranspose"))},

@@ -53,6 +53,8 @@ class Suspect:
     seen:   all tensors that the other side exposed, by name.
     fusing: returns the integer operator that a group fuses into, as a suspect of its own; None if there is no such
             operator.
+    integer: returns the integer operator that computes a group's sums, as a suspect of its own, with the least and the
+            greatest code that a Relu or Clip leaves; None if there is no such operator.
     """
 
     model: Model
@@ -68,6 +70,7 @@ class Suspect:
     judge: Callable[[Array], TensorPair] | None = None
     seen: Results | None = None
     fusing: Callable[[], Suspect | None] | None = None
+    integer: Callable[[], tuple[Suspect, int, int] | None] | None = None
 
     @cached_property
     def fused_node(self) -> Suspect | None:
@@ -134,7 +137,8 @@ class Suspect:
 
     def along(self, parameter: Array) -> Array:
         """A parameter of the node in a shape that broadcasts with the output, see `broadcast`."""
-        return broadcast(parameter, self.mine, self.node.attributes.get("axis", 1))
+        axis, block = self.node.attributes.get("axis", 1), self.node.attributes.get("block_size", 0)
+        return broadcast(parameter, self.mine, axis, block)
 
     def to_codes(self, values: Array, zero: Any = 0.0) -> Array | None:
         """Whole float64 values plus a zero point, saturated to the output's type; None if that is no integer type."""
@@ -229,8 +233,9 @@ def part(share: float) -> str:
     return percent(share) if share >= 0.001 or not share else f"less than {percent(0.001)}"
 
 
-def broadcast(parameter: Array, like: Array, axis: Any) -> Array:
-    """A per-tensor, per-axis or blocked parameter as float64, broadcast to `like`. Its shape determines the blocks."""
+def broadcast(parameter: Array, like: Array, axis: Any, block: Any = 0) -> Array:
+    """A per-tensor, per-axis or blocked parameter as float64, broadcast to `like`. block: the size of blocks; 0: its
+    shape determines it."""
     value = np.asarray(parameter, np.float64)
     if value.size == 1:
         return value.reshape(())
@@ -239,7 +244,7 @@ def broadcast(parameter: Array, like: Array, axis: Any) -> Array:
     repeats = zip(like.shape, value.shape, strict=False) if value.ndim == like.ndim else ()
     for at, (size, parts) in enumerate(repeats):
         if parts != size:
-            value = np.take(value, np.arange(size) // -(-size // parts), axis=at)
+            value = np.take(value, np.arange(size) // (block or -(-size // parts)), axis=at)
     return value
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Suspect
+from qrun.comparing.causes._cause import Suspect, broadcast
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
+from qrun.ops import Context, real_operator
 
 
 @frozen
@@ -34,6 +35,8 @@ def forms(s: Suspect) -> Iterator[Form]:
         return
     yield from _uncentred(s)
     yield from _other_bias(s)
+    yield from along_depth(s)
+    yield from along_kernel(s)
     for text, node, args in readings(s):
         made = before_rounding(node, args)
         made = None if made is None else np.asarray(made)
@@ -80,6 +83,37 @@ def _other_bias(s: Suspect) -> Iterator[Form]:
     more = x_scale * (1 - w_scale.reshape(lanes if w_scale.size > 1 else ())) / y_scale
     exact = s.exact + bias.astype(np.float64).reshape(lanes) * more
     yield Form("scales the bias by x_scale instead of x_scale * w_scale", s.node, s.args, exact)
+
+
+def along_depth(s: Suspect) -> Iterator[Form]:
+    """The reading of a QLinearMatMul that applies the parameters of A's rows along its columns, as if it dequantized A
+    with them."""
+    if not s.is_op("QLinearMatMul") or s.args[0] is None or s.args[3] is None or s.args[0].ndim != 2:
+        return
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale = (np.asarray(each, np.float64) for each in s.args[:7])
+    names = [n for n, p in (("scales", a_scale), ("zero points", a_zero)) if p.ndim == 1 and p.size == a.shape[1] > 1]
+    if names and a_scale.ndim < 2 and a_zero.ndim < 2:
+        made = ((a - a_zero) * a_scale) @ ((b - b_zero) * b_scale) / y_scale + s.zero
+        if made.shape == s.mine.shape:
+            yield Form(f"applies the row {' and '.join(names)} of A along its columns", s.node, s.args, made)
+
+
+def along_kernel(s: Suspect) -> Iterator[Form]:
+    """Readings of a QLinearConv that applies the parameters of its filters along another axis of the weights."""
+    function, w, bias = real_operator(s.node), s.arg("w"), s.arg("B")
+    if not s.is_op("QLinearConv") or s.node.attributes.get("channels_last") or function is None or w is None:
+        return
+    x, x_scale, x_zero, _, w_scale, w_zero, y_scale = (np.asarray(a, np.float64) for a in s.args[:7])
+    attributes = {k: v for k, v in s.node.attributes.items() if k in function.attributes}
+    names = [name for name, p in (("w_scale", w_scale), ("w_zero_point", w_zero)) if p.size > 1]
+    lanes = (-1, *(1,) * (w.ndim - 2))
+    more = 0.0 if bias is None else (bias * x_scale.reshape(()) * w_scale).reshape(lanes)
+    for axis in range(1, w.ndim) if names else ():
+        if w.shape[axis] == w.shape[0]:
+            scale, zero = (broadcast(p, w, axis) for p in (w_scale, w_zero))
+            real = (x - x_zero.reshape(())) * x_scale.reshape(()), (w - zero) * scale
+            made = (np.asarray(function(*real, **attributes, ctx=Context(observing=False))) + more) / y_scale + s.zero
+            yield Form(f"applies {' and '.join(names)} along axis {axis} of w, not 0", s.node, s.args, made)
 
 
 def readings(s: Suspect) -> Iterator[tuple[str, Node, list[Array | None]]]:

@@ -83,8 +83,33 @@ def other_blocks(s: Suspect) -> Iterator[Hypothesis]:
         for text, place in ways.items():
             other = {k: np.take(a, place, axis) for k, a in found.items()}
             yield from recompute(s.evaluate(inputs=other, attributes={"block_size": 1}), text)
+        yield from _as_slices(s, axis, count)
     elif scale.ndim == 1 and s.mine.ndim > 1:
         before = (axis - 1) % s.mine.ndim
         other = {k: np.resize(a, s.mine.shape[before]) for k, a in found.items()}
         text = f"applies the parameters along axis {before}, not {axis}, repeated or cut to fit"
         yield from recompute(s.evaluate(inputs=other, attributes={"axis": before}), text)
+
+
+def _as_slices(s: Suspect, axis: int, count: int) -> Iterator[Hypothesis]:
+    """The hypothesis that a QuantizeLinear takes blocks for slices: slice i has the parameters at the start of block i,
+    there are as many slices as blocks, and 0 is in the others."""
+    x, scale, zero = (*s.args, None)[:3]
+    if not s.is_op("QuantizeLinear") or x is None or scale is None or axis % x.ndim == x.ndim - 1:
+        return
+    axis %= x.ndim
+    first = (slice(None),) * (axis + 1) + (slice(0, 1),) * (x.ndim - axis - 1)
+    wide = np.asarray(x, np.float64)[(slice(None),) * axis + (slice(count),)]
+    quotient, shift = wide / scale[first], 0.0 if zero is None else np.asarray(zero[first], np.float64)
+    text = (
+        f"computes only {count} slices along axis {axis}, slice i with the first parameter of block i; 0 is in the rest"
+    )
+    for more, whole in (
+        ("", np.rint(quotient) + shift),
+        (", and adds the zero point before rounding", np.rint(quotient + shift)),
+    ):
+        codes = s.to_codes(whole)
+        if codes is not None:
+            made = np.zeros_like(s.mine)
+            made[(slice(None),) * axis + (slice(count),)] = codes
+            yield Hypothesis(made, f"{text}{more}")

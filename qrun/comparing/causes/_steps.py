@@ -17,7 +17,7 @@ from qrun.comparing.differences import difference_mask
 from qrun.comparing.ties import real_operands
 from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array
-from qrun.ops import Context, quantizers, real_operator
+from qrun.ops import Context, operands, quantizers, real_operator
 from qrun.ops._quantize import limits
 
 f32, f64 = np.float32, np.float64
@@ -87,6 +87,10 @@ CONVERSIONS: Sequence[tuple[str, Callable[[Array, Array, int, int], Array]]] = (
         "keeps only the low bits of the integer, and returns the opposite end for values that only the zero point "
         "brings into the range",
         _opposite_end,
+    ),
+    (
+        "keeps only the low bits of the integer, then adds the zero point with saturation",
+        lambda w, before, low, high: np.clip(_low_bits(before, low, high) + (w - before), low, high),
     ),
     ("never returns the smallest code", lambda w, before, low, high: _saturate(w, low + 1, high)),
     (
@@ -229,22 +233,48 @@ def _dynamic(s: Suspect) -> Iterator[RealValues]:
 
 def _float_steps(s: Suspect) -> Iterator[RealValues]:
     """The operator on dequantized float32 values, divided by the output's scale."""
-    function, operands = real_operator(s.node), real_operands(s.node, s.args)
+    function = real_operator(s.node)
     out = next((q for q in quantizers(s.node) if q.is_output), None)
     scale = s.args[out.scale.place] if out is not None and out.scale is not None else None
-    if function is None or operands is None or scale is None or s.node.attributes.get("channels_last"):
+    if function is None or scale is None or s.node.attributes.get("channels_last"):
         return
     attributes = {k: v for k, v in s.node.attributes.items() if k in function.attributes}
-    try:
-        made: Any = function(*[x.astype(f32) for x in operands], **attributes, ctx=Context(observing=False))
-    except (ValueError, IndexError, TypeError):
-        return
-    made = np.asarray(made[0] if isinstance(made, tuple) else made, f32)
     narrow = s.along(scale).astype(f32)
-    yield RealValues("computes in float32 and divides by y_scale", (made / narrow).astype(f64), True)
-    yield RealValues(
-        "computes in float32 and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True
-    )
+    for text, given in _dequantized(s):
+        try:
+            made: Any = function(*given, **attributes, ctx=Context(observing=False))
+        except (ValueError, IndexError, TypeError):
+            return
+        made = np.asarray(made[0] if isinstance(made, tuple) else made, f32)
+        start = f"computes in float32{text}"
+        yield RealValues(f"{start} and divides by y_scale", (made / narrow).astype(f64), True)
+        yield RealValues(
+            f"{start} and multiplies by float32(1 / y_scale)", (made * (f32(1) / narrow)).astype(f64), True
+        )
+
+
+def _dequantized(s: Suspect) -> Iterator[tuple[str, Sequence[Array]]]:
+    """Yield the operands in float32, dequantized in several ways, with words that name what deviates."""
+    real = real_operands(s.node, s.args)
+    if real is None:
+        return
+    yield "", [x.astype(f32) for x in real]
+    given = dict(zip(s.node.inputs, s.args, strict=False))
+    text = " from x * scale - zero_point * scale"
+    for more, fused in ((f"{text} with FMA", True), (text, False)):
+        folded = []
+        for (name, q), plain in zip(operands(s.node), real, strict=True):
+            zero, scale = (
+                None if q is None or slot is None else given.get(slot.tensor)
+                for slot in ((None, None) if q is None else (q.zero_point, q.scale))
+            )
+            x = given[name]
+            if zero is None or scale is None or x is None or zero.size * scale.size > 1 or not np.any(zero):
+                folded.append(plain.astype(f32))
+                continue
+            product, shift = x.astype(f64) * scale.astype(f64), -zero.astype(f32) * scale.astype(f32)
+            folded.append(((product if fused else product.astype(f32)) + shift).astype(f32))
+        yield more, folded
 
 
 def sums_and_scales(s: Suspect, form: Form | None = None) -> tuple[Array, Scales] | None:

@@ -49,7 +49,16 @@ def _ways(known: Products) -> Iterator[tuple[str, Sums]]:
         yield "adds in int16, which saturates at the end", lambda a, b: np.clip(a @ b, -(2**15), 2**15 - 1)
     if known.reach >= 2**15 and not slow:
         yield "adds in int16, which saturates after each product", lambda a, b: _add(a, b, 1, "int16")
-        yield "adds pairs of products of differences in int16, which saturates", lambda a, b: _add(a, b, 2, "pairs")
+        if not _multiplies_codes(known.s):  # else this is pair-saturation
+            yield "adds pairs of products of differences in int16, which saturates", lambda a, b: _add(a, b, 2, "pairs")
+
+
+def _multiplies_codes(s: Suspect) -> bool:
+    """Are the operands uint8 and int8 codes without zero points, in the order that pair-saturation needs?"""
+    names = {"QLinearConv": ("x", "w"), "ConvInteger": ("w", "x")}.get(s.node.op_type, ("A", "B"))
+    types = [None if (codes := s.arg(name)) is None else codes.dtype for name in names]
+    zeros = [s.arg(f"{name}_zero_point") for name in names]
+    return types == [np.uint8, np.int8] and not any(zero is not None and zero.any() for zero in zeros)
 
 
 def _wrap(sums: Array, bits: int) -> Array:

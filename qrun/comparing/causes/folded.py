@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
+from qrun.ir import Array
 from qrun.ops._quantize import is_integer, limits
 
 f32, f64 = np.float32, np.float64
@@ -33,22 +35,37 @@ def folded_zero_point(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _dequantize(s: Suspect) -> Iterator[Hypothesis]:
-    """x * scale + shift, shift = -zero_point * scale, with one rounding or two, in float32 or the scale's type."""
+    """x * scale + shift, shift = -zero_point * scale, with one rounding or two, in float32, in the scale's type or in
+    the output's."""
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or zero is None or not np.any(zero):
         return
-    along, shift = s.along(scale), s.along(zero)
-    for kind in dict.fromkeys((np.dtype(f32), scale.dtype)):
-        factor = along.astype(kind)
-        folded = (-shift * factor.astype(f64)).astype(kind)
-        name = kind.name
-        product = x.astype(f64) * factor.astype(f64)
-        for text, made in (
-            (f"computes x * scale - zero_point * scale in {name}", product.astype(kind) + folded),
-            (f"computes x * scale - zero_point * scale in {name}, with FMA", product + folded.astype(f64)),
-        ):
-            array = np.asarray(made)
-            yield Hypothesis(array.astype(s.mine.dtype), text)
+    factor, shift = s.along(scale).astype(f32).astype(f64), s.along(zero)
+    product = x.astype(f64) * factor
+    for kind in dict.fromkeys((np.dtype(f32), scale.dtype, s.mine.dtype)):
+        for more, rounded in _ROUNDINGS.items() if kind == _BFLOAT16 else [("", _nearest)]:
+            folded = rounded(-shift * factor, kind)
+            sums = {"": rounded(product, kind) + folded, ", with FMA": product + folded.astype(f64)}
+            for fma, made in sums.items():
+                text = f"computes x * scale - zero_point * scale in {kind.name}{fma}{more}"
+                yield Hypothesis(rounded(np.asarray(made), s.mine.dtype), text)
+
+
+def _nearest(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Round to nearest, ties to even."""
+    return np.asarray(values).astype(dtype)
+
+
+def _half_if_odd(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Round to bfloat16 by adding half a unit only where the last bit that remains is 1, and cutting the rest off."""
+    bits = np.asarray(values, f32).view(np.uint32)
+    made = (bits + ((bits >> 16 & 1) << 15)) >> 16
+    return np.asarray(made.astype(np.uint16).view(_BFLOAT16).astype(dtype))
+
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_ROUNDINGS = {"": _nearest, "; rounds up only where the last bit is 1": _half_if_odd}
+"""Ways to round to bfloat16, by the words that name what deviates."""
 
 
 def _fake_quantize(s: Suspect) -> Iterator[Hypothesis]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
+from qrun.comparing.causes._packed import read_as_packed
 from qrun.comparing.causes._products import CONVS, MATMULS, Sums, products
 from qrun.comparing.differences import difference_mask
 from qrun.ir import Array
@@ -135,7 +136,8 @@ def _evaluated(
 @cause("wrong-elements", rank=54, source="ONNX operators: each element of the output is defined by itself")
 def wrong_elements(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime reads or writes elements at the wrong place: it takes the first image or matrix of a batch for all,
-    reads a matrix transposed, or loses elements beyond the last whole vector, in the sums or in the output.
+    reads a matrix transposed or weights in the order of another kernel, or loses elements beyond the last whole vector,
+    in the sums or in the output.
 
     To confirm: Run the node with a batch of 1, or with sizes that are multiples of 64. The difference disappears.
 
@@ -147,6 +149,7 @@ def wrong_elements(s: Suspect) -> Iterator[Hypothesis]:
     if s.is_op(*CONVS, *MATMULS):
         yield from _other_batches(s)
         yield from _lost_products(s)
+        yield from read_as_packed(s)
 
 
 WIDTHS = (4, 8, 16, 32, 64)

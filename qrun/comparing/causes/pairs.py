@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, compute_node
+from qrun.comparing.differences import same
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
@@ -127,17 +128,21 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         return
     for form, text in s.form_results("pair-saturation"):
         yield Hypothesis(form, text)
+    known: list[Array] = []
     for arith, more in _STEPS.items():
         losses = PairLosses()
         made = with_saturating_pairs(s, arith, losses)
         if made is None:
             break
-        where = losses.describe(s.mine)
-        text = f"{losses.pairs} pairs of products saturate in int16, as on x86 CPUs without VNNI, in {where}"
+        array = made[s.node.outputs.index(s.tensor)]
+        if any(same(array, other) for other in known):
+            continue
+        known.append(array)
+        text = losses.describe(s.mine, ", as on x86 CPUs without VNNI,")
         hidden = _count_hidden(s, losses)
-        text += f"; {hidden} still have the same code" if hidden else ""
+        text += f"; {hidden} still {'has' if hidden == 1 else 'have'} the same code" if hidden else ""
         # Functions of the sums, such as the gates' functions, have other bits in each runtime.
-        yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
+        yield Hypothesis(array, text + more, tolerant=s.is_op(*_INSIDE))
     yield from _along_kernels(s)
 
 
@@ -147,8 +152,7 @@ def _along_kernels(s: Suspect) -> Iterator[Hypothesis]:
     change = _lost_by_convolution(s, losses, last=False) if s.is_op("QLinearConv") else None
     made = add_to_sums(s, change, "exact") if change is not None and losses.pairs else None
     if made is not None:
-        where = losses.describe(s.mine)
-        yield Hypothesis(made, f"{losses.pairs} pairs of products along the kernels saturate in int16, in {where}")
+        yield Hypothesis(made, losses.describe(s.mine, ", paired along the kernels,"))
 
 
 def _count_hidden(s: Suspect, losses: PairLosses) -> int:
@@ -170,14 +174,14 @@ class PairLosses:
         self.changes: list[Array] = []
         self.pairs = 0
 
-    def describe(self, y: Array) -> str:
-        """Describe which sums change. y: the node's output."""
+    def describe(self, y: Array, how: str) -> str:
+        """Describe what saturates, and which sums change. y: the node's output. how: inserted between the two."""
         count = sum(int(np.count_nonzero(change)) for change in self.changes)
-        return (
-            f"the sums of {count} element{'s' * (count != 1)}"
-            if [c.size for c in self.changes] == [y.size]
-            else f"{count} sums inside"
-        )
+        where = f"{count} sum{'s' * (count != 1)} inside"
+        if [change.size for change in self.changes] == [y.size]:
+            where = f"the sum{'s' * (count != 1)} of {count} element{'s' * (count != 1)}"
+        told = "1 pair of products saturates" if self.pairs == 1 else f"{self.pairs} pairs of products saturate"
+        return f"{told} in int16{how} in {where}"
 
     def __call__(self, left: Array, right: Array) -> Array:
         """The change of the sums of left [..., M, K] times right [..., K, N] by saturation, int64 [..., M, N]."""

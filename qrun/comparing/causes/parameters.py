@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recompute
+from qrun.comparing.causes._forms import along_depth, along_kernel
 from qrun.comparing.causes._misplaced import misplaced, other_blocks
 from qrun.comparing.differences import difference_mask
 from qrun.ir import Array
@@ -37,6 +38,8 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
         yield from _turned_rows(s)
     elif s.is_op("ConvInteger"):
         yield from _along_kernel(s)
+    for form in (*along_depth(s), *along_kernel(s)):
+        yield from recompute(s.to_codes(np.rint(form.exact - s.zero), s.zero), form.text)
 
 
 def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
@@ -242,14 +245,10 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         return
     if x.shape == s.mine.shape and x.dtype.kind in "fV":
         yield from _of_input(s, x)
-    if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
-        yield from _overflow(s)
-    if s.is_op("QuantizeLinear", "Cast") and s.mine.dtype.itemsize == 1 and not is_integer(s.mine.dtype):
-        yield from _late_overflow(s)
-        saturate = s.node.attributes.get("saturate", 1)
-        yield from recompute(
-            s.evaluate(attributes={"saturate": int(not saturate)}), f"computes as if saturate were {int(not saturate)}"
-        )
+    if s.is_op("Cast") and np.isnan(s.mine.astype(np.float32)).any():
+        real, mine = x.astype(np.float32), s.mine.astype(np.float32)
+        made = np.where(np.isinf(real), np.copysign(_largest(s.mine.dtype), real), mine).astype(s.mine.dtype)
+        yield Hypothesis(made, "saturates infinity, as Cast does since opset 24")
 
 
 def _zero_range(s: Suspect) -> Iterator[Hypothesis]:
@@ -270,8 +269,9 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
     for name, hit in (("NaN", np.isnan(odd)), ("infinity", np.isinf(odd)), ("NaN or infinity", ~np.isfinite(odd))):
         if hit.size and hit.all():
             for value in _ends(s):
-                made = np.where(bad, np.asarray(value).astype(s.mine.dtype), s.mine)
-                yield Hypothesis(made, f"turns {name} into {value:g}", implies=("saturation", "wrap-around"))
+                fixed = np.asarray(value).astype(s.mine.dtype)  # a type without infinity has NaN instead
+                text = f"turns {name} into {float(fixed):g}".replace("into nan", "into NaN")
+                yield Hypothesis(np.where(bad, fixed, s.mine), text, implies=("saturation", "wrap-around"))
 
 
 def _ends(s: Suspect) -> list[float]:
@@ -286,32 +286,3 @@ def _largest(dtype: np.dtype[Any]) -> float:
     """The largest number of a float type."""
     info: Any = ml_dtypes.finfo
     return float(info(dtype).max)
-
-
-def _overflow(s: Suspect) -> Iterator[Hypothesis]:
-    """Hypotheses on float8 overflow: NaN in place of infinity, or saturation in place of NaN."""
-    wide = s.mine.astype(np.float32)
-    if np.isinf(wide).any():
-        made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)
-        yield Hypothesis(made, "turns overflow into NaN instead of infinity")
-    largest = _largest(s.mine.dtype)
-    x, scale = s.args[0], s.args[1]
-    if np.isnan(wide).any() and x is not None and scale is not None:
-        full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
-        yield Hypothesis(full.astype(s.mine.dtype), "saturates although saturate = 0 asks for NaN")
-
-
-def _late_overflow(s: Suspect) -> Iterator[Hypothesis]:
-    """The hypothesis that numbers up to a threshold beyond the largest become it, where saturate = 0 asks for NaN."""
-    x, scale = s.args[0], s.args[1] if s.is_op("QuantizeLinear") else None
-    if x is None or s.theirs is None:
-        return
-    real = x.astype(np.float64) / (1.0 if scale is None else s.along(scale))
-    mine, theirs, largest = s.mine.astype(np.float64), s.theirs.astype(np.float64), _largest(s.mine.dtype)
-    late = np.isnan(mine) & (np.abs(theirs) == largest)
-    if real.shape != mine.shape or not late.any():
-        return
-    most = float(np.abs(real[late]).max())
-    made = np.where(np.isnan(mine) & (np.abs(real) <= most), np.copysign(largest, real), mine)
-    text = f"saturates values up to {most:g} to {largest:g} although saturate = 0 asks for NaN"
-    yield Hypothesis(made.astype(s.mine.dtype), text)

@@ -2,44 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from qrun.arithmetics import FAMILIES, Arithmetic
+from qrun.arithmetics.groups import MOST, describe_group, name_users
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
-from qrun.comparing.causes._steps import combinations, snap, sums_and_scales
+from qrun.comparing.causes._families import NodeSums, fits, node_sums
+from qrun.comparing.causes._steps import combinations, snap
+from qrun.comparing.differences import difference_mask
 from qrun.comparing.ties import unwrapped_sums
-from qrun.ops._quantize import is_integer, limits
+from qrun.declare import grouped
+from qrun.ir import Array
+from qrun.ops._quantize import is_integer
 
 _SPEC = "ONNX operators, QuantizeLinear: saturation, rounding to nearest ties to even, y_zero_point after rounding"
-_LARGEST = 1 << 16
+_LARGEST = 1 << 18
 """The most elements of a tensor whose steps are searched, so that a comparison of a large model stays fast."""
 
 
 @cause("requantization", rank=56, source="qrun/arithmetics/families.py: the engines and their files")
 def requantization(s: Suspect) -> Iterator[Hypothesis]:
     """The runtime requantizes its int32 sums as a different engine does: the multiplier has fewer bits, the product is
-    rounded twice, or ties round differently. The text names engines that compute this way.
+    rounded twice, or ties round differently. The text gives what the fitting arithmetics share, who computes this way,
+    and their names in qrun explain arithmetics.
 
-    To confirm: Recompute the node from its int32 sums with the named arithmetic: every code matches the runtime's.
+    To confirm: Recompute the node from its int32 sums with the named arithmetic: every code matches the runtime's. The
+    line `Arithmetic of` at the top of the report says whether all integer nodes agree.
 
-    To do: Find out which arithmetic the target uses. If it is this one, use this runtime's codes as golden data. If
-    not, allow --lsb 1.
+    To do: Find out which arithmetic the target uses; qrun probe shows it exactly. If it is this one, use this runtime's
+    codes as golden data. If not, allow --lsb 1.
     """
-    if not is_integer(s.mine.dtype) or s.mine.size > _LARGEST:
+    sums = node_sums(s)
+    if sums is None or sums.acc.shape != s.mine.shape:
         return
-    known = sums_and_scales(s)
-    if known is None:
-        return
-    acc, scales = known
-    low, high = limits(s.mine.dtype)
-    for family in FAMILIES.values():
-        if family.name != "exact":
-            codes = family.codes(acc, scales, s.zero, low, high).astype(s.mine.dtype)
-            text = f"requantizes as {family.users} ({family.name}): {family.describe()}"
-            yield Hypothesis(codes, text, implies=_implied(family))
-    yield from _rounded_first(s)
+    others = [family for family in FAMILIES.values() if family.name != "exact"]
+    if s.theirs is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:
+        for family in others:
+            yield Hypothesis(sums.codes(family).astype(s.mine.dtype), _text([family]), implies=_implied(family))
+    else:
+        yield from _fitting_families(s, sums, s.theirs, others)
+    if s.alone:
+        yield from _rounded_first(s)
+
+
+def _fitting_families(s: Suspect, sums: NodeSums, theirs: Array, rows: Sequence[Arithmetic]) -> Iterator[Hypothesis]:
+    """One hypothesis for all families that give every code and contain the same simpler causes, then one for each
+    family that gives the differing codes only."""
+    bad = np.flatnonzero(difference_mask(s.mine, theirs))
+    near = fits(sums, theirs, bad, rows)
+    whole = fits(sums, theirs, np.arange(theirs.size), near)
+    for implied, alike in grouped((_implied(row), row) for row in whole).items():
+        yield Hypothesis(theirs, _text(alike), implies=implied)
+    for row in near:
+        if row not in whole:
+            yield Hypothesis(sums.codes(row).astype(theirs.dtype), _text([row]), implies=_implied(row))
+
+
+def _text(rows: Sequence[Arithmetic]) -> str:
+    """``computes with two roundings, ties up, 31-bit multiplier (ARM vqrdmulh and vrshl): tfl-halfup2``."""
+    names = [row.name for row in rows]
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return f"computes with {describe_group(rows)} ({name_users(rows)}): {', '.join(names[:MOST])}{more}"
 
 
 def _rounded_first(s: Suspect) -> Iterator[Hypothesis]:

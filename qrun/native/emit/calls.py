@@ -31,8 +31,8 @@ class SlicesEmitter(KernelEmitter):
     def write_tile(self, tile: Value) -> None:
         parts = self.spec.rows
         moves = self.a.moves + tile * (8 * parts) * self.a.width
-        doubts = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]
-        mark = reduce(lambda one, other: one.intrinsic("umax", other), doubts)
+        marks = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]
+        mark = reduce(lambda one, other: one.intrinsic("umax", other), marks)
         with self.w.when(mark.test("ne", 0)):
             self.w.mark_undecided()
 

@@ -288,13 +288,13 @@ class DynamicQuantizerEmitter(_Elements):
     def _block(self, values: list[Value]) -> list[Value]:
         """The codes of these vectors as int32, before saturation."""
         w, raised = self.w, []
-        doubts: list[Value] = []
+        unsafe: list[Value] = []
         for x in values:
             guess = (x * self.inverse).within(self.low, self.high)
             raised.append(guess + self.magic)
             far = abs(guess - (raised[-1] - self.magic)).test("ugt", self.sure)
-            doubts.append(doubts[-1] | far if doubts else far)
-        made = w.instead(raised, doubts[-1].any(), lambda: [*map(self._divide, values)])
+            unsafe.append(unsafe[-1] | far if unsafe else far)
+        made = w.instead(raised, unsafe[-1].any(), lambda: [*map(self._divide, values)])
         return [*map(self._shift, made)]
 
     def _divide(self, x: Value) -> Value:

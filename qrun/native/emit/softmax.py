@@ -1,8 +1,8 @@
 """Generated softmax of rows of 8-bit codes, and of float32. Codes are computed in float64 where the rounding needs it:
 
 each    one quotient per element
-table   first the quotients for all 256 distances from a row's greatest code, in float32; in float64 if that leaves a
-        result in doubt; rows still in doubt are computed as by ``each``
+table   first the quotients for all 256 distances from a row's greatest code, in float32; in float64 if a result
+        is near a tie; rows with a result near one even then are computed as by ``each``
 planes  the same, but 64 codes are looked up at once (AVX512-VBMI). A row's sum is a sum of integers: weights are
         multiples of 2**-31, and each of their four bytes is looked up and summed separately
 """
@@ -81,7 +81,7 @@ class SoftmaxEmitter(KernelEmitter):
                 self._look_up(x, y, self.table, shift)
 
     def _precise(self, x: Value, y: Value, shift: Value, table: Value) -> None:
-        """Compute a row in float64, since float32 leaves its results in doubt."""
+        """Compute a row in float64, since float32 does not decide its results."""
         w = self.w
         inverse = "1.0" / self._total(x, shift)
         doubtful = self._fill(table, inverse)
@@ -203,7 +203,7 @@ class SoftmaxEmitter(KernelEmitter):
             copy(rest.index)
 
     def _each(self, x: Value, y: Value, shift: Value, inverse: Value) -> None:
-        """Compute the results one by one, each from its own quotient. The run ends undecided if one is in doubt."""
+        """Compute the results one by one, each from its own quotient. The run ends undecided if one is near a tie."""
         w = self.w
         levels = self.a.levels + shift * 8
         factor = inverse.splat(1)

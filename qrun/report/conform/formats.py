@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Tree
 
+from qrun.conform.export import place_of
 from qrun.conform.results import VERDICTS, CaseResult, Judgement, RuntimeResult
 from qrun.conform.runtimes import RUNTIMES
 from qrun.documents.record import encode
 from qrun.report.conform.sheet import (
     CAUSE_COLUMNS,
+    CHANGE_COLUMNS,
     MESSAGE_COLUMNS,
     by_operator,
     conform_sheet,
@@ -21,6 +23,7 @@ from qrun.report.conform.sheet import (
     describe_case,
     describe_setup,
     group_causes,
+    group_changes,
     group_messages,
     summary,
     verdict_grid,
@@ -46,18 +49,20 @@ LEVELS = {
     "unsupported": "note",
 }
 """SARIF's level for each verdict."""
+EXPORTED = "EXPORTED_SUITE"
+"""SARIF's name for a folder that qrun does not know: models are files only there, and a viewer may ask where it is."""
 
 
 def fields(found: Judgement) -> dict[str, Any]:
     """The body of the JSON document; its schema is qrun/schemas/conform-1.0.json."""
-    told: dict[str, Any] = encode(found)
-    rows = [(row.pop("cases"), row) for row in told.pop("runtimes")]
+    body: dict[str, Any] = encode(found)
+    rows = [(row.pop("cases"), row) for row in body.pop("runtimes")]
     runtimes = [
         {**row, "counts": dict(each.counts), "cases": cases}
         for each, (cases, row) in zip(found.runtimes, rows, strict=True)
     ]
-    del told["qrun"]  # the document has it
-    return {**told, "runtimes": runtimes}
+    del body["qrun"]  # the document has it
+    return {**body, "runtimes": runtimes}
 
 
 def _junit(found: Judgement, argv: Sequence[str]) -> str:
@@ -87,8 +92,8 @@ def elements_text(case: CaseResult) -> str:
     """The number of elements that differ, and the first of them."""
     if not case.differing:
         return ""
-    told = "; ".join(f"{e.output}{list(e.index)} is {e.got:g}, not {e.expected:g}" for e in case.elements)
-    return f"{case.differing} of {case.total} elements differ{f': {told}' if told else ''}"
+    first = "; ".join(f"{e.output}{list(e.index)} is {e.got:g}, not {e.expected:g}" for e in case.elements)
+    return f"{case.differing} of {case.total} elements differ{f': {first}' if first else ''}"
 
 
 def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
@@ -104,6 +109,9 @@ def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
         "automationDetails": {"id": f"qrun-conform/{each.name if each.name in RUNTIMES else 'cmd'}/"},
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": True, "exitCode": int(found.failed)}],
+        "originalUriBaseIds": {
+            EXPORTED: {"description": {"text": f"The folder of qrun conform export, suite {found.suite}"}}
+        },
         "results": [_result(each, case, ids.index(case.cause or case.verdict)) for case in found_cases],
     }
 
@@ -113,7 +121,8 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
     name = {"name": case.operator, "fullyQualifiedName": case.id, "kind": "element"}
     more = elements_text(case)
     text = safe(f"{case.id}: {describe_case(case)}") + (f"\n{safe(more)}" if more else "")
-    file = {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION}
+    artifact = {"uri": f"{place_of(case)}/model.onnx", "uriBaseId": EXPORTED}
+    file = {"artifactLocation": artifact, "region": REGION}
     places = {"physicalLocation": file, "logicalLocations": [name]}
     prints = {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint}
     about = {
@@ -134,30 +143,37 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
         ("made", describe_call(found)),
         ("again", tag("code", shlex.join(["qrun", *argv]))),
     ]
-    tiles = [
-        tag(
-            "div",
-            tag(
-                "b",
-                percent(each.counts["exact"] / max(len(each.cases), 1)),
-                class_="good" if sheet.style == GOOD else None,
-            ),
-            tag("span", f"exact: {each.title}"),
-            class_="tile",
-        )
-        for each in found.runtimes
-    ]
+    rows += [("compared with", text) for text in dict.fromkeys(each.baseline for each in found.runtimes) if text]
+    tiles = [_tile(each, sheet.style == GOOD) for each in found.runtimes]
     head = tag(
         "header", tag("h1", "Conformance"), facts(rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
     )
-    return html_page("qrun conform", [head, tag("main", join((_section(each) for each in found.runtimes), "\n"))])
+    return html_page(
+        "qrun conform", [head, tag("main", join((_section(each, found.selected) for each in found.runtimes), "\n"))]
+    )
 
 
-def _section(each: RuntimeResult) -> Markup:
+def _tile(each: RuntimeResult, good: bool) -> Markup:
+    """The share of exact cases; with a baseline, the number of cases that changed or are new."""
+    number, what = (
+        (str(len(each.cases)), "changed or new")
+        if each.baseline
+        else (percent(each.counts["exact"] / max(len(each.cases), 1)), "exact")
+    )
+    return tag(
+        "div", tag("b", number, class_="good" if good else None), tag("span", f"{what}: {each.title}"), class_="tile"
+    )
+
+
+def _section(each: RuntimeResult, selected: int) -> Markup:
     shown = [v for v in VERDICTS if each.counts[v]]
-    parts = [tag("h2", each.title), tag("p", summary(each), class_="about")]
+    parts = [tag("h2", each.title), tag("p", summary(each, selected), class_="about")]
     parts += [tag("p", text, class_="about") for text in (describe_setup(each),) if text]
-    parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
+    if each.baseline and each.cases:
+        parts += [tag("h3", "Changes"), table("changes", Grid.of(CHANGE_COLUMNS, group_changes(each.cases)))]
+        parts.append(tag("h3", "Changed or new cases by operator"))
+    if each.cases:
+        parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
     causes, messages = group_causes(each.cases), group_messages(each.cases)
     if causes:
         parts += [tag("h3", "Causes"), table("causes", Grid.of(CAUSE_COLUMNS, causes))]

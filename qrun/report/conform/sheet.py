@@ -4,12 +4,22 @@ and single cases in full: inputs, expected and actual outputs, the exact values,
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, count_verdicts
+from qrun.conform.results import (
+    BAD,
+    NEW,
+    VERDICTS,
+    CaseResult,
+    Judgement,
+    RuntimeResult,
+    count_verdicts,
+    short_result,
+)
 from qrun.conform.runtimes import OWN
 from qrun.conform.suite import EITHER, PROFILES, REFUSAL, Case, Suite
 from qrun.declare import grouped
@@ -49,39 +59,57 @@ class FoundCause:
         return min(self.cases, key=lambda case: (case.total, len(case.id), case.id))
 
 
-def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
-    """changes: the judgement holds only cases that changed since a baseline."""
+def conform_sheet(found: Judgement) -> Sheet:
     blocks: list[Block] = []
     for each in found.runtimes:
         blocks += _blocks(each)
-    several = [f"{each.title}: {summary(each, changes)}" for each in found.runtimes]
-    bad = found.failed
-    verdict = several[0] if len(several) == 1 else _together(found, changes)
-    about = [] if len(several) == 1 else several
-    style = RED if bad else GOOD if all(_is_clean(each) for each in found.runtimes) else OPEN
+    several = [f"{each.title}: {summary(each, found.selected)}" for each in found.runtimes]
+    verdict, about = (several[0], []) if len(several) == 1 else (_together(found), several)
+    about += [f"compared with {text}" for text in dict.fromkeys(each.baseline for each in found.runtimes) if text]
+    style = RED if found.failed else GOOD if all(_is_clean(each) for each in found.runtimes) else OPEN
     return Sheet(blocks, verdict, style, about=about, notes=_next(found), title="qrun conform")
 
 
-def summary(each: RuntimeResult, changes: bool = False) -> str:
+def summary(each: RuntimeResult, selected: int) -> str:
     """``all 2517 cases are exact``, or the number of cases per verdict, first where the specification gives the answer.
 
-    An answer to an open question is no merit and no fault, so that those cases are counted apart.
+    An answer to an open question is no merit and no fault, so that those cases are counted apart. With a baseline, the
+    number of cases per change; selected: the number of cases that were run.
     """
     time = f", in {duration(each.seconds * 1e9)}"
-    if not each.cases:
-        return f"nothing changed{time}"
-    if _is_clean(each) and not changes:
+    if each.baseline:
+        return f"{_changes_text(each, selected)}{time}"
+    if _is_clean(each):
         return f"{f'all {len(each.cases)} cases are' if each.cases[1:] else 'the case is'} exact{time}"
-    law, rest, noun = each.law_cases, each.other_cases, "changed case" if changes else "case"
+    law, rest = each.law_cases, each.other_cases
     parts = []
     if law:
         whose = " that the specification decides" if rest else ""
-        parts.append(f"{verdict_counts(law)} of {plural(len(law), noun)}{whose}")
+        parts.append(f"{verdict_counts(law)} of {plural(len(law), 'case')}{whose}")
     if rest:
-        parts.append(
-            f"{verdict_counts(rest)} of {plural(len(rest), 'other' if law else f'{noun} that the specification leaves open')}"
-        )
+        which = plural(len(rest), "other" if law else "case")
+        parts.append(f"{verdict_counts(rest)} of {which}{'' if law else ' that the specification leaves open'}")
     return f"{'; '.join(parts)}{time}"
+
+
+def _changes_text(each: RuntimeResult, selected: int) -> str:
+    """``3 of 6012 cases changed: 2 wrong -> exact, 1 refused -> crashed; 5 not in the baseline: 5 exact``."""
+    new = [case for case in each.cases if case.before == NEW]
+    old = [case for case in each.cases if case.before != NEW]
+    parts = []
+    if old or not new:
+        count = plural(selected - len(new), "case")
+        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(map(_verdicts_text, old)).most_common())
+        parts.append(f"{len(old)} of {count} changed: {kinds}" if old else f"nothing changed in {count}")
+    if new:
+        parts.append(f"{len(new)} not in the baseline: {verdict_counts(new)}")
+    return "; ".join(parts)
+
+
+def _verdicts_text(case: CaseResult) -> str:
+    """``exact -> wrong``, or ``wrong with another cause``."""
+    before = case.before.partition(",")[0]
+    return f"{case.verdict} with another cause" if before == case.verdict else f"{before} -> {case.verdict}"
 
 
 def verdict_counts(cases: Iterable[CaseResult]) -> str:
@@ -102,15 +130,21 @@ def describe_setup(each: RuntimeResult) -> str:
     return ", ".join(filter(None, (*parts, *(f"{name}={value}" for name, value in each.options.items()))))
 
 
-def _together(found: Judgement, changes: bool) -> str:
-    if all(_is_clean(each) for each in found.runtimes) and not changes:
-        return f"exact: {'all ' if found.selected != 1 else ''}{plural(found.selected, 'case')} of suite {found.suite}, in {plural(len(found.runtimes), 'runtime')}"
+def _together(found: Judgement) -> str:
+    suite, runtimes = f"suite {found.suite}", plural(len(found.runtimes), "runtime")
+    count, cases = sum(len(each.cases) for each in found.runtimes), f"{plural(found.selected, 'case')} of {suite}"
+    compared = any(each.baseline for each in found.runtimes)
+    if compared and not count:
+        return f"nothing changed in {cases}, in {runtimes}"
+    if compared:
+        suite = cases = f"{plural(count, 'case')} that changed or {'is' if count == 1 else 'are'} new"
+    elif all(_is_clean(each) for each in found.runtimes):
+        return f"exact: {'all ' if found.selected != 1 else ''}{cases}, in {runtimes}"
     if not found.failed:
         what = f"{' or '.join(found.fail_on)} does not occur" if found.fail_on else "no verdict fails"
-        return f"yes: {what} in {plural(found.selected, 'case')} of suite {found.suite}"
+        return f"yes: {what} in {cases}"
     met = {verdict: sum(each.counts[verdict] for each in found.runtimes) for verdict in found.fail_on}
-    told = ", ".join(f"{number} {verdict}" for verdict, number in met.items() if number)
-    return f"no: {told} in suite {found.suite}"
+    return f"no: {', '.join(f'{number} {verdict}' for verdict, number in met.items() if number)} in {suite}"
 
 
 def _is_clean(each: RuntimeResult) -> bool:
@@ -121,12 +155,15 @@ def _blocks(each: RuntimeResult) -> list[Block]:
     shown = [v for v in VERDICTS if each.counts[v]]
     if not each.cases:
         return []
-    found = grouped((case.profile, case) for case in each.cases)
-    profiles = {name: found[name] for name in (*PROFILES, *found) if name in found}
-    made = [
-        Block(f"{each.title}: profiles", verdict_grid("profile", profiles, shown)),
-        Block(f"{each.title}: operators", verdict_grid("operator", by_operator(each.cases), shown)),
-    ]
+    if each.baseline:
+        grids = {"changes": Grid.of(CHANGE_COLUMNS, group_changes(each.cases))}
+        grids["changed or new cases by operator"] = verdict_grid("operator", by_operator(each.cases), shown)
+    else:
+        found = grouped((case.profile, case) for case in each.cases)
+        profiles = {name: found[name] for name in (*PROFILES, *found) if name in found}
+        grids = {"profiles": verdict_grid("profile", profiles, shown)}
+        grids["operators"] = verdict_grid("operator", by_operator(each.cases), shown)
+    made = [Block(f"{each.title}: {name}", grid) for name, grid in grids.items()]
     causes = group_causes(each.cases)
     if causes:
         made.append(Block("Causes (qrun explain CAUSE, qrun explain conform)", Grid.of(CAUSE_COLUMNS, causes)))
@@ -169,9 +206,24 @@ def group_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
     return sorted(made, key=lambda f: (order[f.verdict], f.operator, f.cause))
 
 
+def group_changes(cases: Iterable[CaseResult]) -> list[tuple[str, str, list[CaseResult]]]:
+    """Groups changed cases by their results in the baseline and now; the largest group first."""
+    groups = grouped(((case.before, short_result(case)), case) for case in cases)
+    return sorted(((*key, found) for key, found in groups.items()), key=lambda row: (-len(row[2]), row[:2]))
+
+
+CHANGE_COLUMNS = [
+    Column("baseline", wrap=True, cell=lambda row: row[0]),
+    Column("now", wrap=True, cell=lambda row: row[1]),
+    Column("cases", right=True, cell=lambda row: str(len(row[2]))),
+    Column("example", shrink=1, cell=lambda row: min(row[2], key=lambda case: (case.total, case.id)).id),
+]
+
+
 def describe_case(case: CaseResult) -> str:
-    """``wrong, saturation: conversion to int32 ...``."""
-    return f"{case.verdict}{f', {case.cause}' if case.cause else ''}{f': {case.text}' if case.text else ''}"
+    """``wrong, saturation: conversion to int32 ...``; with a baseline what it was there."""
+    was = f" ({case.before if case.before == NEW else f'was {case.before}'})" if case.before else ""
+    return f"{short_result(case)}{was}{f': {case.text}' if case.text else ''}"
 
 
 def _first_word(case: CaseResult) -> str:
@@ -305,5 +357,5 @@ def values_text(array: Array) -> str:
         if array.dtype.kind != "V"
         else array.reshape(-1)[:ELEMENTS].astype(np.float32).tolist()
     )
-    told = ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat)
-    return f"{describe(array)} [{told}{', ...' if array.size > ELEMENTS else ''}]"
+    shown = ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat)
+    return f"{describe(array)} [{shown}{', ...' if array.size > ELEMENTS else ''}]"

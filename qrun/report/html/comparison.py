@@ -56,7 +56,8 @@ def _about(found: Item) -> str:
         *([f"{within} within it"] if within else []),
         f"{same} the same bit for bit",
     ]
-    return f"{a} against {b}{each}. {plural(count, 'tensor')}: {', '.join(counts)}."
+    told = "".join(f" {claim['sentence'].text}" for claim in items(found, "arithmetic"))
+    return f"{a} against {b}{each}. {plural(count, 'tensor')}: {', '.join(counts)}.{told}"
 
 
 def least(found: Item) -> float | None:

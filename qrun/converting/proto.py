@@ -1,0 +1,122 @@
+"""Writes a converted model as a file. Nodes and tensors that stay are those of the source file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import external_data_helper, helper, numpy_helper
+
+from qrun.declare.stored import parts
+from qrun.io.files import replace_file
+from qrun.ir import Model, Node
+
+_LARGEST = 2**31 - (1 << 16)
+"""The most bytes of a file without external data: the limit of a protobuf message, less some room."""
+_OUTSIDE, _ALIGNED = 1024, 64
+"""Bytes from which a tensor goes to the file of external data, and the multiple at which it starts there."""
+_INITIALIZERS, _FUNCTIONS = 4, 8
+"""The IR versions from which initializers need not be inputs, and from which models have functions."""
+
+
+def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.FunctionProto] = ()) -> onnx.ModelProto:
+    """The model as a ModelProto, made from the `source` of its file. functions: more model-local functions.
+
+    Metadata, functions, names, stored tensors and the attributes of nodes that stay are those of the source. Tensors of
+    external data stay references.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(source)
+    graph = made.graph
+    old = {name: node for node in source.graph.node for name in node.output if name}
+    del graph.node[:]
+    graph.node.extend(_node(node, old) for node in model.nodes)
+    _make_unique(graph.node)
+    _keep(graph.initializer, lambda tensor: tensor.name in model.constants)
+    _keep(graph.sparse_initializer, lambda tensor: tensor.values.name in model.constants)
+    _keep(graph.value_info, lambda value: value.name in model.producers)
+    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(model.constants[name]), name)
+        for name in parts(model.constants)
+        if name not in stored
+    )
+    imported = {_domain(entry.domain) for entry in made.opset_import}
+    made.opset_import.extend(
+        helper.make_opsetid(domain, number) for domain, number in model.opsets.items() if domain not in imported
+    )
+    made.ir_version = max(made.ir_version, _FUNCTIONS if functions else _INITIALIZERS)
+    made.functions.extend(functions)
+    return made
+
+
+def _make_unique(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Number the nodes whose name another node has, because onnxruntime refuses equal names."""
+    taken = {node.name for node in nodes}
+    seen = set[str]()
+    for node in nodes:
+        base, number = node.name, 2
+        while node.name and node.name in seen:
+            name = f"{base}_{number}"
+            node.name, number = (name if name not in taken else node.name), number + 1
+        seen.add(node.name)
+
+
+def _domain(name: str) -> str:
+    """The domain as `Node` has it."""
+    return "" if name == "ai.onnx" else name
+
+
+def _keep(values: Any, wanted: Callable[[Any], bool]) -> None:
+    """Keep the wanted messages of a repeated field."""
+    for at in range(len(values) - 1, -1, -1):
+        if not wanted(values[at]):
+            del values[at]
+
+
+def _node(node: Node, old: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto:
+    """The node. One that makes a tensor of the source with the same operator has the attributes that it has there."""
+    source = next((old[name] for name in node.outputs if name in old), None)
+    if source is not None and (source.op_type, _domain(source.domain)) == (node.op_type, node.domain):
+        made = onnx.NodeProto()
+        made.CopyFrom(source)
+        made.ClearField("input")
+        made.ClearField("output")
+        made.input.extend(node.inputs)
+        made.output.extend(node.outputs)
+        return made
+    attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if value != ()}
+    return helper.make_node(
+        node.op_type, node.inputs, node.outputs, name=node.name, domain=node.domain or None, **attributes
+    )
+
+
+def has_external_data(proto: onnx.ModelProto) -> bool:
+    """Whether stored tensors of the main graph are in other files."""
+    return any(external_data_helper.uses_external_data(tensor) for tensor in proto.graph.initializer)
+
+
+def save(proto: onnx.ModelProto, target: str, folder: Path, outside: bool) -> list[str]:
+    """Write a model; returns the names of the files. folder: of the source's external data.
+
+    outside: large tensors go to a file of external data beside it, ``TARGET.data``; they do too if one file would be
+    too large. Raises CallError if a file cannot be written.
+    """
+    external_data_helper.load_external_data_for_model(proto, str(folder))
+    large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= _OUTSIDE]
+    files = [target]
+    if large and (outside or proto.ByteSize() > _LARGEST):
+        files.append(f"{target}.data")
+        with replace_file(files[-1]) as stream:
+            for tensor in large:
+                stream.write(bytes(-stream.tell() % _ALIGNED))
+                start, size = stream.tell(), stream.write(tensor.raw_data)
+                external_data_helper.set_external_data(tensor, os.path.basename(files[-1]), start, size)
+                tensor.ClearField("raw_data")
+    with replace_file(target) as stream:
+        stream.write(proto.SerializeToString())
+    return files
