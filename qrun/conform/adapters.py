@@ -178,7 +178,8 @@ class OpenVino:
 
 class TinyGrad:
     """tinygrad on its device CPU, which needs clang; without clang, or for another value of the variable DEV, on that
-    device: PYTHON is an emulator."""
+    device: PYTHON is an emulator. Kernels are not unrolled or vectorized, which takes most of the time, unless the
+    variable NOOPT is 0."""
 
     PACKAGES = ("tinygrad",)
     UNSUPPORTED = (
@@ -193,14 +194,15 @@ class TinyGrad:
 
     def version(self) -> str:
         """Import tinygrad and return its version and device."""
+        os.environ.setdefault("NOOPT", "1")
         device = os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
         self._grad = import_module("tinygrad")
         self._model = TemporaryModel()
         return f"{installed('tinygrad')} (DEV={device})"
 
     def settings(self, option: str) -> dict[str, Any]:
-        """The environment variable that chooses the device."""
-        return {"DEV": os.environ["DEV"]}
+        """The environment variables that choose the device and how it makes kernels."""
+        return {name: os.environ[name] for name in ("DEV", "NOOPT")}
 
     def run(self, model: bytes, inputs: Inputs, outputs: Wanted, option: str) -> Made:
         """Run a case in tinygrad."""

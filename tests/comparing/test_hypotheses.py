@@ -92,6 +92,7 @@ LONG = (
 ROWS, COLUMNS = np.arange(3 * 19, dtype=u8).reshape(3, 19), np.arange(19 * 2, dtype=u8).reshape(19, 2)
 LARGE = np.full((2, 9), 200, u8)
 STRIP = np.arange(1, 12, dtype=u8).reshape(1, 1, 11)
+BESIDE = np.array([-6.8125, -0.375, -1.125, -1.25, 1.375, -6.0625, 6.9375, 2.9375, 5.1875], f32)
 RANGED = np.array([1, 1.3, 2.7, 3.1, 5], f32)
 WIDE = np.linspace(-300, 700, 77).astype(f32)
 CODES = np.arange(-128, 128).astype(i8)
@@ -195,6 +196,25 @@ BUGS = [
         CODES.astype(f32) * f32(0.2344806) + f32(-112) * f32(0.2344806), f32),
     Bug("requantization", "QLinearMatMul", [GRID[0], GRID_SCALE, u8(0), GRID[1], f32(1), u8(0), f32(1), u8(0)], rounded_twice()),
     Bug("several-steps", "QuantizeLinear", [WIDE, f32(1), u8(5)], np.trunc(WIDE.astype(float) + 5).astype(i64).astype(u8)),
+    Bug("wrong-parameter", "MatMulInteger", [X, W, u8(9), i8(-3)], X.astype(i32) @ W, i32, opset=10, id="two zero points"),
+    Bug("register-overflow", "QLinearMatMul", [X, f32(-0.25), u8(0), W, f32(1), i8(0), f32(8), u8(100)],
+        codes(np.rint(X.astype(i32) @ W / 32) + 100), id="sign of the multiplier"),
+    Bug("register-overflow", "QLinearMatMul", [X, f32(2.1e6), u8(0), W, f32(1300.3), i8(0), f32(1), u8(100)],
+        np.full((2, 2), 100, u8), id="multiplier beyond 2^31"),
+    Bug("register-overflow", "QLinearMatMul", [X, f32(1e15), u8(0), W, f32(1.3), i8(0), f32(1e-6), u8(100)],
+        np.full((2, 2), 100, u8), id="product beyond int64"),
+    Bug("register-overflow", "QLinearConv", [SQUARE[None, None], f32(0.5), u8(0), np.full((1, 1, 1, 1), 100, u8), f32(0.5), u8(0),
+        f32(2**23), u8(127), np.array([2**31 - 1000], i32)], np.full((1, 1, 3, 3), 127 - 64, u8), opset=10, id="half before the shift"),
+    Bug("saturating-conversion", "QuantizeLinear", [np.array([np.nan, np.inf, -np.inf, 3e9, 2], f32), f32(1), i8(7)],
+        np.array([7, -128, -128, -128, 9], i8), i8),
+    Bug("float16-zero-point", "QuantizeLinear", [np.array([1, 3000, 50000], f16), f16(1), np.uint16(20001)],
+        np.array([20000, 23008, 0], np.uint16), np.uint16, id="infinity to 0"),
+    Bug("float16-zero-point", "QuantizeLinear", [np.array([1, 3000, -7], f16), f16(1), np.int16(-20001)],
+        np.array([-20000, -16992, -20000], np.int16), np.int16),
+    Bug("added-half", "QuantizeLinear", [np.array([0.5, 1.5, 2.5, 3.5, 100.5, 7], f32), f32(1), u8(0)],
+        np.array([0, 1, 3, 4, 101, 7], u8), id="0.4999999"),
+    Bug("added-half", "QuantizeLinear", [np.array([np.nextafter(f32(0.5), f32(0)), 2.5, 7], f32), f32(1), u8(0)],
+        np.array([1, 3, 7], u8), id="0.5"),
     Bug("wide-sum", "QLinearConv", [SQUARE[None, None], f32(1), u8(0), np.full((1, 1, 1, 1), 100, u8), f32(1), u8(0), f32(2**24), u8(9),
         np.array([2**31 - 1], i32)], codes(np.rint((SQUARE[None, None] * 100.0 + 2**31 - 1) / 2**24) + 9), opset=10),
     Bug("wrong-geometry", "ConvInteger", [STRIP, np.array([[[1, 3]]], u8)],
@@ -208,6 +228,8 @@ BUGS = [
     Bug("wrong-encoding", "DequantizeLinear", [CODES, f32(2)], CODES.view(u8) * f32(2), f32),
     Bug("narrow-accumulator", "MatMulInteger", [LARGE, LARGE.T], np.full((2, 2), 2**15 - 1, i32), i32, opset=10),
     Bug("wrong-range", "DynamicQuantizeLinear", [RANGED], codes(np.rint((RANGED / f32(4 / 255)).astype(float))), opset=11),
+    Bug("wrong-range", "DynamicQuantizeLinear", [BESIDE], codes(np.rint((BESIDE * (f32(1) / f32(13.75)) * f32(255)).astype(float)) + 126),
+        opset=11, id="reciprocal of the range"),
     Bug("flush-to-zero", "DequantizeLinear", [CODES, f32(1e-39)], CODES * f32(0), f32),
     Bug("float-order", "MatMul", list(LONG), chained_products(*LONG, np.dtype(f32), block=300), f32),
     Bug("unknown-order", "MatMul", list(LONG), np.add.reduce(LONG[0][:, ::-1, None] * LONG[1][None, ::-1], 1, f32), f32),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pytest
-from defects import graphs, parameters, rounding, steps, sums, types
+from defects import graphs, parameters, registers, rounding, steps, sums, types
 from defects.graphs import Change
 from defects.node import Defect, Node, Planted
 
@@ -19,7 +19,14 @@ from qrun.errors import QrunError
 from qrun.ir import Array
 
 SUITE = Suite()
-PLANTED: list[Planted] = [*rounding.PLANTED, *sums.PLANTED, *parameters.PLANTED, *types.PLANTED, *steps.PLANTED]
+PLANTED: list[Planted] = [
+    *rounding.PLANTED,
+    *sums.PLANTED,
+    *parameters.PLANTED,
+    *types.PLANTED,
+    *steps.PLANTED,
+    *registers.PLANTED,
+]
 ENOUGH = 24
 """The number of cases that catch a defect after which no more are judged."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ _SPEC = "ONNX operators, DynamicQuantizeLinear-11: y_scale and y_zero_point; the
 @cause("wrong-range", rank=33, source=_SPEC)
 def wrong_range(s: Suspect) -> Iterator[Hypothesis]:
     """DynamicQuantizeLinear derives its scale and zero point in another way: from a range without 0 or without some
-    elements, in float64, with another divisor, or it rounds the zero point in another way.
+    elements, in float64, with another divisor or with reciprocals, or it rounds the zero point in another way.
 
     To confirm: Print the second and third output, the scale and the zero point. They, or the codes, are those of the
     formula shown.
@@ -29,13 +29,14 @@ def wrong_range(s: Suspect) -> Iterator[Hypothesis]:
         return
     place = s.node.outputs.index(s.tensor)
     with np.errstate(all="ignore"):
-        for text, scale, zero in _ways(x):
+        ways = [(text, scale, zero, x / _F32(scale)) for text, scale, zero in _ways(x)]
+        for text, scale, zero, quotients in (*ways, *_reciprocals(x)):
             if np.isfinite(scale) and scale > 0 and np.isfinite(zero):
                 code = np.clip(zero, 0, 255)
                 if place:
                     made = np.asarray((scale, code)[place - 1]).astype(s.mine.dtype).reshape(s.mine.shape)
                 else:
-                    made = np.clip(np.rint((x / _F32(scale)).astype(np.float64)) + code, 0, 255).astype(np.uint8)
+                    made = np.clip(np.rint(quotients.astype(np.float64)) + code, 0, 255).astype(np.uint8)
                 yield Hypothesis(made, text)
 
 
@@ -61,6 +62,29 @@ def _ways(x: Array) -> Iterator[tuple[str, Any, Any]]:
             low, high = _ends(flat[: flat.size // width * width])
             some = (high - low) / _F32(255)
             yield f"takes the range without the elements beyond vectors of {width}", some, np.rint(-low / some)
+
+
+_ONE, _MOST = _F32(1), _F32(255)
+_QUOTIENTS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
+    "": lambda v, scale, span: v / scale,
+    "multiplies by float32(1 / scale)": lambda v, scale, span: v * (_ONE / scale),
+    "multiplies by float32(1 / range), then by 255": lambda v, scale, span: v * (_ONE / span) * _MOST,
+    "multiplies by float32(255 / range)": lambda v, scale, span: v * (_MOST / span),
+    "multiplies by 255, then divides by the range": lambda v, scale, span: v * _MOST / span,
+}
+"""The float32 steps from a number, the scale and the range to a quotient, by what they do instead of a division."""
+
+
+def _reciprocals(x: Array) -> Iterator[tuple[str, Any, Any, Array]]:
+    """Yield a text, the scale, the zero point and the quotients, with other float32 steps than two divisions."""
+    low, high = _ends(x)
+    span = high - low
+    for start, scale in (("", span / _MOST), ("multiplies the range by float32(1 / 255)", span * (_ONE / _MOST))):
+        for text, divide in _QUOTIENTS.items():
+            told = " and ".join(filter(None, (start, text)))
+            if told:
+                zero = np.rint(-divide(low, scale, span))
+                yield f"{told} instead of dividing", scale, zero, divide(x, scale, span)
 
 
 def _ends(x: Array) -> tuple[np.float32, np.float32]:

@@ -115,12 +115,25 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
             yield from recompute(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
+    zeros = _input_zeros(s)
+    if len(zeros) > 1:
+        yield from recompute(s.evaluate(inputs=zeros), f"ignores {' and '.join(zeros)}")
     yield from misplaced(s)
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
         yield Hypothesis(
             np.asarray(s.mine / scale), "divides the float result by y_scale although y_zero_point is absent"
         )
+
+
+def _input_zeros(s: Suspect) -> dict[str, Array | None]:
+    """Zeros for the zero points of the inputs that are not 0, by name."""
+    pairs = zip(s.definition.inputs if s.definition else (), s.args, strict=False)
+    known = {param.name: array for param, array in pairs if param.name.lower().endswith("_zero_point")}
+    own = ("y_zero_point", "c_zero_point", "z_zero_point")
+    return {
+        name: np.zeros_like(a) for name, a in known.items() if a is not None and np.any(a) and name.lower() not in own
+    }
 
 
 def _without(name: str, array: Array) -> Array | None:
