@@ -1,0 +1,65 @@
+"""The tensors of a model that a dump may hold: qrun's values, their scales, and which of them are the same values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from qrun.comparing.mapping.fit import Target
+from qrun.comparing.matching.operators import is_dequantize
+from qrun.comparing.meanings import TensorScales
+from qrun.comparing.sides import Results, Values
+from qrun.ir import Array, Model
+from qrun.ir.compound import is_compound
+
+_REARRANGES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
+"""Operators that give every element of their first input another place, or none."""
+
+
+def targets(model: Model, feeds: Values, results: Results) -> dict[str, Target]:
+    """The tensors that a dump may hold, by name, in graph order: inputs and results of numbers."""
+    scales = TensorScales(model, feeds)
+    known: dict[str, Array] = {**feeds, **{name: array for name, array in results.items() if array is not None}}
+    order = {name: place for place, name in enumerate(model.producers)}
+    found = {}
+    for name in sorted(known, key=lambda name: order.get(name, -1)):
+        array = known[name]
+        if not is_compound(array) and array.dtype.kind in "iuf" and array.size:
+            affine = scales.affine(name, array.dtype)
+            found[name] = Target(name, array, affine.scale, affine.zero, _root(model, name, known))
+    return found
+
+
+def _root(model: Model, name: str, known: Mapping[str, Array]) -> str:
+    """The first tensor with the same values from which a tensor is computed."""
+    while (node := model.producers.get(name)) is not None and node.inputs and not node.domain:
+        same = node.op_type in _REARRANGES or is_dequantize(node)
+        if not same or node.inputs[0] not in known:
+            break
+        name = node.inputs[0]
+    return name
+
+
+def plain_name(name: str) -> str:
+    """A name as tools write it in files: without ``:0``, every other character but letters and digits one ``_``."""
+    return re.sub(r"[^0-9a-zA-Z]+", "_", re.sub(r":\d+$", "", name)).strip("_").lower()
+
+
+def named(dump: Mapping[str, object], model: Mapping[str, object]) -> dict[str, str]:
+    """Names of a dump's tensors, and the model's tensors of the same name, or of the same plain name if only one has it
+    on each side."""
+    found = {name: name for name in dump if name in model}
+    plain_dump, plain_model = _by_plain_name(dump), _by_plain_name(model)
+    for plain, names in plain_dump.items():
+        others = plain_model.get(plain, [])
+        if len(names) == len(others) == 1 and plain:
+            found.setdefault(names[0], others[0])
+    return found
+
+
+def _by_plain_name(names: Mapping[str, object]) -> dict[str, list[str]]:
+    """Names by their plain form."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(plain_name(name), []).append(name)
+    return found
