@@ -14,7 +14,7 @@ from qrun.comparing.mapping.fit import Fit, MappedTensor, Targets, fits
 from qrun.comparing.mapping.layout import layouts
 from qrun.comparing.mapping.names import read_names, write_names
 from qrun.comparing.mapping.propose import propose
-from qrun.comparing.mapping.targets import named, targets
+from qrun.comparing.mapping.targets import aliases, named, targets
 from qrun.comparing.sides import Results, Side, Unit, Values
 from qrun.declare.frozen import frozen
 from qrun.dumps import Dump, DumpTensor
@@ -81,45 +81,35 @@ class DumpMap:
 
 
 def dump_inputs(dump: Dump, model: Model, given: str) -> dict[str, Array]:
-    """The model's inputs that a dump holds under their names, or under the dump's names in the map `given`.
-
-    Raises CallError for an input that does not have the model's type and shape.
-    """
+    """The model's inputs that a dump holds in their types, under their names, or under those in the map `given`."""
     rows = {row.onnx: row for row in (() if given == AUTO else read_names(Path(given)))}
     inputs = {value.name: value for value in model.inputs}
-    names = {onnx: name for name, onnx in named(dump.tensors, inputs).items()}
+    names = {onnx[0]: name for name, onnx in named(dump.tensors, {name: (name,) for name in inputs}).items()}
     found = {}
     for name, value in inputs.items():
         row = rows.get(name)
         stored = row.dump if row is not None else names.get(name)
-        if stored in dump.tensors:
-            found[name] = _input(dump, dump.tensors[stored], value)
+        if stored in dump.tensors and (array := _input(dump.tensors[stored], value)) is not None:
+            found[name] = array
     return found
 
 
-def _input(dump: Dump, tensor: DumpTensor, value: TensorType) -> Array:
-    """The input in the model's layout."""
+def _input(tensor: DumpTensor, value: TensorType) -> Array | None:
+    """The input in the model's layout; None if it is of another type or shape, or if several layouts fit."""
+    free = [size if isinstance(size, int) else None for size in value.shape or ()]
+    if value.dtype is None or value.shape is None or free.count(None) > 1:
+        return None
     for view in tensor.views(value.dtype):
-        if view.dtype != value.dtype or value.shape is None:
-            continue
-        free = [size if isinstance(size, int) else None for size in value.shape]
-        if len([size for size in free if size is None]) <= 1:
-            rest = prod(size for size in free if size is not None)
-            shape = tuple(view.size // rest if size is None and rest else size or 0 for size in free)
-            ways = list(layouts(view, tensor.shaped, shape))
-            same = [way for way in ways if tensor.shaped and view.shape == shape and way.channels is None]
-            if len(ways) == 1 or same:
-                return (same or ways)[0].arrange(view, shape)
-    raise CallError(
-        "QR003",
-        f"{dump.path} holds {tensor.name} as {tensor.describe()}, which cannot be read as the input {value.name}",
-        fixes=[f"-i {value.name}=FILE gives the input"],
-    )
+        rest = prod(size for size in free if size is not None)
+        shape = tuple(view.size // max(rest, 1) if size is None else size for size in free)
+        ways = list(layouts(view, tensor.shaped, shape))
+        same = [way for way in ways if tensor.shaped and view.shape == shape and way.channels is None]
+        if len(ways) == 1 or same:
+            return (same or ways)[0].arrange(view, shape)
+    return None
 
 
-def map_dump(
-    dump: Dump, a: Side, feeds: Values, given: str, proposal: Path
-) -> tuple[DumpSide, DumpMap]:
+def map_dump(dump: Dump, a: Side, feeds: Values, given: str, proposal: Path) -> tuple[DumpSide, DumpMap]:
     """Map a dump to the model of side `a`, which is run on `feeds` for its values.
 
     given:    ``auto``, or the path of a map. proposal: where ``auto`` writes the map that it proposes.
@@ -127,14 +117,16 @@ def map_dump(
     """
     known = targets(a.model, feeds, a.run(feeds))
     if given == AUTO:
-        rows, found = propose(dump.tensors, known)
+        rows, found = propose(dump.tensors, known, aliases(a.model, known))
         write_names(proposal, rows)
     else:
         rows, found = list(read_names(Path(given))), {}
         for at, row in enumerate(rows):
             found[row.dump] = _read_row(dump, known, row, given)
             rows[at] = replace(found[row.dump].row, why=row.why)
-    mapped = DumpMap(proposal if given == AUTO else Path(given), given == AUTO, tuple(rows), _foreign_floats(dump, known))
+    mapped = DumpMap(
+        proposal if given == AUTO else Path(given), given == AUTO, tuple(rows), _foreign_floats(dump, known, found)
+    )
     if not found:
         raise _no_pairs(dump, known, mapped)
     tensors = {fit.target.name: fit.values for fit in found.values() if fit.values is not None}
@@ -161,7 +153,7 @@ def _read_row(dump: Dump, known: Targets, row: MappedTensor, given: str) -> Fit:
         found = sorted(fits(tensor, target, row), key=lambda fit: fit.error)
     except ValueError as error:
         raise _unfit_row(given, row, expected, str(error)) from None
-    usable = [fit for fit in found if fit.values is not None]
+    usable = [fit for fit in found if fit.readable]
     if not usable:
         got = tensor.describe()
         if found:
@@ -183,15 +175,17 @@ def _unfit_row(given: str, row: MappedTensor, expected: str, got: str, fix: str 
     )
 
 
-def _foreign_floats(dump: Dump, known: Targets) -> tuple[str, ...]:
+def _foreign_floats(dump: Dump, known: Targets, found: Mapping[str, Fit]) -> tuple[str, ...]:
     """Names of float tensors of which none can be read as codes of the model; none if some can."""
+    if any(fit.row.dequantized for fit in found.values()):
+        return ()
     floats = []
-    for name, tensor in dump.tensors.items():
-        if tensor.typed and tensor.data.dtype.kind == "f":
-            read = [fit for target in known.values() if target.integral for fit in fits(tensor, target)]
-            if any(fit.good for fit in read):
-                return ()
-            floats += [name] if read else []
+    for name in [name for name in dump.tensors if name not in found or found[name].error]:
+        read = [fit for target in known.values() if target.integral for fit in fits(dump.tensors[name], target)]
+        real = [fit for fit in read if fit.row.dequantized]
+        if any(fit.readable for fit in real):
+            return ()
+        floats += [name] if real else []
     return tuple(floats)
 
 

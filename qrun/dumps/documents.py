@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -96,10 +97,10 @@ def _file(record: dict[str, Any], path: Path, single: bool) -> Path | None:
         beside = [path.with_name(stem + suffix) for stem in stems if stem for suffix in RAW]
         return next((file for file in beside if file.is_file()), None)
     where = f"{path}: file {given!r}"[:200]
-    inside = isinstance(given, str) and given and not given.startswith("/") and "\\" not in given and ":" not in given
-    if not inside or ".." in PurePosixPath(given).parts or "\0" in given:
+    inside = isinstance(given, str) and bool(given) and not re.search(r"^/|\\|:|\0|(^|/)\.\.(/|$)", given)
+    if not inside:
         raise damage_error(where, "a file in the folder of the JSON file", "a path that leads out of it", what="dump")
-    return path.parent / given
+    return path.parent / str(given)
 
 
 def _record(record: dict[str, Any], file: Path, path: Path, budget: Budget) -> DumpTensor:
@@ -117,7 +118,14 @@ def _record(record: dict[str, Any], file: Path, path: Path, budget: Budget) -> D
         raise damage_error(where, "zero_point: an integer", f"{zero}", what="dump")
     try:
         data = read_bytes(file, budget)
-        return from_bytes(name, data, kind, shape, scale=scale, zero_point=None if zero is None else int(zero))
+        return from_bytes(
+            name,
+            data,
+            kind,
+            None if shape is None else tuple(shape),
+            scale=scale,
+            zero_point=None if zero is None else int(zero),
+        )
     except ValueError as error:
         raise damage_error(where, f"{file.name} to fit the record", str(error), what="dump") from None
 

@@ -24,7 +24,9 @@ _RESULT = re.compile(r"Result_\d+")
 _TEXT = (".txt", ".log", ".hex", ".csv")
 SUFFIXES = (".npz", ".npy", ".json", ".h", ".y", *RAW, *_TEXT)
 """The suffixes of files that a dump may have."""
-FORMS = ".npz, .npy, .raw and .bin, TIDL .y, Polygraphy .json, raw + .json, C headers .h, logs .txt; or a folder of them"
+FORMS = (
+    ".npz, .npy, .raw and .bin, TIDL .y, Polygraphy .json, raw + .json, C headers .h, logs .txt; or a folder of them"
+)
 
 
 @frozen(eq=False)
@@ -52,7 +54,11 @@ def read_dump(path: str | Path, budget: Budget | None = None) -> Dump:
         del tensors[name]  # the same tensor dequantized, beside its codes
     if not tensors:
         raise CallError(
-            "QR007", f"{path} holds no tensors", where=[str(path)], facts=[("expected", FORMS)], fixes=["check the path"]
+            "QR007",
+            f"{path} holds no tensors",
+            where=[str(path)],
+            facts=[("expected", FORMS)],
+            fixes=["check the path"],
         )
     return Dump(str(path), tensors)
 

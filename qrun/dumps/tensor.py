@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -56,12 +56,20 @@ def named_type(name: str) -> np.dtype | None:
     name = _C_TYPES.get(name, name.removesuffix("_t"))
     if name in BY_ONNX_NAME and BY_ONNX_NAME[name].kind in "biuf":
         return BY_ONNX_NAME[name]
-    kinds = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
+    kinds = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
+        "float16",
+        "float32",
+        "float64",
+    }
     return np.dtype(name) if name in kinds else None
 
 
 def from_bytes(
-    name: str, data: bytes, dtype: np.dtype | None = None, shape: Sequence[int] | None = None, **more: float | int | None
+    name: str,
+    data: bytes,
+    dtype: np.dtype | None = None,
+    shape: tuple[int, ...] | None = None,
+    **more: float | int | None,
 ) -> DumpTensor:
     """A tensor from raw little-endian bytes. Raises ValueError, which says what is wrong, if they do not fit."""
     flat = np.frombuffer(data, np.uint8)
@@ -72,14 +80,14 @@ def from_bytes(
         if shape is not None:
             if int(np.prod(shape, dtype=object)) != array.size:
                 raise ValueError(f"{array.size} elements instead of {shape_text(shape)}")
-            array = array.reshape(tuple(shape))
+            array = array.reshape(shape)
         return DumpTensor(name, array, True, shape is not None, **more)  # type: ignore[arg-type]
     if shape is None:
         return DumpTensor(name, flat, False, False, **more)  # type: ignore[arg-type]
     return DumpTensor(name, _rows(flat, shape), False, True, **more)  # type: ignore[arg-type]
 
 
-def _rows(flat: Array, shape: Sequence[int]) -> Array:
+def _rows(flat: Array, shape: tuple[int, ...]) -> Array:
     """Bytes of a known shape, the bytes of an element along the last axis, without padding at the ends of rows.
 
     The type is the widest whose elements fill the bytes; rows that are longer than the shape says are of bytes.

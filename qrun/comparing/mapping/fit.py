@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -22,6 +23,10 @@ FLOAT_STEP = 0.01
 """The step in which float tensors differ, in standard deviations."""
 NEAR, MOSTLY = 3.0, 0.9
 """An arithmetic or two may move codes by this many steps, in all but a tenth of the elements."""
+SAMPLE = 4096
+"""Elements of a large tensor that show whether it is worth while to look at all."""
+FAR = 0.5
+"""The relative error of elements from which no more are looked at."""
 CLOSE = 0.02
 """The largest energy of the differences, relative to that of the values, of a tensor that is the same one."""
 
@@ -56,7 +61,7 @@ class MappedTensor:
         return self.scale if self.exponent is None else 2.0**self.exponent
 
 
-@frozen(eq=False)
+@frozen(slots=False, eq=False)
 class Target:
     """A tensor of the model. values: qrun's. scale, zero: of its codes; 1 and 0 if unknown, or for floats.
 
@@ -74,49 +79,78 @@ class Target:
         """Are the values codes?"""
         return is_integral(self.values.dtype)
 
-    @property
+    @cached_property
+    def wide(self) -> Array:
+        """The values as float64."""
+        return self.values.astype(np.float64)
+
+    @cached_property
     def step(self) -> float:
         """The unit of differences."""
-        return 1.0 if self.integral else max(FLOAT_STEP * float(np.std(self.values.astype(np.float64))), 1e-30)
+        return 1.0 if self.integral else max(FLOAT_STEP * float(np.std(self.wide)), 1e-30)
+
+    @cached_property
+    def energy(self) -> float:
+        """The sum of the squared distances from the mean, in steps, of the values that are finite."""
+        finite = self.wide[np.isfinite(self.wide)]
+        return float(np.square((finite - finite.mean()) / self.step).sum()) if finite.size else 0.0
+
+    @cached_property
+    def telling(self) -> Array:
+        """A mask of the values other than the most frequent one, which many tensors have, such as the 0 of a Relu."""
+        values, counts = np.unique(self.wide, return_counts=True)
+        return np.asarray(self.wide != values[counts.argmax()])
 
 
 @frozen(eq=False)
 class Fit:
     """A tensor of a dump, read as one of the model.
 
-    row: how it is read. values: the result, in the model's type and layout; None if the floats are no codes of the
-    model's scale. error: sum of squared differences in steps; energy: the same of the tensor around its mean.
-    near: share of elements within NEAR steps. residue: the farthest float from a code, in steps.
+    row: how it is read. values: the result, in the model's type and layout; None if it was not kept, or if it is not
+    `readable`: the floats are no codes of the model's scale, or the codes do not fit its type.
+    error: sum of squared differences in steps. near: share of elements within NEAR steps.
+    residue: the farthest float from a code, in steps.
     """
 
     row: MappedTensor
     target: Target
     values: Array | None
     error: float
-    energy: float
     near: float
     residue: float = 0.0
+    readable: bool = True
 
     @property
     def relative(self) -> float:
         """The error in relation to the energy; 0 if there is no error, infinite if all values are the same."""
-        return 0.0 if not self.error else self.error / self.energy if self.energy else float("inf")
+        energy = self.target.energy
+        return 0.0 if not self.error else self.error / energy if energy else float("inf")
 
     @property
     def good(self) -> bool:
         """Is this the same tensor but for the rounding of another arithmetic?"""
-        return self.values is not None and self.relative <= CLOSE and self.near >= MOSTLY
+        return self.readable and self.relative <= CLOSE and self.near >= MOSTLY
 
     def beats(self, other: Fit) -> bool:
         """Is this fit so much better that the other one is out of question?"""
         return other.error >= 4 * self.error + 16 and other.relative >= 4 * self.relative
 
+    @property
+    def evidence(self) -> float:
+        """Bits of evidence in the values: how unlikely it is that another tensor is as near."""
+        if self.values is None:
+            return 0.0
+        want = self.target.wide
+        apart = np.abs(self.values.astype(np.float64) - want)[self.target.telling] / self.target.step
+        spread = (np.nanmax(want) - np.nanmin(want)) / self.target.step + 1
+        return float(np.log2(spread / (2 * apart + 1)).sum()) if np.isfinite(apart).all() else 0.0
 
-def fits(tensor: DumpTensor, target: Target, row: MappedTensor | None = None) -> list[Fit]:
+
+def fits(tensor: DumpTensor, target: Target, row: MappedTensor | None = None, whole: bool = True) -> list[Fit]:
     """All ways to read a tensor of a dump as one of the model, each result once.
 
-    row: what is known of the way; its fields that are not None are kept. Raises ValueError if it names a type or layout
-    that does not fit.
+    row:   what is known of the way; its fields that are not None are kept. whole: measure all elements, even if some of
+    them show that the values are far apart. Raises ValueError if the row names a type or layout that does not fit.
     """
     row = row or MappedTensor(tensor.name)
     row = replace(row, dump=tensor.name, onnx=target.name, why="", candidates=())
@@ -129,7 +163,8 @@ def fits(tensor: DumpTensor, target: Target, row: MappedTensor | None = None) ->
         for layout in _layouts(view, tensor.shaped, target, row):
             arranged = layout.arrange(view, target.values.shape)
             kind = replace(row, dtype=type_name(view.dtype), layout=layout.letters or None, channels=layout.channels)
-            for fit in _readings(arranged, tensor, target, kind):
+            rough = [] if whole else _rough_readings(arranged, tensor, target, kind)
+            for fit in rough or _readings(arranged, tensor, target, kind):
                 if not any(_same(fit, other) for other in found):
                     found.append(fit)
     return found
@@ -147,16 +182,31 @@ def _same(a: Fit, b: Fit) -> bool:
     return a.values is not None and b.values is not None and np.array_equal(a.values, b.values, equal_nan=True)
 
 
+def _rough_readings(data: Array, tensor: DumpTensor, target: Target, row: MappedTensor) -> list[Fit]:
+    """The readings of a large tensor, measured at some of its elements, if these are far from qrun's values in each;
+    else none."""
+    size = target.values.size
+    if size <= 4 * SAMPLE:
+        return []
+    at = np.unravel_index(np.arange(0, size, size // SAMPLE), target.values.shape)
+    small = replace(target, values=target.values[at])
+    rough = list(_readings(data[at], tensor, small, row))
+    if any(fit.relative <= FAR for fit in rough):
+        return []
+    part = small.values.size / size
+    return [replace(fit, target=target, values=None, error=fit.error / part) for fit in rough]
+
+
 def _readings(data: Array, tensor: DumpTensor, target: Target, row: MappedTensor) -> Iterator[Fit]:
     """Read arranged data as the target's codes or floats, in each way that its type allows."""
     stated = row.stated_scale if row.stated_scale is not None else tensor.scale
     zero = row.zero_point if row.zero_point is not None else tensor.zero_point
     if not target.integral:
-        if data.dtype.kind == "f" or stated is not None:
-            real = data.astype(np.float64)
-            real = (real - (zero or 0.0)) * stated if stated is not None and data.dtype.kind != "f" else real
-            how = {} if data.dtype.kind == "f" else {"scale": stated, "zero_point": zero or 0.0}
-            yield _fit(real, target, replace(row, **how))
+        if data.dtype.kind == "f":
+            yield _fit(data.astype(np.float64), target, row)
+        elif stated is not None:
+            real = (data.astype(np.float64) - (zero or 0.0)) * stated
+            yield _fit(real, target, replace(row, scale=stated, zero_point=_plain(zero)))
         return
     if data.dtype.kind == "f" and row.dequantized is not False:
         with np.errstate(all="ignore"):  # the bytes may be no floats
@@ -167,13 +217,26 @@ def _readings(data: Array, tensor: DumpTensor, target: Target, row: MappedTensor
     kept = replace(row, dequantized=None)
     if stated is not None:
         codes = (data.astype(np.float64) - (zero or 0.0)) * (stated / target.scale) + target.zero
-        yield _codes(codes, data.dtype, target, replace(kept, scale=stated, zero_point=zero or 0.0))
+        yield _codes(codes, data.dtype, target, replace(kept, scale=stated, zero_point=_plain(zero)))
         return
-    half = 1 << (8 * target.values.dtype.itemsize - 1)
-    offsets = (0, half, -half) if zero is None else (zero - target.zero,)
-    for offset in offsets:
-        made = replace(kept, scale=target.scale, zero_point=target.zero + offset)
+    for offset in _offsets(data.dtype, target.values.dtype) if zero is None else (zero - target.zero,):
+        made = replace(kept, scale=target.scale, zero_point=_plain(target.zero + offset))
         yield _codes(data.astype(np.float64) - offset, data.dtype, target, made)
+
+
+def _plain(zero: float | None) -> float:
+    """A zero point, as an integer if it is one."""
+    return int(zero or 0) if zero is None or zero == int(zero) else zero
+
+
+def _offsets(dtype: np.dtype, wanted: np.dtype) -> tuple[int, ...]:
+    """What to subtract from codes of a type to get those of another: nothing, or half the range if the signs differ."""
+    half = 1 << (8 * wanted.itemsize - 1)
+    if dtype == wanted:
+        return (0,)
+    if dtype.itemsize == wanted.itemsize and dtype.kind in "iu":
+        return 0, half if dtype.kind == "u" else -half
+    return 0, half, -half
 
 
 def _whole(data: Array) -> bool:
@@ -185,7 +248,7 @@ def _codes(codes: Array, dtype: np.dtype, target: Target, row: MappedTensor) -> 
     """The fit of real numbers in steps of the target. They are codes if they are whole, but for what the type of the
     dump cannot hold, and in the range of the target's type."""
     if not np.isfinite(codes).all():
-        return Fit(row, target, None, float("inf"), 1.0, 0.0, float("inf"))
+        return Fit(row, target, None, float("inf"), 0.0, float("inf"), False)
     whole = np.rint(codes)
     residue = float(np.abs(codes - whole).max(initial=0.0))
     largest = float(np.abs(codes - target.zero).max(initial=0.0))
@@ -193,20 +256,18 @@ def _codes(codes: Array, dtype: np.dtype, target: Target, row: MappedTensor) -> 
     low, high = integer_range(target.values.dtype)
     fits_type = not whole.size or (low <= whole.min() and whole.max() <= high)
     fit = _fit(codes if residue > allowed or not fits_type else whole, target, row)
-    return fit if residue <= allowed and fits_type else replace(fit, values=None, residue=residue)
+    return fit if residue <= allowed and fits_type else replace(fit, values=None, residue=residue, readable=False)
 
 
 def _fit(real: Array, target: Target, row: MappedTensor) -> Fit:
     """Measure values against qrun's."""
-    want = target.values.astype(np.float64)
+    want = target.wide
     with np.errstate(all="ignore"):
         apart = np.where((real == want) | (np.isnan(real) & np.isnan(want)), 0.0, np.abs(real - want) / target.step)
         apart = np.nan_to_num(apart, nan=np.inf)
-        finite = want[np.isfinite(want)]
-        energy = float(np.square((finite - finite.mean()) / target.step).sum()) if finite.size else 0.0
         error = float(np.square(apart).sum())
         values = real.astype(target.values.dtype)
-    return Fit(row, target, values, error, energy, float(np.mean(apart <= NEAR)) if apart.size else 1.0)
+    return Fit(row, target, values, error, float(np.mean(apart <= NEAR)) if apart.size else 1.0)
 
 
 def correlation(fit: Fit, tensor: DumpTensor) -> float:
@@ -215,7 +276,7 @@ def correlation(fit: Fit, tensor: DumpTensor) -> float:
     for view in tensor.views(dtype if not tensor.typed else None):
         layout = Layout(fit.row.layout or "", fit.row.channels)
         a = layout.arrange(view, fit.target.values.shape).astype(np.float64).reshape(-1)
-        b = fit.target.values.astype(np.float64).reshape(-1)
+        b = fit.target.wide.reshape(-1)
         a, b = a - a.mean(), b - b.mean()
         with np.errstate(all="ignore"):
             found = float(a @ b / np.sqrt((a @ a) * (b @ b)))

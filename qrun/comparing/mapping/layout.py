@@ -1,4 +1,4 @@
-"""The order of a dump's axes: channels last, channels padded at the end, axes of size 1 left out, or no shape at all."""
+"""The order of a dump's axes: channels last or padded at the end, axes of size 1 left out, or no shape at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Layout:
     letters: str = ""
     channels: int | None = None
 
-    def arrange(self, data: Array, shape: Sequence[int]) -> Array:
+    def arrange(self, data: Array, shape: tuple[int, ...]) -> Array:
         """The data in the model's layout and `shape`. Raises ValueError, which says why, if it does not fit."""
         own = LETTERS[len(shape)] if len(shape) < len(LETTERS) else ""
         letters = self.letters or own
@@ -37,17 +37,17 @@ class Layout:
             raise ValueError(f"layout {letters} does not fit {shape_text(shape)}: its axes are {own or 'not named'}")
         if self.channels is not None and ("C" not in letters or self.channels < sizes["C"]):
             raise ValueError(f"{self.channels} channels do not fit {shape_text(shape)}")
-        stored = [self.channels if letter == "C" and self.channels else sizes[letter] for letter in letters]
+        stored = tuple(self.channels if letter == "C" and self.channels else sizes[letter] for letter in letters)
         if prod(stored if own else shape) != data.size:
             raise ValueError(f"{data.size} elements do not fit {shape_text(stored if own else shape)}")
         if not own:
-            return data.reshape(tuple(shape))
+            return data.reshape(shape)
         cut = data.reshape(stored)[tuple(slice(sizes[letter]) for letter in letters)]
         back = [letters.index(letter) for letter in own if letter in letters]
-        return np.ascontiguousarray(cut.transpose(back)).reshape(tuple(shape))
+        return np.ascontiguousarray(cut.transpose(back)).reshape(shape)
 
 
-def layouts(data: Array, shaped: bool, shape: Sequence[int]) -> Iterator[Layout]:
+def layouts(data: Array, shaped: bool, shape: tuple[int, ...]) -> Iterator[Layout]:
     """Yield the layouts in which data may hold a tensor of `shape`, each way to order its elements once.
 
     shaped: is the shape of `data` that of the tensor? If not, the number of elements counts alone.

@@ -30,11 +30,13 @@ def read_names(path: Path) -> tuple[MappedTensor, ...]:
 
 def _rows(path: Path) -> Iterator[MappedTensor]:
     _, document = read_document(path, ("map",), _FIX)
-    known = {key_of(field) for field in fields(MappedTensor)}  # type: ignore[arg-type]
+    known = {key_of(field) for field in fields(MappedTensor)}
     for item in document["tensors"]:
         wrong = [key for key in item.keys if key not in known]
         if wrong:
-            raise damage_error(str(path), f"{item.place}: {', '.join(sorted(known))}", wrong[0], "correct the key", "map")
+            raise damage_error(
+                str(path), f"{item.place}: {', '.join(sorted(known))}", wrong[0], "correct the key", "map"
+            )
         row = decode(MappedTensor, item, finite=True)
         if row.onnx is not None:
             stated = row.stated_scale if row.exponent is None or abs(row.exponent) < 1000 else 0.0

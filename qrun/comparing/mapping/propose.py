@@ -10,24 +10,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.mapping.fit import Fit, MappedTensor, Targets, correlation, fits
+from qrun.comparing.mapping.fit import NEAR, Fit, MappedTensor, Targets, correlation, fits
 from qrun.comparing.mapping.targets import named
 from qrun.declare import grouped
 from qrun.dumps import DumpTensor
 
 ENOUGH = 8
-"""The fewest elements, and the least energy in steps, whose agreement is no chance."""
+"""The fewest elements whose correlation is no chance, and the least energy in steps."""
+CERTAIN = 24.0
+"""The bits of evidence from which the agreement of values is no chance."""
 FOLLOWS = 0.9
 """Values that correlate at least this much come from the same tensor, in other units or with large errors."""
+FEW = 4
+"""Fewer elements than this prove no rule."""
+SAME_NAME = "same name"
 MOST_CANDIDATES = 4
 
 
-def propose(dump: Mapping[str, DumpTensor], targets: Targets) -> tuple[list[MappedTensor], dict[str, Fit]]:
-    """A row for each tensor of the dump, and the fits of the rows that are decided."""
-    work = _Proposal(dump, targets)
+def propose(
+    dump: Mapping[str, DumpTensor], targets: Targets, names: Mapping[str, tuple[str, ...]]
+) -> tuple[list[MappedTensor], dict[str, Fit]]:
+    """A row for each tensor of the dump, and the fits of the rows that are decided. names: of `targets`, by alias."""
+    work = _Proposal(dump, targets, named(dump, names))
     decided = dict(work.decide())
-    for name, row in work.conflicts(decided).items():
-        decided[name] = row
+    decided |= work.conflicts(decided)
     found = {name: each for name, each in decided.items() if isinstance(each, Fit)}
     return [each.row if isinstance(each, Fit) else each for each in decided.values()], found
 
@@ -35,9 +41,8 @@ def propose(dump: Mapping[str, DumpTensor], targets: Targets) -> tuple[list[Mapp
 class _Proposal:
     """The fits of every tensor of a dump, and what follows from them."""
 
-    def __init__(self, dump: Mapping[str, DumpTensor], targets: Targets) -> None:
-        self.dump, self.targets = dump, targets
-        self.names = named(dump, targets)
+    def __init__(self, dump: Mapping[str, DumpTensor], targets: Targets, names: Mapping[str, tuple[str, ...]]) -> None:
+        self.dump, self.targets, self.names = dump, targets, names
         self.order = {name: place for place, name in enumerate(targets)}
         self.fits: dict[str, list[Fit]] = {}
 
@@ -45,7 +50,7 @@ class _Proposal:
         """A fit for each tensor whose pair is decided, else a row with the reason. Tensors with a good fit come first,
         because the others follow their layout."""
         for name, tensor in self.dump.items():
-            self.fits[name] = [fit for target in self.targets.values() for fit in fits(tensor, target)]
+            self.fits[name] = self._fits(name, tensor)
         made = {name: self._by_values(name) for name in self.dump}
         usual = {_channels_last(each) for each in made.values() if isinstance(each, Fit) and _matters(each)}
         for name, each in made.items():
@@ -53,15 +58,21 @@ class _Proposal:
                 each = self._by_name(name, usual) if name in self.names else self._nothing(name)
             yield name, each
 
+    def _fits(self, name: str, tensor: DumpTensor) -> list[Fit]:
+        """All fits of a tensor; only good ones, and those of its name, keep their values."""
+        ours = self.names.get(name, ())
+        found = [fit for t in self.targets.values() for fit in fits(tensor, t, whole=t.name in ours)]
+        return [fit if fit.good or fit.target.name in ours else replace(fit, values=None) for fit in found]
+
     def _classes(self, name: str) -> list[list[Fit]]:
         """The fits of a tensor by the values that they are, the best first."""
-        classes = grouped((fit.target.root, fit) for fit in self.fits[name] if fit.values is not None)
+        classes = grouped((fit.target.root, fit) for fit in self.fits[name] if fit.readable)
         ranked = [sorted(each, key=lambda fit: self._rank(name, fit)) for each in classes.values()]
         return sorted(ranked, key=lambda each: min(fit.relative for fit in each))
 
     def _rank(self, name: str, fit: Fit) -> tuple[bool, bool, bool, float, int]:
-        """Orders the fits of tensors with the same values: a good one, of codes, of its name, the first in the graph."""
-        ours = self.names.get(name) == fit.target.name
+        """Orders fits to tensors with the same values: a good one, of codes, of its name, the first in the graph."""
+        ours = fit.target.name in self.names.get(name, ())
         return not fit.good, not fit.target.integral, not ours, fit.error, self.order[fit.target.name]
 
     def _by_values(self, name: str) -> Fit | MappedTensor | None:
@@ -70,18 +81,21 @@ class _Proposal:
         if not classes or not classes[0][0].good:
             return None
         best = classes[0][0]
-        ours = self.names.get(name)
-        own = next((fit for each in classes for fit in each if fit.target.name == ours and fit.good), None)
-        rivals = [each[0] for each in classes[1:] if not best.beats(each[0])]
+        ours = self.names.get(name, ())
+        own = next((fit for each in classes for fit in each if fit.target.name in ours and fit.good), None)
+        rivals = [each[0] for each in classes[1:] if not best.beats(each[0]) and not _is_grid(best, each[0])]
         layouts = self._layouts(name, best)
         if own is not None and (own is best or own in rivals) and not self._layouts(name, own):
-            return _decided(own, f"{_name_evidence(name, own)}; {_values_evidence(own)}")
+            return _decided(own, f"{SAME_NAME}; {_values_evidence(own)}")
         if layouts or rivals:
             return self._open(name, [best, *rivals], "several fit equally well" if rivals else "several layouts fit")
-        if ours is not None and self.targets[ours].root != best.target.root:
-            named_fits = [fit for each in classes for fit in each if fit.target.name == ours]
-            return self._open(name, [*named_fits[:1], best], f"named as {ours}, but holds the values of {best.target.name}")
-        if best.target.values.size < ENOUGH or best.energy < ENOUGH:
+        if best.target.root in [self.targets[other].root for other in ours]:
+            return _decided(best, f"{SAME_NAME}; {_values_evidence(best)}")
+        if ours:
+            named_fits = [fit for each in classes for fit in each if fit.target.name in ours]
+            why = f"named as {ours[0]}, but holds the values of {best.target.name}"
+            return self._open(name, [*named_fits[:1], best], why)
+        if best.evidence < CERTAIN or best.target.energy < ENOUGH:
             return self._open(name, [best], "too few values to be sure")
         if _clamped(best):
             return self._open(name, [best], "differs only where values end: perhaps another side of an activation")
@@ -90,16 +104,15 @@ class _Proposal:
     def _layouts(self, name: str, own: Fit) -> list[Fit]:
         """Other ways to read a tensor as the same one that are not out of question."""
         others = (fit for fit in self.fits[name] if fit.target is own.target and fit is not own)
-        return [fit for fit in others if fit.values is not None and not own.beats(fit)]
+        return [fit for fit in others if fit.readable and not own.beats(fit)]
 
     def _by_name(self, name: str, usual: set[bool]) -> Fit | MappedTensor:
         """The pair that the name alone decides: the values are far from qrun's, but no other tensor is nearer."""
-        target = self.targets[self.names[name]]
-        readings = sorted((fit for fit in self.fits[name] if fit.target is target), key=lambda fit: fit.error)
-        usable = [fit for fit in readings if fit.values is not None]
-        if not usable or name.strip("_").isdigit():
+        readings = [fit for fit in self.fits[name] if fit.target.name in self.names[name] and fit.readable]
+        if not readings:
             return self._nothing(name)
-        best = usable[0]
+        usable = sorted(readings, key=lambda fit: fit.error)
+        best, target = usable[0], usable[0].target
         if len(usable) > 1 and not best.beats(usable[1]):
             alike = [fit for fit in usable if len(usual) == 1 and _channels_last(fit) in usual]
             if not alike or (len(alike) > 1 and not alike[0].beats(alike[1])):
@@ -110,7 +123,7 @@ class _Proposal:
             return self._open(name, [best, followed], f"named as {target.name}, but follows {followed.target.name}")
         if _clamped(best):
             return self._open(name, [best], "differs only where values end: perhaps another side of an activation")
-        return _decided(best, f"{_name_evidence(name, best)}; {_values_evidence(best)}")
+        return _decided(best, f"{SAME_NAME}; {_values_evidence(best)}")
 
     def _followed(self, name: str) -> tuple[Fit | None, float]:
         """The fit of codes that correlates best with a tensor, and how well."""
@@ -130,8 +143,8 @@ class _Proposal:
             return row
         like = f"follows {fit.target.name} (correlation {most:.4f})"
         if fit.row.dequantized:
-            scale = f"{fit.target.scale:.6g}"
-            return replace(row, why=f"{like}, but its floats are no codes of scale {scale}: {fit.residue:.2g} steps off")
+            off = f"no codes of scale {fit.target.scale:.6g}: up to {fit.residue:.2g} steps off"
+            return replace(row, why=f"{like}, but its floats are {off}")
         return replace(row, why=f"{like}, but in other units or with large errors", candidates=(fit.target.name,))
 
     def _open(self, name: str, among: Sequence[Fit], why: str) -> MappedTensor:
@@ -141,16 +154,16 @@ class _Proposal:
         return MappedTensor(name, why=f"{why}{rest}", candidates=names[:MOST_CANDIDATES])
 
     def conflicts(self, decided: Mapping[str, Fit | MappedTensor]) -> dict[str, MappedTensor]:
-        """Rows in place of fits, for tensors of the dump that are the same tensor of the model. The named one of several
-        is kept, or the first if all hold the same values."""
-        pairs = grouped((each.target.name, name) for name, each in decided.items() if isinstance(each, Fit))
+        """Rows in place of fits, for tensors of the dump that are the same one of the model. The one with its name is
+        kept, unless only others have its values; or the first, if all hold the same."""
+        found = {name: each for name, each in decided.items() if isinstance(each, Fit)}
         rows = {}
-        for target, names in pairs.items():
-            several = [(name, each) for name in names if isinstance(each := decided[name], Fit)]
-            ours = [name for name, _ in several if self.names.get(name) == target]
-            alike = all(np.array_equal(each.values, several[0][1].values) for _, each in several)  # type: ignore[arg-type]
+        for target, names in grouped((each.target.name, name) for name, each in found.items()).items():
+            first = found[names[0]].values
+            ours = [name for name in names if target in self.names.get(name, ())]
+            alike = all(np.array_equal(found[name].values, first) for name in names)  # type: ignore[arg-type]
             kept = ours[0] if len(ours) == 1 else names[0] if alike else None
-            if kept is not None and not decided[kept].good and any(each.good for _, each in several):
+            if kept is not None and not found[kept].good and any(found[name].good for name in names):
                 kept = None
             for name in names if len(names) > 1 else ():
                 if name != kept:
@@ -161,10 +174,6 @@ class _Proposal:
 
 def _decided(fit: Fit, why: str) -> Fit:
     return replace(fit, row=replace(fit.row, why=why))
-
-
-def _name_evidence(name: str, fit: Fit) -> str:
-    return "same name" if name == fit.target.name else "same name in letters and digits"
 
 
 def _values_evidence(fit: Fit) -> str:
@@ -179,20 +188,28 @@ def _values_evidence(fit: Fit) -> str:
     return f"{int(np.count_nonzero(apart))} of {want.size} codes differ from qrun's, by at most {int(apart.max())}"
 
 
+def _is_grid(best: Fit, other: Fit) -> bool:
+    """Is the dump certainly codes, so that it is not the float tensor that these codes approximate?"""
+    return best.target.integral and not other.target.integral and other.error > 0 and best.evidence >= CERTAIN
+
+
 def _clamped(fit: Fit) -> bool:
     """Are all large differences where qrun's values, or the dump's, are at one of their ends?"""
     assert fit.values is not None
-    a, b = fit.values, fit.target.values
-    far = np.abs(a.astype(np.float64) - b.astype(np.float64)) > (1 if fit.target.integral else fit.target.step)
-    if not far.any():
-        return False
-    return any(bool((each[far] == end).all()) for each in (a, b) for end in (each.min(), each.max()))
+    apart = np.abs(fit.values.astype(np.float64) - fit.target.wide) / fit.target.step
+    for steps, least in ((NEAR, 1), (1.0, FEW)):
+        far = apart > steps
+        ends = [each[far] == end for each in (fit.values, fit.target.values) for end in (each.min(), each.max())]
+        if np.count_nonzero(far) >= least and any(bool(at.all()) for at in ends):
+            return True
+    return False
 
 
 def _channels_last(fit: Fit) -> bool:
-    return bool(fit.row.layout) and fit.row.layout != "C" and str(fit.row.layout).endswith("C")
+    return len(fit.row.layout or "") > 2 and str(fit.row.layout).endswith("C")
 
 
 def _matters(fit: Fit) -> bool:
     """Would another order of axes give other values?"""
-    return sum(size > 1 for size in fit.target.values.shape[1:]) > 1
+    wide = [size for size in fit.target.values.shape[1:] if size > 1]
+    return len(wide) > 1

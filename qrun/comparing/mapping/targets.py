@@ -9,9 +9,12 @@ from qrun.comparing.mapping.fit import Target
 from qrun.comparing.matching.operators import is_dequantize
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.sides import Results, Values
+from qrun.declare import grouped
 from qrun.ir import Array, Model
 from qrun.ir.compound import is_compound
 
+_QUANTIZED = "_quantized"
+"""The end of the names of codes in models with quantized operators that onnxruntime writes."""
 _REARRANGES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
 """Operators that give every element of their first input another place, or none."""
 
@@ -45,21 +48,30 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^0-9a-zA-Z]+", "_", re.sub(r":\d+$", "", name)).strip("_").lower()
 
 
-def named(dump: Mapping[str, object], model: Mapping[str, object]) -> dict[str, str]:
+def aliases(model: Model, known: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    """Names that a device may give to the model's tensors: their own, and those of the float tensors that they quantize.
+    A name may be that of two: an input, and its codes."""
+    pairs = [(name, name) for name in known]
+    for name in known:
+        node = model.producers.get(name)
+        if node is not None and node.op_type == "QuantizeLinear":
+            pairs.append((node.inputs[0], name))
+        elif name.endswith(_QUANTIZED):
+            pairs.append((name.removesuffix(_QUANTIZED), name))
+    return {alias: tuple(dict.fromkeys(names)) for alias, names in grouped(pairs).items()}
+
+
+def named(dump: Mapping[str, object], names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Names of a dump's tensors, and the model's tensors of the same name, or of the same plain name if only one has it
-    on each side."""
-    found = {name: name for name in dump if name in model}
-    plain_dump, plain_model = _by_plain_name(dump), _by_plain_name(model)
-    for plain, names in plain_dump.items():
+    on each side. Numbers are no names: every tool counts in its own way."""
+    plain_dump = grouped((plain_name(name), name) for name in dump)
+    plain_model = grouped((plain_name(name), name) for name in names)
+    found = {}
+    for plain, stored in plain_dump.items():
         others = plain_model.get(plain, [])
-        if len(names) == len(others) == 1 and plain:
-            found.setdefault(names[0], others[0])
-    return found
-
-
-def _by_plain_name(names: Mapping[str, object]) -> dict[str, list[str]]:
-    """Names by their plain form."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(plain_name(name), []).append(name)
+        for name in stored if plain and not plain.isdigit() else ():
+            if name in names:
+                found[name] = names[name]
+            elif len(stored) == len(others) == 1:
+                found[name] = names[others[0]]
     return found
