@@ -1,4 +1,4 @@
-"""Readers of dumps: every form that devices and tools write gives the array that was written; hostile files give errors."""
+"""Readers of dumps: every form that devices and tools write gives the array that was written; hostile files, errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_arrays_of_numpy(tmp_path: Path) -> None:
     np.save(tmp_path / "f" / "sub" / "c.npy", CODES)
     (tmp_path / "f" / "README.md").write_text("no tensor")
     found = read_dump(tmp_path / "f").tensors["sub/c"]
-    assert found.typed and found.shaped and np.array_equal(found.data, CODES)
+    assert found.typed
+    assert found.shaped
+    assert np.array_equal(found.data, CODES)
 
 
 def test_results_of_snpe_have_neither_type_nor_shape(tmp_path: Path) -> None:
@@ -51,7 +53,8 @@ def test_results_of_snpe_have_neither_type_nor_shape(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "conv_1.raw").write_bytes(CODES.astype("<f4").tobytes())
     found = read_dump(tmp_path / "output").tensors["conv_1"]
-    assert not found.typed and not found.shaped
+    assert not found.typed
+    assert not found.shaped
     assert any(np.array_equal(view, CODES.reshape(-1)) for view in found.views() if view.dtype == np.float32)
     (tmp_path / "output" / "Result_1").mkdir()
     with pytest.raises(CallError, match="the results of 2 inputs"):
@@ -63,7 +66,8 @@ def test_traces_of_tidl_have_their_shape_in_the_name(tmp_path: Path, padding: in
     rows = np.pad(CODES, [(0, 0)] * 3 + [(0, padding)])
     (tmp_path / "tidl_trace0012_00001_00005_00004x00006.y").write_bytes(rows.tobytes())
     found = only(tmp_path)
-    assert found.shaped and not found.typed
+    assert found.shaped
+    assert not found.typed
     assert any(np.array_equal(view, CODES) for view in found.views())
 
 
@@ -77,7 +81,8 @@ def test_the_float_file_beside_a_trace_is_the_same_tensor(tmp_path: Path) -> Non
 def test_results_of_polygraphy(tmp_path: Path) -> None:
     (tmp_path / "o.json").write_text(results(("trt", 1)))
     found = read_dump(tmp_path / "o.json").tensors
-    assert list(found) == ["values", "c1"] and np.array_equal(found["c1"].data, CODES)
+    assert list(found) == ["values", "c1"]
+    assert np.array_equal(found["c1"].data, CODES)
 
 
 @pytest.mark.parametrize("runs", [[("trt", 2)], [("trt", 1), ("ort", 1)], []])
@@ -97,7 +102,8 @@ def test_raw_files_with_their_description(tmp_path: Path, several: bool) -> None
         (tmp_path / "c.json").write_text(json.dumps(record))
         (tmp_path / "c.raw").write_bytes(CODES.tobytes())
     found = only(tmp_path)
-    assert (found.name, found.scale, found.zero_point) == ("c/d", 0.5, 3) and np.array_equal(found.data, CODES)
+    assert (found.name, found.scale, found.zero_point) == ("c/d", 0.5, 3)
+    assert np.array_equal(found.data, CODES)
 
 
 def test_c_headers(tmp_path: Path) -> None:
@@ -108,8 +114,10 @@ def test_c_headers(tmp_path: Path) -> None:
         "const int32_t bias[2][3] = {{1,2,3},{4,5,0x6}};\nextern int8_t buffer[10];\n"
     )
     found = read_dump(tmp_path).tensors
-    assert list(found) == ["conv_out", "f", "bias"] and np.array_equal(found["conv_out"].data, CODES.reshape(-1))
-    assert found["bias"].data.tolist() == [[1, 2, 3], [4, 5, 6]] and found["f"].data.tolist() == [1.5, -2000.0]
+    assert list(found) == ["conv_out", "f", "bias"]
+    assert np.array_equal(found["conv_out"].data, CODES.reshape(-1))
+    assert found["bias"].data.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert found["f"].data.tolist() == [1.5, -2000.0]
 
 
 def test_logs(tmp_path: Path) -> None:
@@ -120,7 +128,8 @@ def test_logs(tmp_path: Path) -> None:
     )
     found = read_dump(tmp_path / "serial.log").tensors
     assert np.array_equal(found["conv"].data, CODES)
-    assert found["hex"].data.tolist() == [10, 255, 16, 17] and not found["hex"].typed
+    assert found["hex"].data.tolist() == [10, 255, 16, 17]
+    assert not found["hex"].typed
     assert found["real"].data.tolist() == [1.5, -2.5]
     assert [view.tolist() for view in found["words"].views(np.dtype(np.int8))] == [[10, -1]]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.small_networks import NETWORKS, Net
 
 import qrun
+from helpers.small_networks import NETWORKS, Net
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.sides import QrunSide
 from qrun.ir import Model

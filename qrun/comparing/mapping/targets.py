@@ -49,8 +49,10 @@ def plain_name(name: str) -> str:
 
 
 def aliases(model: Model, known: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """Names that a device may give to the model's tensors: their own, and those of the float tensors that they quantize.
-    A name may be that of two: an input, and its codes."""
+    """Names that a device may give to the model's tensors: their own, and those of the tensors that they quantize.
+
+    A name may be that of two: an input, and its codes.
+    """
     pairs = [(name, name) for name in known]
     for name in known:
         node = model.producers.get(name)
