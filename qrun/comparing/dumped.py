@@ -124,13 +124,12 @@ def map_dump(dump: Dump, a: Side, feeds: Values, given: str, proposal: Path) -> 
         for at, row in enumerate(rows):
             found[row.dump] = _read_row(dump, known, row, given)
             rows[at] = replace(found[row.dump].row, why=row.why)
-    mapped = DumpMap(
-        proposal if given == AUTO else Path(given), given == AUTO, tuple(rows), _foreign_floats(dump, known, found)
-    )
-    if not found:
-        raise _no_pairs(dump, known, mapped)
     tensors = {fit.target.name: fit.values for fit in found.values() if fit.values is not None}
     _check_inputs(dump, tensors, feeds)
+    path = proposal if given == AUTO else Path(given)
+    mapped = DumpMap(path, given == AUTO, tuple(rows), _foreign_floats(dump, known, found))
+    if not any(fit.target.name in a.model.producers for fit in found.values()):
+        raise _no_pairs(dump, mapped)
     label = f"{dump.path} ({len(found)} of {len(dump.tensors)} tensors)"
     return DumpSide(a.model, label, tensors, tuple(a.units)), mapped
 
@@ -180,8 +179,10 @@ def _foreign_floats(dump: Dump, known: Targets, found: Mapping[str, Fit]) -> tup
     if any(fit.row.dequantized for fit in found.values()):
         return ()
     floats = []
-    for name in [name for name in dump.tensors if name not in found or found[name].error]:
-        read = [fit for target in known.values() if target.integral for fit in fits(dump.tensors[name], target)]
+    for name, tensor in dump.tensors.items():
+        if (tensor.typed and tensor.data.dtype.kind != "f") or (name in found and not found[name].error):
+            continue
+        read = [fit for target in known.values() if target.integral for fit in fits(tensor, target, whole=False)]
         real = [fit for fit in read if fit.row.dequantized]
         if any(fit.readable for fit in real):
             return ()
@@ -189,9 +190,12 @@ def _foreign_floats(dump: Dump, known: Targets, found: Mapping[str, Fit]) -> tup
     return tuple(floats)
 
 
-def _no_pairs(dump: Dump, known: Targets, mapped: DumpMap) -> CallError:
+def _no_pairs(dump: Dump, mapped: DumpMap) -> CallError:
     """The error of a dump without any tensor of the model."""
-    rows = [(row.dump, row.why + (f": {', '.join(row.candidates)}" if row.candidates else "")) for row in mapped.rows]
+    rows = [
+        (row.dump, row.why + (f": {', '.join(row.candidates)}" if row.candidates else ""))
+        for row in (*mapped.open, *mapped.others)
+    ]
     message = f"no tensor of {dump.path} is certainly one of the model"
     if mapped.floats:
         message = f"{dump.path} holds floats that no quantization of the model explains"
