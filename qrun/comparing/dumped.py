@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qrun.comparing.differences import difference_mask
-from qrun.comparing.mapping.fit import Fit, MappedTensor, Targets, fits
+from qrun.comparing.mapping.fit import MappedTensor, Targets, TensorFit, fits
 from qrun.comparing.mapping.layout import layouts
 from qrun.comparing.mapping.names import read_names, write_names
 from qrun.comparing.mapping.propose import propose
@@ -134,7 +134,7 @@ def map_dump(dump: Dump, a: Side, feeds: Values, given: str, proposal: Path) -> 
     return DumpSide(a.model, label, tensors, tuple(a.units)), mapped
 
 
-def _read_row(dump: Dump, known: Targets, row: MappedTensor, given: str) -> Fit:
+def _read_row(dump: Dump, known: Targets, row: MappedTensor, given: str) -> TensorFit:
     """The tensor of a row as the map says, with what the map leaves open found by the values. Raises CallError."""
     for column, name, names in (("dump", row.dump, dump.tensors), ("onnx", str(row.onnx), known)):
         if name not in names:
@@ -174,7 +174,7 @@ def _unfit_row(given: str, row: MappedTensor, expected: str, got: str, fix: str 
     )
 
 
-def _foreign_floats(dump: Dump, known: Targets, found: Mapping[str, Fit]) -> tuple[str, ...]:
+def _foreign_floats(dump: Dump, known: Targets, found: Mapping[str, TensorFit]) -> tuple[str, ...]:
     """Names of float tensors of which none can be read as codes of the model; none if some can."""
     if any(fit.row.dequantized for fit in found.values()):
         return ()

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.comparing.differences import is_integral
-from qrun.comparing.mapping.layout import Layout, layouts
+from qrun.comparing.mapping.layout import AxisLayout, layouts
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
 from qrun.dumps import DumpTensor
@@ -36,7 +36,7 @@ class MappedTensor:
     """A row of names.json: which tensor of the model a dump's tensor is, and how to read it.
 
     dump, onnx:   the names; onnx is None if it is not decided, or not in the model.
-    dtype:        of the dump's elements. layout, channels: see `qrun.comparing.mapping.layout.Layout`.
+    dtype:        of the dump's elements. layout, channels: see `qrun.comparing.mapping.layout.AxisLayout`.
     scale, zero_point: of the dump's codes. exponent: of the scale, 2**exponent, in place of it.
     dequantized:  the dump holds real numbers in place of codes.
     why:          what speaks for the pair, or against it. candidates: names to choose from, if it is not decided.
@@ -62,7 +62,7 @@ class MappedTensor:
 
 
 @frozen(slots=False, eq=False)
-class Target:
+class ModelTensor:
     """A tensor of the model. values: qrun's. scale, zero: of its codes; 1 and 0 if unknown, or for floats.
 
     root: the tensor with the same values in another order of axes, shape or type, from which it is computed.
@@ -103,7 +103,7 @@ class Target:
 
 
 @frozen(eq=False)
-class Fit:
+class TensorFit:
     """A tensor of a dump, read as one of the model.
 
     row: how it is read. values: the result, in the model's type and layout; None if it was not kept, or if it is not
@@ -113,7 +113,7 @@ class Fit:
     """
 
     row: MappedTensor
-    target: Target
+    target: ModelTensor
     values: Array | None
     error: float
     near: float
@@ -131,7 +131,7 @@ class Fit:
         """Is this the same tensor but for the rounding of another arithmetic?"""
         return self.readable and self.relative <= CLOSE and self.near >= MOSTLY
 
-    def beats(self, other: Fit) -> bool:
+    def beats(self, other: TensorFit) -> bool:
         """Is this fit so much better that the other one is out of question?"""
         return other.error >= 4 * self.error + 16 and other.relative >= 4 * self.relative
 
@@ -146,7 +146,9 @@ class Fit:
         return float(np.log2(spread / (2 * apart + 1)).sum()) if np.isfinite(apart).all() else 0.0
 
 
-def fits(tensor: DumpTensor, target: Target, row: MappedTensor | None = None, whole: bool = True) -> list[Fit]:
+def fits(
+    tensor: DumpTensor, target: ModelTensor, row: MappedTensor | None = None, whole: bool = True
+) -> list[TensorFit]:
     """All ways to read a tensor of a dump as one of the model, each result once.
 
     row:   what is known of the way; its fields that are not None are kept. whole: measure all elements, even if some of
@@ -157,7 +159,7 @@ def fits(tensor: DumpTensor, target: Target, row: MappedTensor | None = None, wh
     dtype = named_type(row.dtype) if row.dtype else None
     if row.dtype and dtype is None:
         raise ValueError(f"{row.dtype!r} is not a type: int8, uint8, int16, float32, ...")
-    found: list[Fit] = []
+    found: list[TensorFit] = []
     views = sorted(tensor.views(None if tensor.typed else dtype), key=lambda v: v.dtype != target.values.dtype)
     for view in views:
         for layout in _layouts(view, tensor.shaped, target, row):
@@ -170,19 +172,19 @@ def fits(tensor: DumpTensor, target: Target, row: MappedTensor | None = None, wh
     return found
 
 
-def _layouts(view: Array, shaped: bool, target: Target, row: MappedTensor) -> list[Layout]:
+def _layouts(view: Array, shaped: bool, target: ModelTensor, row: MappedTensor) -> list[AxisLayout]:
     """The layouts to try: the one of the row if it has one."""
     if row.layout is not None or row.channels is not None:
-        return [Layout(row.layout or "", row.channels)]
+        return [AxisLayout(row.layout or "", row.channels)]
     return list(layouts(view, shaped, target.values.shape))
 
 
-def _same(a: Fit, b: Fit) -> bool:
+def _same(a: TensorFit, b: TensorFit) -> bool:
     """Do both read the same values?"""
     return a.values is not None and b.values is not None and np.array_equal(a.values, b.values, equal_nan=True)
 
 
-def _rough_readings(data: Array, tensor: DumpTensor, target: Target, row: MappedTensor) -> list[Fit]:
+def _rough_readings(data: Array, tensor: DumpTensor, target: ModelTensor, row: MappedTensor) -> list[TensorFit]:
     """The readings of a large tensor, measured at some of its elements, if these are far from qrun's values in each;
     else none."""
     size = target.values.size
@@ -197,7 +199,7 @@ def _rough_readings(data: Array, tensor: DumpTensor, target: Target, row: Mapped
     return [replace(fit, target=target, values=None, error=fit.error / part) for fit in rough]
 
 
-def _readings(data: Array, tensor: DumpTensor, target: Target, row: MappedTensor) -> Iterator[Fit]:
+def _readings(data: Array, tensor: DumpTensor, target: ModelTensor, row: MappedTensor) -> Iterator[TensorFit]:
     """Read arranged data as the target's codes or floats, in each way that its type allows."""
     stated = row.stated_scale if row.stated_scale is not None else tensor.scale
     zero = row.zero_point if row.zero_point is not None else tensor.zero_point
@@ -244,11 +246,11 @@ def _whole(data: Array) -> bool:
     return bool(np.isfinite(data).all() and (np.rint(data) == data).all())
 
 
-def _codes(codes: Array, dtype: np.dtype, target: Target, row: MappedTensor) -> Fit:
+def _codes(codes: Array, dtype: np.dtype, target: ModelTensor, row: MappedTensor) -> TensorFit:
     """The fit of real numbers in steps of the target. They are codes if they are whole, but for what the type of the
     dump cannot hold, and in the range of the target's type."""
     if not np.isfinite(codes).all():
-        return Fit(row, target, None, float("inf"), 0.0, float("inf"), False)
+        return TensorFit(row, target, None, float("inf"), 0.0, float("inf"), False)
     whole = np.rint(codes)
     residue = float(np.abs(codes - whole).max(initial=0.0))
     largest = float(np.abs(codes - target.zero).max(initial=0.0))
@@ -259,7 +261,7 @@ def _codes(codes: Array, dtype: np.dtype, target: Target, row: MappedTensor) -> 
     return fit if residue <= allowed and fits_type else replace(fit, values=None, residue=residue, readable=False)
 
 
-def _fit(real: Array, target: Target, row: MappedTensor) -> Fit:
+def _fit(real: Array, target: ModelTensor, row: MappedTensor) -> TensorFit:
     """Measure values against qrun's."""
     want = target.wide
     with np.errstate(all="ignore"):
@@ -267,14 +269,14 @@ def _fit(real: Array, target: Target, row: MappedTensor) -> Fit:
         apart = np.nan_to_num(apart, nan=np.inf)
         error = float(np.square(apart).sum())
         values = real.astype(target.values.dtype)
-    return Fit(row, target, values, error, float(np.mean(apart <= NEAR)) if apart.size else 1.0)
+    return TensorFit(row, target, values, error, float(np.mean(apart <= NEAR)) if apart.size else 1.0)
 
 
-def correlation(fit: Fit, tensor: DumpTensor) -> float:
+def correlation(fit: TensorFit, tensor: DumpTensor) -> float:
     """The correlation of the dump's numbers with qrun's values, in the layout of the fit; 0 if one is constant."""
     dtype = named_type(fit.row.dtype or "")
     for view in tensor.views(dtype if not tensor.typed else None):
-        layout = Layout(fit.row.layout or "", fit.row.channels)
+        layout = AxisLayout(fit.row.layout or "", fit.row.channels)
         a = layout.arrange(view, fit.target.values.shape).astype(np.float64).reshape(-1)
         b = fit.target.wide.reshape(-1)
         a, b = a - a.mean(), b - b.mean()
@@ -284,4 +286,4 @@ def correlation(fit: Fit, tensor: DumpTensor) -> float:
     return 0.0
 
 
-Targets = Mapping[str, Target]
+Targets = Mapping[str, ModelTensor]

@@ -18,7 +18,7 @@ PADS = (4, 8, 16, 32)
 
 
 @frozen
-class Layout:
+class AxisLayout:
     """letters: the model's axes in the dump's order, such as ``NHWC``; "" for the model's own order.
 
     channels: how many channels the dump has with its padding; None if they are not padded.
@@ -47,7 +47,7 @@ class Layout:
         return np.ascontiguousarray(cut.transpose(back)).reshape(shape)
 
 
-def layouts(data: Array, shaped: bool, shape: tuple[int, ...]) -> Iterator[Layout]:
+def layouts(data: Array, shaped: bool, shape: tuple[int, ...]) -> Iterator[AxisLayout]:
     """Yield the layouts in which data may hold a tensor of `shape`, each way to order its elements once.
 
     shaped: is the shape of `data` that of the tensor? If not, the number of elements counts alone.
@@ -64,7 +64,7 @@ def layouts(data: Array, shaped: bool, shape: tuple[int, ...]) -> Iterator[Layou
             wide = tuple(letter for letter, size in zip(letters, stored, strict=False) if size > 1)
             if _holds(data, shaped, stored, count) and (wide, count) not in seen:
                 seen.add((wide, count))
-                yield Layout(letters, count)
+                yield AxisLayout(letters, count)
 
 
 def _holds(data: Array, shaped: bool, stored: Sequence[int], count: int | None) -> bool:

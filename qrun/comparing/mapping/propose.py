@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.mapping.fit import NEAR, Fit, MappedTensor, Targets, correlation, fits
+from qrun.comparing.mapping.fit import NEAR, MappedTensor, Targets, TensorFit, correlation, fits
 from qrun.comparing.mapping.targets import named
 from qrun.declare import grouped
 from qrun.dumps import DumpTensor
@@ -29,13 +29,13 @@ MOST_CANDIDATES = 4
 
 def propose(
     dump: Mapping[str, DumpTensor], targets: Targets, names: Mapping[str, tuple[str, ...]]
-) -> tuple[list[MappedTensor], dict[str, Fit]]:
+) -> tuple[list[MappedTensor], dict[str, TensorFit]]:
     """A row for each tensor of the dump, and the fits of the rows that are decided. names: of `targets`, by alias."""
     work = _Proposal(dump, targets, named(dump, names))
     decided = dict(work.decide())
     decided |= work.conflicts(decided)
-    found = {name: each for name, each in decided.items() if isinstance(each, Fit)}
-    return [each.row if isinstance(each, Fit) else each for each in decided.values()], found
+    found = {name: each for name, each in decided.items() if isinstance(each, TensorFit)}
+    return [each.row if isinstance(each, TensorFit) else each for each in decided.values()], found
 
 
 class _Proposal:
@@ -44,38 +44,38 @@ class _Proposal:
     def __init__(self, dump: Mapping[str, DumpTensor], targets: Targets, names: Mapping[str, tuple[str, ...]]) -> None:
         self.dump, self.targets, self.names = dump, targets, names
         self.order = {name: place for place, name in enumerate(targets)}
-        self.fits: dict[str, list[Fit]] = {}
+        self.fits: dict[str, list[TensorFit]] = {}
 
-    def decide(self) -> Iterator[tuple[str, Fit | MappedTensor]]:
+    def decide(self) -> Iterator[tuple[str, TensorFit | MappedTensor]]:
         """A fit for each tensor whose pair is decided, else a row with the reason. Tensors with a good fit come first,
         because the others follow their layout."""
         for name, tensor in self.dump.items():
             self.fits[name] = self._fits(name, tensor)
         made = {name: self._by_values(name) for name in self.dump}
-        usual = {_channels_last(each) for each in made.values() if isinstance(each, Fit) and _matters(each)}
+        usual = {_channels_last(each) for each in made.values() if isinstance(each, TensorFit) and _matters(each)}
         for name, each in made.items():
             if each is None:
                 each = self._by_name(name, usual) if name in self.names else self._nothing(name)
             yield name, each
 
-    def _fits(self, name: str, tensor: DumpTensor) -> list[Fit]:
+    def _fits(self, name: str, tensor: DumpTensor) -> list[TensorFit]:
         """All fits of a tensor; only good ones, and those of its name, keep their values."""
         ours = self.names.get(name, ())
         found = [fit for t in self.targets.values() for fit in fits(tensor, t, whole=t.name in ours)]
         return [fit if fit.good or fit.target.name in ours else replace(fit, values=None) for fit in found]
 
-    def _classes(self, name: str) -> list[list[Fit]]:
+    def _classes(self, name: str) -> list[list[TensorFit]]:
         """The fits of a tensor by the values that they are, the best first."""
         classes = grouped((fit.target.root, fit) for fit in self.fits[name] if fit.readable)
         ranked = [sorted(each, key=lambda fit: self._rank(name, fit)) for each in classes.values()]
         return sorted(ranked, key=lambda each: min(fit.relative for fit in each))
 
-    def _rank(self, name: str, fit: Fit) -> tuple[bool, bool, bool, float, int]:
+    def _rank(self, name: str, fit: TensorFit) -> tuple[bool, bool, bool, float, int]:
         """Orders fits to tensors with the same values: a good one, of codes, of its name, the first in the graph."""
         ours = fit.target.name in self.names.get(name, ())
         return not fit.good, not fit.target.integral, not ours, fit.error, self.order[fit.target.name]
 
-    def _by_values(self, name: str) -> Fit | MappedTensor | None:
+    def _by_values(self, name: str) -> TensorFit | MappedTensor | None:
         """The pair that the values decide; else a row with the candidates; None if nothing fits."""
         classes = self._classes(name)
         if not classes or not classes[0][0].good:
@@ -101,12 +101,12 @@ class _Proposal:
             return self._open(name, [best], "differs only where values end: perhaps another side of an activation")
         return _decided(best, _values_evidence(best))
 
-    def _layouts(self, name: str, own: Fit) -> list[Fit]:
+    def _layouts(self, name: str, own: TensorFit) -> list[TensorFit]:
         """Other ways to read a tensor as the same one that are not out of question."""
         others = (fit for fit in self.fits[name] if fit.target is own.target and fit is not own)
         return [fit for fit in others if fit.readable and not own.beats(fit)]
 
-    def _by_name(self, name: str, usual: set[bool]) -> Fit | MappedTensor:
+    def _by_name(self, name: str, usual: set[bool]) -> TensorFit | MappedTensor:
         """The pair that the name alone decides: the values are far from qrun's, but no other tensor is nearer."""
         readings = [fit for fit in self.fits[name] if fit.target.name in self.names[name] and fit.readable]
         if not readings:
@@ -125,7 +125,7 @@ class _Proposal:
             return self._open(name, [best], "differs only where values end: perhaps another side of an activation")
         return _decided(best, f"{SAME_NAME}; {_values_evidence(best)}")
 
-    def _followed(self, name: str) -> tuple[Fit | None, float]:
+    def _followed(self, name: str) -> tuple[TensorFit | None, float]:
         """The fit of codes that correlates best with a tensor, and how well."""
         tensor = self.dump[name]
         large = (fit for fit in self.fits[name] if fit.target.integral and fit.target.values.size >= ENOUGH)
@@ -147,16 +147,16 @@ class _Proposal:
             return replace(row, why=f"{like}, but its floats are {off}")
         return replace(row, why=f"{like}, but in other units or with large errors", candidates=(fit.target.name,))
 
-    def _open(self, name: str, among: Sequence[Fit], why: str) -> MappedTensor:
+    def _open(self, name: str, among: Sequence[TensorFit], why: str) -> MappedTensor:
         """A row that is not decided."""
         names = tuple(dict.fromkeys(fit.target.name for fit in among))
         rest = f" and {len(names) - MOST_CANDIDATES} more" if len(names) > MOST_CANDIDATES else ""
         return MappedTensor(name, why=f"{why}{rest}", candidates=names[:MOST_CANDIDATES])
 
-    def conflicts(self, decided: Mapping[str, Fit | MappedTensor]) -> dict[str, MappedTensor]:
+    def conflicts(self, decided: Mapping[str, TensorFit | MappedTensor]) -> dict[str, MappedTensor]:
         """Rows in place of fits, for tensors of the dump that are the same one of the model. The one with its name is
         kept, unless only others have its values; or the first, if all hold the same."""
-        found = {name: each for name, each in decided.items() if isinstance(each, Fit)}
+        found = {name: each for name, each in decided.items() if isinstance(each, TensorFit)}
         rows = {}
         for target, names in grouped((each.target.name, name) for name, each in found.items()).items():
             first = found[names[0]].values
@@ -172,11 +172,11 @@ class _Proposal:
         return rows
 
 
-def _decided(fit: Fit, why: str) -> Fit:
+def _decided(fit: TensorFit, why: str) -> TensorFit:
     return replace(fit, row=replace(fit.row, why=why))
 
 
-def _values_evidence(fit: Fit) -> str:
+def _values_evidence(fit: TensorFit) -> str:
     """``equal``, or how many elements differ, and by how much."""
     want = fit.target.values
     assert fit.values is not None
@@ -188,12 +188,12 @@ def _values_evidence(fit: Fit) -> str:
     return f"{int(np.count_nonzero(apart))} of {want.size} codes differ from qrun's, by at most {int(apart.max())}"
 
 
-def _is_grid(best: Fit, other: Fit) -> bool:
+def _is_grid(best: TensorFit, other: TensorFit) -> bool:
     """Is the dump certainly codes, so that it is not the float tensor that these codes approximate?"""
     return best.target.integral and not other.target.integral and other.error > 0 and best.evidence >= CERTAIN
 
 
-def _clamped(fit: Fit) -> bool:
+def _clamped(fit: TensorFit) -> bool:
     """Are all large differences where qrun's values, or the dump's, are at one of their ends?"""
     assert fit.values is not None
     apart = np.abs(fit.values.astype(np.float64) - fit.target.wide) / fit.target.step
@@ -205,11 +205,11 @@ def _clamped(fit: Fit) -> bool:
     return False
 
 
-def _channels_last(fit: Fit) -> bool:
+def _channels_last(fit: TensorFit) -> bool:
     return len(fit.row.layout or "") > 2 and str(fit.row.layout).endswith("C")
 
 
-def _matters(fit: Fit) -> bool:
+def _matters(fit: TensorFit) -> bool:
     """Would another order of axes give other values?"""
     wide = [size for size in fit.target.values.shape[1:] if size > 1]
     return len(wide) > 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from qrun.comparing.mapping.fit import Target
+from qrun.comparing.mapping.fit import ModelTensor
 from qrun.comparing.matching.operators import is_dequantize
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.sides import Results, Values
@@ -19,7 +19,7 @@ _REARRANGES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transp
 """Operators that give every element of their first input another place, or none."""
 
 
-def targets(model: Model, feeds: Values, results: Results) -> dict[str, Target]:
+def targets(model: Model, feeds: Values, results: Results) -> dict[str, ModelTensor]:
     """The tensors that a dump may hold, by name, in graph order: inputs and results of numbers."""
     scales = TensorScales(model, feeds)
     known: dict[str, Array] = {**feeds, **{name: array for name, array in results.items() if array is not None}}
@@ -29,7 +29,7 @@ def targets(model: Model, feeds: Values, results: Results) -> dict[str, Target]:
         array = known[name]
         if not is_compound(array) and array.dtype.kind in "iuf" and array.size:
             affine = scales.affine(name, array.dtype)
-            found[name] = Target(name, array, affine.scale, affine.zero, _root(model, name, known))
+            found[name] = ModelTensor(name, array, affine.scale, affine.zero, _root(model, name, known))
     return found
 
 
