@@ -23,6 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import _device
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, load, numpy_helper, save
 
@@ -110,6 +111,7 @@ def fill(folder: Path) -> None:
     np.save(folder / "nhwc.npy", images.transpose(0, 2, 3, 1).astype(np.float64))
     save(without_relu(load(folder / "int8.onnx")), folder / "bad.onnx")
     save(short_scale(), folder / "det.onnx")
+    _device.write(folder / "dump", str(folder / "int8.onnx"), images)
 
 
 def without_relu(model: ModelProto) -> ModelProto:

@@ -39,7 +39,7 @@ LAYERS = [
         "passes",
         "io",
     ),
-    *("running", "documents", "peers", "comparing", "conform"),
+    *("running", "documents", "dumps", "peers", "comparing", "conform"),
     *("backend", "probe", "checking", "converting", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""

@@ -1,5 +1,5 @@
-"""``qrun compare``: compares two runtimes, two models, two saved results, or a run and its record. Each kind of
-comparison is a function from the options to `Shown`."""
+"""``qrun compare``: compares two runtimes, two models, two saved results, or a run and its record or a device's dump.
+Each kind of comparison is a function from the options to `Shown`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from qrun.errors import CallError, absent
 if TYPE_CHECKING:
     from qrun.comparing.differences import Tolerance
     from qrun.comparing.sides import Side
+    from qrun.dumps import Dump
     from qrun.io.inputs import Feeds
     from qrun.ir import Model
     from qrun.report.screen import Out
@@ -245,6 +246,50 @@ def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
     )
 
 
+def _dump(options: Mapping[str, Any], out: Out) -> Shown:
+    """Compares qrun with the tensors that a device wrote."""
+    from qrun.comparing.choices import tolerance
+    from qrun.comparing.dumped import AUTO, map_dump
+    from qrun.comparing.runtimes import compare_runtimes
+    from qrun.comparing.sides import QrunSide
+    from qrun.dumps import read_dump
+    from qrun.report import comparedump as report
+    from qrun.report.progress import Progress
+
+    model, _ = _model(options)
+    dump = read_dump(options["b"])
+    feeds = _read(model, options, out) if options["inputs"] else _dump_feeds(model, dump, options)
+    a = QrunSide(model, fuse=True, arith=options["arith"] or "exact", **limits(options))
+    proposal = Path(f"{Path(options['b']).resolve().stem}.names.json")
+    b, mapped = map_dump(dump, a, feeds.arrays, options["map"], proposal)
+    if options["map"] == AUTO:
+        out.note(f"wrote {proposal}: check it, then --map {proposal}")
+    allowed = tolerance("dump", lsb=options["lsb"], rtol=options["rtol"], atol=options["atol"])
+    with Progress(out, "compare", "nodes") as progress:
+        found = compare_runtimes(a, b, feeds.arrays, allowed, isolate=options["isolate"], progress=progress)
+    return Shown(
+        found.equal,
+        lambda top: report.dump_sheet(found, mapped, top, feeds.sources),
+        lambda: report.dump_fields(found, mapped, feeds),
+    )
+
+
+def _dump_feeds(model: Model, dump: Dump, options: Mapping[str, Any]) -> Feeds:
+    """The inputs that a dump holds. Raises CallError if it lacks one."""
+    from qrun.comparing.dumped import dump_inputs
+    from qrun.io.inputs import Feeds
+
+    arrays = dump_inputs(dump, model, options["map"])
+    missing = [value.name for value in model.inputs if value.name not in arrays]
+    if missing:
+        raise CallError(
+            "QR001",
+            f"{dump.path} does not hold the input {missing[0]}",
+            fixes=[f"-i {missing[0]}=FILE", "a row of the map may name it"],
+        )
+    return Feeds(arrays, dict.fromkeys(arrays, dump.path))
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any], Out], Shown]] = {
     "runtimes": _runtimes,
     "models": _models,
@@ -253,6 +298,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any], Out], Shown]] = {
     "json": _compare_saved,
     "record": _record,
     "recorded": _with_record,
+    "dump": _dump,
 }
 
 
@@ -269,6 +315,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
         "qrun compare float.onnx int8.onnx -i x.npy        # what int8 costs",
         "qrun compare float.onnx a.onnx b.onnx -i sets/    # several, ranked",
         "qrun compare m.onnx -i x.npy --record golden/     # then: m.onnx golden/",
+        "qrun compare m.onnx dump/ -i x.npy --map auto     # a device's dump",
         "qrun compare before.json after.json               # also a.npz b.npz",
     ],
     notes="Exit code 0 if everything is equal within the tolerance or reaches --min-sqnr (of several models, the best one), 1 if not. Comparing a float model with a quantized one is a measurement with exit code 0, unless --min-sqnr, --rtol, --atol or --lsb sets a goal. Two models accept several sets of inputs: repeat -i, or give a folder of .npz files or test_data_set_* folders. qrun names a cause only if recomputing the node that way gives the other side's bits. Between runtimes, unless --atol is given, sums (of Conv, MatMul, AveragePool ...) and elementwise nodes on them may also differ by 16 float32 epsilons of their tensor's largest magnitude. --lsb also counts steps of dequantized values.",
@@ -297,6 +344,10 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     "--emulate",
     "Compare onnxruntime on x86 CPUs without VNNI, where pairs of products saturate, with onnxruntime on other CPUs. Both are emulated, so this works on any CPU.",
     type=("avx2",),
+)
+@run(
+    "--map FILE",
+    "Compare with a device's dump B: its tensors are those that this file names; auto proposes such a file.",
 )
 @run("--isolate", "Feed every node the second side's values, so that errors do not add up.")
 @run(
@@ -352,6 +403,8 @@ def command(out: Out, **options: Any) -> int:
 def kind_of(options: Mapping[str, Any]) -> str:
     """The kind of comparison that the arguments call for. Raises CallError if they do not go together."""
     a, b = options["a"], options["b"]
+    if options["map"] is not None:
+        return _dump_kind(options)
     _refuse_inputs([a, *options["others"]], options["inputs"])
     if options["others"][1:]:
         refuse(options, ("against", "arith", "emulate", "isolate", "record"))
@@ -385,6 +438,15 @@ def kind_of(options: Mapping[str, Any]) -> str:
         raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b], fixes=fixes)
     refuse(options, ("against", "arith", "emulate", "isolate"))
     return "models"
+
+
+def _dump_kind(options: Mapping[str, Any]) -> str:
+    """The kind of a comparison with a dump. Raises CallError if the arguments do not go with --map."""
+    given = [options["a"], *options["others"]]
+    if len(given) != 2 or _suffix(given[0]) in (".npz", ".json") or not options["map"]:
+        raise unfit("--map needs a model and a dump", "qrun compare MODEL DUMP --map auto", " and ".join(given))
+    refuse(options, ("against", "emulate", "record", "random", "shape"))
+    return "dump"
 
 
 def _refuse_inputs(paths: Sequence[str], inputs: Sequence[str]) -> None:

@@ -89,7 +89,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @define(
     "explain",
     examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain sqnr"],
-    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, conform, roof, glossary. Without TOPIC: everything that can be explained.",
+    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, dumps, conform, roof, glossary. Without TOPIC: everything that can be explained.",
 )
 @argument(
     "topic",

@@ -27,7 +27,7 @@ FORMS = ("qlinear", "qdq", "qdq-uint8", "matmul", "shifts", "symmetric")
     notes="Runtimes are those of qrun conform. qrun explain arithmetics lists the known families.",
 )
 @run("--runtime NAME", "Run the probe in this runtime or program (cmd: or batch:).")
-@run("--read DUMP", "Read the outputs of a device: a .npz file, or a folder of .npy files.")
+@run("--read DUMP", "Read the outputs of a device, in any form of qrun explain dumps.")
 @run("--form NAME", "Only this form of the probe.", type=Choice(FORMS), show_default="all; of a dump, by its types")
 @run("--python PATH", "Run the runtime in this Python.", show_default="this one")
 @run("--timeout S", "Seconds after which a form counts as hung.", type=Distance(0, min_open=True), default=120.0)

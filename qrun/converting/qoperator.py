@@ -111,7 +111,9 @@ def _groups(fused: Fused, nodes: list[Node], values: Values) -> Iterator[Group]:
         if node.op_type == "Clip":
             continue
         old = [literal[place] for place in places]
-        floats = (each for each in old if each.label == node.label and not is_dequantize(each) and not is_quantize(each))
+        floats = (
+            each for each in old if each.label == node.label and not is_dequantize(each) and not is_quantize(each)
+        )
         operator = next(floats)
         integer = (node, clips[node.outputs[0]]) if node.outputs[0] in clips else (node,)
         verdict = judge(old, integer, values)

@@ -109,9 +109,11 @@ def kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def damage_error(source: str, expected: str, got: str, fix: str = "write the file again") -> CallError:
+def damage_error(
+    source: str, expected: str, got: str, fix: str = "write the file again", what: str = "qrun result"
+) -> CallError:
     facts = [("expected", expected), ("got", got)]
-    return CallError("QR007", f"{source} is not a valid qrun result", where=[source], facts=facts, fixes=[fix])
+    return CallError("QR007", f"{source} is not a valid {what}", where=[source], facts=facts, fixes=[fix])
 
 
 def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, Item]:
@@ -120,7 +122,7 @@ def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, It
     kinds: the allowed kinds; fix: how to make such a file. Raises CallError if the file cannot be read, is not JSON, is
     of another kind or a later major version, or reports a failure; MemoryLimitError if it is too large.
     """
-    item = Item(_parse(path, fix), str(path))
+    item = Item(parse_json(path, fix), str(path))
     expected = " or ".join(f"qrun/{name}/{MAJOR}.x" for name in kinds)
     schema = item.value.get("schema") if isinstance(item.value, dict) else None
     if not isinstance(schema, str):
@@ -152,7 +154,12 @@ def _schema(text: str) -> tuple[str, int]:
     return (parts[1], int(major)) if valid else ("", 0)
 
 
-def _parse(path: Path, fix: str) -> Any:
+def parse_json(path: Path, fix: str, what: str = "qrun result") -> Any:
+    """The value in a JSON file. what, fix: what the file should be, and how to make one, for the error.
+
+    Raises CallError if the file cannot be read or is not JSON; MemoryLimitError if it is too large.
+    """
+
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not JSON")
 
@@ -168,7 +175,7 @@ def _parse(path: Path, fix: str) -> Any:
         return json.loads(data, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         start = f"; it starts with {bytes(data[:12])!r}" if data else "; it is empty"
-        raise damage_error(str(path), "a JSON document", f"{error}{start}"[:160], fix) from None
+        raise damage_error(str(path), "a JSON document", f"{error}{start}"[:160], fix, what) from None
 
 
 Signed = NewType("Signed", int)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from qrun.conform.run import Runners
 from qrun.conform.runtimes import Response, Runtime
 from qrun.conform.suite import ANSWER, FORCED, Case, CaseInfo
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
-from qrun.io.arrays import no_such_file, read_npy, read_npz
+from qrun.dumps import DumpTensor
+from qrun.dumps import read_dump as read_tensors
+from qrun.errors import CallError, some
 from qrun.ir import Array
-from qrun.memory import Budget, default_limit
 from qrun.probe.design import Branch, branches
 from qrun.probe.models import feed, form_branches, is_unsigned, model
 from qrun.probe.reading import Reading, as_codes, read
@@ -56,22 +55,29 @@ def case(form: str, asked: Sequence[Branch] | None = None) -> Case:
 
 
 def read_dump(path: str, form: str = "") -> FormReading:
-    """Read a ``.npz`` file, or a folder of ``.npy`` files, named as the probe's outputs. Raises CallError.
+    """Read a dump in any form that `qrun.dumps` reads, with tensors named as the probe's outputs. Raises CallError.
 
     form: of the dump; "" finds it out from the outputs.
     """
-    arrays = _arrays(Path(path))
-    known = {branch.name for branch in branches()}
-    outputs = {name: array for name, array in arrays.items() if name in known}
+    tensors = read_tensors(path).tensors
+    known = {branch.name: branch for branch in branches()}
+    outputs = {name: _array(tensor, known[name], form) for name, tensor in tensors.items() if name in known}
     if not outputs:
-        names = ", ".join(list(arrays)[:4]) or "nothing"
         raise CallError(
             "QR005",
             f"{path} has no output of the probe",
-            facts=[("expected", f"{', '.join(sorted(known)[:3])}, ..."), ("got", names)],
-            fixes=["save each output under its name: a .npz, or a folder of .npy files"],
+            facts=[("expected", f"{', '.join(sorted(known)[:3])}, ..."), ("got", some(list(tensors)))],
+            fixes=["save each output under its name, such as in a .npz or a folder of .npy files"],
         )
     return _reading(form, outputs) if form else _guessed(outputs)
+
+
+def _array(tensor: DumpTensor, branch: Branch, form: str) -> Array:
+    """The elements of an output. Bytes without a type are float32 if there are enough, else codes of the form."""
+    if tensor.typed:
+        return tensor.data
+    real = tensor.data.nbytes >= 4 * branch.sums.size
+    return tensor.data.view(np.float32 if real else np.uint8 if is_unsigned(form) else np.int8)
 
 
 def _reading(form: str, outputs: Mapping[str, Array]) -> FormReading:
@@ -96,15 +102,3 @@ def _guessed(outputs: Mapping[str, Array]) -> FormReading:
         return first
     other = _reading("symmetric", outputs)
     return other if other.reading is not None and other.reading.named else first
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a dump by name. Raises CallError."""
-    budget = Budget(default_limit)
-    if path.is_dir():
-        return {file.stem: read_npy(file, budget) for file in sorted(path.glob("*.npy"))}
-    try:
-        with path.open("rb") as stream:
-            return read_npz(str(path), stream, budget)
-    except OSError as error:
-        raise no_such_file(path, error) from None

@@ -11,7 +11,7 @@ _TEXTS = {
     "QR000": "The command line cannot be read: an unknown command or option, an option without a value, or a value that the option does not accept. qrun COMMAND -h lists the options.",
     "QR001": "The model has an input that was not given. Give every input with -i, or add --random to fill the missing ones.",
     "QR002": "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs.",
-    "QR003": "An array does not have the element type or the shape of its input, or a record was made with different inputs. qrun never converts arrays silently; the message shows what fits, such as a transposition from NHWC to NCHW.",
+    "QR003": "An array does not have the element type or the shape of its input, or a record or a dump was made with different inputs. qrun never converts arrays silently; the message shows what fits, such as a transposition from NHWC to NCHW.",
     "QR004": "A file cannot be opened, or a folder was given where a file is needed.",
     "QR005": "An option has an unusable value, or two options contradict each other.",
     "QR006": "A name or pattern matches no tensor and no node of the model. qrun inspect MODEL --nodes lists the tensors.",
@@ -247,6 +247,20 @@ type. M is x_scale * w_scale / y_scale. Engines differ by one step because they 
 
 qrun probe reads these choices off a runtime's or a device's outputs. qrun compare names what all integer nodes of a model
 show of them. These families are known:""",
+    "dumps": """\
+qrun compare MODEL DUMP --map auto compares qrun with the tensors that a device or another tool wrote:
+
+  .npz, .npy         arrays of numpy, or a folder of .npy files
+  .raw, .bin         bytes, as SNPE, QNN and Vitis AI write them; a .json file
+                     may state {name, dtype, shape, scale, zero_point, file}
+  tidl_trace*.y      traces of TI TIDL
+  .json              polygraphy run --save-outputs
+  .h                 C arrays, as in CMSIS-NN's test data
+  .txt, .log         lines NAME: or NAME int8 [1,8,4,4]:, then numbers
+
+qrun pairs each tensor with one of the model by its name, its shape, its layout (channels last, padded to 4, 8, 16 or 32)
+and its values: codes as they are or shifted by 128, or dequantized floats within 0.01 steps of a code. A pair is proposed
+only if nothing else is possible. The proposal is written as DUMP.names.json: edit it, and give it as --map.""",
     "conform": """\
 qrun conform runs the cases of a frozen suite in a runtime and judges every answer:
 

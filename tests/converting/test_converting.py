@@ -135,7 +135,9 @@ def test_onnxruntime_gives_the_same_integers(name: str, form: str, tmp_path: Pat
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     feeds = feeds_of(model, 5)
-    theirs = dict(zip(tensors, ort.InferenceSession(model.SerializeToString(), options).run(tensors, feeds), strict=True))
+    theirs = dict(
+        zip(tensors, ort.InferenceSession(model.SerializeToString(), options).run(tensors, feeds), strict=True)
+    )
     ours = qrun.Session(str(tmp_path / "new.onnx"), arith="ort", fuse=False).run(feeds, tensors)
     integers = [tensor for tensor in tensors if theirs[tensor].dtype.kind in "iu"]
     if form == "integer":  # beyond the mean, onnxruntime's float sums have another order
@@ -151,7 +153,11 @@ def test_the_integer_form_is_the_family(name: str, tmp_path: Path) -> None:
     the fractions is the one that the verdict states."""
     ort = pytest.importorskip("onnxruntime")
     family = FAMILIES[name]
-    for scales, w, bias in [((1 / 90, 1 / 255, 1 / 3), 77, 5), ((0.02, 0.5, 0.01), 1, 0), ((0.1, 0.004, 0.07), -90, 9000)]:
+    for scales, w, bias in [
+        ((1 / 90, 1 / 255, 1 / 3), 77, 5),
+        ((0.02, 0.5, 0.01), 1, 0),
+        ((0.1, 0.004, 0.07), -90, 9000),
+    ]:
         model = group(*scales, w, bias)
         made = convert(model, tmp_path, "integer", family)
         (found,) = made.conversion.groups
