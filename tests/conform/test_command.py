@@ -141,7 +141,7 @@ def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:
     assert (
         "1 of 1 case changed: 1 wrong with another cause; 4 not in the baseline: 1 exact, 1 choice, 2 refused" in told
     )
-    assert "wrong, unknown wrong, special-value 1 known/quantizelinear-o9" in told
+    assert "wrong, unknown wrong, float8-overflow 1 known/quantizelinear-o9" in told
     assert "has no runtime" in call("conform", "--select", "QGemm", "--baseline", str(path)).err
     path.write_text('{"schema": "qrun/profile/1.0"}')
     assert call("conform", "--select", "QGemm", "--baseline", str(path)).code == 2
