@@ -14,7 +14,7 @@ from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
-from qrun.converting.verdicts import QuantizedOperand, Values, bias_of, product_sums, quantized_tensors
+from qrun.converting.verdicts import ProductTensor, Values, bias_of, product_sums, quantized_tensors
 from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import version
@@ -140,7 +140,7 @@ class _Writer:
             raise _Refused("alpha is not 1, or A is transposed")
 
     def _sums(
-        self, node: Node, tensors: tuple[QuantizedOperand, QuantizedOperand, QuantizedOperand]
+        self, node: Node, tensors: tuple[ProductTensor, ProductTensor, ProductTensor]
     ) -> tuple[list[Node], str]:
         """The nodes that make the int32 sums, with the bias; and the sums' name."""
         x, w, _ = tensors
@@ -186,7 +186,7 @@ class _Writer:
     def _requantize(
         self,
         node: Node,
-        tensors: tuple[QuantizedOperand, QuantizedOperand, QuantizedOperand],
+        tensors: tuple[ProductTensor, ProductTensor, ProductTensor],
         acc: str,
         output: str,
         limits: tuple[int, int],
@@ -252,7 +252,7 @@ def _verdict(family: Arithmetic, apart: int | None, source: Group | None) -> Agr
 
 def deviation(
     family: Arithmetic,
-    tensors: tuple[QuantizedOperand, QuantizedOperand, QuantizedOperand],
+    tensors: tuple[ProductTensor, ProductTensor, ProductTensor],
     low: Array,
     high: Array,
     limits: tuple[int, int],
