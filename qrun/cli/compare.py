@@ -259,7 +259,8 @@ def _dump(options: Mapping[str, Any], out: Out) -> Shown:
     model, _ = _model(options)
     dump = read_dump(options["b"])
     feeds = _read(model, options, out) if options["inputs"] else _dump_feeds(model, dump, options)
-    a = QrunSide(model, fuse=True, arith=options["arith"] or "exact", **limits(options))
+    keep = frozenset(node.outputs[0] for node in model.nodes if node.op_type == "QuantizeLinear")
+    a = QrunSide(model, fuse=True, arith=options["arith"] or "exact", keep=keep, **limits(options))
     proposal = Path(f"{Path(options['b']).resolve().stem}.names.json")
     b, mapped = map_dump(dump, a, feeds.arrays, options["map"], proposal)
     if options["map"] == AUTO:
