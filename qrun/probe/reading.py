@@ -178,8 +178,8 @@ def as_codes(branch: Branch, dump: Array) -> Array:
         steps = flat.astype(np.float64) / float(branch.scales.y) + branch.zero
         scaled = np.all(np.isfinite(steps)) and np.abs(steps - np.rint(steps)).max() <= 0.01
         if not scaled or np.rint(steps).min() < LOW or np.rint(steps).max() > HIGH:
-            whole = np.all(np.isfinite(flat)) and np.all(np.rint(flat) == flat)
-            raise ValueError(f"floats that are {_STORED if whole else 'no codes of its scale'}")
+            integers = np.all(np.isfinite(flat)) and np.all(np.rint(flat) == flat)
+            raise ValueError(f"floats that are {_STORED if integers else 'no codes of its scale'}")
         flat = np.rint(steps).astype(np.int64)
     whole = flat.astype(np.int64) - (128 if flat.dtype == np.uint8 else 0)
     if whole.min() < LOW or whole.max() > HIGH:

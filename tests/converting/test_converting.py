@@ -297,6 +297,8 @@ def test_the_command(tmp_path: Path) -> None:
         (["qdq", "--to", "integer", "--requantize", "tfl-doubel"], 2, "did you mean --requantize tfl-double?"),
         (["qdq", "--to", "qoperator", "-o", "no/such/x.onnx"], 2, "no/such"),
         (["qdq", "--opset", "900"], 4, "onnx cannot convert the model to opset 900"),
+        (["qdq", "--opset", "900"], 4, f"at most {onnx.defs.onnx_opset_version()}, the newest of onnx"),
+        (["qdq", "--to", "qdq", "--requantize", "tfl-single"], 2, "--requantize goes with --to integer"),
     ],
 )
 def test_calls_that_cannot_be_done(words: list[str], code: int, text: str, tmp_path: Path) -> None:
