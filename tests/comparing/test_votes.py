@@ -4,57 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
 from importlib.resources import files
 
 import numpy as np
 import pytest
 from helpers.comparing import sheet_text
-from helpers.devices import NETWORKS, PRODUCTS, Writer, compared_sides, device_values, node_sums
+from helpers.devices import (
+    DEVICES,
+    LARGE,
+    NETWORKS,
+    PRODUCTS,
+    Writer,
+    assert_true_of,
+    compared_sides,
+    device_values,
+    first_different,
+    network,
+)
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
 from qrun.arithmetics import FAMILIES, Arithmetic, Scales
-from qrun.arithmetics.groups import bits, describe_group, name_users
+from qrun.arithmetics.groups import name_users
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
 from qrun.declare.frozen import replace
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
-from qrun.ir import Array, Model, Node
-from qrun.passes import optimize
+from qrun.ir import Array, Node
 from qrun.report.compare import comparison_fields, comparison_sheet
-
-DEVICES = ("tfl-double", "tfl-halfup2", "tfl-single", "fp32", "q15-away", "pot-up")
-"""Families of different groups."""
-LARGE = 4096
-"""Elements of a node that must be enough."""
-
-
-@cache
-def network(name: str) -> tuple[Model, dict[str, Array]]:
-    return NETWORKS[name]()
 
 
 def compared(name: str, arithmetic: Callable[[Node], Arithmetic]) -> tuple[Comparison, dict[str, Array]]:
     model, feeds = network(name)
     values = device_values(model, feeds, arithmetic)
     return compare_runtimes(*compared_sides(model, values), feeds), values
-
-
-def first_different(name: str, values: dict[str, Array]) -> str | None:
-    """The first tensor whose codes are not the exact ones, given the device's inputs."""
-    ran = optimize(network(name)[0], frozenset(), "exact", "fused").model
-    for node in ran.nodes:
-        if node.op_type in PRODUCTS:
-            acc, scales, zero = node_sums(node, [values[n] if n else None for n in node.inputs])
-            real = acc * (scales.x.astype(np.float64) * scales.w / scales.y)
-            ends = np.iinfo(zero.dtype)
-            if not np.array_equal(np.clip(np.rint(real) + int(zero), ends.min, ends.max), values[node.outputs[0]]):
-                return node.outputs[0]
-    return None
 
 
 def judged(name: str, family: str) -> tuple[int, int]:
@@ -73,17 +59,6 @@ def judged(name: str, family: str) -> tuple[int, int]:
             large += vote.elements >= LARGE
             named += vote.elements >= LARGE and claim.named
     return named, large
-
-
-def assert_true_of(truth: Arithmetic, text: str) -> None:
-    """Every part of the text that a claim gives is a part of what the arithmetic's own text says, or a bound."""
-    own = describe_group([truth]).split(", ")
-    for part in text.split(", "):
-        if part.startswith("multiplier of "):
-            least, most = (int(word) if word.isdecimal() else 99 for word in part.split()[2:5:2])
-            assert least <= bits(truth) <= most, (truth, text)
-        else:
-            assert part in own, (truth, text)
 
 
 FEW = (

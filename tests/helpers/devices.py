@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import qrun
 from helpers import defects
 from helpers.models import make_model, typed
 from qrun.arithmetics import Arithmetic, Scales
+from qrun.arithmetics.groups import bits, describe_group
 from qrun.comparing.sides import QrunSide, Unit, run_alone
 from qrun.ir import Array, Model, Node
 from qrun.passes import optimize
@@ -258,3 +260,36 @@ NETWORKS: Mapping[str, Callable[[], tuple[Model, Feeds]]] = {
     "MLP, QDQ MatMul": lambda: _mlp("MatMul", qdq=True, seed=6),
 }
 """Small networks, committed or made here, by what they are."""
+DEVICES = ("tfl-double", "tfl-halfup2", "tfl-single", "fp32", "q15-away", "pot-up")
+"""Families of different groups."""
+LARGE = 4096
+"""Elements of a node that must be enough."""
+
+
+@cache
+def network(name: str) -> tuple[Model, dict[str, Array]]:
+    return NETWORKS[name]()
+
+
+def first_different(name: str, values: dict[str, Array]) -> str | None:
+    """The first tensor whose codes are not the exact ones, given the device's inputs."""
+    ran = optimize(network(name)[0], frozenset(), "exact", "fused").model
+    for node in ran.nodes:
+        if node.op_type in PRODUCTS:
+            acc, scales, zero = node_sums(node, [values[n] if n else None for n in node.inputs])
+            real = acc * (scales.x.astype(np.float64) * scales.w / scales.y)
+            ends = np.iinfo(zero.dtype)
+            if not np.array_equal(np.clip(np.rint(real) + int(zero), ends.min, ends.max), values[node.outputs[0]]):
+                return node.outputs[0]
+    return None
+
+
+def assert_true_of(truth: Arithmetic, text: str) -> None:
+    """Every part of the text that a claim gives is a part of what the arithmetic's own text says, or a bound."""
+    own = describe_group([truth]).split(", ")
+    for part in text.split(", "):
+        if part.startswith("multiplier of "):
+            least, most = (int(word) if word.isdecimal() else 99 for word in part.split()[2:5:2])
+            assert least <= bits(truth) <= most, (truth, text)
+        else:
+            assert part in own, (truth, text)

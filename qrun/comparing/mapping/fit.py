@@ -279,8 +279,8 @@ def correlation(fit: TensorFit, tensor: DumpTensor) -> float:
         layout = AxisLayout(fit.row.layout or "", fit.row.channels)
         a = layout.arrange(view, fit.target.values.shape).astype(np.float64).reshape(-1)
         b = fit.target.wide.reshape(-1)
-        a, b = a - a.mean(), b - b.mean()
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # bytes without a type, read as floats, may be anything
+            a, b = a - a.mean(), b - b.mean()
             found = float(a @ b / np.sqrt((a @ a) * (b @ b)))
         return found if np.isfinite(found) else 0.0
     return 0.0
