@@ -178,14 +178,14 @@ def test_the_integer_form_is_the_family(name: str, tmp_path: Path) -> None:
 def test_the_stated_deviation_is_that_of_all_sums(tmp_path: Path) -> None:
     from qrun.arithmetics.family import Scales
     from qrun.converting.integer import deviation
-    from qrun.converting.verdicts import QuantizedOperand
+    from qrun.converting.verdicts import OperandRange
 
     rng = np.random.default_rng(3)
     for number in range(30):
         family = FAMILIES[INTEGER_FAMILIES[number % len(INTEGER_FAMILIES)]]
         x, w, y = (np.exp(rng.uniform(-5, 0, 3))).astype(np.float32)
         zero = np.array(rng.integers(-128, 128), np.int8)
-        tensors = tuple(QuantizedOperand("", np.asarray(scale), zero) for scale in (x, w, y))
+        tensors = tuple(OperandRange("", np.asarray(scale), zero) for scale in (x, w, y))
         low, high = int(rng.integers(-40_000, 0)), int(rng.integers(0, 40_000))
         got = deviation(family, tensors, np.array([low]), np.array([high]), (-128, 127))  # type: ignore[arg-type]
         sums = np.arange(low, high + 1)
