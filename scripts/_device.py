@@ -9,12 +9,15 @@ import numpy as np
 import qrun
 from qrun.arithmetics import FAMILIES
 from qrun.comparing.causes._steps import sums_and_scales
+from qrun.comparing.dumped import dump_partner
 from qrun.comparing.emulated import NodeGroup
-from qrun.comparing.sides import QrunSide
 from qrun.ir import Array, Model
 from qrun.ops._quantize import limits
 
-DUMPED = {"images": "input", "c1": "conv1", "pw": "conv3", "c2": "conv4", "sum": "add", "mean": "pool", "logits": "fc"}
+DUMPED = {
+    "images": "input", "c1": "conv1", "pw": "conv3", "pool": "maxpool", "c2": "conv4", "sum": "add", "mean": "avgpool",
+    "logits": "fc",
+}  # fmt: skip
 """Tensors of the digits that the device shows, and its names for them; what it fuses is not there."""
 
 
@@ -31,10 +34,9 @@ def write(folder: Path, model: str, images: Array) -> None:
 def run(model: Model, feeds: dict[str, Array], family: str = "tfl-double") -> dict[str, Array]:
     """All tensors of a model whose integer sums are requantized as a family of arithmetics does."""
     values = dict(feeds)
-    for unit in QrunSide(model, fuse=True).units:
-        made = {
-            name: array for name, array in QrunSide(model, fuse=True).alone(unit, values).items() if array is not None
-        }
+    side = dump_partner(model)
+    for unit in side.units:
+        made = {name: array for name, array in side.alone(unit, values).items() if array is not None}
         for name in unit.gives:
             suspect = NodeGroup(model, unit, name, {**model.constants, **values}).fused_node(None)
             sums = sums_and_scales(suspect) if suspect is not None else None

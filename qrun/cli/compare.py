@@ -249,9 +249,8 @@ def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
 def _dump(options: Mapping[str, Any], out: Out) -> Shown:
     """Compares qrun with the tensors that a device wrote."""
     from qrun.comparing.choices import tolerance
-    from qrun.comparing.dumped import AUTO, map_dump
+    from qrun.comparing.dumped import AUTO, dump_partner, map_dump
     from qrun.comparing.runtimes import compare_runtimes
-    from qrun.comparing.sides import QrunSide
     from qrun.dumps import read_dump
     from qrun.report import comparedump as report
     from qrun.report.progress import Progress
@@ -259,7 +258,7 @@ def _dump(options: Mapping[str, Any], out: Out) -> Shown:
     model, _ = _model(options)
     dump = read_dump(options["b"])
     feeds = _read(model, options, out) if options["inputs"] else _dump_feeds(model, dump, options)
-    a = QrunSide(model, fuse=True, arith=options["arith"] or "exact", **limits(options))
+    a = dump_partner(model, options["arith"] or "exact", **limits(options))
     proposal = Path(f"{Path(options['b']).resolve().stem}.names.json")
     b, mapped = map_dump(dump, a, feeds.arrays, options["map"], proposal)
     if options["map"] == AUTO:

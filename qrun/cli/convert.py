@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 form, run, output = map(heading, ("Form", "Run", "Output"))
 
 
+USUAL = "tfl-double"
+
+
 @define(
     "convert",
     examples=[
@@ -34,7 +37,7 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
     "and MatMulInteger, requantized by integers.",
     type=["qoperator", "qdq", "integer"],
 )
-@form("--requantize FAMILY", "The arithmetic of --to integer (qrun explain arithmetics).", default="tfl-double")
+@form("--requantize FAMILY", "The arithmetic of --to integer (qrun explain arithmetics).", show_default=USUAL)
 @form("--strict", "Convert only groups whose codes are proved to stay the same for all inputs.")
 @form("--fold", "Compute nodes that read only constants.")
 @form("--strip", "Drop nodes and constants that no output needs.")
@@ -58,7 +61,7 @@ def command(out: Out, **options: Any) -> int:
 
     wishes = ConversionOptions(
         options["to"] or "",
-        _family(options["requantize"]),
+        _family(options["requantize"] or USUAL),
         options["strict"],
         options["fold"],
         options["strip"],
@@ -66,6 +69,8 @@ def command(out: Out, **options: Any) -> int:
     )
     if not (wishes.form or wishes.fold or wishes.strip or wishes.opset):
         raise CallError("QR005", "qrun convert needs --to, --fold, --strip or --opset", fixes=["qrun convert -h"])
+    if options["requantize"] and wishes.form != "integer":
+        raise CallError("QR005", "--requantize goes with --to integer", fixes=["--to integer", "omit --requantize"])
     made = Converter(read_model(options["model"], options["inputs"]), wishes)
     target = options["output"]
     check_trace(target, files_read(made.model, options["inputs"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
-from os.path import splitext
+from os.path import exists, splitext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +19,7 @@ from qrun.cli._options import (
     memory_option,
     time_option,
 )
-from qrun.errors import CallError
+from qrun.errors import CallError, suggest
 
 if TYPE_CHECKING:
     from qrun.evaluating.evaluation import Evaluation
@@ -183,6 +183,7 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
     for name, other, text in wants:
         if options[name] not in (None, False) and not options[other]:
             raise CallError("QR005", f"--{name.replace('_', '-')} goes with {text}", fixes=[f"add {text}"])
+    _check_reference(options["against"] or "")
     if options["max_drop"] is not None and len(models) < 2 and not options["against"]:
         fixes = ["add --against MODEL, or a second model"]
         raise CallError("QR005", "--max-drop goes with --against MODEL or a second model", fixes=fixes)
@@ -193,6 +194,22 @@ def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
         raise CallError("QR005", f"--output {name} names a folder, not a file", fixes=[f"{file} > {name}"])
     if options["dask"] and options["jobs"]:
         raise CallError("QR005", "give --jobs or --dask, not both", fixes=["omit one of them"])
+
+
+def _check_reference(name: str) -> None:
+    """Raise CallError for an --against that is neither a file nor a name: a wrong name of an arithmetic, perhaps."""
+    from qrun.ops import known_arithmetics
+
+    names = (*OTHERS, *known_arithmetics())
+    if not name or name in names or not name.replace("-", "").replace("_", "").isalnum() or exists(name):
+        return
+    near = suggest(name, names)
+    raise CallError(
+        "QR005",
+        f"--against {name} is no file, no runtime and no arithmetic",
+        facts=[("expected", f"a model, {', '.join(OTHERS)}, or an arithmetic: exact, tfl-double, ...")],
+        fixes=[f"did you mean --against {near}?" if near else "qrun explain arithmetics"],
+    )
 
 
 def _coverages(models: tuple[str, ...], options: dict[str, Any]) -> list[Coverage]:

@@ -65,7 +65,7 @@ def _write(folder: str, out: Out) -> int:
 
     for path in write(Path(folder)):
         out.result.line(str(path))
-    out.note(f"convert one of these for the device, run it, save its outputs; {folder}/README.md tells how")
+    out.note(f"convert one of these for the device, run it, save its outputs: see {Path(folder) / 'README.md'}")
     return 0
 
 

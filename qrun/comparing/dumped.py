@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
@@ -15,12 +16,14 @@ from qrun.comparing.mapping.layout import layouts
 from qrun.comparing.mapping.names import read_names, write_names
 from qrun.comparing.mapping.propose import propose
 from qrun.comparing.mapping.targets import aliases, named, targets
-from qrun.comparing.sides import Results, Side, Unit, Values
+from qrun.comparing.sides import QrunSide, Results, Side, Unit, Values
 from qrun.declare.frozen import frozen
 from qrun.dumps import Dump, DumpTensor
 from qrun.errors import CallError, UnsupportedError, close_matches, some
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.types import shape_text
+from qrun.memory import ResourceLimits
+from qrun.ops import Arith
 
 AUTO = "auto"
 
@@ -78,6 +81,13 @@ class DumpMap:
     def others(self) -> tuple[MappedTensor, ...]:
         """The rows of tensors that are none of the model's."""
         return tuple(row for row in self.rows if row.onnx is None and not row.candidates)
+
+
+def dump_partner(model: Model, arith: Arith = "exact", **limits: Unpack[ResourceLimits]) -> QrunSide:
+    """qrun as the side that a dump is compared with: groups fused, but with all codes. Devices also write those of
+    pools and reshapes, which fused groups remove."""
+    keep = frozenset(node.outputs[0] for node in model.nodes if node.op_type == "QuantizeLinear")
+    return QrunSide(model, fuse=True, arith=arith, keep=keep, **limits)
 
 
 def dump_inputs(dump: Dump, model: Model, given: str) -> dict[str, Array]:

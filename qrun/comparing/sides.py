@@ -103,6 +103,7 @@ class QrunSide:
     """qrun as a side.
 
     backend: reference or native. fuse: replace QDQ groups by integer operators. arith: as in Session.
+    keep: tensors that groups must not remove.
     max_memory: bytes that a run may hold. max_time: seconds that a run may take.
     """
 
@@ -113,6 +114,7 @@ class QrunSide:
     max_memory: int | None = None
     max_time: float | None = None
     name: str = "qrun"
+    keep: frozenset[str] = frozenset()
 
     @property
     def label(self) -> str:
@@ -128,7 +130,7 @@ class QrunSide:
         """The model as it runs, and the original nodes of each of its nodes."""
         if not self.fuse:
             return self.model, {}
-        done = optimize(self.model, frozenset(), self.arith)
+        done = optimize(self.model, self.keep, self.arith)
         return done.model, done.groups
 
     @cached_property

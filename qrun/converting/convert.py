@@ -89,10 +89,14 @@ class Converter:
             return onnx.version_converter.convert_version(self._proto, opset)
         except Exception as error:
             facts = [("got", " ".join(str(error).split())[:200] or type(error).__name__)]
+            newest, fix = onnx.defs.onnx_opset_version(), "omit --opset"
+            if opset > newest:
+                facts, fix = (
+                    [("expected", f"at most {newest}, the newest of onnx {onnx.__version__}")],
+                    f"--opset {newest}",
+                )
             what = f"onnx cannot convert the model to opset {opset}"
-            raise UnsupportedError(
-                "QR106", what, where=[self.model.label], facts=facts, fixes=["omit --opset"]
-            ) from None
+            raise UnsupportedError("QR106", what, where=[self.model.label], facts=facts, fixes=[fix]) from None
 
     def _without_inlining(self) -> Model:
         """The model, with calls of its local functions as nodes, so that the new file has them too."""

@@ -14,7 +14,7 @@ from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
-from qrun.converting.verdicts import ProductTensor, Values, bias_of, product_sums, quantized_tensors
+from qrun.converting.verdicts import OperandRange, Values, bias_of, product_sums, quantized_tensors
 from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import version
@@ -139,9 +139,7 @@ class _Writer:
         if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("transA", 0):
             raise _Refused("alpha is not 1, or A is transposed")
 
-    def _sums(
-        self, node: Node, tensors: tuple[ProductTensor, ProductTensor, ProductTensor]
-    ) -> tuple[list[Node], str]:
+    def _sums(self, node: Node, tensors: tuple[OperandRange, OperandRange, OperandRange]) -> tuple[list[Node], str]:
         """The nodes that make the int32 sums, with the bias; and the sums' name."""
         x, w, _ = tensors
         conv, nodes, name, zero = node.op_type == "QLinearConv", list[Node](), x.name, x.zero.reshape(())
@@ -186,7 +184,7 @@ class _Writer:
     def _requantize(
         self,
         node: Node,
-        tensors: tuple[ProductTensor, ProductTensor, ProductTensor],
+        tensors: tuple[OperandRange, OperandRange, OperandRange],
         acc: str,
         output: str,
         limits: tuple[int, int],
@@ -252,7 +250,7 @@ def _verdict(family: Arithmetic, apart: int | None, source: Group | None) -> Agr
 
 def deviation(
     family: Arithmetic,
-    tensors: tuple[ProductTensor, ProductTensor, ProductTensor],
+    tensors: tuple[OperandRange, OperandRange, OperandRange],
     low: Array,
     high: Array,
     limits: tuple[int, int],

@@ -213,7 +213,7 @@ def _rows(node: Node, weights: Array | None) -> Array | None:
 
 
 @frozen
-class ProductTensor:
+class OperandRange:
     """A quantized tensor of an integer operator: its name, and the constants scale and zero point."""
 
     name: str
@@ -241,7 +241,7 @@ class ProductTensor:
         return self.least + 0.5, self.most - 0.5
 
 
-def quantized_tensors(node: Node, values: Values) -> list[ProductTensor]:
+def quantized_tensors(node: Node, values: Values) -> list[OperandRange]:
     """The operands that are quantized, and the result."""
     found = []
     for quantizer in (*(each for _, each in operands(node) if each), *(q for q in quantizers(node) if q.is_output)):
@@ -249,7 +249,7 @@ def quantized_tensors(node: Node, values: Values) -> list[ProductTensor]:
         zero = values.constant(quantizer.zero_point.tensor) if quantizer.zero_point else np.zeros((), np.uint8)
         assert scale is not None
         assert zero is not None
-        found.append(ProductTensor(quantizer.tensor.tensor, scale, zero))
+        found.append(OperandRange(quantizer.tensor.tensor, scale, zero))
     return found
 
 

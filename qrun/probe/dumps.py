@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from qrun.dumps import read_dump as read_tensors
 from qrun.errors import CallError, some
 from qrun.ir import Array
 from qrun.probe.design import Branch, branches
-from qrun.probe.models import feed, form_branches, is_unsigned, model
+from qrun.probe.models import FORMS, feed, form_branches, is_unsigned, model
 from qrun.probe.reading import Reading, as_codes, read
 
 
@@ -89,14 +90,24 @@ def _reading(form: str, outputs: Mapping[str, Array]) -> FormReading:
                 codes[branch.name] = as_codes(branch, outputs[branch.name])
             except ValueError as error:
                 odd.append(f"{branch.name}: {error}")
-    problem = f"{len(odd)} outputs are no codes, such as {odd[0]}" if odd else ""
-    return FormReading(form, read(codes, known, is_unsigned(form)) if codes else None, problem)
+    problem = f"{len(odd)} of {len(outputs)} outputs cannot be read as codes, such as {odd[0]}" if odd else ""
+    values = {int(value) for array in codes.values() for value in np.unique(array)}
+    if len(codes) > 1 and len(values) == 1:
+        return FormReading(form, None, f"all codes are {values.pop()}: the dump does not hold what the device computed")
+    if not codes:
+        return FormReading(form, None, problem)
+    found = read(codes, known, is_unsigned(form))
+    return FormReading(form, replace(found, missing=tuple(n for n in found.missing if n not in outputs)), problem)
 
 
 def _guessed(outputs: Mapping[str, Array]) -> FormReading:
-    """The reading in the form that the outputs have: uint8 and Relu tell it. Without zero points it must be tried."""
+    """The reading in the form that the outputs have: uint8, and their names, tell it. A form without zero points must
+    be tried: it lacks the padding, as a dump may."""
     if any(array.dtype == np.uint8 for array in outputs.values()):
         return _reading("qdq-uint8", outputs)
+    whole = [form for form in FORMS if {branch.name for branch in form_branches(form)} == set(outputs)]
+    if whole and whole[0] != "symmetric":
+        return _reading(whole[0], outputs)
     first = _reading("qdq" if "relu" in outputs else "qlinear", outputs)
     if "padding" in outputs or (first.reading is not None and first.reading.named):
         return first

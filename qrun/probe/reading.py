@@ -6,6 +6,7 @@ What all combinations of the five choices that fit have in common is read; the r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import ceil, sqrt
 
@@ -16,10 +17,11 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.probe import questions
 from qrun.probe.combinations import MOST, FamilyFit, ProbeRows, try_all
-from qrun.probe.design import APART, HIGH, LOW, Branch, branches
+from qrun.probe.design import APART, HIGH, LOW, Branch, branches, signal
 from qrun.probe.floats import FloatFit, telling, try_floats
 
 INTEGERS, FLOATS = "integers", "floats"
+_STORED = "whole numbers: save codes as int8 or uint8"
 
 
 @frozen
@@ -38,7 +40,8 @@ class Reading:
     floats:  the best explanation by float sums, where those are the answer.
     sums:    ``integers``, ``floats`` or ``unclear``.
     bias:    where it is added: to ``integers``, or to ``floats``.
-    widths:  of accumulators. least: the code of sums far below all codes, None if unknown.
+    widths:  of accumulators.
+    least:   the code of sums far below all codes, of uint8 where the form has it; None if unknown.
     pairs, padding, relu: the answers of `qrun.probe.questions`.
     missing: names of branches without an output.
     """
@@ -71,6 +74,11 @@ class Reading:
         return bool(self.best or self.floats)
 
     @property
+    def narrow(self) -> Width | None:
+        """The accumulator of fewer than 32 bits that sums leave; None if none is seen. Larger sums are not read."""
+        return narrowest(self.widths)
+
+    @property
     def families(self) -> tuple[FamilyFit, ...]:
         """The known families among the best."""
         return tuple(fit for fit in self.best if fit.arithmetic.name in FAMILIES)
@@ -92,12 +100,12 @@ def read(codes: Mapping[str, Array], known: Sequence[Branch] | None = None, unsi
     """
     known = branches() if known is None else known
     given = {branch.name: branch for branch in known if branch.name in codes}
-    asked = [branch for name, branch in given.items() if not name.startswith(APART)]
-    fits, inside = try_all(asked, codes) if asked else ([], True)
-    floats, sums = _sums(fits, asked, codes)
+    widths = [Width(*questions.width(b, codes[name])) for name, b in given.items() if name.startswith("width_")]
+    asked, heard = _within(narrowest(widths), [b for name, b in given.items() if not name.startswith(APART)], codes)
+    fits, inside = try_all(asked, heard) if asked else ([], True)
+    floats, sums = _sums(fits, asked, heard)
     biased = any(branch.bias is not None for branch in asked)
     first = fits[0].arithmetic if fits and fits[0].share <= MOST and not floats else FAMILIES["exact"]
-    widths = [questions.width(b, codes[name]) for name, b in given.items() if name.startswith("width_")]
 
     def ask(name: str, question: Callable[..., str], *more: bool) -> str:
         return question(first, given[name], codes[name], *more) if name in given else ""
@@ -107,13 +115,35 @@ def read(codes: Mapping[str, Array], known: Sequence[Branch] | None = None, unsi
         floats=floats,
         sums=sums,
         bias=(INTEGERS if inside else FLOATS) if biased and not floats and sums != questions.UNCLEAR else "",
-        widths=tuple(Width(*each) for each in widths),
-        least=int(codes["ends"].min()) if "ends" in given else None,
+        widths=tuple(widths),
+        least=int(codes["ends"].min()) + (128 if unsigned else 0) if "ends" in given else None,
         pairs=ask("pairs", questions.pairs),
         padding=ask("padding", questions.padding, unsigned),
         relu=ask("relu", questions.relu),
         missing=tuple(branch.name for branch in known if branch.name not in codes),
     )
+
+
+def narrowest(widths: Sequence[Width]) -> Width | None:
+    """The accumulator of fewer than 32 bits that sums leave; None if none is seen."""
+    return next((width for width in widths if width.bits < 32 and width.behaviour in ("saturates", "wraps")), None)
+
+
+def _within(
+    width: Width | None, asked: Sequence[Branch], codes: Mapping[str, Array]
+) -> tuple[list[Branch], Mapping[str, Array]]:
+    """The sums that stay within a narrow accumulator, in whatever order they are added, and their codes."""
+    if width is None:
+        return list(asked), codes
+    kept, heard = [], {}
+    for branch in asked:
+        reach = np.abs(branch.weights.astype(np.int64)) @ np.abs(signal().astype(np.int64) - branch.offset)
+        inside = reach + (0 if branch.bias is None else np.abs(branch.bias.astype(np.int64))) < 1 << (width.bits - 1)
+        if inside.any():
+            bias, given = (None if array is None else array[inside] for array in (branch.bias, branch.given))
+            kept.append(replace(branch, sums=branch.sums[inside], bias=bias, given=given))
+            heard[branch.name] = codes[branch.name][inside]
+    return kept, heard
 
 
 def _sums(
@@ -146,8 +176,10 @@ def as_codes(branch: Branch, dump: Array) -> Array:
     flat = flat[: branch.sums.size]
     if flat.dtype.kind == "f":
         steps = flat.astype(np.float64) / float(branch.scales.y) + branch.zero
-        if not np.all(np.isfinite(steps)) or np.abs(steps - np.rint(steps)).max() > 0.01:
-            raise ValueError("floats that are no codes of the output's scale")
+        scaled = np.all(np.isfinite(steps)) and np.abs(steps - np.rint(steps)).max() <= 0.01
+        if not scaled or np.rint(steps).min() < LOW or np.rint(steps).max() > HIGH:
+            integers = np.all(np.isfinite(flat)) and np.all(np.rint(flat) == flat)
+            raise ValueError(f"floats that are {_STORED if integers else 'no codes of its scale'}")
         flat = np.rint(steps).astype(np.int64)
     whole = flat.astype(np.int64) - (128 if flat.dtype == np.uint8 else 0)
     if whole.min() < LOW or whole.max() > HIGH:

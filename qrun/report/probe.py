@@ -7,7 +7,8 @@ from typing import Any
 
 from qrun.arithmetics.family import CHOICES, HOLD
 from qrun.documents.record import encode
-from qrun.probe.combinations import FamilyFit
+from qrun.errors import some
+from qrun.probe.combinations import UNLIKE, FamilyFit
 from qrun.probe.dumps import FormReading
 from qrun.probe.reading import FLOATS, INTEGERS, Reading
 from qrun.report.screen import GOOD, OPEN
@@ -17,7 +18,11 @@ from qrun.report.text import plural
 MOST = 3
 """Values of an undecided choice that are listed."""
 NOTHING = "no arithmetic that qrun knows explains these codes"
-BIAS = {INTEGERS: "added to the sum of integers", FLOATS: "added as a float after scaling"}
+BIAS = {
+    INTEGERS: "added to the sum of integers",
+    FLOATS: "not part of the sum of integers: probably added as a float after scaling",
+}
+_VERBS = {"saturates": "saturate", "wraps": "wrap"}
 PADDING = {"zero point": "the input's zero point"}
 RELU = {"zero point": "clips at the output's zero point", "code 0": "clips at the code 0", "nowhere": "clips nowhere"}
 
@@ -25,19 +30,38 @@ RELU = {"zero point": "clips at the output's zero point", "code 0": "clips at th
 def probe_sheet(subject: str, found: Sequence[FormReading]) -> Sheet:
     """subject: the runtime with its version, or the dump."""
     named = [each.reading for each in found if each.reading is not None and each.reading.named]
-    said = _verdict(next((each for each in named if each.best), named[0])) if named else NOTHING
+    said = _verdict(next((each for each in named if each.best), named[0])) if named else _unnamed(found)
     return Sheet([_block(each) for each in found], f"{subject}: {said}", GOOD if named else OPEN, title="qrun probe")
 
 
 def _verdict(reading: Reading) -> str:
-    """``fp32; 0 of 1810 codes differ; next family 18``."""
+    """``fp32; 0 of 1810 codes differ; next family 18``, and the defects that were seen."""
     if reading.floats:
-        return f"sums in float32, not in integers; {reading.floats.differing} of {reading.floats.total} codes differ"
+        said = f"sums in float32, not in integers; {reading.floats.differing} of {reading.floats.total} codes differ"
+        return "; ".join([said, *_defects(reading)])
     families = reading.families
-    first = reading.best[0]
+    first = (families or reading.best)[0]
     name = " or ".join(fit.arithmetic.name for fit in families) if families else "an arithmetic of no known family"
-    after = f"; next family {reading.next.differing}" if reading.next is not None and families else ""
-    return f"{name}; {first.differing} of {first.total} codes differ{after}"
+    after = [f"next family {reading.next.differing}"] if reading.next is not None and families else []
+    return "; ".join([name, f"{first.differing} of {first.total} codes differ", *after, *_defects(reading)])
+
+
+def _defects(reading: Reading) -> list[str]:
+    """What a device does wrong, whatever its arithmetic."""
+    narrow = reading.narrow
+    found = [f"sums beyond {narrow.bits} bits {_VERBS[narrow.behaviour]}"] if narrow is not None else []
+    found += ["pairs of products saturate"] if reading.pairs == "saturates" else []
+    found += [f"wrong padding: {reading.padding}"] if reading.padding.startswith("code") else []
+    return found + ([f"wrong Relu: {RELU[reading.relu]}"] if reading.relu in ("code 0", "nowhere") else [])
+
+
+def _unnamed(found: Sequence[FormReading]) -> str:
+    """The first line if nothing is named: why a single form was not read, or that nothing explains its codes."""
+    if len(found) == 1 and found[0].reading is None:
+        return found[0].problem
+    if not any(each.reading is not None and each.reading.fits for each in found):
+        return "these outputs do not show the arithmetic"
+    return NOTHING
 
 
 def _block(each: FormReading) -> Block:
@@ -49,18 +73,31 @@ def _block(each: FormReading) -> Block:
     if reading.families[MOST:]:
         facts.append(("also", ", ".join(fit.arithmetic.name for fit in reading.families[MOST:])))
     if reading.next is not None and not reading.floats:
-        facts.append((f"next, {reading.next.differing} differ", _family(reading.next)))
+        label = "next" if reading.named else "nearest"
+        facts.append((f"{label}, {reading.next.differing} differ", _family(reading.next)))
     lines = [each.problem] if each.problem else []
     if reading.missing:
-        lines.append(f"{plural(len(reading.missing), 'output')} missing: {', '.join(reading.missing[:4])}")
+        lines.append(f"{plural(len(reading.missing), 'output')} missing: {some(reading.missing)}")
     if not reading.named:
-        lines.append(f"Fits nothing: {NOTHING}.")
+        lines.append(_advice(reading))
     return Block(each.form, facts=facts, lines=lines)
+
+
+def _advice(reading: Reading) -> str:
+    """What to do if nothing is named."""
+    if not reading.fits:
+        return "Save the outputs ladder_..., shift_..., tie_..., gain_... and single_... too: they show it."
+    if reading.fits[0].share > UNLIKE:
+        said = "Too far off for another rounding: say which form it was with --form"
+        return f"{said}, or run the form shifts if the toolchain rounds scales to powers of two."
+    said = "Most codes agree with the nearest, so the scales seem right, but the multiplier or its rounding is none"
+    return f"{said} of qrun explain arithmetics: compare models with --lsb 1."
 
 
 def _answers(reading: Reading) -> list[tuple[str, str]]:
     """A line for each answer apart from the five choices."""
-    widths = ", ".join(f"{width.bits} bits {width.behaviour}" for width in reading.widths)
+    shown = [width for width in reading.widths if reading.narrow is None or width.bits <= reading.narrow.bits]
+    widths = ", ".join(f"{width.bits} bits {width.behaviour}" for width in shown)
     rows = [
         ("sums", f"floats: {reading.floats.describe()}" if reading.floats else reading.sums),
         ("bias", BIAS.get(reading.bias, "")),

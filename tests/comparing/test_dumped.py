@@ -18,7 +18,7 @@ from helpers.dumps import FORMS, Array, Device, channels_last, quantized, run_de
 from helpers.small_networks import NETWORKS
 
 import qrun
-from qrun.comparing.dumped import AUTO, DumpMap, DumpSide, map_dump
+from qrun.comparing.dumped import AUTO, DumpMap, DumpSide, dump_partner, map_dump
 from qrun.comparing.mapping.targets import targets
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
@@ -36,7 +36,7 @@ SCHEMAS = {
 def mapped(device: Device, path: Path, names: dict[str, str | None]) -> tuple[DumpSide, DumpMap]:
     """The dump as a side, after a look at every pair: it is the right tensor, or one that has its values by rearranging
     them, and the values are the device's, bit for bit."""
-    side = QrunSide(device.model, fuse=True)
+    side = dump_partner(device.model)
     known = targets(device.model, device.feeds, side.run(device.feeds))
     dump, found = map_dump(read_dump(path), side, device.feeds, AUTO, path.with_name("names.json"))
     for row in found.pairs:
@@ -56,7 +56,7 @@ def check(network: str, form: str, kind: str, folder: Path) -> None:
     written = FORMS[form](device, folder)
     dump, found = mapped(device, written.path, dict(written.names))
     assert len(found.pairs) >= 0.5 * len(written.names)
-    side = QrunSide(model, fuse=True)
+    side = dump_partner(model)
     mine = side.run(feeds)
     order = [name for unit in side.units for name in unit.gives if name in dump.tensors]
     wrong = [name for name in order if not np.array_equal(dump.tensors[name], mine[name])]
@@ -102,7 +102,7 @@ def test_tensors_of_other_inputs_fit_nothing(network: str, tmp_path: Path) -> No
 
 def test_values_before_an_activation_are_not_those_after_it(tmp_path: Path) -> None:
     _, model, feeds = quantized("cnn", "QDQ")
-    side = QrunSide(model, fuse=True)
+    side = dump_partner(model)
     mine = {name: array for name, array in side.run(feeds).items() if array is not None}
     name = "t1_QuantizeLinear_Output"
     codes = mine[name].astype(np.float64)
@@ -177,6 +177,19 @@ def test_the_command(folder: Path) -> None:
     inputs = {t["name"]: t["inputs_equal"] for t in again.json["tensors"]}
     assert inputs["c1_QuantizeLinear_Output"] is True
     assert inputs["dw_QuantizeLinear_Output"] is False
+
+
+def test_codes_of_pools_and_reshapes_are_found(folder: Path) -> None:
+    """A fused group moves these operators to integers and would remove the codes between them."""
+    session = qrun.Session("m.onnx", fuse=False)
+    wanted = [f"{name}_QuantizeLinear_Output" for name in ("pool", "mean", "features")]
+    made = session.values({"images": np.load("x.npy")}, wanted)
+    arrays = {f"t{n}": channels_last((made[name] ^ 128).view(np.int8)) for n, name in enumerate(wanted)}
+    np.savez("dump.npz", **arrays)  # type: ignore[arg-type]
+    call("compare", "m.onnx", "dump.npz", "-i", "x.npy", "--map", "auto")
+    rows = json.loads((folder / "dump.names.json").read_text())["tensors"]
+    assert rows[0]["onnx"] == "pool_QuantizeLinear_Output"
+    assert rows[1]["onnx"] == "mean_QuantizeLinear_Output"
 
 
 def test_an_edited_map_is_used_and_never_replaced(folder: Path) -> None:

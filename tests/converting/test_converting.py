@@ -178,14 +178,14 @@ def test_the_integer_form_is_the_family(name: str, tmp_path: Path) -> None:
 def test_the_stated_deviation_is_that_of_all_sums(tmp_path: Path) -> None:
     from qrun.arithmetics.family import Scales
     from qrun.converting.integer import deviation
-    from qrun.converting.verdicts import ProductTensor
+    from qrun.converting.verdicts import OperandRange
 
     rng = np.random.default_rng(3)
     for number in range(30):
         family = FAMILIES[INTEGER_FAMILIES[number % len(INTEGER_FAMILIES)]]
         x, w, y = (np.exp(rng.uniform(-5, 0, 3))).astype(np.float32)
         zero = np.array(rng.integers(-128, 128), np.int8)
-        tensors = tuple(ProductTensor("", np.asarray(scale), zero) for scale in (x, w, y))
+        tensors = tuple(OperandRange("", np.asarray(scale), zero) for scale in (x, w, y))
         low, high = int(rng.integers(-40_000, 0)), int(rng.integers(0, 40_000))
         got = deviation(family, tensors, np.array([low]), np.array([high]), (-128, 127))  # type: ignore[arg-type]
         sums = np.arange(low, high + 1)
@@ -297,6 +297,8 @@ def test_the_command(tmp_path: Path) -> None:
         (["qdq", "--to", "integer", "--requantize", "tfl-doubel"], 2, "did you mean --requantize tfl-double?"),
         (["qdq", "--to", "qoperator", "-o", "no/such/x.onnx"], 2, "no/such"),
         (["qdq", "--opset", "900"], 4, "onnx cannot convert the model to opset 900"),
+        (["qdq", "--opset", "900"], 4, f"at most {onnx.defs.onnx_opset_version()}, the newest of onnx"),
+        (["qdq", "--to", "qdq", "--requantize", "tfl-single"], 2, "--requantize goes with --to integer"),
     ],
 )
 def test_calls_that_cannot_be_done(words: list[str], code: int, text: str, tmp_path: Path) -> None:

@@ -288,6 +288,16 @@ def test_calls_that_do_not_fit(digits: Digits, args: list[str], code: str) -> No
     assert f"error {code}" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("name", "told"), [("tfl-doubel", "did you mean --against tfl-double?"), ("nope", "explain arith")]
+)
+def test_an_arithmetic_that_does_not_exist(digits: Digits, name: str, told: str) -> None:
+    ended = call("eval", model("qdq"), "-i", digits.folder / "x.npy", "--arith", "tfl-single", "--against", name)
+    assert ended.code == 2
+    assert f"--against {name} is no file, no runtime and no arithmetic" in " ".join(ended.err.split())
+    assert told in ended.err
+
+
 def test_markdown_and_csv(digits: Digits) -> None:
     args = ["eval", model("qdq"), *digits.options, "--limit", "50"]
     two = ["eval", model("qdq"), model("dynamic"), *digits.options, "--limit", "50", "--format", "csv"]

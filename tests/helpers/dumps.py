@@ -18,8 +18,8 @@ import pytest
 
 import qrun
 from helpers.small_networks import NETWORKS, Net
+from qrun.comparing.dumped import dump_partner
 from qrun.comparing.meanings import TensorScales
-from qrun.comparing.sides import QrunSide
 from qrun.ir import Model
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,7 @@ class Written:
 def run_device(model: Model, feeds: Mapping[str, Array], at: int, seed: int = 0, share: float = 0.05) -> Device:
     """Run a model as qrun does, but for one result of codes: a share of its elements is a step off. What follows is
     computed from that."""
-    side = QrunSide(model, fuse=True)
+    side = dump_partner(model)
     values: dict[str, Array] = dict(feeds)
     rng = np.random.default_rng(seed)
     usual = {n: a for n, a in side.run(feeds).items() if a is not None}

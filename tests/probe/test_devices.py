@@ -113,3 +113,13 @@ def test_sums_of_floats_are_read(divide: str, place: str) -> None:
     assert found.floats is not None
     assert (found.floats.divide, found.floats.ties, found.floats.zero) == (divide, "even", place)
     assert (found.padding, found.relu) == ("zero point", "zero point")
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+@pytest.mark.parametrize("bits", [16, 20])
+def test_the_choices_are_read_from_sums_within_a_narrow_accumulator(bits: int, saturates: bool) -> None:
+    found = read_device(Device("double", "31 bits", "high half", "away", bits=bits, saturates=saturates))
+    assert found.narrow is not None
+    assert found.narrow.bits == bits
+    assert "tfl-double" in [fit.arithmetic.name for fit in found.families]
+    assert found.best[0].differing == 0

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import call
+from probe.devices import Device, disturbed
 
 from qrun.arithmetics import FAMILIES, Arithmetic
 from qrun.arithmetics.family import CHOICES
@@ -131,7 +132,7 @@ def test_models_are_valid_and_qrun_is_exact(form: str) -> None:
     )
     assert "exact" in names(found)
     assert found.best[0].differing == 0
-    assert found.least == -128
+    assert found.least == (0 if form == "qdq-uint8" else -128)
     assert found.pairs == "exact"
     assert {width.behaviour for width in found.widths} <= {"exact", "wraps", "exact or saturates"}
     assert found.padding == ("" if form in ("matmul", "symmetric") else "zero point")
@@ -198,3 +199,85 @@ def test_a_written_probe_is_read_back(tmp_path: Path) -> None:
     done = call("probe", "--read", str(tmp_path / "dump.npz"), "--json")
     assert done.code == 0
     assert [family["name"] for family in done.json["forms"][0]["families"]] == ["fp32"]
+
+
+def read_dump(path: Path, dump: Mapping[str, Array], *options: str) -> Any:
+    np.savez(path / "d.npz", **dump)  # type: ignore[arg-type]
+    return call("probe", "--read", str(path / "d.npz"), *options)
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (Device(padding=0), "wrong padding: code 0"),
+        (Device(relu=-128), "wrong Relu: clips nowhere"),
+        (Device("double", "31 bits", "high half", "away", bits=16, saturates=True), "sums beyond 16 bits saturate"),
+    ],
+)
+def test_the_first_line_names_what_the_device_does_wrong(device: Device, told: str, tmp_path: Path) -> None:
+    done = read_dump(tmp_path, device.run(branches()), "-q")
+    assert done.code == 0
+    assert told in " ".join(done.out.split())
+
+
+def test_a_device_without_defects_has_none_in_the_first_line(tmp_path: Path) -> None:
+    done = read_dump(tmp_path, Device().run(branches()), "-q")
+    assert "wrong" not in done.out
+    assert "beyond" not in done.out
+
+
+def test_the_first_line_counts_the_codes_of_the_family_that_it_names(tmp_path: Path) -> None:
+    """Another combination may be a few codes nearer."""
+    rng, device = np.random.default_rng(3), Device("double", "31 bits", "high half", "away")
+    dump = disturbed(device.run(branches()), rng, 0.03)
+    form = read_dump(tmp_path, dump, "--json").json["forms"][0]
+    said = read_dump(tmp_path, dump, "-q").out
+    assert f"tfl-double; {form['families'][0]['differing']} of" in said
+
+
+def test_a_dump_of_one_value_is_not_read(tmp_path: Path) -> None:
+    done = read_dump(tmp_path, {b.name: np.zeros(b.sums.size, np.int8) for b in branches()})
+    assert done.code == 1
+    assert "all codes are 0: the dump does not hold what the device computed" in " ".join(done.out.split())
+
+
+def test_outputs_that_do_not_show_the_arithmetic(tmp_path: Path) -> None:
+    """No arithmetic was tried, so that none is said to fit."""
+    done = read_dump(tmp_path, {"relu": Device().run(branches())["relu"]})
+    assert done.code == 1
+    assert "these outputs do not show the arithmetic" in done.out
+    assert "Save the outputs ladder_" in done.out
+
+
+def test_codes_stored_as_floats_are_not_missing(tmp_path: Path) -> None:
+    done = read_dump(tmp_path, {n: c.astype(np.float32) for n, c in Device().run(branches()).items()})
+    said = " ".join(done.out.split())
+    assert "outputs cannot be read as codes" in said
+    assert "whole numbers: save codes as int8 or uint8" in said
+    assert "missing" not in said
+
+
+def test_other_scales_and_other_arithmetics_get_different_advice(tmp_path: Path) -> None:
+    dump = Device().run(branches())
+    assert "--form" in read_dump(tmp_path, {n: c[::-1] for n, c in dump.items()}).out
+    rng = np.random.default_rng(4)
+    assert "--lsb 1" in read_dump(tmp_path, disturbed(dump, rng, 0.15)).out
+
+
+@pytest.mark.parametrize("form", ["qlinear", "qdq", "matmul", "shifts", "symmetric"])
+def test_the_form_is_known_by_the_names_of_its_outputs(form: str, tmp_path: Path) -> None:
+    known = models.form_branches(form)
+    found = read_dump(tmp_path, Device("double", "31 bits", "high half", "away").run(known), "--json").json["forms"][0]
+    assert found["form"] == form
+    assert found["missing"] == []
+
+
+def test_the_least_code_of_uint8_is_one_of_uint8(tmp_path: Path) -> None:
+    known = models.form_branches("qdq-uint8")
+    dump = {n: (c.astype(np.int16) + 128).astype(np.uint8) for n, c in Device().run(known).items()}
+    assert read_dump(tmp_path, dump, "--json").json["forms"][0]["least_code"] == 0
+
+
+def test_the_readme_is_named_as_a_path(tmp_path: Path) -> None:
+    done = call("probe", "-o", f"{tmp_path / 'probe'}/")
+    assert str(tmp_path / "probe" / "README.md") in done.err.replace("\n", "").replace(" ", "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
+
 from qrun.comparing.mapping.fit import ModelTensor
 from qrun.comparing.matching.operators import is_dequantize
 from qrun.comparing.meanings import TensorScales
@@ -34,13 +36,25 @@ def targets(model: Model, feeds: Values, results: Results) -> dict[str, ModelTen
 
 
 def _root(model: Model, name: str, known: Mapping[str, Array]) -> str:
-    """The first tensor with the same values from which a tensor is computed."""
+    """The first tensor with the same values from which a tensor is computed. Codes that are dequantized, rearranged or
+    scaled, and quantized again may be the same codes."""
+    root, requantized = name, False
     while (node := model.producers.get(name)) is not None and node.inputs and not node.domain:
-        same = node.op_type in _REARRANGES or is_dequantize(node)
-        if not same or node.inputs[0] not in known:
+        requantized |= node.op_type == "QuantizeLinear"
+        follows = (*_REARRANGES, "QuantizeLinear", *(("Mul", "Div") if requantized else ()))
+        if node.op_type not in follows and not is_dequantize(node):
             break
         name = node.inputs[0]
-    return name
+        if name in known and (not requantized or _same_values(known[name], known[root])):
+            root = name
+        elif not requantized:
+            break
+    return root
+
+
+def _same_values(a: Array, b: Array) -> bool:
+    """Do two tensors hold the same values, in whatever order?"""
+    return a.dtype == b.dtype and np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None))
 
 
 def plain_name(name: str) -> str:
