@@ -73,7 +73,7 @@ def _are_ordinary(node: Node, values: Values) -> bool:
     *inputs, result = [tensor.scale.astype(np.float64).reshape(-1) for tensor in quantized_tensors(node, values)]
     if node.op_type in _MULTIPLY:
         inputs.append(inputs[0] * inputs[1])
-    made = () if node.op_type == "QLinearSoftmax" else (each / result for each in inputs)
+    made = [] if node.op_type == "QLinearSoftmax" else [each / result for each in inputs]
     limits = ((each, _LARGE) for each in (*inputs, result)), ((each, _FAR) for each in made)
     return all(bool(((each >= _NORMAL) & (each < limit)).all()) for some in limits for each, limit in some)
 
