@@ -53,7 +53,6 @@ def command(out: Out, **options: Any) -> int:
     """Write a quantized model in another form, and say what that changes."""
     from qrun.converting.convert import ConversionOptions, Converter
     from qrun.converting.trial import Trial
-    from qrun.io.files import check_file
     from qrun.io.inputs import files_read
     from qrun.io.outputs import check_trace
     from qrun.report.convert import convert_fields, convert_sheet
@@ -73,8 +72,8 @@ def command(out: Out, **options: Any) -> int:
         raise CallError("QR005", "--requantize goes with --to integer", fixes=["--to integer", "omit --requantize"])
     made = Converter(read_model(options["model"], options["inputs"]), wishes)
     target = options["output"]
-    check_trace(target, files_read(made.model, options["inputs"]))
-    check_file(target)
+    for name in (target, f"{target}.data") if made.model.external_files else (target,):
+        check_trace(name, files_read(made.model, options["inputs"]))
     trial, files = Trial((), ()), list[str]()
     if made.conversion.groups or not wishes.form:
         feeds = read_feeds(made.model, options, out)

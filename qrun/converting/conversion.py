@@ -64,3 +64,12 @@ class ConvertedModel:
     groups: tuple[Group, ...]
     left: tuple[KeptNode, ...]
     family: str = ""
+
+
+def names_in_use(*models: Model) -> set[str]:
+    """The names of the tensors of these models and of the graphs in their nodes, which may not have them twice."""
+    found = set[str]()
+    for model in models:
+        found.update(model.constants, model.fed, model.producers)
+        found |= names_in_use(*(graph for node in model.nodes for graph in node.subgraphs))
+    return found

@@ -84,9 +84,15 @@ class Converter:
         return to_proto(self._proto, model, self._functions)
 
     def _with_opset(self, opset: int) -> onnx.ModelProto:
-        """The model in another opset, by onnx's converter."""
+        """The model in another opset, by onnx's converter. It loses functions, and changes inputs and outputs."""
         try:
-            return onnx.version_converter.convert_version(self._proto, opset)
+            if self._proto.functions:
+                raise ValueError("its converter loses model-local functions")
+            made = onnx.version_converter.convert_version(self._proto, opset)
+            for part in ("input", "output"):
+                made.graph.ClearField(part)
+                getattr(made.graph, part).extend(getattr(self._proto.graph, part))
+            return made
         except Exception as error:
             facts = [("got", " ".join(str(error).split())[:200] or type(error).__name__)]
             newest, fix = onnx.defs.onnx_opset_version(), "omit --opset"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.arithmetics.family import Arithmetic, Scales
-from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode
+from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode, names_in_use
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
@@ -67,8 +67,7 @@ class _Writer:
         self.refused: dict[str, str] = {}
         self.constants: dict[str, Part] = dict(parts(base.model.constants))
         self.values = Values(base.model.constant, known_shapes(base.source).get)
-        self._taken = {*self.constants, *base.source.constants, *base.source.producers, *base.model.producers}
-        self._taken.update(base.model.fed)
+        self._taken = names_in_use(base.source, base.model)
 
     def convert(self) -> ConvertedModel:
         """The conversion."""
@@ -111,7 +110,7 @@ class _Writer:
             raise _Refused("a scale is not positive")
         literal = source.old if source else ()
         sums = product_sums(node, literal, self.values)
-        if sums.low.min() < -_INT32 or sums.high.max() >= _INT32:
+        if sums.low.min(initial=0) < -_INT32 or sums.high.max(initial=0) >= _INT32:
             raise _Refused("its sums may leave int32")
         info = np.iinfo(y.zero.dtype)
         low, high = int(info.min), int(info.max)
@@ -192,7 +191,7 @@ class _Writer:
         """The call of the family's function."""
         x, w, y = tensors
         conv = node.op_type == "QLinearConv"
-        shape = _channels(np.asarray(self.values.constant(w.name)), conv) if w.scale.size > 1 else ()
+        shape = _channels(np.asarray(self.values.constant(w.name)), conv) if w.scale.size != 1 else ()
         scales = Scales(x.scale.reshape(()), w.scale.reshape(shape), y.scale.reshape(()))
         low = limits[0] if self.family.low is None else max(limits[0], self.family.low)
         values = {
@@ -262,7 +261,9 @@ def deviation(
     it, or at an end. limits: the least and the greatest code.
     """
     x, w, y = tensors
-    count = max(low.size, w.scale.size)
+    (count,) = np.broadcast_shapes(low.shape, (w.scale.size,))
+    if not count:
+        return 0
     ends = [np.broadcast_to(end, count).astype(np.int64)[:, None] for end in (low, high)]
     scales = np.broadcast_to(w.scale.reshape(-1), count)
     info = np.iinfo(y.zero.dtype)

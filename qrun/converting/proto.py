@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
     _keep(graph.initializer, lambda tensor: tensor.name in model.constants)
     _keep(graph.sparse_initializer, lambda tensor: tensor.values.name in model.constants)
     _keep(graph.value_info, lambda value: value.name in model.producers)
+    tensors = {*model.producers, *model.fed, *model.constants}
+    _keep(graph.quantization_annotation, lambda note: note.tensor_name in tensors)
     stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     graph.initializer.extend(
         numpy_helper.from_array(np.ascontiguousarray(model.constants[name]), name)
@@ -50,7 +53,8 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
         helper.make_opsetid(domain, number) for domain, number in model.opsets.items() if domain not in imported
     )
     made.ir_version = max(made.ir_version, _FUNCTIONS if functions else _INITIALIZERS)
-    made.functions.extend(functions)
+    there = {(each.domain, each.name) for each in made.functions}
+    made.functions.extend(each for each in functions if (each.domain, each.name) not in there)
     return made
 
 
@@ -109,14 +113,14 @@ def save(proto: onnx.ModelProto, target: str, folder: Path, outside: bool) -> li
     external_data_helper.load_external_data_for_model(proto, str(folder))
     large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= _OUTSIDE]
     files = [target]
-    if large and (outside or proto.ByteSize() > _LARGEST):
-        files.append(f"{target}.data")
-        with replace_file(files[-1]) as stream:
+    with ExitStack() as open_files:  # both files replace old ones, or none does
+        if large and (outside or proto.ByteSize() > _LARGEST):
+            files.append(f"{target}.data")
+            stream = open_files.enter_context(replace_file(files[-1]))
             for tensor in large:
                 stream.write(bytes(-stream.tell() % _ALIGNED))
                 start, size = stream.tell(), stream.write(tensor.raw_data)
                 external_data_helper.set_external_data(tensor, os.path.basename(files[-1]), start, size)
                 tensor.ClearField("raw_data")
-    with replace_file(target) as stream:
-        stream.write(proto.SerializeToString())
+        open_files.enter_context(replace_file(target)).write(proto.SerializeToString())
     return files

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode
+from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, names_in_use
 from qrun.converting.verdicts import Values, judge
 from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Attribute, Model, Node
@@ -39,7 +39,7 @@ class _Writer:
         self.opset = model.opsets.get("", 1)
         self.constants: dict[str, Part] = dict(parts(model.constants))
         self.values = Values(self._constant, known_shapes(model).get)
-        self._taken = {*self.constants, *model.fed, *model.producers}
+        self._taken = names_in_use(model)
         self._sources: dict[tuple[Any, ...], Node] = {}
 
     def convert(self, strict: bool) -> ConvertedModel:

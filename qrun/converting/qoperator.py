@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode
+from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, names_in_use
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.verdicts import Values, judge
 from qrun.declare.stored import Part, constants_of, parts
@@ -79,7 +79,7 @@ def _constant(name: str, *models: Model) -> Array | None:
 def _with_clips(model: Model, constants: dict[str, Part]) -> list[Node]:
     """The nodes in operators that files may have: a table that limits codes is a Clip. Adds its limits to
     `constants`."""
-    taken = {*constants, *model.fed, *model.producers}
+    taken = names_in_use(model)
     nodes = []
     for node in model.nodes:
         if node.domain == OWN and node.op_type == "Table":

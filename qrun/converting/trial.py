@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.converting.conversion import ConvertedModel, Group
+from qrun.converting.conversion import ConvertedModel, Group, names_in_use
 from qrun.declare.frozen import frozen
 from qrun.declare.stored import constants_of, parts
 from qrun.ir import Array, Model
@@ -77,7 +77,7 @@ def try_both(
         if group not in waiting:
             waiting[group] = value.copy()
             return
-        apart = np.abs(value.astype(np.int16) - waiting.pop(group).astype(np.int16))
+        apart = np.abs(value.astype(np.int64) - waiting.pop(group).astype(np.int64))
         differences[group] = int(np.count_nonzero(apart)), apart.size, int(apart.max(initial=0))
 
     if names:
@@ -91,7 +91,7 @@ def _both(conversion: ConvertedModel) -> tuple[Model, Mapping[str, str]]:
     """The source with the new nodes of all groups beside its own; and the name of each group's new codes, by that of
     the old ones."""
     source = conversion.source
-    taken = {*source.producers, *source.fed, *source.constants, *conversion.model.producers}
+    taken = names_in_use(source, conversion.model)
     nodes, names = list(source.nodes), dict[str, str]()
     for number, group in enumerate(conversion.groups):
         ending = f"_{number}_converted"

@@ -22,19 +22,24 @@ from qrun.passes._evaluate import evaluate
 
 _UNIT = 2.0**-24
 """The largest relative error of one rounding to float32."""
-_LEAST = 2.0**-149
-"""The least float32 number: more than a rounding to a subnormal number loses."""
 _NORMAL, _LARGEST = 2.0**-126, 3.4e38
+_LARGE = 2.0**96
+"""Scales below this can multiply any sum of products without an overflow."""
+_FAR = 2.0**15
+"""Codes of the result that a product of two codes may make, at most; the products of more leave int32."""
 _BLOCK = 256
 """Products in one chain of a float32 sum (numerics.md, F1)."""
 _STEPS = 8
 """Roundings beside those of a sum: of both operands, of the bias, its scale and its addition, of the quotient; and two
 of the scales."""
+_OVER_ONE_AXIS = 13
+"""The opset from which Softmax is over one axis."""
 _DEEPEST = 33_025
 """Products of a sum that certainly fits int32."""
 _ROOM = 1 << 26
 """Bytes that the evaluation of all pairs of codes may take."""
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
+_MULTIPLY = ("QLinearConv", "QLinearMatMul", "QGemm", "QLinearMul")
 
 
 @frozen
@@ -53,11 +58,24 @@ def judge(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> A
     """The verdict on a group. literal: the nodes of the QDQ form in order; integer: the integer operator, and the Clip
     of its codes if there is one."""
     operator = integer[0]
+    if not _are_ordinary(operator, values):
+        return Agreement(DIFFERS, None, "products or quotients of its scales are hardly numbers of float32")
     if operator.op_type in _MEANS:
         return _decide(_MEANS[operator.op_type](operator, values))
     if any(node.op_type in _PRODUCTS for node in literal):
         return _decide(product_sums(operator, literal, values))
     return _compare_all(literal, integer, values)
+
+
+def _are_ordinary(node: Node, values: Values) -> bool:
+    """Whether float32 holds the scales of an integer operator, their products and quotients, with all digits and with
+    room for sums."""
+    *inputs, result = [tensor.scale.astype(np.float64).reshape(-1) for tensor in quantized_tensors(node, values)]
+    if node.op_type in _MULTIPLY:
+        inputs.append(inputs[0] * inputs[1])
+    made = [] if node.op_type == "QLinearSoftmax" else [each / result for each in inputs]
+    limits = ((each, _LARGE) for each in (*inputs, result)), ((each, _FAR) for each in made)
+    return all(bool(((each >= _NORMAL) & (each < limit)).all()) for some in limits for each, limit in some)
 
 
 def _compare_all(literal: Sequence[Node], integer: Sequence[Node], values: Values) -> Agreement:
@@ -125,14 +143,12 @@ class Sums:
 def _decide(sums: Sums) -> Agreement:
     """The verdict from bounds of the error."""
     largest = float((sums.size * sums.unit).max(initial=0))
-    normal = min(sums.unit.min(initial=1), sums.step.min(initial=1)) >= _NORMAL and largest < _LARGEST
-    if sums.powers and normal and float(sums.size.max(initial=0)) < 2**24:
-        return Agreement(EQUAL, 0, "all scales are powers of two, so that float32 holds every sum")
-    with np.errstate(all="ignore"):
-        error = 1.01 * sums.roundings * (_UNIT * sums.size * sums.step + _LEAST * sums.step / sums.unit)
+    error = 1.01 * sums.roundings * _UNIT * sums.size * sums.step
     most = float(error.max(initial=0))
-    if not (largest < _LARGEST and most < 255):
+    if not (sums.unit.min(initial=1) >= _NORMAL and largest < _LARGEST and most < 255):
         return Agreement(DIFFERS, None, "a step of the float32 form may overflow, or lose all digits")
+    if sums.powers and float(sums.size.max(initial=0)) < 2**24:
+        return Agreement(EQUAL, 0, "all scales are powers of two, so that float32 holds every sum")
     if sums.whole and _is_far(sums, error):
         return Agreement(EQUAL, 0, f"no sum is within {most:.2g} of a tie")
     if most < 1:
@@ -208,7 +224,7 @@ def _rows(node: Node, weights: Array | None) -> Array | None:
     if weights is None or (node.op_type != "QLinearConv" and weights.ndim != 2):
         return None
     if node.op_type == "QLinearConv":
-        return weights.reshape(len(weights), -1)
+        return weights.reshape(len(weights), math.prod(weights.shape[1:]))
     return weights if node.attributes.get("transB", 0) else weights.T
 
 
@@ -266,11 +282,23 @@ def _mean(node: Node, values: Values) -> Sums:
 def _softmax(node: Node, values: Values) -> Sums:
     """QLinearSoftmax: exponentials within some units of their last place, their sum, and the quotient."""
     x, y = quantized_tensors(node, values)
-    axis, shape = node.attributes.get("axis", -1), values.shape(x.name)
-    length = shape[axis] if shape and isinstance(axis, int) and -len(shape) <= axis < len(shape) else None
+    length = _softmax_length(node, values.shape(x.name)) or _DEEPEST
+    # The differences of two numbers err with their magnitudes; exponentials of large ones are 0.
+    inside = math.ceil(6 * x.reach * min(float(x.scale.item()), 1 + math.log(length)))
     one = np.ones(1)
     step = one / y.scale.astype(np.float64).reshape(1)
-    return Sums(one, step, 0 * one, one, one, (length or _DEEPEST) + 4 * _STEPS, y.ties)
+    return Sums(one, step, 0 * one, one, one, length + inside + 4 * _STEPS, y.ties)
+
+
+def _softmax_length(node: Node, shape: Sequence[int | None] | None) -> int | None:
+    """How many numbers a softmax has; None if that is unknown. Before opset 13 it is over all axes from `axis` on."""
+    axis, opset = node.attributes.get("axis", -1), node.attributes.get("opset", _OVER_ONE_AXIS)
+    if not shape or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        return None
+    first = axis % len(shape)
+    known = shape[first:] if isinstance(opset, int) and opset < _OVER_ONE_AXIS else shape[first : first + 1]
+    sizes = [size for size in known if size is not None]
+    return math.prod(sizes) if len(sizes) == len(known) else None
 
 
 _MEANS: Mapping[str, Callable[[Node, Values], Sums]] = {
