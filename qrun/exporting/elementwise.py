@@ -231,7 +231,7 @@ def average_layer(node: Node, context: ExportContext) -> Layer:
     most = math.prod(win.kernel)
     if not most or not math.prod(shape):
         raise NotExported("its windows are empty")
-    own = _engine(context).codes and x.scale == y.scale and x.zero == y.zero
+    own = bool(_engine(context).codes and x.scale == y.scale and x.zero == y.zero)
     rescales, tensors = dict[str, Rescale](), [context.vector("input_0", node.inputs[0], x)]
     if not own:
         rescales[""] = exact(_ratio(x) / _ratio(y), _reach(x) * most, most)
@@ -241,9 +241,9 @@ def average_layer(node: Node, context: ExportContext) -> Layer:
         if own
         else "output = clip(rescale(sum of (input - zero point) / count) + zero point), rounded once"
     )
-    numbers |= {"count_padding": padded, "average_codes": int(bool(own))}
+    numbers |= {"count_padding": padded, "average_codes": int(own)}
     tensors.append(context.vector("output", node.outputs[0], y))
-    apart = (0 if most % 2 and not padded and most == 1 else 1) if own else 0
+    apart = int(own and most > 1)
     name = context.family.name if own else "exact"
     return Layer(node, "average", numbers, tuple(tensors), name, apart, formula, rescales)
 

@@ -25,6 +25,8 @@ Form = Literal["c", "raw", "hex", "json"]
 LARGE = 10**9
 """Bytes that are not written without being asked for."""
 _CODES = (*QUANTIZED, *SUMS)
+_BOTH = ("MaxPool", "Clip")
+"""Operators of codes and of floats."""
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _BYTES: Mapping[str, tuple[float, float]] = {"raw": (1, 1), "hex": (3, 2.25), "c": (5, 2.75), "json": (5, 2.75)}
 """Characters of an 8-bit number, and of each byte of a longer one."""
@@ -66,25 +68,26 @@ class Exporter:
     @property
     def is_float(self) -> bool:
         """Whether the model has no operator on codes."""
-        return not any(node.op_type not in ("MaxPool", "Clip") for node in self.nodes)
+        return not any(node.op_type in (*_CODES, *MAKERS) and node.op_type not in _BOTH for node in self.model.nodes)
 
     def run(self, sets: Sequence[Mapping[str, Array]], limits: ResourceLimits) -> None:
         """Run the model on each set of inputs and keep the codes. Raises RunError if a run fails."""
         names = {name for node in self.nodes for name in (*node.inputs, *node.outputs) if name}
         wanted = [name for name in dict.fromkeys(names) if self.model.constant(name) is None]
-        for feeds in sets:
+        produced = tuple(name for name in wanted if name in self.model.producers)
+        with Session(self.model, arith=self.wishes.family.name, fuse=False, **limits) as session:
+            for feeds in sets:
+                seen: dict[str, Array] = {name: value for name, value in feeds.items() if name in names}
 
-            def see(name: str, value: Array) -> None:
-                self._codes[name] = value.dtype.kind in "iu" and value.dtype.itemsize <= 2
-                if name in names and value.dtype.kind in "iu" and value.nbytes:
-                    self._runs.setdefault(name, []).append(value.copy())
+                def see(name: str, value: Array, seen: dict[str, Array] = seen) -> None:
+                    self._codes[name] = value.dtype.kind in "iu" and value.dtype.itemsize <= 2
+                    if name in names and value.dtype.kind in "iu":
+                        seen[name] = value.copy()
 
-            produced = [name for name in wanted if name in self.model.producers]
-            with Session(self.model, arith=self.wishes.family.name, fuse=False, **limits) as session:
-                session.watch(feeds, see, tuple(produced))
-            for name, value in feeds.items():
-                if name in names and name not in self._runs and value.dtype.kind in "iu":
-                    self._runs.setdefault(name, []).append(value)
+                session.watch(feeds, see, produced)
+                for name, value in seen.items():
+                    if value.dtype.kind in "iu":
+                        self._runs.setdefault(name, []).append(value)
 
     def entries(self) -> Iterator[NamedLayer]:
         """The layers, one after another; nodes without a layer are added to `remaining`."""
@@ -136,7 +139,7 @@ class Exporter:
 def _layer(node: Node, context: ExportContext) -> Layer:
     """The layer of a node. Raises NotExported."""
     first = context.runs.get(node.inputs[0])
-    if node.op_type in ("MaxPool", "Clip") and first is None:
+    if node.op_type in _BOTH and first is None:
         raise NotExported("computes with floats")
     layer = MAKERS[node.op_type](node, context) if node.op_type in MAKERS else product_layer(node, context)
     if any(not each.array.size for each in layer.tensors):

@@ -52,6 +52,9 @@ def _requantized(node: Node, context: ExportContext) -> Layer:
     scales = Scales(x.scale.reshape(()), w.scale.reshape(-1), y.scale.reshape(()))
     numbers, tensors = _product(node, (x, w), context)
     rescale = rescale_of(family, scales)
+    largest = float(max(-reach.low.min(), reach.high.max()))
+    if rescale.rule == "shift" and (largest * rescale.multiplier * 2.0**rescale.left >= 2.0**62).any():
+        raise NotExported(f"64 bits do not hold its sums in {family.name}")
     tensors += [
         *rescale_tensors("", rescale),
         context.vector("output", node.outputs[0], CodeScale(y.scale, y.zero)),
@@ -90,17 +93,19 @@ def _product(
     if not alone and bias(node):
         added = bias_of(node, Values(context.constant, context.shape)).astype(np.int64)
     zeros = [_zeros(node, at, each, context) for at, each in enumerate((x, w))]
+    if any(each.size != 1 for each in zeros[0]) or (weights is None and any(each.size != 1 for each in zeros[1])):
+        raise NotExported("its rows have several zero points")
     sums = []
     for sample, codes in enumerate(xs):
         own = weights if weights is not None else context.run(w.name)[sample]
         sums.append(_accumulate(node, codes, own, [each[min(sample, len(each) - 1)] for each in zeros], added))
     first = weights if weights is not None else context.run(w.name)[0]
     numbers = _conv_numbers(node, xs[0], first) if conv else _matmul_numbers(node, xs[0], first)
-    made = [_operand("input_0", x, context, None if alone else CodeScale(x.scale, x.zero), zeros[0])]
+    made = [context.vector("input_0", x.name, None if alone else CodeScale(x.scale, x.zero))]
     axis = None if w.scale.size == 1 else 0 if conv or node.attributes.get("transB", 0) else first.ndim - 1
     quantization = None if alone else CodeScale(w.scale, w.zero, axis)
     if weights is None:
-        made.append(_operand("input_1", w, context, quantization, zeros[1]))
+        made.append(context.vector("input_1", w.name, quantization))
     else:
         stored = context.weights(weights) if conv else weights
         layout = context.weights_layout(weights.ndim) if conv else "OI" if node.attributes.get("transB", 0) else ""
@@ -117,13 +122,6 @@ def _product(
 def _bias_name(node: Node) -> str:
     found = bias(node)
     return found.bias.tensor if found else ""
-
-
-def _operand(
-    role: str, of: QuantizedOperand, context: ExportContext, quantization: CodeScale | None, zeros: list[Array]
-) -> LayerTensor:
-    """A vector of input codes."""
-    return context.vector(role, of.name, quantization)
 
 
 def _zeros(node: Node, at: int, of: QuantizedOperand, context: ExportContext) -> list[Array]:
@@ -143,8 +141,6 @@ def _zero_points(zeros: list[list[Array]], constant: bool) -> list[LayerTensor]:
     for role, each in zip(roles, zeros, strict=True):
         runtime = len(each) > 1
         array = np.stack(each).astype(np.int32) if runtime else each[0].astype(np.int32)
-        if runtime and array.shape[1] != 1:
-            raise NotExported("its rows have several zero points at run time")
         made.append(LayerTensor(role, array.reshape(-1), runtime))
     return made
 

@@ -310,3 +310,19 @@ def test_small_fractions_round_as_the_ratio_does() -> None:
         assert found.denominator <= 4 * 255 + 1
         assert all(round(value * found) == round(value * ratio) for value in range(-255, 256))
     assert simplest(Fraction(3, 2), 255) == Fraction(3, 2)
+
+
+def test_a_layer_of_codes_alone_can_be_chosen(tmp_path: Path) -> None:
+    made = export(DIGITS / "qdq" / "model.onnx", tmp_path, "--as", "raw", "--layers", "MaxPool")
+    assert [layer["op"] for layer in made["layers"]] == ["MaxPool"]
+
+
+def test_samples_of_a_model_that_reads_codes(tmp_path: Path) -> None:
+    onnx.save(hostile(["a", "b"]), tmp_path / "m.onnx")
+    (tmp_path / "in").mkdir()
+    for at in range(3):
+        np.save(tmp_path / "in" / f"{at}.npy", np.full((1, 1, 2, 2), at, np.uint8))
+    made = export(tmp_path / "m.onnx", tmp_path / "out", "--as", "raw", "--vectors", "3", x=tmp_path / "in")
+    first = next(each for each in made["layers"][0]["tensors"] if each["role"] == "input_0")
+    assert first["shape"] == [3, 1, 1, 2, 2]
+    assert read(tmp_path / "out", first, "raw")[:, 0, 0, 0, 0].tolist() == [0, 1, 2]
