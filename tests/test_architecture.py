@@ -40,7 +40,18 @@ LAYERS = [
         "io",
     ),
     *("running", "documents", "dumps", "peers", "comparing", "conform"),
-    *("backend", "probe", "checking", "converting", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
+    *(
+        "backend",
+        "probe",
+        "checking",
+        "converting",
+        "exporting",
+        "evaluating",
+        "report",
+        "cli",
+        "pytest_plugin",
+        "__main__",
+    ),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
 FLAT = ("ops", "passes", "checking.rules", "report.formats")

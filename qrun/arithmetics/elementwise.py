@@ -20,7 +20,7 @@ from qrun.ir import Array
 
 WIDE = 1 << 40
 """Beyond every code: results are cut by the caller."""
-_LEFT = 20
+ADD_SHIFT = 20
 
 
 @frozen
@@ -57,9 +57,9 @@ def add_shifted(family: Arithmetic) -> CodeRule:
     def add(a: Array, b: Array, of_a: Encoding, of_b: Encoding, y: Encoding) -> Array:
         with np.errstate(all="ignore"):
             twice = np.float32(2) * max(of_a.scale, of_b.scale)
-            left = _rescale(family, _centre(a, of_a) << _LEFT, of_a.scale, twice)
-            right = _rescale(family, _centre(b, of_b) << _LEFT, of_b.scale, twice)
-            return _rescale(family, left + right, twice, np.float32(1 << _LEFT) * y.scale)
+            left = _rescale(family, _centre(a, of_a) << ADD_SHIFT, of_a.scale, twice)
+            right = _rescale(family, _centre(b, of_b) << ADD_SHIFT, of_b.scale, twice)
+            return _rescale(family, left + right, twice, np.float32(1 << ADD_SHIFT) * y.scale)
 
     return add
 
@@ -69,7 +69,7 @@ def add_21_bits(a: Array, b: Array, of_a: Encoding, of_b: Encoding, y: Encoding)
 
     Source: XNNPACK src/microparams-init.c, xnn_init_qs8_add_minmax_scalar_params.
     """
-    ratios, shift = _ratios(of_a, of_b, y, 20)
+    ratios, shift = scale_ratios(of_a, of_b, y, 20)
     return shift_half_up(_weighted(a, b, of_a, of_b, ratios, shift), shift)
 
 
@@ -79,7 +79,7 @@ def add_22_bits(a: Array, b: Array, of_a: Encoding, of_b: Encoding, y: Encoding)
 
     Source: onnxruntime core/mlas/lib/qladd.cpp, MlasCalcQLinearAddParameters.
     """
-    ratios, shift = _ratios(of_a, of_b, y, 21)
+    ratios, shift = scale_ratios(of_a, of_b, y, 21)
     whole = [round(float(ratio) * 2.0**shift) for ratio in ratios] if all(map(_in_reach, ratios)) else []
     if whole and max(whole) < 1 << 22 and 13 <= shift <= 31:
         return shift_half_away(_weighted(a, b, of_a, of_b, ratios, shift), shift)
@@ -95,7 +95,7 @@ def _in_reach(ratio: np.float32) -> bool:
     return bool(2.0**-14 <= ratio < 256)
 
 
-def _ratios(of_a: Encoding, of_b: Encoding, y: Encoding, bits: int) -> tuple[tuple[np.float32, np.float32], int]:
+def scale_ratios(of_a: Encoding, of_b: Encoding, y: Encoding, bits: int) -> tuple[tuple[np.float32, np.float32], int]:
     """The ratios of the operands' scales to the output's, float32; and the shift that gives the larger one `bits` + 1
     bits."""
     with np.errstate(all="ignore"):
@@ -157,6 +157,7 @@ class IntegerEngine:
     family:   for sums of products.
     add, multiply, requantize: for Add, for Mul, for Concat and for codes of another scale; None if it is not known.
     codes:    whether averages are of codes, where the scales are equal.
+    pairs:    the family of Mul and, where Add shifts codes by ADD_SHIFT, of Add; None if Mul is not known.
     texts:    operators, and what is computed for them; users: who computes so; sources: where that is written.
     """
 
@@ -166,6 +167,7 @@ class IntegerEngine:
     multiply: CodeRule | None = None
     requantize: Requantize | None = None
     codes: bool = False
+    pairs: Arithmetic | None = None
     texts: tuple[tuple[str, str], ...] = ()
     users: str = ""
     sources: tuple[str, ...] = ()
@@ -192,7 +194,9 @@ def _tflite(name: str, pairs: str, users: str) -> IntegerEngine:
     own, two = FAMILIES[name], FAMILIES[pairs]
     add = f"both codes shifted left by 20 and rescaled, the sum rescaled, each as {pairs}"
     texts = (("Add", add), ("Mul", f"as {pairs}"), (_CONCAT, f"as {name}"), _AVERAGE)
-    return IntegerEngine(name, own, add_shifted(two), multiply(two), requantize(own), True, texts, users, _TFLITE_FILES)
+    return IntegerEngine(
+        name, own, add_shifted(two), multiply(two), requantize(own), True, two, texts, users, _TFLITE_FILES
+    )
 
 
 def _xnnpack(name: str, family: str, users: str) -> IntegerEngine:
@@ -201,7 +205,7 @@ def _xnnpack(name: str, family: str, users: str) -> IntegerEngine:
     add = "the ratios of the scales as integers of 21 bits, one rounding, ties up"
     concat = "the ratio of the scales with 8 bits after the point, ties up"
     texts = (("Add", add), ("Mul", f"as {family}"), (_CONCAT, concat), _AVERAGE)
-    return IntegerEngine(name, own, add_21_bits, multiply(own), requantize_8_8, True, texts, users, _XNNPACK_FILES)
+    return IntegerEngine(name, own, add_21_bits, multiply(own), requantize_8_8, True, own, texts, users, _XNNPACK_FILES)
 
 
 _ENGINES = (

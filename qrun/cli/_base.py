@@ -38,6 +38,10 @@ COMMANDS = {
     "conform": ("qrun.cli.conform:command", "Test a runtime against the operator conformance suite."),
     "probe": ("qrun.cli.probe:command", "Name the requantization arithmetic of a runtime or device."),
     "convert": ("qrun.cli.convert:command", "Write a quantized model in another form, and say what that changes."),
+    "export": (
+        "qrun.cli.export:command",
+        "Write the integers of each layer for hardware and firmware: C, hex, raw or JSON.",
+    ),
     "inspect": ("qrun.cli.lookup:inspect", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
     "cache": ("qrun.cli.lookup:cache", "Show or clear the cache."),

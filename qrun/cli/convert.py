@@ -60,7 +60,7 @@ def command(out: Out, **options: Any) -> int:
 
     wishes = ConversionOptions(
         options["to"] or "",
-        _family(options["requantize"] or USUAL),
+        integer_family(options["requantize"] or USUAL),
         options["strict"],
         options["fold"],
         options["strip"],
@@ -89,7 +89,7 @@ def command(out: Out, **options: Any) -> int:
     return code
 
 
-def _family(name: str) -> Arithmetic:
+def integer_family(name: str) -> Arithmetic:
     """The arithmetic of a name. Raises CallError for an unknown one, and for one that needs floats."""
     from qrun.arithmetics import FAMILIES
     from qrun.converting.requantize import has_integer_form

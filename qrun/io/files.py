@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from shlex import quote
@@ -122,9 +122,10 @@ def replace_file(target: str) -> Iterator[IO[bytes]]:
             os.replace(new, path)
 
 
-def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
+def write_files(folder: str, files: Iterable[tuple[str, bytes]], index: str = "") -> None:
     """Write files, given by name and content, into a folder: all of them, or none. Creates the folder if it is missing.
 
+    index: the file that readers open first, if that is not the first of `files`.
     Other files in it stay. Raises CallError if something cannot be written; then, and if `files` raises, the folder is
     unchanged. While the files are moved into place, the first of them is missing, so that a reader who reads them in
     order does not take a mix of old and new files for one set, even if the writer is killed meanwhile.
@@ -138,12 +139,14 @@ def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
         with _report_errors(folder):
             os.makedirs(path, exist_ok=True)
             with _hidden_folder(path) as hidden:
-                names: list[str] = []
+                written: dict[str, str] = {}
                 for name, content in files:
-                    with open(os.path.join(hidden, str(len(names))), "xb") as stream:
+                    new = os.path.join(hidden, str(len(written)))
+                    with open(new, "xb") as stream:
                         stream.write(content)
-                    names.append(name)
-                _exchange(path, hidden, names)
+                    written[name] = new
+                first = {index: written[index]} if index else {}
+                _exchange(path, {**first, **written})
     except BaseException:
         for empty in made:
             with suppress(OSError):
@@ -151,10 +154,11 @@ def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
         raise
 
 
-def _exchange(folder: str, hidden: str, names: Sequence[str]) -> None:
-    """Move the new files 0, 1, ... in `hidden` to their names, and old files of these names to `hidden`; or nothing."""
-    places = [os.path.join(folder, name) for name in names]
-    new = [os.path.join(hidden, str(number)) for number in range(len(names))]
+def _exchange(folder: str, written: Mapping[str, str]) -> None:
+    """Move new files, given by name, into the folder, and old files of these names beside the new ones' places; or
+    nothing."""
+    places = [os.path.join(folder, name) for name in written]
+    new = list(written.values())
     old = [f"{path}.old" for path in new]
     try:
         for index, fresh, kept in zip(places, new, old, strict=True):
