@@ -23,7 +23,7 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
 @define(
     "export",
     examples=[
-        "qrun export int8.onnx -i x.npy -o DIR --as c           # cc -std=c99 -I DIR DIR/*.c && ./a.out",
+        "qrun export int8.onnx -i x.npy -o DIR --as c           # C that checks itself",
         "qrun export int8.onnx -i x.npy -o DIR --as hex --layout nhwc --layers 'Conv_*'",
         "qrun export int8.onnx -i samples/ -o DIR --as raw --vectors 10",
     ],
