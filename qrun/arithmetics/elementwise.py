@@ -184,7 +184,7 @@ _TFLITE_FILES = (
     "tensorflow/lite/kernels/internal/reference/add.h",
     "tensorflow/lite/kernels/internal/reference/mul.h",
     "tensorflow/lite/kernels/internal/reference/requantize.h",
-    "tensorflow/lite/kernels/internal/reference/integer_ops/pooling.h",
+    "TFLite reference/integer_ops/pooling.h",
 )
 _XNNPACK_FILES = ("XNNPACK src/microparams-init.c",)
 

@@ -14,7 +14,7 @@ _LINE = 16
 """Numbers in a line."""
 _LONGEST = 200
 """Characters of a name in a program; manifest.json has the rest."""
-_RULES = {"shift": "QRUN_SHIFT", "high half": "QRUN_HIGH_HALF", "ratio": "QRUN_RATIO"}
+_RULES = {"shift": "LAYER_SHIFT", "high half": "LAYER_HIGH_HALF", "ratio": "LAYER_RATIO"}
 _MAIN = """\
 /* Recomputes each layer from its own input vector and compares sums and codes with the vectors. */
 #include <stdio.h>

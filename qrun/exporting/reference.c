@@ -52,8 +52,8 @@ static int64_t wrap32(int64_t value) {
 int64_t qrun_apply(const qrun_rescale *rescale, int channel, int64_t value) {
     int at = rescale->count > 1 ? channel : 0;
     int64_t product;
-    if (rescale->rule == QRUN_RATIO) return round_ratio(value * rescale->multiplier[at], rescale->divisor[at]);
-    if (rescale->rule == QRUN_SHIFT) {
+    if (rescale->rule == LAYER_RATIO) return round_ratio(value * rescale->multiplier[at], rescale->divisor[at]);
+    if (rescale->rule == LAYER_SHIFT) {
         product = value * rescale->multiplier[at] * power(rescale->left[at]);
         return round_shift(product, rescale->right[at], rescale->ties);
     }

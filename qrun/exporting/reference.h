@@ -7,13 +7,13 @@
 
 enum { QRUN_UINT8, QRUN_INT8, QRUN_UINT16, QRUN_INT16 };
 enum { QRUN_CONV, QRUN_MATMUL, QRUN_ADD, QRUN_MULTIPLY, QRUN_CONCAT, QRUN_AVERAGE, QRUN_MAXIMUM, QRUN_CLIP };
-enum { QRUN_SHIFT, QRUN_HIGH_HALF, QRUN_RATIO };
+enum { LAYER_SHIFT, LAYER_HIGH_HALF, LAYER_RATIO };
 enum { QRUN_EVEN, QRUN_UP, QRUN_DOWN, QRUN_AWAY, QRUN_ZERO, QRUN_FLOOR, QRUN_CUT };
 
 /* How an integer gets another scale.
-   QRUN_SHIFT:     value * multiplier * 2^left / 2^right, rounded once.
-   QRUN_HIGH_HALF: (value * 2^left, in 32 bits) * multiplier / 2^31, ties up; then / 2^right.
-   QRUN_RATIO:     value * multiplier / divisor, ties to even.
+   LAYER_SHIFT:     value * multiplier * 2^left / 2^right, rounded once.
+   LAYER_HIGH_HALF: (value * 2^left, in 32 bits) * multiplier / 2^31, ties up; then / 2^right.
+   LAYER_RATIO:     value * multiplier / divisor, ties to even.
    count: 1, or the number of channels. */
 typedef struct {
     int rule, ties, count;
