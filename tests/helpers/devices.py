@@ -280,7 +280,8 @@ def first_different(name: str, values: dict[str, Array]) -> str | None:
             real = acc * (scales.x.astype(np.float64) * scales.w / scales.y)
             ends = np.iinfo(zero.dtype)
             if not np.array_equal(np.clip(np.rint(real) + int(zero), ends.min, ends.max), values[node.outputs[0]]):
-                return node.outputs[0]
+                (made,) = node.outputs  # codes before a limit are no tensor of the model: those after it are
+                return made if made in network(name)[0].producers else ran.consumers[made][0].outputs[0]
     return None
 
 
