@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from qrun.arithmetics.family import Arithmetic, Scales
-from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode, names_in_use
+from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode, NewTensors
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
 from qrun.converting.verdicts import OperandRange, Values, bias_of, product_sums, quantized_tensors
-from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import version
 from qrun.ir.types import NUMBERS
@@ -65,9 +64,8 @@ class _Writer:
         self.strict = strict
         self.kept = kept
         self.refused: dict[str, str] = {}
-        self.constants: dict[str, Part] = dict(parts(base.model.constants))
+        self.tensors = NewTensors(base.model, base.source)
         self.values = Values(base.model.constant, known_shapes(base.source).get)
-        self._taken = names_in_use(base.source, base.model)
 
     def convert(self) -> ConvertedModel:
         """The conversion."""
@@ -89,12 +87,8 @@ class _Writer:
                 else:
                     floats = (each for each in source.old if each.label == source.name)
                     self.refused |= {name: str(reason) for each in floats for name in each.outputs}
-        numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
-        read = {name for node in numbered for name in (*node.inputs, *node.captured)}
-        read.update(value.name for value in (*base.model.outputs, *base.model.defaults))
-        kept = {name: part for name, part in self.constants.items() if name in read}
         opsets = {**base.model.opsets, **({DOMAIN: 1} if groups else {})}
-        model = replace(base.model, nodes=numbered, constants=constants_of(kept), opsets=opsets)
+        model = replace(self.tensors.model(nodes), opsets=opsets)
         return ConvertedModel("integer", base.source, model, tuple(groups), tuple(left), self.family.name)
 
     def _group(self, node: Node, source: Group | None) -> Group:
@@ -147,32 +141,32 @@ class _Writer:
             zero = (zero.astype(np.int16) + 128).astype(np.uint8)
         weights = np.asarray(self.values.constant(w.name))
         if node.attributes.get("transB", 0):
-            weights_name = self._add(np.ascontiguousarray(weights.T), f"{w.name}_transposed")
+            weights_name = self.tensors.add(np.ascontiguousarray(weights.T), f"{w.name}_transposed")
         else:
             weights_name = w.name
         if conv and w.zero.any() and w.zero.size > 1:
             raise _Refused("its weights have several zero points")
-        inputs = [name, weights_name, self._add(zero, f"{x.name}_zero_point")]
+        inputs = [name, weights_name, self.tensors.add(zero, f"{x.name}_zero_point")]
         if w.zero.any():
             inputs.append(
-                self._add(w.zero.reshape(-1) if w.zero.size > 1 else w.zero.reshape(()), f"{w.name}_zero_point")
+                self.tensors.add(w.zero.reshape(-1) if w.zero.size > 1 else w.zero.reshape(()), f"{w.name}_zero_point")
             )
-        acc = self._name(f"{node.outputs[0]}_sum")
+        acc = self.tensors.name(f"{node.outputs[0]}_sum")
         kind = "ConvInteger" if conv else "MatMulInteger"
         kept = node.attributes if conv else {}
         nodes.append(self._node(kind, inputs, acc, kept, node.label))
         added = bias_of(node, self.values)
         if added.any():
             shaped = added.astype(np.int32).reshape(_channels(weights, conv))
-            biased = self._name(f"{node.outputs[0]}_biased")
-            nodes.append(self._node("Add", [acc, self._add(shaped, f"{node.outputs[0]}_bias")], biased))
+            biased = self.tensors.name(f"{node.outputs[0]}_biased")
+            nodes.append(self._node("Add", [acc, self.tensors.add(shaped, f"{node.outputs[0]}_bias")], biased))
             acc = biased
         return nodes, acc
 
     def _unsigned(self, name: str) -> tuple[list[Node], str]:
         """Nodes that shift int8 codes by 128 to uint8."""
-        wide, raised, codes = (self._name(f"{name}_{what}") for what in ("int32", "raised", "uint8"))
-        offset = self._add(np.array(128, np.int32), "offset_128")
+        wide, raised, codes = (self.tensors.name(f"{name}_{what}") for what in ("int32", "raised", "uint8"))
+        offset = self.tensors.add(np.array(128, np.int32), "offset_128")
         nodes = [
             self._node("Cast", [name], wide, {"to": 6}),
             self._node("Add", [wide, offset], raised),
@@ -200,30 +194,13 @@ class _Writer:
             "low": np.int64(low),
             "high": np.int64(limits[1]),
         }
-        names = [self._add(np.asarray(value), f"{output}_{what}") for what, value in values.items()]
+        names = [self.tensors.add(np.asarray(value), f"{output}_{what}") for what, value in values.items()]
         made = self._node(name_of(self.family), [acc, *names], output, {"to": NUMBERS[y.zero.dtype]})
         return replace(made, domain=DOMAIN, version=1, name=f"{node.label}_requantize")
 
     def _node(self, op_type: str, inputs: list[str], output: str, attributes: Any = None, name: str = "") -> Node:
         number = version("", op_type, self.base.model.opsets.get("", 1))
         return Node(-1, name or output, "", op_type, number, tuple(inputs), (output,), attributes or {})
-
-    def _add(self, value: Array, base: str) -> str:
-        """Add a constant; returns its name."""
-        known = self.constants.get(base)
-        if isinstance(known, np.ndarray) and known.dtype == value.dtype and np.array_equal(known, value):
-            return base
-        name = self._name(base)
-        self.constants[name] = value
-        return name
-
-    def _name(self, base: str) -> str:
-        """A name that is not in use; it is reserved."""
-        name, number = base, 2
-        while name in self._taken:
-            name, number = f"{base}_{number}", number + 1
-        self._taken.add(name)
-        return name
 
 
 def _channels(weights: Array, conv: bool) -> tuple[int, ...]:

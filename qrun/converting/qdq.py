@@ -4,14 +4,12 @@ QuantizeLinear."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, names_in_use
+from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, NewTensors
 from qrun.converting.verdicts import Values, judge
-from qrun.declare.stored import Part, constants_of, parts
 from qrun.ir import Array, Attribute, Model, Node
 from qrun.ir.schema import version
 from qrun.ops import find
@@ -37,9 +35,8 @@ class _Writer:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.opset = model.opsets.get("", 1)
-        self.constants: dict[str, Part] = dict(parts(model.constants))
+        self.tensors = NewTensors(model)
         self.values = Values(self._constant, known_shapes(model).get)
-        self._taken = names_in_use(model)
         self._sources: dict[tuple[Any, ...], Node] = {}
 
     def convert(self, strict: bool) -> ConvertedModel:
@@ -58,15 +55,7 @@ class _Writer:
                 except _Refused as reason:
                     left.append(KeptNode(node.label, node.op, str(reason)))
             nodes |= {each.outputs[0] if any(each.outputs) else f"#{len(nodes)}": each for each in made}
-        return ConvertedModel("qdq", self.model, self._model(list(nodes.values())), tuple(groups), tuple(left))
-
-    def _model(self, nodes: list[Node]) -> Model:
-        """The model of these nodes, with the constants that they read."""
-        numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
-        read = {name for node in numbered for name in (*node.inputs, *node.captured)}
-        read.update(value.name for value in (*self.model.outputs, *self.model.defaults))
-        kept = {name: part for name, part in self.constants.items() if name in read}
-        return replace(self.model, nodes=numbered, constants=constants_of(kept))
+        return ConvertedModel("qdq", self.model, self.tensors.model(list(nodes.values())), tuple(groups), tuple(left))
 
     def _group(self, node: Node) -> Group:
         """The group of an integer operator."""
@@ -89,7 +78,7 @@ class _Writer:
             sources.append(self._dequantize_bias(node, added.bias.tensor))
             inputs.append(sources[-1].outputs[0])
         codes = node.outputs[0]
-        result = self._name(f"{codes}_float")
+        result = self.tensors.name(f"{codes}_float")
         kept = {name: value for name, value in node.attributes.items() if name in real.attributes}
         product = Node(node.index, node.label, "", real.op_type, number, tuple(inputs), (result,), kept)
         end = self._quantize(node, result)
@@ -109,7 +98,7 @@ class _Writer:
         key = (tensor, scale, zero, tuple(attributes.items()))
         if key not in self._sources:
             inputs = (tensor, scale, zero) if zero else (tensor, scale)
-            name = self._name(f"{tensor}_dequantized")
+            name = self.tensors.name(f"{tensor}_dequantized")
             number = version("", "DequantizeLinear", self.opset)
             self._sources[key] = Node(-1, name, "", "DequantizeLinear", number, inputs, (name,), attributes)
         return self._sources[key]
@@ -122,7 +111,7 @@ class _Writer:
             known = self.model.types.get(node.outputs[0])
             if known is None or known.dtype is None:
                 raise _Refused("the type of its result is not stated")
-            zero = self._add(np.zeros((), known.dtype), f"{node.outputs[0]}_zero_point")
+            zero = self.tensors.add(np.zeros((), known.dtype), f"{node.outputs[0]}_zero_point")
         number = version("", "QuantizeLinear", self.opset)
         name = f"{node.outputs[0]}_quantize"
         return Node(-1, name, "", "QuantizeLinear", number, (result, scale, zero), node.outputs, attributes)
@@ -138,7 +127,7 @@ class _Writer:
         if scale.size == 1 and (zero is None or zero.size == 1):
             for at, value in enumerate((scale, zero)):
                 if value is not None and value.ndim:
-                    names[at] = self._add(value.reshape(()), f"{names[at]}_scalar")
+                    names[at] = self.tensors.add(value.reshape(()), f"{names[at]}_scalar")
             return names[0], names[1], {}
         if self.opset < _PER_AXIS:
             raise _Refused(f"several scales of {quantizer.tensor.name} take opset {_PER_AXIS}")
@@ -159,30 +148,13 @@ class _Writer:
         unit = np.asarray(unit, np.float32).reshape(-1)
         if unit.size > 1 and (stored.ndim != 1 or self.opset < _PER_AXIS):
             raise _Refused("its bias has several scales, and is not one row")
-        scale = self._add(unit if unit.size > 1 else unit.reshape(()), f"{name}_scale")
+        scale = self.tensors.add(unit if unit.size > 1 else unit.reshape(()), f"{name}_scale")
         attributes: dict[str, Attribute] = {"axis": 0} if unit.size > 1 else {}
-        made = self._name(f"{name}_dequantized")
+        made = self.tensors.name(f"{name}_dequantized")
         number = version("", "DequantizeLinear", self.opset)
         return Node(-1, made, "", "DequantizeLinear", number, (name, scale), (made,), attributes)
 
     def _constant(self, name: str) -> Array | None:
         """The value of a constant."""
-        found = self.constants.get(name)
+        found = self.tensors.constants.get(name)
         return self.model.constant(name) if found is None or name in self.model.constants else np.asarray(found)
-
-    def _add(self, value: Array, base: str) -> str:
-        """Add a constant; returns its name, that of an equal one with this base if there is one."""
-        known = self.constants.get(base)
-        if isinstance(known, np.ndarray) and base not in self.model.constants and np.array_equal(known, value):
-            return base
-        name = self._name(base)
-        self.constants[name] = value
-        return name
-
-    def _name(self, base: str) -> str:
-        """A name that is not in use; it is reserved."""
-        name, number = base, 2
-        while name in self._taken:
-            name, number = f"{base}_{number}", number + 1
-        self._taken.add(name)
-        return name
