@@ -22,6 +22,7 @@ from qrun.native.proof.search import exact_steps
 from qrun.ops._quantized import bias, operands, quantizers
 from qrun.passes._qdq import FORMS
 from qrun.passes._shapes import known_shapes
+from qrun.shapes import broadcast_shapes
 
 _OPSET = 12
 """The opset from which Clip limits integers."""
@@ -238,7 +239,7 @@ def deviation(
     it, or at an end. limits: the least and the greatest code.
     """
     x, w, y = tensors
-    (count,) = np.broadcast_shapes(low.shape, (w.scale.size,))
+    (count,) = broadcast_shapes(low.shape, (w.scale.size,))
     if not count:
         return 0
     ends = [np.broadcast_to(end, count).astype(np.int64)[:, None] for end in (low, high)]
