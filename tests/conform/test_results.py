@@ -71,6 +71,13 @@ def test_a_scoreboard_says_how_each_was_judged(saved: Path, tmp_path: Path) -> N
             assert part in text
 
 
+def test_an_answer_to_a_forbidden_model_has_no_time_limit_for_a_cause(tmp_path: Path) -> None:
+    saved, board = tmp_path / "ref.json", tmp_path / "board.md"
+    call("conform", "--runtime", "onnx-ref", "--select", "known/qlinearmatmul-r13", "-o", str(saved))
+    assert call("conform", "scoreboard", str(saved), "-o", str(board)).code == 0
+    assert "- **accepts-invalid** QLinearMatMul, forbidden model (1 case, 1 proved): returns" in board.read_text()
+
+
 def test_a_program_has_no_wheel(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     call("conform", "--runtime", "cmd:false {model} {inputs} {outputs}", "--select", "known/qgemm-o3", "-o", str(path))

@@ -105,6 +105,13 @@ def bias_after_rounding(p: Products, sums: Array) -> Array | None:
     return None if ratio is None else p.node.coded(np.rint(sums * ratio) + np.rint(p.bias * ratio) + p.node.zero())
 
 
+def bias_without_its_scale(p: Products, sums: Array) -> Array | None:
+    ratio, scale = p.multiplier(), p.node.inputs["y_scale"]
+    if ratio is None or scale is None:
+        return None
+    return p.node.coded(np.rint(sums * ratio + p.bias / scale.astype(np.float64)) + p.node.zero())
+
+
 def bias_in_64_bits(p: Products, sums: Array) -> Array | None:
     return p.requantized(sums + p.bias)
 
@@ -151,6 +158,7 @@ PLANTED = [
     Planted("the sum with the bias saturates", of_bias(bias_saturates), ["qlinearconv-10"], "wide-sum"),
     Planted("the sum with the bias has 64 bits", of_bias(bias_in_64_bits), ["qlinearconv-10"], "wide-sum"),
     Planted("the bias is added after rounding", of_bias(bias_after_rounding), ["qlinearconv-10"], "wrong-parameter"),
+    Planted("the bias is added without its scale", of_bias(bias_without_its_scale), ["qlinearconv-10"], "wrong-parameter"),
     Planted("the bias has 16 bits", of_bias(bias_of_16_bits), ["qlinearconv-10"], "wrong-parameter"),
     Planted("the last channel has no bias", without_last_bias, ["qlinearconv-10"], "wrong-parameter"),
     Planted("memory in place of empty sums", sums_of_nothing_are_what_was_in_memory, ["QLinearMatMul", "QGemm"], "empty-sum"),

@@ -164,6 +164,16 @@ def other_sign(n: Node) -> Array | None:
     return n.made(**{k: v.view(other[v.dtype.name]) for k, v in found.items()}) if found else None  # type: ignore[union-attr]
 
 
+def signed_without_zero_points(n: Node) -> Array | None:
+    """Codes of matrices are read as signed, and their zero points are not subtracted."""
+    if not any(x is not None and x.dtype == np.uint8 for x in map(n.inputs.get, ("a", "b"))):
+        return None
+    zeros = {
+        k: np.zeros_like(v, np.int8) for k in ("a_zero_point", "b_zero_point") if (v := n.inputs.get(k)) is not None
+    }
+    return n.made(a=n.inputs["a"].view(np.int8), b=n.inputs["b"].view(np.int8), **zeros)  # type: ignore[union-attr]
+
+
 def scale_flushed(n: Node) -> Array | None:
     """Subnormal scales are 0."""
     names = [k for k, v in n.inputs.items() if "scale" in k and v is not None and v.dtype == np.float32]
@@ -293,6 +303,7 @@ PLANTED = [
     Planted("the last nibble is lost", half_byte_lost, NARROW, "wrong-elements"),
     Planted("codes with the other sign", other_sign, ["dequantizelinear-", "qlinearconv-10", "qlinearmatmul-"], "wrong-encoding"),
     Planted("DequantizeLinear in 16 bits", product_in_output_type, DEQUANTIZE, "float-rounding"),
+    Planted("signed codes without zero points", signed_without_zero_points, ["qlinearmatmul-10"], "wrong-encoding"),
     Planted("fnuz types with the other bias", one_bias_bit_lost, ["dequantizelinear-", "cast-"], "wrong-encoding"),
     Planted("range without zero", dynamic(without_zero), DYNAMIC, "wrong-range"),
     Planted("zero point by floor", dynamic(floor_zero_point), DYNAMIC, "wrong-range"),

@@ -61,6 +61,8 @@ def _other_bias(s: Suspect) -> Iterator[Hypothesis]:
         added = bias.astype(np.float64) if last else bias.astype(np.float64).reshape(-1, *(1,) * (acc.ndim - 2))
         whole = np.rint(snap((acc - added) * factor)) + np.rint(snap(added * factor))
         yield from recompute(s.to_codes(whole, zero), "adds the bias after rounding")
+        unscaled = np.rint(snap((acc - added) * factor + added / s.args[6].astype(np.float64)))  # type: ignore[union-attr]
+        yield from recompute(s.to_codes(unscaled, zero), "adds the codes of the bias without their scale")
 
 
 def other_blocks(s: Suspect) -> Iterator[Hypothesis]:

@@ -62,6 +62,13 @@ def _signs(s: Suspect, codes: Mapping[str, Array]) -> Iterator[Hypothesis]:
         if made is not None:
             kind = type_name(next(iter(group.values())).dtype)
             yield Hypothesis(made, f"reads the codes of {told} ({kind}) with the other signedness")
+    zeros = {name: np.zeros_like(a) for name, a in found.items() if name.endswith("_zero_point") and a.any()}
+    unsigned = {name: _with_other_sign(a) for name, a in {**found, **zeros}.items() if a.dtype.name.startswith("u")}
+    if s.is_op("QLinearMatMul") and zeros and unsigned:
+        made = s.evaluate(inputs={**zeros, **unsigned})
+        if made is not None:
+            text = f"reads the codes of {' and '.join(name for name in unsigned if len(name) == 1)} as signed"
+            yield Hypothesis(made, f"{text} and ignores {' and '.join(zeros)}")
 
 
 def _with_other_sign(array: Array) -> Array:

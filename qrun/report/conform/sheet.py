@@ -227,8 +227,10 @@ def describe_case(case: CaseResult) -> str:
 
 
 def _first_word(case: CaseResult) -> str:
-    """The cause of a case without one: the signal of a crash, else the time limit."""
-    return case.text.partition(":")[0][:30] if case.verdict == "crashed" else "time limit"
+    """The cause of a case without one: the signal of a crash, the time limit, or that the model is forbidden."""
+    if case.verdict == "crashed":
+        return case.text.partition(":")[0][:30]
+    return "time limit" if case.verdict == "hung" else "forbidden model"
 
 
 CAUSE_COLUMNS = [
