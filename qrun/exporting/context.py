@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ class ExportContext:
     """The model with its integer operators, and what its runs gave.
 
     runs: the values of a tensor by name, one for each sample. narrow: the types of constants that have 4 bits.
+    alike: pairs of tensors with the same axes.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class ExportContext:
         layout: str,
         runs: Mapping[str, Sequence[Array]],
         narrow: Mapping[str, np.dtype],
+        alike: Iterable[tuple[str, str]],
     ) -> None:
         self.model = model
         self._narrow = narrow
@@ -35,7 +37,7 @@ class ExportContext:
         self.layout = layout
         self.runs = runs
         self.samples = max((len(values) for values in runs.values()), default=0)
-        self._images = _images(model)
+        self._images = _images(model, alike)
 
     def constant(self, name: str) -> Array | None:
         """The value of a constant, None for other tensors."""
@@ -115,10 +117,10 @@ class ExportContext:
         return LayerTensor(role, array, not constant, name, self.layout_of(name, values[0].ndim), quantization)
 
 
-def _images(model: Model) -> frozenset[str]:
+def _images(model: Model, alike: Iterable[tuple[str, str]]) -> frozenset[str]:
     """The tensors that a convolution or pool reads or writes, and those that elementwise operators make of them."""
     constant = model.constants
-    links = []
+    links = [set(pair) for pair in alike]
     found: set[str] = set()
     for node in model.nodes:
         names = [name for name in (*(q.tensor.tensor for q in quantizers(node)), *node.outputs[:1]) if name]

@@ -152,7 +152,8 @@ class Exporter:
             yield NamedTensor(identifier(name, at, "t"), found)
 
     def _context(self) -> ExportContext:
-        return ExportContext(self.model, self.wishes.family, self.wishes.layout, self._runs, self._narrow)
+        alike = [(each.node.inputs[0], each.node.outputs[0]) for each in self._functions.values()]
+        return ExportContext(self.model, self.wishes.family, self.wishes.layout, self._runs, self._narrow, alike)
 
     def estimate(self) -> int:
         """About how many bytes will be written."""
