@@ -25,12 +25,13 @@ from qrun.cli._base import (
     stack_decorators,
 )
 from qrun.cli._config import config_option
-from qrun.errors import CallError
+from qrun.errors import CallError, suggest
 from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from qrun.arithmetics import Arithmetic
     from qrun.io.conversion import Conversion
     from qrun.report.screen import Out
 
@@ -265,6 +266,51 @@ run_options = stack_decorators(
     time_option(run),
     own_backends,
 )
+
+
+class Top(click.ParamType):  # type: ignore[type-arg]
+    """A number of rows; None for ``all``."""
+
+    name = "top"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        text = str(value)
+        if text == "all":
+            return None
+        if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**9):
+            self.fail(f"{text!r} is neither a number above 0 nor 'all'.", param, ctx)
+        return int(text)
+
+
+def top_option(under: Heading, help: str, default: int = 20) -> Options:
+    """``--top``: a number of rows, None for all."""
+    return under("--top N", help, type=Top(), default=default)
+
+
+USUAL_FAMILY = "tfl-double"
+
+
+def requantize_option(under: Heading, what: str, **default: str) -> Options:
+    """``--requantize``, for `integer_family`. default: the keyword that gives or shows USUAL_FAMILY."""
+    return under("--requantize FAMILY", f"The arithmetic of {what} (qrun explain arithmetics).", **default)
+
+
+def integer_family(name: str) -> Arithmetic:
+    """The arithmetic of a name. Raises CallError for an unknown one, and for one that needs floats."""
+    from qrun.arithmetics import FAMILIES
+    from qrun.converting.requantize import has_integer_form
+
+    fitting = [each.name for each in FAMILIES.values() if has_integer_form(each)]
+    if name in fitting:
+        return FAMILIES[name]
+    near = suggest(name, fitting)
+    raise CallError(
+        "QR005",
+        f"--requantize {name}: {'it needs floats' if name in FAMILIES else 'unknown arithmetic'}",
+        facts=[("expected", ", ".join(fitting))],
+        fixes=[f"did you mean --requantize {near}?" if near else "qrun explain arithmetics"],
+    )
+
 
 runs_option = timing(
     "-n, --runs N", "Timed runs.", type=WholeNumber(1, 10**6), show_default="as many as fit in 3 s, 5 to 1000"

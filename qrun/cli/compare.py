@@ -22,8 +22,8 @@ from qrun.cli._options import (
     read_model,
     time_option,
     tolerance_options,
+    top_option,
 )
-from qrun.cli.profile import Top
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, absent
 
@@ -372,7 +372,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, instead of --rtol and --atol; qrun also lists the nodes to keep in float to reach it.",
     type=Distance(0),
 )
-@output("--top N", "Differing tensors to list, or 'all'.", type=Top(), default=10)
+@top_option(output, "Differing tensors to list, or 'all'.", 10)
 @format_options("text", "json", "markdown")
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
@@ -391,11 +391,10 @@ def command(out: Out, **options: Any) -> int:
 
     shown = KINDS[kind](options, out)
     code = shown.exit_code
-    top = None if options["top"] == "all" else options["top"]
     if options["format"] == "json":
         print_json(out, {**shown.fields(), "equal": shown.equal}, code)
     else:
-        print_sheet(out, shown.sheet(top), options["format"] == "markdown")
+        print_sheet(out, shown.sheet(options["top"]), options["format"] == "markdown")
     return code
 
 

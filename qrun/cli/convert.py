@@ -6,18 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import WholeNumber, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import read_feeds
-from qrun.cli._options import general_options, input_options, limits, memory_option, read_model, time_option
-from qrun.cli.profile import Top
-from qrun.errors import CallError, suggest
+from qrun.cli._options import (
+    USUAL_FAMILY,
+    general_options,
+    input_options,
+    integer_family,
+    limits,
+    memory_option,
+    read_model,
+    requantize_option,
+    time_option,
+    top_option,
+)
+from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.arithmetics import Arithmetic
     from qrun.report.screen import Out
 
 form, run, output = map(heading, ("Form", "Run", "Output"))
-
-
-USUAL = "tfl-double"
 
 
 @define(
@@ -37,7 +43,7 @@ USUAL = "tfl-double"
     "and MatMulInteger, requantized by integers.",
     type=["qoperator", "qdq", "integer"],
 )
-@form("--requantize FAMILY", "The arithmetic of --to integer (qrun explain arithmetics).", show_default=USUAL)
+@requantize_option(form, "--to integer", show_default=USUAL_FAMILY)
 @form("--strict", "Convert only groups whose codes are proved to stay the same for all inputs.")
 @form("--fold", "Compute nodes that read only constants.")
 @form("--strip", "Drop nodes and constants that no output needs.")
@@ -46,7 +52,7 @@ USUAL = "tfl-double"
 @memory_option(run)
 @time_option(run)
 @output("-o, --output FILE", "The model to write; large ones get FILE.data beside it.", required=True)
-@output("--top N", "Groups to list, or 'all'.", type=Top(), default=20)
+@top_option(output, "Groups to list, or 'all'.")
 @format_options("text", "json")
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
@@ -60,7 +66,7 @@ def command(out: Out, **options: Any) -> int:
 
     wishes = ConversionOptions(
         options["to"] or "",
-        integer_family(options["requantize"] or USUAL),
+        integer_family(options["requantize"] or USUAL_FAMILY),
         options["strict"],
         options["fold"],
         options["strip"],
@@ -83,24 +89,6 @@ def command(out: Out, **options: Any) -> int:
     if options["format"] == "json":
         print_json(out, convert_fields(made.conversion, trial, files), code)
     else:
-        top = None if options["top"] == "all" else options["top"]
-        print_sheet(out, convert_sheet(made.conversion, trial, top))
+        print_sheet(out, convert_sheet(made.conversion, trial, options["top"]))
         out.wrote(*files)
     return code
-
-
-def integer_family(name: str) -> Arithmetic:
-    """The arithmetic of a name. Raises CallError for an unknown one, and for one that needs floats."""
-    from qrun.arithmetics import FAMILIES
-    from qrun.converting.requantize import has_integer_form
-
-    fitting = [each.name for each in FAMILIES.values() if has_integer_form(each)]
-    if name in fitting:
-        return FAMILIES[name]
-    near = suggest(name, fitting)
-    raise CallError(
-        "QR005",
-        f"--requantize {name}: {'it needs floats' if name in FAMILIES else 'unknown arithmetic'}",
-        facts=[("expected", ", ".join(fitting))],
-        fixes=[f"did you mean --requantize {near}?" if near else "qrun explain arithmetics"],
-    )

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import WholeNumber, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import read_feeds
-from qrun.cli._options import general_options, input_options, limits, memory_option, read_model, time_option
-from qrun.cli.convert import integer_family
-from qrun.cli.profile import Top
+from qrun.cli._options import (
+    USUAL_FAMILY,
+    general_options,
+    input_options,
+    integer_family,
+    limits,
+    memory_option,
+    read_model,
+    requantize_option,
+    time_option,
+    top_option,
+)
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -36,16 +45,21 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
     type=["c", "raw", "hex", "json"],
     required=True,
 )
-@form("--requantize FAMILY", "The arithmetic of the layers (qrun explain arithmetics).", default="tfl-double")
+@requantize_option(form, "the layers", default=USUAL_FAMILY)
 @form("--layout", "Of activations and weights: nhwc writes weights as OHWI.", type=["nchw", "nhwc"], default="nchw")
 @form("--layers PATTERN", "Layers by name, operator or output, such as 'Conv_*'. Repeatable.", multiple=True)
+@form(
+    "-t, --tensor PATTERN",
+    "Also write tensors whose name, or whose node's name, matches. Repeatable.",
+    multiple=True,
+)
 @form("--vectors N", "Samples to write: sets of inputs, or rows of one array.", type=WholeNumber(1, 10**6), default=1)
 @form("--large", "Write more than 1 GB.")
 @input_options
 @memory_option(run)
 @time_option(run)
 @output("-o, --output DIR", "The folder to write.", required=True)
-@output("--top N", "Layers to list, or 'all'.", type=Top(), default=20)
+@top_option(output, "Layers to list, or 'all'.")
 @format_options("text", "json")
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
@@ -60,18 +74,18 @@ def command(out: Out, **options: Any) -> int:
     family = integer_family(options["requantize"])
     model = load(read_model(options["model"], options["inputs"]))
     check_folder(options["output"])
-    exporter = Exporter(model, ExportOptions(options["as"], family, options["layout"], options["layers"]))
+    wishes = ExportOptions(options["as"], family, options["layout"], options["layers"], options["tensor"])
+    exporter = Exporter(model, wishes)
     writer = ExportWriter(exporter)
     if not exporter.is_float:
         exporter.run(_samples(model, options, out), limits(options))
         _check_size(exporter, options["large"])
-        writer.save(options["output"])
+    writer.save(options["output"])
     code = int(not writer.layers)
     if options["format"] == "json":
         print_json(out, export_fields(exporter, writer), code)
     else:
-        top = None if options["top"] == "all" else options["top"]
-        print_sheet(out, export_sheet(exporter, writer, options["output"], top))
+        print_sheet(out, export_sheet(exporter, writer, options["output"], options["top"]))
     return code
 
 

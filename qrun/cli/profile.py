@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from qrun.cli._base import WholeNumber, contradiction, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
-from qrun.cli._options import general_options, input_options, limits, run_options, runs_option, trace_option
+from qrun.cli._options import (
+    general_options,
+    input_options,
+    limits,
+    run_options,
+    runs_option,
+    top_option,
+    trace_option,
+)
 from qrun.errors import QrunError
 from qrun.running.cpus import usable_cpus
 
@@ -21,20 +27,6 @@ if TYPE_CHECKING:
 run, timing, output = map(heading, ("Run", "Timing", "Output"))
 
 INTERRUPTED = 130
-
-
-class Top(click.ParamType):  # type: ignore[type-arg]
-    """A number of rows, or ``all``."""
-
-    name = "top"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        text = str(value)
-        if text == "all":
-            return "all"
-        if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**9):
-            self.fail(f"{text!r} is neither a number above 0 nor 'all'.", param, ctx)
-        return int(text)
 
 
 @define(
@@ -54,7 +46,7 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @runs_option
 @timing("--warmup N", "Warm-up runs, which are not timed.", type=WholeNumber(0, 10**6), default=1)
 @output("--by", "One row per node or per operator type.", type=["node", "op"], default="node")
-@output("--top N", "Rows to print, or 'all' (then in graph order).", type=Top(), default=10)
+@top_option(output, "Rows to print, or 'all' (then in graph order).", 10)
 @trace_option
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
@@ -89,7 +81,6 @@ def measure_profile(ready: Ready, options: Mapping[str, Any], out: Out) -> Profi
     if profile.interrupted:
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
-    top = options["top"]
     machine = machine_for(profile, _threads(options), not options["no_cache"])
     return ProfileReport(
         profile,
@@ -99,7 +90,7 @@ def measure_profile(ready: Ready, options: Mapping[str, Any], out: Out) -> Profi
         options["arith"],
         ready.label,
         options["by"],
-        None if top == "all" else top,
+        options["top"],
         machine,
         _threads(options),
         against,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
@@ -69,7 +70,7 @@ def c_string(text: str) -> str:
 
 def header(layer: Layer, name: str, samples: int, layout: str) -> bytes:
     """The header of a layer. name: its identifier."""
-    out = _Header(name)
+    out = _Header(name, _summary(layer))
     quantized = layer.find("output")
     inputs = [each for each in layer.tensors if each.role in _INPUTS(len(layer.tensors))]
     weights = layer.find("weights")
@@ -81,6 +82,9 @@ def header(layer: Layer, name: str, samples: int, layout: str) -> bytes:
     if weights is not None:
         out.tensors("weights", [(weights, layer.find(f"{weights.role}_zero_point"))])
         fields["weights"] = f"{name}_weights"
+    if table := layer.find("table"):
+        out.tensors("table", [(table, None)])
+        fields |= {"table": f"{name}_table", "lowest": str(np.iinfo(inputs[0].array.dtype).min)}
     if quantized is not None:
         out.tensors("output", [(quantized, None)])
         fields["output"] = f"{name}_output"
@@ -110,6 +114,39 @@ def header(layer: Layer, name: str, samples: int, layout: str) -> bytes:
     return out.text()
 
 
+def tensor_header(tensor: LayerTensor, name: str) -> bytes:
+    """The header of a tensor that is no layer's. name: its identifier."""
+    out = _Header(name, [f"Tensor {_plain(tensor.tensor)}", _described(tensor)])
+    out.array("values", tensor.words)
+    return out.text()
+
+
+def _summary(layer: Layer) -> list[str]:
+    """What a layer computes, and its tensors of codes and sums."""
+    rounds = {"": "", "exact": "; correctly rounded", "table": ""}
+    how = rounds.get(layer.arithmetic, f"; rescale as {layer.arithmetic} does")
+    shown = [each for each in layer.tensors if each.quantization or each.role in ("bias", "accumulators", "table")]
+    lines = [f"{_plain(layer.node.label)}: {layer.node.op_type}", f"{layer.formula}{how}"]
+    added = {"accumulators": ", the bias included"} if layer.find("bias") else {}
+    return lines + [f"{each.role}: {_described(each)}{added.get(each.role, '')}" for each in shown]
+
+
+def _described(tensor: LayerTensor) -> str:
+    """``uint8 [8, 64] NC, scale 0.05, zero point 120``."""
+    shape = list(tensor.array.shape[int(tensor.vector) :])
+    text = f"{tensor.array.dtype.name} {shape} {tensor.layout}".rstrip()
+    if of := tensor.quantization:
+        one = of.scale.size == 1 and of.zero.size == 1
+        zero = f", zero point {int(of.zero.ravel()[0])}" if of.zero.size == 1 else ""
+        text += f", scale {float(of.scale.item()):.9g}{zero}" if one else f", {of.scale.size} scales{zero}"
+    return text
+
+
+def _plain(name: str) -> str:
+    """A name in a comment, which nothing in it ends."""
+    return re.sub(r"[^A-Za-z0-9_./:-]", "_", name[:_LONGEST])
+
+
 def _INPUTS(count: int) -> frozenset[str]:
     """The roles of inputs."""
     return frozenset(f"input_{at}" for at in range(count))
@@ -126,12 +163,13 @@ def _limits(layer: Layer, output: LayerTensor | None) -> dict[str, str]:
 
 
 class _Header:
-    """The text of a header."""
+    """The text of a header. summary: lines of its comment."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, summary: Sequence[str]) -> None:
         self.name = name
         guard = f"QRUN_{name.upper()}_H"
-        self.parts = [f'#ifndef {guard}\n#define {guard}\n#include "qrun_reference.h"\n'.encode()]
+        comment = "\n   ".join(summary)
+        self.parts = [f'/* {comment} */\n#ifndef {guard}\n#define {guard}\n#include "qrun_reference.h"\n'.encode()]
 
     def line(self, text: str) -> None:
         self.parts.append(f"{text}\n".encode("ascii"))
@@ -152,7 +190,7 @@ class _Header:
         made = []
         for at, (tensor, zeros) in enumerate(tensors):
             shape = tensor.array.shape[int(tensor.vector) :]
-            codes = self.array(f"{role}_{at}_codes", tensor.array)
+            codes = self.array(f"{role}_{at}_codes", tensor.words)
             dims = self.array(f"{role}_{at}_shape", np.array(shape or (1,), np.int32))
             zero = np.zeros(1, np.int32)
             if zeros is not None:
@@ -193,13 +231,16 @@ def numbers(values: Array) -> bytes:
     texts = _small(flat) if flat.dtype.itemsize == 1 else _decimal(flat)
     lines = texts[:whole].reshape(-1, _LINE * texts.shape[1])
     ends = np.full((len(lines), 1), ord("\n"), np.uint8)
-    return np.concatenate([lines, ends], axis=1).tobytes() + texts[whole:].tobytes() + b"\n"
+    rest = texts[whole:].tobytes()
+    return np.concatenate([lines, ends], axis=1).tobytes() + rest + b"\n" * bool(rest)
 
 
 def _small(values: Array) -> Array:
     """8-bit integers as rows of characters."""
     info = np.iinfo(values.dtype)
-    texts = np.array([f"{value:4d}," for value in range(info.min, info.max + 1)], "S5").view(np.uint8).reshape(256, 5)
+    width = len(str(info.min if info.min else info.max))
+    shown = [f"{value:{width}d}," for value in range(info.min, info.max + 1)]
+    texts = np.array(shown).astype(f"S{width + 1}").view(np.uint8).reshape(256, width + 1)
     return np.asarray(texts[values.astype(np.int16) - info.min])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.exporting.narrow import is_narrow, pack
 from qrun.ir import Array, Node
 
 NCHW, NHWC = "nchw", "nhwc"
@@ -49,6 +50,15 @@ class LayerTensor:
     layout: str = ""
     quantization: CodeScale | None = None
 
+    @property
+    def words(self) -> Array:
+        """The array as the integers that are written: 4-bit numbers packed, floats and booleans by their bits."""
+        if is_narrow(self.array.dtype):
+            return pack(self.array)
+        if self.array.dtype.kind in "iu":
+            return self.array
+        return np.ascontiguousarray(self.array).view(f"u{self.array.dtype.itemsize}")
+
 
 @frozen
 class Rescale:
@@ -78,10 +88,10 @@ class Layer:
     """An integer operator with everything that recomputes it.
 
     kind:       the reference that computes it: ``conv``, ``matmul``, ``add``, ``multiply``, ``concat``, ``average``,
-                ``maximum`` or ``clip``.
+                ``maximum``, ``clip`` or ``table``.
     numbers:    its geometry: integers by name. attributes: those of the node.
-    arithmetic: the family, ``exact``, or "" where nothing is rounded. deviation: the largest difference from the exact
-                codes for any input, None if it is not known. formula: what the layer computes.
+    arithmetic: the family, ``exact``, ``table``, or "" where nothing is rounded. deviation: the largest difference from
+                the exact codes for any input, None if it is not known. formula: what the layer computes.
     rescales:   by name; their arrays are among the tensors.
     """
 

@@ -107,7 +107,7 @@ def _product(
     if weights is None:
         made.append(context.vector("input_1", w.name, quantization))
     else:
-        stored = context.weights(weights) if conv else weights
+        stored = context.stored(w.name, context.weights(weights) if conv else weights)
         layout = context.weights_layout(weights.ndim) if conv else "OI" if node.attributes.get("transB", 0) else ""
         made.append(LayerTensor("weights", stored, False, w.name, layout, quantization))
     made = [*made, *_zero_points(zeros, weights is not None)]

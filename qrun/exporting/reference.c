@@ -62,12 +62,17 @@ int64_t qrun_apply(const qrun_rescale *rescale, int channel, int64_t value) {
     return round_shift(product, rescale->right[at], rescale->ties);
 }
 
+/* A 4-bit number without sign. */
+static int32_t half_byte(const uint8_t *packed, size_t at) { return (packed[at / 2] >> (at % 2 ? 4 : 0)) & 15; }
+
 static int32_t code(const qrun_tensor *tensor, int sample, size_t place) {
     size_t at = (size_t)sample * tensor->stride + place;
     switch (tensor->type) {
     case QRUN_UINT8: return ((const uint8_t *)tensor->codes)[at];
     case QRUN_INT8: return ((const int8_t *)tensor->codes)[at];
     case QRUN_UINT16: return ((const uint16_t *)tensor->codes)[at];
+    case QRUN_UINT4: return half_byte(tensor->codes, at);
+    case QRUN_INT4: return (half_byte(tensor->codes, at) ^ 8) - 8;
     default: return ((const int16_t *)tensor->codes)[at];
     }
 }
@@ -172,6 +177,10 @@ static int64_t joined(const qrun_layer *l, int sample, size_t place) {
     return qrun_apply(l->before[part], 0, code(&l->input[part], sample, place) - zero_of(&l->input[part], sample));
 }
 
+static int64_t looked_up(const qrun_layer *l, int sample, size_t place) {
+    return code(l->table, 0, (size_t)(code(l->input, sample, place) - l->lowest)) - l->zero;
+}
+
 /* Sums differ in the first place that is not as the vector says. */
 static int differs(qrun_difference *first, int sum, int sample, size_t place, int64_t computed, int64_t expected) {
     first->sum = sum;
@@ -226,9 +235,10 @@ static int check_matrices(const qrun_layer *l, qrun_difference *first, int sampl
 static int check_elements(const qrun_layer *l, qrun_difference *first, int sample) {
     size_t place;
     for (place = 0; place < l->output->stride; place++) {
-        int64_t value = l->kind == QRUN_CONCAT ? joined(l, sample, place)
-                        : l->kind == QRUN_CLIP ? code(l->input, sample, place)
-                                               : pair(l, sample, place);
+        int64_t value = l->kind == QRUN_CONCAT  ? joined(l, sample, place)
+                        : l->kind == QRUN_CLIP  ? code(l->input, sample, place)
+                        : l->kind == QRUN_TABLE ? looked_up(l, sample, place)
+                                                : pair(l, sample, place);
         value = limited(l, value);
         if (differs(first, 0, sample, place, value, code(l->output, sample, place))) return 0;
     }

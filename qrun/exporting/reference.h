@@ -5,8 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QRUN_UINT8, QRUN_INT8, QRUN_UINT16, QRUN_INT16 };
-enum { QRUN_CONV, QRUN_MATMUL, QRUN_ADD, QRUN_MULTIPLY, QRUN_CONCAT, QRUN_AVERAGE, QRUN_MAXIMUM, QRUN_CLIP };
+enum { QRUN_UINT8, QRUN_INT8, QRUN_UINT16, QRUN_INT16, QRUN_UINT4, QRUN_INT4 };
+enum {
+    QRUN_CONV, QRUN_MATMUL, QRUN_ADD, QRUN_MULTIPLY, QRUN_CONCAT, QRUN_AVERAGE, QRUN_MAXIMUM, QRUN_CLIP, QRUN_TABLE
+};
 enum { LAYER_SHIFT, LAYER_HIGH_HALF, LAYER_RATIO };
 enum { QRUN_EVEN, QRUN_UP, QRUN_DOWN, QRUN_AWAY, QRUN_ZERO, QRUN_FLOOR, QRUN_CUT };
 
@@ -22,6 +24,7 @@ typedef struct {
 } qrun_rescale;
 
 /* Codes in C order, without or with a sample axis. stride: elements of a sample, 0 for a constant.
+   QRUN_UINT4, QRUN_INT4: two in a byte, the first in its low half.
    zero: one zero point, one for each channel, or one for each sample. */
 typedef struct {
     const void *codes;
@@ -34,11 +37,12 @@ typedef struct {
     const char *name;
     int kind, samples, inputs;
     const qrun_tensor *input, *weights, *output;
+    const qrun_tensor *table; /* output codes of all input codes; its first entry is that of the code `lowest` */
     const int32_t *bias, *accumulators;
     size_t sums;
     const qrun_rescale *rescale;       /* to the output */
     const qrun_rescale *const *before; /* of each input */
-    int32_t low, high, zero;
+    int32_t low, high, zero, lowest;
     /* Geometry; channels_last: images are NHWC and weights OHWI, otherwise NCHW and OIHW. */
     int channels_last, batch, channels, height, width, channels_out, height_out, width_out;
     int kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, groups;

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from qrun import __version__
-from qrun.exporting.csource import header, main_file, reference_files
+from qrun.exporting.csource import header, main_file, reference_files, tensor_header
 from qrun.exporting.export import Exporter, NamedLayer, attribute_fields, base_name
 from qrun.exporting.layer import LayerTensor, RemainingNode
+from qrun.exporting.narrow import is_narrow
 from qrun.io.files import write_files
 from qrun.ir import Array
 
@@ -35,44 +37,79 @@ class ExportWriter:
         return found
 
     def save(self, folder: str) -> None:
-        """Write all files, or none. Raises CallError if the folder cannot be written."""
-        write_files(folder, self._counted(), index=MANIFEST)
+        """Write all files, or none; none also where the model has no layer. Raises CallError if the folder cannot be
+        written."""
+        entries = self._exporter.entries()
+        first = next(entries, None)
+        if first is not None:
+            write_files(folder, self._counted(chain([first], entries)), index=MANIFEST)
 
-    def _counted(self) -> Iterator[tuple[str, bytes]]:
+    def _counted(self, entries: Iterable[NamedLayer]) -> Iterator[tuple[str, bytes]]:
         """The files, which are counted."""
-        for name, content in self._contents():
+        for name, content in self._contents(entries):
             self.files.append(name)
             self.nbytes += len(content)
             yield name, content
 
-    def _contents(self) -> Iterator[tuple[str, bytes]]:
+    def _contents(self, entries: Iterable[NamedLayer]) -> Iterator[tuple[str, bytes]]:
         """The files of each layer, those of all layers, and the manifest."""
-        exporter, layers, values = self._exporter, list[dict[str, Any]](), list[dict[str, Any]]()
-        wishes = exporter.wishes
-        for entry in exporter.entries():
-            layers.append(_layer_fields(entry, wishes.form))
-            values.append(
-                {each.role: each.array.tolist() for each in entry.layer.tensors} if wishes.form == "json" else {}
-            )
-            if wishes.form == "c":
+        exporter, layers, tensors = self._exporter, list[dict[str, Any]](), list[dict[str, Any]]()
+        form, texts = exporter.wishes.form, _Texts()
+        for entry in entries:
+            layers.append(_layer_fields(entry, form))
+            if form == "json":
+                texts.add("layers", layers[-1], entry.layer.tensors)
+            elif form == "c":
                 samples = max((len(each.array) for each in entry.layer.tensors if each.vector), default=1)
-                yield f"{entry.name}.h", header(entry.layer, entry.name, samples, wishes.layout)
-            elif wishes.form != "json":
-                for tensor in entry.layer.tensors:
-                    data = hex_lines(tensor.array) if wishes.form == "hex" else little(tensor.array)
-                    yield _file(entry, tensor, wishes.form), data
-        if wishes.form == "c":
+                yield f"{entry.name}.h", header(entry.layer, entry.name, samples, exporter.wishes.layout)
+            else:
+                yield from ((_file(entry.name, each, form), _bytes(each, form)) for each in entry.layer.tensors)
+        for chosen in exporter.tensors():
+            tensors.append({"identifier": chosen.name, **_tensor_fields(chosen.name, chosen.tensor, form)})
+            if form == "json":
+                texts.add("tensors", tensors[-1], [chosen.tensor])
+            elif form == "c":
+                yield f"{chosen.name}.h", tensor_header(chosen.tensor, chosen.name)
+            else:
+                yield _file(chosen.name, chosen.tensor, form), _bytes(chosen.tensor, form)
+        if form == "c":
             yield from reference_files()
             yield "main.c", main_file([each["identifier"] for each in layers])
-        self.fields = manifest(exporter, layers)
-        document = self.fields
-        if wishes.form == "json":
-            document = {**document, "layers": [_with_values(*pair) for pair in zip(layers, values, strict=True)]}
-        whole = {"schema": "qrun/export/1.0", "qrun": __version__, **document}
-        yield MANIFEST, (json.dumps(whole, indent=None if wishes.form == "json" else 1) + "\n").encode("ascii")
+        self.fields = manifest(exporter, layers, tensors)
+        whole = {"schema": "qrun/export/1.0", "qrun": __version__, **self.fields}
+        yield (
+            MANIFEST,
+            texts.document(whole) if form == "json" else (json.dumps(whole, indent=1) + "\n").encode("ascii"),
+        )
 
 
-def manifest(exporter: Exporter, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+class _Texts:
+    """The layers and tensors of a manifest with values. Each is made text at once, because text is smaller than lists
+    of numbers in memory."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, list[bytes]] = {"layers": [], "tensors": []}
+
+    def add(self, kind: str, fields: Mapping[str, Any], tensors: Sequence[LayerTensor]) -> None:
+        """Add an entry; tensors: those that it lists, or the one that it is."""
+        values = [each.array if is_narrow(each.array.dtype) else each.words for each in tensors]
+        if kind == "tensors":
+            fields = {**fields, "values": values[0].tolist()}
+        else:
+            shown = zip(fields["tensors"], values, strict=True)
+            fields = {**fields, "tensors": [{**each, "values": value.tolist()} for each, value in shown]}
+        self._made[kind].append(json.dumps(fields).encode("ascii"))
+
+    def document(self, whole: Mapping[str, Any]) -> bytes:
+        """The manifest with these entries in place of those without values."""
+        parts = {key: json.dumps(value).encode("ascii") for key, value in whole.items()}
+        parts |= {kind: b"[" + b", ".join(made) + b"]" for kind, made in self._made.items()}
+        return b"{" + b", ".join(b'"%s": %s' % (key.encode("ascii"), text) for key, text in parts.items()) + b"}\n"
+
+
+def manifest(
+    exporter: Exporter, layers: Sequence[Mapping[str, Any]], tensors: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """The body of manifest.json; its schema is qrun/schemas/export-1.0.json."""
     wishes = exporter.wishes
     return {
@@ -82,6 +119,7 @@ def manifest(exporter: Exporter, layers: Sequence[Mapping[str, Any]]) -> dict[st
         "family": wishes.family.name,
         "family_text": wishes.family.describe(),
         "layers": list(layers),
+        "tensors": list(tensors),
         "remaining": [_remaining_fields(each) for each in exporter.remaining],
     }
 
@@ -95,11 +133,6 @@ def _remaining_fields(each: RemainingNode) -> dict[str, Any]:
         "inputs": list(node.inputs),
         "outputs": list(node.outputs),
     }
-
-
-def _with_values(layer: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A layer with the values of its tensors."""
-    return {**layer, "tensors": [{**each, "values": values[each["role"]]} for each in layer["tensors"]]}
 
 
 def _layer_fields(entry: NamedLayer, form: str) -> dict[str, Any]:
@@ -118,27 +151,36 @@ def _layer_fields(entry: NamedLayer, form: str) -> dict[str, Any]:
         "rescales": {name or "output": {"rule": each.rule, "ties": each.ties} for name, each in layer.rescales.items()},
         "numbers": dict(layer.numbers),
         "attributes": attribute_fields(node),
-        "tensors": [_tensor_fields(entry, each, form) for each in layer.tensors],
+        "tensors": [_tensor_fields(entry.name, each, form) for each in layer.tensors],
     }
 
 
-def _tensor_fields(entry: NamedLayer, each: LayerTensor, form: str) -> dict[str, Any]:
-    """A tensor in the manifest."""
+def _tensor_fields(name: str, each: LayerTensor, form: str) -> dict[str, Any]:
+    """A tensor in the manifest. name: the identifier of the layer, or its own."""
     return {
         "role": each.role,
         "tensor": each.tensor,
-        "file": {"json": MANIFEST, "c": f"{entry.name}.h"}.get(form) or _file(entry, each, form),
+        "file": {"json": MANIFEST, "c": f"{name}.h"}.get(form) or _file(name, each, form),
         "dtype": each.array.dtype.name,
         "shape": list(each.array.shape),
         "layout": each.layout,
         "samples": each.vector,
         "quantization": each.quantization.fields() if each.quantization else None,
-        "sha256": sha256(little(each.array)).hexdigest(),
+        "sha256": sha256(little(each.words)).hexdigest(),
     }
 
 
-def _file(entry: NamedLayer, tensor: LayerTensor, form: str) -> str:
-    return f"{entry.name}.{tensor.role}.{'hex' if form == 'hex' else 'bin'}"
+def _file(name: str, tensor: LayerTensor, form: str) -> str:
+    return f"{name}.{tensor.role}.{'hex' if form == 'hex' else 'bin'}"
+
+
+def _bytes(tensor: LayerTensor, form: str) -> bytes:
+    """The content of a tensor's own file."""
+    if form != "hex":
+        return little(tensor.words)
+    if is_narrow(tensor.array.dtype):
+        return _lines("".join(f"{code & 15:x}" for code in tensor.array.ravel().tolist()), 1)
+    return hex_lines(tensor.words)
 
 
 def little(array: Array) -> bytes:
@@ -149,6 +191,10 @@ def little(array: Array) -> bytes:
 def hex_lines(array: Array) -> bytes:
     """One element a line in hexadecimal, negative ones in two's complement, as $readmemh reads them."""
     big = np.ascontiguousarray(array).astype(array.dtype.newbyteorder(">"), copy=False)
-    digits = np.frombuffer(big.tobytes().hex().encode("ascii"), np.uint8).reshape(-1, 2 * array.dtype.itemsize)
-    ends = np.full((len(digits), 1), ord("\n"), np.uint8)
-    return np.concatenate([digits, ends], axis=1).tobytes()
+    return _lines(big.tobytes().hex(), 2 * array.dtype.itemsize)
+
+
+def _lines(digits: str, width: int) -> bytes:
+    """Digits in lines of this width."""
+    rows = np.frombuffer(digits.encode("ascii"), np.uint8).reshape(-1, width)
+    return np.concatenate([rows, np.full((len(rows), 1), ord("\n"), np.uint8)], axis=1).tobytes()

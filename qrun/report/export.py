@@ -20,7 +20,7 @@ Fields = Mapping[str, Any]
 
 def export_fields(exporter: Exporter, writer: ExportWriter) -> dict[str, Any]:
     """The body of the JSON document; its schema is qrun/schemas/export-1.0.json."""
-    return {**(writer.fields or manifest(exporter, ())), "files": writer.files, "bytes": writer.nbytes}
+    return {**(writer.fields or manifest(exporter, (), ())), "files": writer.files, "bytes": writer.nbytes}
 
 
 def export_sheet(exporter: Exporter, writer: ExportWriter, folder: str, top: int | None) -> Sheet:
@@ -38,6 +38,8 @@ def export_sheet(exporter: Exporter, writer: ExportWriter, folder: str, top: int
     if not layers:
         return Sheet(_left(fields["remaining"]), "nothing written: no quantized layer", BAD, title="qrun export")
     legends = {"from exact": "from exact: the largest difference from the correctly rounded code, for any input"}
+    if any(each["arithmetic"] == "table" for each in layers):
+        legends["arithmetic"] = "table: the model's output code for each of the 256 input codes"
     block = top_rows("Layers", columns, layers, top, "layer", folds=True)
     block = [Block(each.title, each.grid, each.facts, legends, each.lines, each.more, each.folds) for each in block]
     size = f"{plural(len(writer.files), 'file')}, {writer.nbytes:,} bytes in {folder}"
@@ -53,7 +55,7 @@ def export_sheet(exporter: Exporter, writer: ExportWriter, folder: str, top: int
 def _deviation(layer: Fields) -> str:
     """``0``, ``up to 1``, or nothing for sums alone."""
     if layer["deviation"] is None:
-        return "no bound" if layer["arithmetic"] else ""
+        return "no bound" if layer["arithmetic"] not in ("", "table") else ""
     return f"up to {layer['deviation']}" if layer["deviation"] else "0"
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,16 +13,13 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import call
+from helpers.exports import COMPILERS, DIGITS, SCHEMA, export, read, run_c, split, tensors
 from helpers.quantized_graphs import random_quantized
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun.exporting.ratios import simplest
 
 Array = np.ndarray[Any, Any]
-ROOT = Path(__file__).parents[2]
-DIGITS = ROOT / "models" / "digits"
-SCHEMA = json.loads((ROOT / "qrun" / "schemas" / "export-1.0.json").read_text(encoding="utf-8"))
-COMPILERS = [name for name in ("gcc", "clang", "cc") if shutil.which(name)]
 
 
 @pytest.fixture(params=COMPILERS or [None])
@@ -35,26 +28,6 @@ def compiler(request: pytest.FixtureRequest) -> str:
     if request.param is None:
         pytest.skip("no C compiler is installed")
     return str(request.param)
-
-
-def export(model: Path, folder: Path, *words: str, x: Path = DIGITS / "x.npy") -> dict[str, Any]:
-    """The manifest of an export that succeeds."""
-    ended = call("export", model, "-i", x, "-o", folder, *words)
-    assert ended.code == 0, ended.err + ended.out
-    found: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="ascii"))
-    jsonschema.validate(found, SCHEMA)
-    return found
-
-
-def run_c(folder: Path, compiler: str = (COMPILERS or ["cc"])[0]) -> tuple[int, list[str]]:
-    """Compile and run the program in a folder: its exit code, and its lines."""
-    program = folder / "check"
-    sources = sorted(map(str, folder.glob("*.c")))
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
-    made = subprocess.run([compiler, *flags, "-I", folder, *sources, "-o", program], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr[:2000]
-    ended = subprocess.run([program], capture_output=True, text=True)
-    return ended.returncode, ended.stdout.splitlines()
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator", "dynamic"])
@@ -97,6 +70,7 @@ def test_the_program_passes_for_random_graphs(seed: int, tmp_path: Path) -> None
     ("layer", "array"),
     [
         ("Conv_dw.raw", "weights_0_codes"),
+        ("Conv_dw.raw", "input_0_codes"),
         ("Conv_pw.raw", "multiplier"),
         ("Conv_c2.raw", "accumulators"),
         ("Gemm_logits", "output_0_codes"),
@@ -112,7 +86,7 @@ def test_a_changed_number_fails(layer: str, array: str, tmp_path: Path) -> None:
     name = next(each["identifier"] for each in made["layers"] if each["name"] == layer)
     path = tmp_path / f"{name}.h"
     text = path.read_text(encoding="ascii")
-    head, values, rest = _split(text, array)
+    head, values, rest = split(text, array)
     numbers = re.findall(r"-?\d+(?:LL)?", values)
     # the middle of the array: weights at a border may meet only padding, and a multiplier changes by a half
     at = len(numbers) // 2
@@ -124,30 +98,6 @@ def test_a_changed_number_fails(layer: str, array: str, tmp_path: Path) -> None:
     failed = [line for line in lines if line.startswith("FAIL ")]
     assert len(failed) == 1
     assert failed[0].startswith(f"FAIL {layer}: sample 0, ")
-
-
-def _split(text: str, array: str) -> tuple[str, str, str]:
-    """A header before, inside and after the values of an array."""
-    start = text.index(f"_{array}[] = {{\n") + len(f"_{array}[] = {{\n")
-    end = text.index("};", start)
-    return text[:start], text[start:end], text[end:]
-
-
-def tensors(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    return ((layer, each) for layer in made["layers"] for each in layer["tensors"])
-
-
-def read(folder: Path, tensor: dict[str, Any], form: str) -> Array:
-    """A tensor of an export, as a reader who knows only the manifest reads it."""
-    dtype = np.dtype(tensor["dtype"])
-    if form == "raw":
-        flat = np.fromfile(folder / tensor["file"], dtype.newbyteorder("<"))
-    else:
-        bits = 8 * dtype.itemsize
-        values = [int(line, 16) for line in (folder / tensor["file"]).read_text(encoding="ascii").split()]
-        signed = [value - (1 << bits) if dtype.kind == "i" and value >> (bits - 1) else value for value in values]
-        flat = np.array(signed, dtype)
-    return flat.reshape(tensor["shape"])
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
