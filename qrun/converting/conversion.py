@@ -13,6 +13,8 @@ from qrun.ir import Array, Model, Node
 
 EQUAL, TIES, DIFFERS = "bit-equal", "next-to-ties", "differs"
 """Kinds of a `Agreement`."""
+CLIP = 12
+"""The opset from which Clip limits integers."""
 
 
 @frozen

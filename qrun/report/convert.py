@@ -14,7 +14,7 @@ from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import Block, Sheet, top_rows
 from qrun.report.text import number, plural
 
-FORMS = {"qoperator": "integer operators", "qdq": "QDQ groups", "integer": "sums of integers"}
+FORMS = {"qoperator": "integer operators", "qdq": "QDQ groups", "integer": "integer-only operators"}
 _DONE = {EQUAL: "bit-equal", TIES: "may differ by one next to a tie", DIFFERS: "may differ by more"}
 
 
