@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from qrun.arithmetics.family import Arithmetic, Scales
-from qrun.converting.conversion import CLIP, DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode, NewTensors
+from qrun.converting.conversion import (
+    CLIP,
+    DIFFERS,
+    EQUAL,
+    NOT_EQUAL,
+    Agreement,
+    ConvertedModel,
+    Group,
+    KeptNode,
+    NewTensors,
+)
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
@@ -119,7 +129,7 @@ class _Writer:
         apart = deviation(self.family, (x, w, y), sums.low, sums.high, (low, high))
         verdict = _verdict(self.family, apart, source)
         if self.strict and verdict.kind != EQUAL:
-            raise _Refused(f"not bit-equal: {verdict.reason}")
+            raise _Refused(f"{NOT_EQUAL}: {verdict.reason}")
         nodes, acc = self._sums(node, (x, w, y))
         nodes.append(self._requantize(node, (x, w, y), acc, output, (low, high)))
         op = source.op if source else node.op

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, NewTensors
+from qrun.converting.conversion import EQUAL, NOT_EQUAL, ConvertedModel, Group, KeptNode, NewTensors
 from qrun.converting.verdicts import Values, judge
 from qrun.ir import Array, Attribute, Model, Node
 from qrun.ir.schema import version
@@ -46,7 +46,7 @@ class _Writer:
                 try:
                     group = self._group(node)
                     if strict and group.verdict.kind != EQUAL:
-                        raise _Refused(f"not bit-equal: {group.verdict.reason}")
+                        raise _Refused(f"{NOT_EQUAL}: {group.verdict.reason}")
                     groups.append(group)
                     made = group.new
                 except _Refused as reason:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qrun.converting.conversion import CLIP, EQUAL, ConvertedModel, Group, KeptNode, names_in_use
+from qrun.converting.conversion import CLIP, EQUAL, NOT_EQUAL, ConvertedModel, Group, KeptNode, names_in_use
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.verdicts import Values, judge
 from qrun.declare.stored import Part, constants_of, parts
@@ -49,7 +49,7 @@ def _refuse(group: Group, model: Model, strict: bool, unrun: Mapping[str, str]) 
     elif group.output in unrun:
         yield names[0], unrun[group.output]
     elif strict and group.verdict.kind != EQUAL:
-        yield names[0], f"not bit-equal: {group.verdict.reason}"
+        yield names[0], f"{NOT_EQUAL}: {group.verdict.reason}"
 
 
 def _convert(fused: Fused, refused: Mapping[str, str]) -> ConvertedModel:
