@@ -13,6 +13,10 @@ from qrun.ir import Array, Model, Node
 
 EQUAL, TIES, DIFFERS = "bit-equal", "next-to-ties", "differs"
 """Kinds of a `Agreement`."""
+NOT_EQUAL = "not bit-equal"
+"""The start of the reason why `strict` leaves a node as it is."""
+CLIP = 12
+"""The opset from which Clip limits integers."""
 
 
 @frozen

@@ -13,12 +13,12 @@ from onnx.external_data_helper import load_external_data_for_model
 from qrun.arithmetics import Arithmetic
 from qrun.converting.conversion import ConvertedModel
 from qrun.converting.integer import to_integer
-from qrun.converting.proto import has_external_data, save, to_proto
+from qrun.converting.proto import has_external_data, save, to_proto, without_calls
 from qrun.converting.qdq import to_qdq
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import function
 from qrun.converting.simplify import fold, strip
-from qrun.converting.trial import Trial, try_both
+from qrun.converting.trial import Trial, in_time, try_both
 from qrun.declare.frozen import frozen
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model
@@ -71,7 +71,8 @@ class Converter:
 
         def session(model: Model) -> Session:
             calls = model is not self.model and (self._proto.functions or self._functions)
-            return Session(self._write(model) if calls else model, fuse=False, **limits)
+            whole = without_calls(self._proto, model, self._functions) if calls else model
+            return Session(in_time(whole), fuse=False, **limits)
 
         return try_both(self.model, self.conversion, feeds, session)
 

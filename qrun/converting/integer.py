@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from qrun.arithmetics.family import Arithmetic, Scales
-from qrun.converting.conversion import DIFFERS, EQUAL, Agreement, ConvertedModel, Group, KeptNode, NewTensors
+from qrun.converting.conversion import (
+    CLIP,
+    DIFFERS,
+    EQUAL,
+    NOT_EQUAL,
+    Agreement,
+    ConvertedModel,
+    Group,
+    KeptNode,
+    NewTensors,
+)
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import DOMAIN, constants, name_of
@@ -24,10 +34,9 @@ from qrun.passes._qdq import FORMS
 from qrun.passes._shapes import known_shapes
 from qrun.shapes import broadcast_shapes
 
-_OPSET = 12
-"""The opset from which Clip limits integers."""
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
 _INTEGER = ("QLinearConv", "QLinearMatMul", "QGemm")
+_NOT_PRODUCT = "only Conv, MatMul and Gemm have this form"
 _INT32 = 2**31
 
 
@@ -39,7 +48,7 @@ def to_integer(model: Model, family: Arithmetic, *, strict: bool = False) -> Con
     """The model with products as ConvInteger or MatMulInteger, whose sums a family's arithmetic requantizes. strict:
     only those whose codes are the same for all inputs."""
     refused = {
-        name: f"{node.op_type} is no product"
+        name: _NOT_PRODUCT
         for node in model.nodes
         if node.op_type in FORMS and node.op_type not in _PRODUCTS
         for name in node.outputs
@@ -76,6 +85,8 @@ class _Writer:
         for node in base.model.nodes:
             if node.op_type not in _INTEGER:
                 nodes += [] if limits.intersection(node.outputs) else [node]
+                if node.op_type != "QuantizeLinear" and any(each.is_output for each in quantizers(node)):
+                    left.append(KeptNode(node.label, node.op, _NOT_PRODUCT))
                 continue
             source = old.get(node.outputs[0])
             try:
@@ -97,10 +108,14 @@ class _Writer:
         output = source.output if source else node.outputs[0]
         if output in self.kept:
             raise _Refused(self.kept[output])
-        if self.base.model.opsets.get("", 1) < _OPSET:
-            raise _Refused(f"requantization by integers takes opset {_OPSET}")
+        if self.base.model.opsets.get("", 1) < CLIP:
+            raise _Refused(f"requantization by integers takes opset {CLIP}")
         self._check_constants(node)
         x, w, y = quantized_tensors(node, self.values)
+        if max(x.scale.size, x.zero.size, y.scale.size, y.zero.size) > 1 or any(
+            each.size > 1 and each.ndim > 1 for each in (w.scale, w.zero)
+        ):
+            raise _Refused("it has scales or zero points beside those of tensors and output channels")
         if not (x.scale > 0).all() or not (w.scale > 0).all() or not (y.scale > 0).all():
             raise _Refused("a scale is not positive")
         literal = source.old if source else ()
@@ -114,7 +129,7 @@ class _Writer:
         apart = deviation(self.family, (x, w, y), sums.low, sums.high, (low, high))
         verdict = _verdict(self.family, apart, source)
         if self.strict and verdict.kind != EQUAL:
-            raise _Refused(f"not bit-equal: {verdict.reason}")
+            raise _Refused(f"{NOT_EQUAL}: {verdict.reason}")
         nodes, acc = self._sums(node, (x, w, y))
         nodes.append(self._requantize(node, (x, w, y), acc, output, (low, high)))
         op = source.op if source else node.op

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from qrun.declare.stored import parts
+from qrun.declare.stored import constants_of, parts
 from qrun.io.files import replace_file
 from qrun.ir import Model, Node
+from qrun.ir.load import load
 
 _LARGEST = 2**31 - (1 << 16)
 """The most bytes of a file without external data: the limit of a protobuf message, less some room."""
@@ -33,7 +35,7 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
     made = onnx.ModelProto()
     made.CopyFrom(source)
     graph = made.graph
-    old = {name: node for node in source.graph.node for name in node.output if name}
+    old = _makers(source)
     del graph.node[:]
     graph.node.extend(_node(node, old) for node in model.nodes)
     _make_unique(graph.node)
@@ -53,9 +55,38 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
         helper.make_opsetid(domain, number) for domain, number in model.opsets.items() if domain not in imported
     )
     made.ir_version = max(made.ir_version, _FUNCTIONS if functions else _INITIALIZERS)
-    there = {(each.domain, each.name) for each in made.functions}
-    made.functions.extend(each for each in functions if (each.domain, each.name) not in there)
+    made.functions.extend(_missing(functions, source))
     return made
+
+
+def without_calls(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.FunctionProto]) -> Model:
+    """The model with the bodies of model-local functions, those of its file and `functions`, in place of their calls.
+
+    Constants are left out of the message in which onnx replaces the calls, because weights would be copied several
+    times.
+    """
+    bare = onnx.ModelProto(ir_version=max(source.ir_version, _FUNCTIONS))
+    bare.opset_import.extend(helper.make_opsetid(domain, number) for domain, number in model.opsets.items())
+    bare.functions.extend((*source.functions, *_missing(functions, source)))
+    old = _makers(source)
+    bare.graph.node.extend(_node(node, old) for node in model.nodes)
+    given = {*model.constants, *model.fed}
+    bare.graph.initializer.extend(onnx.TensorProto(name=name, data_type=1, dims=[0]) for name in given)
+    made = load(bare, source=model.label)
+    new = {name: part for name, part in parts(made.constants).items() if name not in given}
+    constants = constants_of({**parts(model.constants), **new})
+    return replace(model, nodes=made.nodes, constants=constants, opsets=made.opsets)
+
+
+def _missing(functions: Sequence[onnx.FunctionProto], source: onnx.ModelProto) -> list[onnx.FunctionProto]:
+    """The functions that a file does not have yet."""
+    there = {(each.domain, each.name) for each in source.functions}
+    return [each for each in functions if (each.domain, each.name) not in there]
+
+
+def _makers(source: onnx.ModelProto) -> Mapping[str, onnx.NodeProto]:
+    """The nodes of a file by their outputs."""
+    return {name: node for node in source.graph.node for name in node.output if name}
 
 
 def _make_unique(nodes: Iterable[onnx.NodeProto]) -> None:

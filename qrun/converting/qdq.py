@@ -4,11 +4,10 @@ QuantizeLinear."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, NewTensors
+from qrun.converting.conversion import EQUAL, NOT_EQUAL, ConvertedModel, Group, KeptNode, NewTensors
 from qrun.converting.verdicts import Values, judge
 from qrun.ir import Array, Attribute, Model, Node
 from qrun.ir.schema import version
@@ -37,25 +36,23 @@ class _Writer:
         self.opset = model.opsets.get("", 1)
         self.tensors = NewTensors(model)
         self.values = Values(self._constant, known_shapes(model).get)
-        self._sources: dict[tuple[Any, ...], Node] = {}
 
     def convert(self, strict: bool) -> ConvertedModel:
         """The conversion."""
-        nodes: dict[str, Node] = {}
-        groups, left = [], []
+        nodes, groups, left = list[Node](), [], []
         for node in self.model.nodes:
             made: tuple[Node, ...] = (node,)
             if any(quantizer.is_output for quantizer in quantizers(node)) and node.op_type != "QuantizeLinear":
                 try:
                     group = self._group(node)
                     if strict and group.verdict.kind != EQUAL:
-                        raise _Refused(f"not bit-equal: {group.verdict.reason}")
+                        raise _Refused(f"{NOT_EQUAL}: {group.verdict.reason}")
                     groups.append(group)
                     made = group.new
                 except _Refused as reason:
                     left.append(KeptNode(node.label, node.op, str(reason)))
-            nodes |= {each.outputs[0] if any(each.outputs) else f"#{len(nodes)}": each for each in made}
-        return ConvertedModel("qdq", self.model, self.tensors.model(list(nodes.values())), tuple(groups), tuple(left))
+            nodes += made
+        return ConvertedModel("qdq", self.model, self.tensors.model(nodes), tuple(groups), tuple(left))
 
     def _group(self, node: Node) -> Group:
         """The group of an integer operator."""
@@ -92,16 +89,13 @@ class _Writer:
         return same and not node.attributes.get("channels_last", 0)
 
     def _dequantize(self, node: Node, quantizer: Quantizer) -> Node:
-        """The DequantizeLinear of an operand; operands with the same codes and parameters share it."""
+        """The DequantizeLinear of an operand. Each reader has its own, as some compilers expect (QR604)."""
         tensor = quantizer.tensor.tensor
         scale, zero, attributes = self._parameters(node, quantizer)
-        key = (tensor, scale, zero, tuple(attributes.items()))
-        if key not in self._sources:
-            inputs = (tensor, scale, zero) if zero else (tensor, scale)
-            name = self.tensors.name(f"{tensor}_dequantized")
-            number = version("", "DequantizeLinear", self.opset)
-            self._sources[key] = Node(-1, name, "", "DequantizeLinear", number, inputs, (name,), attributes)
-        return self._sources[key]
+        inputs = (tensor, scale, zero) if zero else (tensor, scale)
+        name = self.tensors.name(f"{tensor}_dequantized")
+        number = version("", "DequantizeLinear", self.opset)
+        return Node(-1, name, "", "DequantizeLinear", number, inputs, (name,), attributes)
 
     def _quantize(self, node: Node, result: str) -> Node:
         """The QuantizeLinear of the result."""

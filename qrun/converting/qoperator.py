@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qrun.converting.conversion import EQUAL, ConvertedModel, Group, KeptNode, names_in_use
+from qrun.converting.conversion import CLIP, EQUAL, NOT_EQUAL, ConvertedModel, Group, KeptNode, names_in_use
 from qrun.converting.elsewhere import refused_groups
 from qrun.converting.verdicts import Values, judge
 from qrun.declare.stored import Part, constants_of, parts
@@ -20,8 +20,6 @@ from qrun.passes._shapes import known_shapes
 from qrun.passes._sides import is_dequantize, is_quantize
 
 NONE: Mapping[str, str] = MappingProxyType({})
-_CLIP = 12
-"""The opset from which Clip limits integers."""
 
 
 def to_qoperator(model: Model, *, strict: bool = False, refused: Mapping[str, str] = NONE) -> ConvertedModel:
@@ -46,12 +44,12 @@ def _fits(node: Node, model: Model) -> bool:
 def _refuse(group: Group, model: Model, strict: bool, unrun: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The output of the float node, and why the group must stay in float."""
     names = [name for node in group.old if node.label == group.name for name in node.outputs]
-    if any(node.op_type == "Clip" for node in group.new) and model.opsets.get("", 1) < _CLIP:
-        yield names[0], f"its Relu or Clip limits codes, which takes opset {_CLIP}"
+    if any(node.op_type == "Clip" for node in group.new) and model.opsets.get("", 1) < CLIP:
+        yield names[0], f"its Relu or Clip limits codes, which takes opset {CLIP}"
     elif group.output in unrun:
         yield names[0], unrun[group.output]
     elif strict and group.verdict.kind != EQUAL:
-        yield names[0], f"not bit-equal: {group.verdict.reason}"
+        yield names[0], f"{NOT_EQUAL}: {group.verdict.reason}"
 
 
 def _convert(fused: Fused, refused: Mapping[str, str]) -> ConvertedModel:
@@ -93,7 +91,7 @@ def _with_clips(model: Model, constants: dict[str, Part]) -> list[Node]:
                 constants[name] = np.array(value)
                 limits.append(name)
             constants.pop(node.inputs[1], None)
-            number = version("", "Clip", max(_CLIP, model.opsets.get("", 1)))
+            number = version("", "Clip", max(CLIP, model.opsets.get("", 1)))
             nodes.append(Node(node.index, node.name, "", "Clip", number, (node.inputs[0], *limits), node.outputs))
         elif node.domain == OWN:
             nodes.append(replace(node, domain="", version=version("", node.op_type, model.opsets.get("", 1))))

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.converting.conversion import ConvertedModel, Group, names_in_use
 from qrun.declare.frozen import frozen
 from qrun.declare.stored import constants_of, parts
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.running.session import Session
 
 
@@ -88,25 +88,41 @@ def try_both(
 
 
 def _both(conversion: ConvertedModel) -> tuple[Model, Mapping[str, str]]:
-    """The source with the new nodes of all groups beside its own; and the name of each group's new codes, by that of
-    the old ones."""
+    """The source with the new nodes of each group right after its own, so that no code is kept for long; and the name
+    of each group's new codes, by that of the old ones."""
     source = conversion.source
     taken = names_in_use(source, conversion.model)
-    nodes, names = list(source.nodes), dict[str, str]()
+    beside, names = dict[str, Sequence[Node]](), dict[str, str]()
     for number, group in enumerate(conversion.groups):
         ending = f"_{number}_converted"
         while any(f"{name}{ending}" in taken for node in group.new for name in node.outputs):
             ending += "_"
         renamed = {name: f"{name}{ending}" for node in group.new for name in node.outputs if name}
-        nodes += (
+        beside[group.output] = [
             replace(node, inputs=_renamed(node.inputs, renamed), outputs=_renamed(node.outputs, renamed))
             for node in group.new
-        )
+        ]
         names[group.output] = renamed[group.output]
-    numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
+    nodes = [
+        each for old in source.nodes for each in (old, *(new for name in old.outputs for new in beside.get(name, ())))
+    ]
     constants = constants_of({**parts(conversion.model.constants), **parts(source.constants)})
     opsets = {**conversion.model.opsets, **source.opsets}
-    return replace(source, nodes=numbered, constants=constants, opsets=opsets), names
+    return replace(source, nodes=tuple(nodes), constants=constants, opsets=opsets), names
+
+
+def in_time(model: Model) -> Model:
+    """The model with nodes of constants right before their first reader. Files often start with the DequantizeLinear of
+    all weights, whose results take four times the memory of the weights."""
+    known, waiting, nodes = {"", *model.constants}, dict[str, Node](), list[Node]()
+    for node in model.nodes:
+        if any(node.inputs) and len(node.outputs) == 1 and known.issuperset(node.inputs) and not any(node.subgraphs):
+            waiting[node.outputs[0]] = node
+            continue
+        nodes += [waiting.pop(name) for name in (*node.inputs, *node.captured) if name in waiting]
+        nodes.append(node)
+    nodes += waiting.values()
+    return replace(model, nodes=tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes)))
 
 
 def _renamed(names: Sequence[str], renamed: Mapping[str, str]) -> tuple[str, ...]:

@@ -187,8 +187,8 @@ def product_sums(node: Node, literal: Sequence[Node], values: Values) -> Sums:
         low, high = -size, size
     else:
         depth = rows.shape[1]
-        centred = rows.astype(np.float64) - w.zero.astype(np.float64).reshape(-1, 1)
-        above, below = np.maximum(centred, 0).sum(1), np.maximum(-centred, 0).sum(1)
+        centred = rows.astype(np.int32) - w.zero.astype(np.int32).reshape(-1, 1)
+        above, below = np.maximum(centred, 0).sum(1, np.float64), -np.minimum(centred, 0).sum(1, np.float64)
         added = _literal_bias(literal, unit, values) if literal else bias_of(node, values)
         low, high = above * x.least - below * x.most + added, above * x.most - below * x.least + added
         size = (above + below) * x.reach + np.abs(added)

@@ -337,7 +337,8 @@ def _reason(model: Model, node: Node) -> str:
     other = next((name for name in node.inputs if name and not _is_settled(model, name)), None)
     if other is not None:
         return f"its input {other} is neither stored nor dequantized"
-    return f"{node.op_type} of several tensors has no integer form"
+    several = sum(bool(name) and model.part(name) is None for name in node.inputs) > 1
+    return f"{node.op_type} {'of several tensors' if several else 'alone'} has no integer form"
 
 
 def _is_settled(model: Model, name: str) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qrun.converting.conversion import DIFFERS, EQUAL, TIES, Agreement, ConvertedModel
+from qrun.converting.conversion import DIFFERS, EQUAL, NOT_EQUAL, TIES, Agreement, ConvertedModel
 from qrun.converting.trial import GroupTrial, OutputTrial, Trial
 from qrun.declare import grouped
 from qrun.report.grid import Column, Grid
@@ -14,7 +14,7 @@ from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import Block, Sheet, top_rows
 from qrun.report.text import number, plural
 
-FORMS = {"qoperator": "integer operators", "qdq": "QDQ groups", "integer": "sums of integers"}
+FORMS = {"qoperator": "integer operators", "qdq": "QDQ groups", "integer": "integer-only operators"}
 _DONE = {EQUAL: "bit-equal", TIES: "may differ by one next to a tie", DIFFERS: "may differ by more"}
 
 
@@ -25,7 +25,7 @@ def convert_sheet(conversion: ConvertedModel, trial: Trial, top: int | None) -> 
         Column("becomes", cell=lambda each: each.group.becomes.rpartition("::")[2]),
         Column("codes", cell=lambda each: _kind(each.group.verdict)),
         Column("differ here", right=True, cell=_differing),
-        Column("proof", optional=1, wrap=True, cell=lambda each: each.group.verdict.reason),
+        Column("proof", wrap=True, below=True, cell=lambda each: each.group.verdict.reason),
     ]
     blocks = top_rows("Groups", columns, trial.groups, top, "group", folds=True)
     blocks += _left(conversion)
@@ -43,7 +43,8 @@ def _verdict(conversion: ConvertedModel, trial: Trial) -> str:
         return f"converted: {plural(len(conversion.model.nodes), 'node')}; {same}"
     form = FORMS[conversion.form]
     if not groups:
-        return f"nothing to convert: no quantized group can become {form}"
+        strict = "bit-equal " * any(each.reason.startswith(NOT_EQUAL) for each in conversion.left)
+        return f"nothing to convert: no quantized group can become {strict}{form}"
     if trial.broken:
         names = ", ".join(each.group.name for each in trial.broken[:3])
         return f"differs: {plural(len(trial.broken), 'group')} by more than the proof says ({names}); this is a bug in qrun"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from converting.test_converting import DOUBLE, LIMITS, all_codes, convert, group, written
+from converting.test_converting import DOUBLE, LIMITS, MODELS, all_codes, convert, group, written
 from helpers.cli import call
 from onnx import helper, numpy_helper, parser
 
@@ -149,3 +150,52 @@ def test_data_files_are_kept_or_replaced_with_their_model(tmp_path: Path) -> Non
     with pytest.raises(qrun.QrunError, match="it is a folder"):
         made.save(str(tmp_path / "folder.onnx"))
     assert not (tmp_path / "folder.onnx.data").exists()
+
+
+def test_scales_of_rows_and_matrices_stay(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,2] x) => (uint8[2,3] y, uint8[2,2,3] z)
+        <float[2,1] a = {0.5, 0.25}, uint8[2,1] b = {3, 4}, float s = {0.5}, uint8 q = {3}, int8[2,3] w = {1,2,3,4,5,6},
+         int8 o = {0}, int8[2,2,3] v = {1,2,3,4,5,6,7,8,9,1,2,3}, float[2,1,3] c = {1,2,3,4,5,6},
+         int8[2,1,3] d = {0,0,0,0,0,0}> {
+            y = QLinearMatMul(x, a, b, w, s, o, s, q)
+            z = QLinearMatMul(x, s, q, v, c, d, s, q)
+        }
+        """
+    )
+    reason = "it has scales or zero points beside those of tensors and output channels"
+    assert [each.reason for each in convert(model, tmp_path, "integer").conversion.left] == [reason] * 2
+    for each in convert(model, tmp_path, "qdq").conversion.left:
+        assert each.reason.endswith("are not one per place along an axis")
+
+
+def test_each_reader_has_its_own_dequantize(tmp_path: Path) -> None:
+    """Compilers that fuse only such groups, of which `qrun check` tells, take the QDQ form."""
+    made = Converter(str(MODELS / "digits" / "qoperator" / "model.onnx"), ConversionOptions("qdq", DOUBLE))
+    new = written(made, tmp_path)
+    readers = Counter(name for node in new.graph.node for name in node.input)
+    outputs = [node.output[0] for node in new.graph.node if node.op_type == "DequantizeLinear"]
+    assert all(readers[name] == 1 for name in outputs if name not in {value.name for value in new.graph.output})
+
+
+def test_what_stays_is_listed_with_a_true_reason(tmp_path: Path) -> None:
+    """A Relu that no product takes in; and operators whose requantization is in floats beside integer-only ones."""
+    model = parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]> g (uint8[4] x) => (uint8[4] y)
+        <float s = {0.1}, float t = {0.2}, uint8 q = {3}, uint8 r = {9}> {
+            a = DequantizeLinear(x, s, q)
+            b = Relu(a)
+            y = QuantizeLinear(b, t, r)
+        }
+        """
+    )
+    (kept,) = convert(model, tmp_path, "qoperator").conversion.left
+    assert kept.reason == "Relu alone has no integer form"
+    for kind in ("qdq", "qoperator"):
+        source = str(MODELS / "digits" / kind / "model.onnx")
+        left = Converter(source, ConversionOptions("integer", DOUBLE)).conversion.left
+        assert len(left) == 2
+        assert {each.reason for each in left} == {"only Conv, MatMul and Gemm have this form"}

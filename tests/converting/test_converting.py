@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call
+from helpers.cli import call, terminal
 from helpers.quantized_graphs import random_quantized
 from onnx import TensorProto, helper, numpy_helper, parser
 
@@ -243,6 +243,10 @@ def test_strict_leaves_what_may_differ(tmp_path: Path) -> None:
     (kept,) = made.conversion.left
     assert kept.reason.startswith("not bit-equal: float32 errs by up to ")
     assert convert(group(0.5, 0.25, 0.5, 77, 5), tmp_path, "qoperator", strict=True).conversion.groups
+    onnx.save(group(1 / 90, 1 / 255, 1 / 3, 77, 5), tmp_path / "m.onnx")
+    done = call("convert", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "n.onnx"), "--to", "qoperator", "--strict")
+    assert done.code == 1
+    assert done.out.startswith("nothing to convert: no quantized group can become bit-equal integer operators")
 
 
 def test_types_that_onnxruntime_lacks_stay(tmp_path: Path) -> None:
@@ -281,6 +285,9 @@ def test_the_command(tmp_path: Path) -> None:
     first = "converted: 7 groups to integer operators: 1 bit-equal, 6 may differ by one next to a tie"
     assert " ".join(done.out.split()).startswith(first)
     assert f"wrote {target}" in done.err
+    narrow = " ".join(terminal("convert", qdq, "-o", target, "--to", "integer", width=80).split())
+    assert "tfl-double is up to 1 from the exact code" in narrow  # the proof moves below its row
+    call("convert", qdq, "-o", target, "--to", "qoperator")
     report = call("convert", target, "-o", str(tmp_path / "qdq.onnx"), "--to", "qdq", "--json").json
     assert [each["becomes"] for each in report["groups"]][:1] == ["Conv"]
     assert not report["broken"]

@@ -157,11 +157,16 @@ class Writer:
 
     def done(self) -> tuple[Model, Feeds]:
         """The model, which takes and gives codes, and an input."""
+        data, feeds = self.file()
+        return qrun.load(data), feeds
+
+    def file(self) -> tuple[bytes, Feeds]:
+        """The model as a file, and an input."""
         kind = TensorProto.INT8 if self.kind is np.int8 else TensorProto.UINT8
         used = {name for node in self.nodes for name in node.input}
         ends = {"x": typed(kind, list(self.shape))}, {self.name: typed(kind, list(self.codes.shape))}
         model = make_model(self.nodes, *ends, {n: a for n, a in self.stored.items() if n in used}, opset=17)
-        return qrun.load(model.SerializeToString()), {"x": self.given}
+        return model.SerializeToString(), {"x": self.given}
 
     def _store(self, name: str, **parts: Any) -> None:
         self.stored |= {f"{name}_{part}": np.asarray(value) for part, value in parts.items()}
@@ -219,35 +224,35 @@ class Writer:
         self._node("QuantizeLinear", [made, f"{y}_scale", f"{y}_zero"], y)
 
 
-def _digits(kind: str) -> tuple[Model, Feeds]:
+def _digits(kind: str) -> tuple[bytes, Feeds]:
     images = np.load(MODELS / "digits/x.npy")
-    return qrun.load(MODELS / f"digits/{kind}/model.onnx"), {"images": np.concatenate([images] * 4)[:32]}
+    return (MODELS / f"digits/{kind}/model.onnx").read_bytes(), {"images": np.concatenate([images] * 4)[:32]}
 
 
-def _defects(kind: str) -> tuple[Model, Feeds]:
-    return qrun.load(defects.quantized(kind).SerializeToString()), defects.batch(kind)
+def _defects(kind: str) -> tuple[bytes, Feeds]:
+    return defects.quantized(kind).SerializeToString(), defects.batch(kind)
 
 
-def _squeezenet(**more: Any) -> tuple[Model, Feeds]:
+def _squeezenet(**more: Any) -> tuple[bytes, Feeds]:
     net = Writer((2, 8, 32, 32), **more)
     return (
-        net.conv(16, stride=2, act="Relu").conv(8, 1).conv(32, 3).conv(8, 1).conv(48, 3, act="Relu").conv(10, 1).done()
+        net.conv(16, stride=2, act="Relu").conv(8, 1).conv(32, 3).conv(8, 1).conv(48, 3, act="Relu").conv(10, 1).file()
     )
 
 
-def _mobile(**more: Any) -> tuple[Model, Feeds]:
+def _mobile(**more: Any) -> tuple[bytes, Feeds]:
     net = Writer((2, 8, 24, 24), **more)
     for _ in range(3):
         net = net.conv(24, 1, act="Clip" if net.qdq else "").conv(24, 3, 24, act="Clip" if net.qdq else "").conv(16, 1)
-    return net.done()
+    return net.file()
 
 
-def _mlp(op: str, **more: Any) -> tuple[Model, Feeds]:
+def _mlp(op: str, **more: Any) -> tuple[bytes, Feeds]:
     net = Writer((96, 64), **more)
-    return net.product(96, op).product(128, op).product(64, op).product(10, op).done()
+    return net.product(96, op).product(128, op).product(64, op).product(10, op).file()
 
 
-NETWORKS: Mapping[str, Callable[[], tuple[Model, Feeds]]] = {
+NETWORKS: Mapping[str, Callable[[], tuple[bytes, Feeds]]] = {
     "digits, QOperator": lambda: _digits("qoperator"),
     "digits, QDQ": lambda: _digits("qdq"),
     "CNN, QDQ int8 per channel": lambda: _defects("cnn"),
@@ -267,8 +272,15 @@ LARGE = 4096
 
 
 @cache
-def network(name: str) -> tuple[Model, dict[str, Array]]:
+def model_file(name: str) -> tuple[bytes, Feeds]:
+    """A network as a file, and its inputs."""
     return NETWORKS[name]()
+
+
+@cache
+def network(name: str) -> tuple[Model, Feeds]:
+    data, feeds = model_file(name)
+    return qrun.load(data), feeds
 
 
 def first_different(name: str, values: dict[str, Array]) -> str | None:
