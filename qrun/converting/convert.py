@@ -13,7 +13,7 @@ from onnx.external_data_helper import load_external_data_for_model
 from qrun.arithmetics import Arithmetic
 from qrun.converting.conversion import ConvertedModel
 from qrun.converting.integer import to_integer
-from qrun.converting.proto import has_external_data, save, to_proto, without_calls
+from qrun.converting.proto import Payloads, has_external_data, save, to_proto, without_calls
 from qrun.converting.qdq import to_qdq
 from qrun.converting.qoperator import to_qoperator
 from qrun.converting.requantize import function
@@ -23,6 +23,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model
 from qrun.ir.load import load, parse, read_file
+from qrun.ir.wire import lift
 from qrun.memory import ResourceLimits
 from qrun.running.session import Session
 
@@ -49,9 +50,15 @@ class Converter:
     """
 
     def __init__(self, source: str | bytes, wishes: ConversionOptions) -> None:
-        self.model = load(source)
+        lifted = None if isinstance(source, bytes) or wishes.opset else lift(Path(source))
+        self.model = load(source, lifted=lifted)
         self._folder = Path() if isinstance(source, bytes) else Path(source).parent
-        self._proto = parse(source if isinstance(source, bytes) else read_file(Path(source)), self.model.label)
+        self._payloads: Payloads = {}
+        self._proto = onnx.ModelProto() if lifted is None else parse(lifted.proto, self.model.label)
+        if lifted is not None and not self._proto.functions:
+            self._payloads = lifted.payloads
+        else:
+            self._proto = parse(source if isinstance(source, bytes) else read_file(Path(source)), self.model.label)
         self._outside = has_external_data(self._proto)
         model = self.model
         if self._proto.functions or wishes.opset or wishes.form == "integer":  # such forms are loaded as messages
@@ -78,7 +85,7 @@ class Converter:
 
     def save(self, target: str) -> list[str]:
         """Write the new model; returns the names of the files. Raises CallError if one cannot be written."""
-        return save(self._write(self.conversion.model), target, self._folder, self._outside)
+        return save(self._write(self.conversion.model), target, self._folder, self._outside, self._payloads)
 
     def _write(self, model: Model) -> onnx.ModelProto:
         """A model as a ModelProto, with the functions that it calls."""

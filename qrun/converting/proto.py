@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import onnx
@@ -17,7 +17,10 @@ from qrun.declare.stored import constants_of, parts
 from qrun.io.files import replace_file
 from qrun.ir import Model, Node
 from qrun.ir.load import load
+from qrun.ir.wire import GRAPH, INITIALIZER, RAW_DATA, field_head
 
+Payloads = Mapping[bytes, memoryview]
+"""Raw data of large tensors by the stand-ins that messages hold for it, see `qrun.ir.wire`."""
 _LARGEST = 2**31 - (1 << 16)
 """The most bytes of a file without external data: the limit of a protobuf message, less some room."""
 _OUTSIDE, _ALIGNED = 1024, 64
@@ -135,23 +138,43 @@ def has_external_data(proto: onnx.ModelProto) -> bool:
     return any(external_data_helper.uses_external_data(tensor) for tensor in proto.graph.initializer)
 
 
-def save(proto: onnx.ModelProto, target: str, folder: Path, outside: bool) -> list[str]:
-    """Write a model; returns the names of the files. folder: of the source's external data.
+def save(proto: onnx.ModelProto, target: str, folder: Path, outside: bool, payloads: Payloads) -> list[str]:
+    """Write a model; returns the names of the files. folder: of the source's external data. payloads: of the tensors
+    whose raw data is a stand-in.
 
     outside: large tensors go to a file of external data beside it, ``TARGET.data``; they do too if one file would be
     too large. Raises CallError if a file cannot be written.
     """
     external_data_helper.load_external_data_for_model(proto, str(folder))
-    large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= _OUTSIDE]
+    data = {tensor.name: payloads.get(tensor.raw_data, tensor.raw_data) for tensor in proto.graph.initializer}
+    large = [tensor for tensor in proto.graph.initializer if len(data[tensor.name]) >= _OUTSIDE]
     files = [target]
     with ExitStack() as open_files:  # both files replace old ones, or none does
-        if large and (outside or proto.ByteSize() > _LARGEST):
+        if large and (outside or proto.ByteSize() + sum(map(len, data.values())) > _LARGEST):
             files.append(f"{target}.data")
             stream = open_files.enter_context(replace_file(files[-1]))
             for tensor in large:
                 stream.write(bytes(-stream.tell() % _ALIGNED))
-                start, size = stream.tell(), stream.write(tensor.raw_data)
+                start, size = stream.tell(), stream.write(data[tensor.name])
                 external_data_helper.set_external_data(tensor, os.path.basename(files[-1]), start, size)
                 tensor.ClearField("raw_data")
-        open_files.enter_context(replace_file(target)).write(proto.SerializeToString())
+        _write(open_files.enter_context(replace_file(target)), proto, payloads)
     return files
+
+
+def _write(stream: IO[bytes], proto: onnx.ModelProto, payloads: Payloads) -> None:
+    """Write a message with the payloads in place of their stand-ins. A message that holds them all, and its bytes,
+    would be two more copies of the weights."""
+    tensors = list[bytes | memoryview]()
+    for tensor in proto.graph.initializer:
+        payload = payloads.get(tensor.raw_data, memoryview(b""))
+        if payload:
+            tensor.ClearField("raw_data")
+        head = tensor.SerializeToString() + (field_head(RAW_DATA, len(payload)) if payload else b"")
+        tensors += [field_head(INITIALIZER, len(head) + len(payload)) + head, payload]
+    del proto.graph.initializer[:]
+    graph = proto.graph.SerializeToString()
+    proto.ClearField("graph")
+    stream.write(proto.SerializeToString() + field_head(GRAPH, len(graph) + sum(map(len, tensors))) + graph)
+    for piece in tensors:
+        stream.write(piece)

@@ -25,7 +25,8 @@ _LARGE = 4096
 _FIELDS = 1 << 22
 """The most fields of a message that are examined one by one here; protobuf itself reads more of them."""
 _WINDOW = 1 << 13
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
+"""Numbers of fields of ModelProto, GraphProto and TensorProto."""
 _FIXED = {1: 8, 5: 4}
 _BYTES = 2
 _LINE = 64
@@ -195,7 +196,7 @@ def _open(path: Path) -> _Scanned | None:
 def _scan(file: _File) -> _Scanned | None:
     """Find the large tensors of a model file, and read the rest; None if the file is unusual."""
     fields = list(file.fields(0, file.size))
-    graphs = [field for field in fields if field.number == _GRAPH]
+    graphs = [field for field in fields if field.number == GRAPH]
     if len(graphs) != 1 or graphs[0].kind != _BYTES:
         return None
     graph, mark = graphs[0], os.urandom(12)
@@ -203,20 +204,20 @@ def _scan(file: _File) -> _Scanned | None:
     lifted: list[_Field] = []
     done = graph.value
     for field in file.fields(graph.value, graph.end):
-        large = field.number == _INITIALIZER and field.kind == _BYTES and field.end - field.value > _LARGE
+        large = field.number == INITIALIZER and field.kind == _BYTES and field.end - field.value > _LARGE
         raw = _raw_data(file, field) if large else None
         if raw is None:
             continue
         stand_in = _stand_in(mark, len(lifted))
         lifted.append(raw)
-        tensor = file.read(field.value, raw.start) + _field(_RAW_DATA, stand_in) + file.read(raw.end, field.end)
-        pieces += [file.read(done, field.start), _field(_INITIALIZER, tensor)]
+        tensor = file.read(field.value, raw.start) + _field(RAW_DATA, stand_in) + file.read(raw.end, field.end)
+        pieces += [file.read(done, field.start), _field(INITIALIZER, tensor)]
         done = field.end
     if not lifted:
         return None
     pieces.append(file.read(done, graph.end))
     around = file.read(0, graph.start), file.read(graph.end, file.size)
-    return _Scanned(file, around[0] + _field(_GRAPH, b"".join(pieces)) + around[1], mark, lifted)
+    return _Scanned(file, around[0] + _field(GRAPH, b"".join(pieces)) + around[1], mark, lifted)
 
 
 def _read(scanned: _Scanned) -> Lifted:
@@ -260,7 +261,7 @@ def _stand_in(mark: bytes, number: int) -> bytes:
 
 def _raw_data(file: _File, tensor: _Field) -> _Field | None:
     """The raw data of a tensor; None if it is small or stored otherwise."""
-    found = [field for field in file.fields(tensor.value, tensor.end) if field.number == _RAW_DATA]
+    found = [field for field in file.fields(tensor.value, tensor.end) if field.number == RAW_DATA]
     if len(found) == 1 and found[0].kind == _BYTES and found[0].end - found[0].value > _LARGE:
         return found[0]
     return None
@@ -268,7 +269,12 @@ def _raw_data(file: _File, tensor: _Field) -> _Field | None:
 
 def _field(number: int, value: bytes) -> bytes:
     """A field of kind bytes, or of a message."""
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+    return field_head(number, len(value)) + value
+
+
+def field_head(number: int, size: int) -> bytes:
+    """The bytes before the `size` bytes of such a field."""
+    return _varint(number << 3 | _BYTES) + _varint(size)
 
 
 def _varint(value: int) -> bytes:

@@ -199,3 +199,41 @@ def test_what_stays_is_listed_with_a_true_reason(tmp_path: Path) -> None:
         left = Converter(source, ConversionOptions("integer", DOUBLE)).conversion.left
         assert len(left) == 2
         assert {each.reason for each in left} == {"only Conv, MatMul and Gemm have this form"}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_large_weights_reach_the_new_file(tmp_path: Path, outside: bool) -> None:
+    """They are written from where they were read to; small ones are part of the message."""
+    rng, source, target = np.random.default_rng(6), tmp_path / "m.onnx", tmp_path / "n.onnx"
+    stored = {
+        "w": rng.integers(-128, 128, (96, 64), np.int8),
+        "few": rng.integers(-128, 128, (64, 5), np.int8),
+        "table": rng.standard_normal((5, 700)).astype(np.float32),
+    }
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,96] x) => (uint8[2,64] a, uint8[2,5] b, float[2,700] c)
+        <float s = {0.5}, uint8 q = {3}, int8 o = {0}> {
+            xf = DequantizeLinear(x, s, q)
+            wf = DequantizeLinear(w, s, o)
+            p = MatMul(xf, wf)
+            a = QuantizeLinear(p, s, q)
+            af = DequantizeLinear(a, s, q)
+            ff = DequantizeLinear(few, s, o)
+            r = MatMul(af, ff)
+            b = QuantizeLinear(r, s, q)
+            bf = DequantizeLinear(b, s, q)
+            c = MatMul(bf, table)
+        }
+        """
+    model = parser.parse_model(text)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in stored.items())
+    onnx.save(model, source, save_as_external_data=outside, location="m.data", size_threshold=0)
+    made = Converter(str(source), ConversionOptions("qoperator", DOUBLE))
+    assert len(made.save(str(target))) == 1 + outside
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(target).graph.initializer}
+    for name, array in stored.items():
+        np.testing.assert_array_equal(found[name], array, name)
+    onnx.checker.check_model(target, full_check=True)
+    feeds = {"x": rng.integers(0, 256, (2, 96), np.uint8)}
+    np.testing.assert_array_equal(qrun.run(str(source), feeds)["c"], qrun.run(str(target), feeds)["c"])
