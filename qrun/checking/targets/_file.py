@@ -118,6 +118,7 @@ def read_target(data: bytes, name: str, where: str, version: str = "") -> Deploy
         checked["proof"],
         checked["verified"],
         tuple(checked.get("not_judged", ())),
+        tuple(versions),
     )
 
 

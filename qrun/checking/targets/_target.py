@@ -209,7 +209,7 @@ def _reason(of: Sequence[tuple[NodeVerdict, TargetRule, str]]) -> TargetReason:
 class DeployTarget:
     """A runtime or device, with the rules of one of its versions.
 
-    name: for users. version: the one that the rules are of. on: its machines.
+    name: for users. version: the one that the rules are of. versions: all that its file has. on: its machines.
     proof: how the rules are known. verified: whether the target was run to prove them. not_judged: what the rules
     cannot say.
     """
@@ -225,6 +225,7 @@ class DeployTarget:
     proof: str = ""
     verified: bool = False
     not_judged: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
 
     def verdict(self, model: Model) -> TargetVerdict:
         """Judge a whole model, with its subgraphs."""
