@@ -265,9 +265,9 @@ class DeployTarget:
         broken: dict[int, list[TargetRule]] = {}
         judged = [op for op in view.ops if op.op_type not in _UNJUDGED and together.isdisjoint(op.outputs)]
         judged = [op for op in judged if op.op_type in BOTH or not view.folded(op)]
+        rules_of = {kind: self._by_operator(kind) for kind in {op.op_type for op in judged}}
         for op in judged:
-            rules = self._by_operator(op.op_type)
-            broken[id(op)] = [rule for rule in rules if rule.fails(conditions, op)]
+            broken[id(op)] = [rule for rule in rules_of[op.op_type] if rule.fails(conditions, op)]
         found: list[NodeVerdict] = []
         for op in judged:
             if op.node is not None:
