@@ -127,12 +127,21 @@ def half_scale() -> onnx.ModelProto:
     return g.model()
 
 
-def half_split() -> onnx.ModelProto:
+def fed_weights() -> onnx.ModelProto:
+    """A convolution whose weights are codes that a caller gives."""
+    g, shape = Build(), (8, 8, 3, 3)
+    w = g.dequantize(g.feed(shape, "int16"), I16, g.parameters(I16), shape)
+    made = g.add("Conv", [g.pair(g.feed(MAPS), I8, MAPS), w], MAPS, pads=[1] * 4)
+    g.result(g.pair(made, RESULT, MAPS), MAPS)
+    return g.model()
+
+
+def half_split(q: Q = I8) -> onnx.ModelProto:
     """A Split whose second result is not quantized."""
     g = Build()
-    name = g.pair(g.feed(MAPS), I8, MAPS)
+    name = g.pair(g.feed(MAPS), q, MAPS)
     g.nodes.append(onnx.helper.make_node("Split", [name], ["a", "b"], "Split", num_outputs=2, axis=1))
-    g.result(g.pair("a", I8, (1, 4, 8, 8)), (1, 4, 8, 8))
+    g.result(g.pair("a", q, (1, 4, 8, 8)), (1, 4, 8, 8))
     g.result("b", (1, 4, 8, 8))
     return g.model()
 
@@ -227,14 +236,15 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
 }
 
 OPENVINO: Mapping[str, tuple[Made, Made]] = {
-    "int16-weights": (lambda: conv(w=replace(W16, const=False), b=None), lambda: conv(w=W16)),
+    "int16-weights": (fed_weights, lambda: conv(w=replace(W16, const=False), b=None)),
     "contrib-operators": (lambda: on_codes("QLinearLeakyRelu"), lambda: on_codes("QLinearSigmoid")),
     "old-contrib-operators": (lambda: on_codes("QLinearAdd"), NOTHING),
     "contrib-float": (lambda: on_codes("QLinearSoftmax"), NOTHING),
     "matmul-second-quantized": (lambda: matmul(w=F(shape=(16, 8))), matmul),
-    "sixteen-bit-split": (lambda: unary("Split", I16, I16), lambda: unary("Split", I16, Q("int16", 0.125))),
+    "sixteen-bit-max-pool": (lambda: pool(x=I16, y=I16), lambda: pool(x=I16, y=None)),
+    "sixteen-bit-split": (lambda: half_split(I16), half_split),
     "qlinear-conv-channels-float": (lambda: qlinear_conv(zeros=[0] * 8), qlinear_conv),
-    "qlinear-conv-unsigned": (lambda: qlinear_conv(w="uint8"), qlinear_conv),
+    "qlinear-conv-unsigned": (lambda: qlinear_conv(w="uint8", zero=128), lambda: qlinear_conv(w="uint8")),
     "qlinear-matmul-columns": (lambda: qlinear_matmul(zeros=[0] * 8), qlinear_matmul),
     "activations-per-tensor": (lambda: conv(Q(scale=CHANNELS, zero=0, axis=1), b=None), conv),
     "qlinear-conv-weights": (lambda: qlinear_conv(w="uint8"), qlinear_conv),
