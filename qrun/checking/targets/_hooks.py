@@ -1,0 +1,96 @@
+"""Conditions on an operator that the vocabulary of target files cannot express; a file names them: {"hook": NAME}."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from qrun.checking.rules._scope import static_shape
+from qrun.checking.targets._facts import ports
+from qrun.checking.targets._view import DEQUANTIZE, QUANTIZE, Op, TargetView
+
+Hook = Callable[[TargetView, Op], "bool | None"]
+
+
+def _grows_by_2_4_8(view: TargetView, op: Op) -> bool | None:
+    """Is height and width of the result 2, 4 or 8 times the input's, or has the input one pixel?"""
+    shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
+    if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
+        return None
+    before, after = shapes[0][2:], shapes[1][2:]
+    if before == after or set(before) == {1}:
+        return True
+    ratios = {new / old for old, new in zip(before, after, strict=True) if old}
+    return len(ratios) == 1 and ratios <= {2.0, 4.0, 8.0}
+
+
+def _reduces_few(view: TargetView, op: Op) -> bool | None:
+    """Are fewer than 65536 elements reduced to one?"""
+    shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
+    if shapes[0] is None or shapes[1] is None:
+        return None
+    sizes = [1, 1]
+    for at, shape in enumerate(shapes):
+        for size in shape or ():
+            sizes[at] *= size
+    return sizes[0] < 65536 * max(sizes[1], 1)
+
+
+def _scales_of_one_axis(view: TargetView, op: Op) -> bool | None:
+    """Do the blocks of a QuantizeLinear or DequantizeLinear lie along one axis, and divide it?"""
+    shape = static_shape(view.shape(op.inputs[0]))
+    scales = static_shape(view.shape(op.inputs[1])) if len(op.inputs) > 1 else None
+    if shape is None or scales is None:
+        return None
+    if len(scales) != len(shape):
+        return len(scales) < 2
+    differing = [(whole, part) for whole, part in zip(shape, scales, strict=True) if whole != part]
+    return len(differing) <= 1 and all(part and whole % part == 0 for whole, part in differing)
+
+
+def _shift_of_bias(view: TargetView, op: Op) -> bool | None:
+    """Can the NPU shift the bias? By how much it can depends on the shift of the result."""
+    x, w, b, y = (ports(view, op, port)[0].get("scale") for port in ("x", "w", "b", "y"))
+    if x is None or w is None or b is None or y is None or any(s.size != 1 or not s > 0 for s in (x, w, b, y)):
+        return None
+    product = np.log2(x) + np.log2(w)
+    cut, shift = np.log2(y) - product, np.log2(b) - product
+    return bool(np.minimum(0, cut - 16) <= shift <= 15)
+
+
+def _one_zero_point(view: TargetView, op: Op) -> bool | None:
+    """Have the weights one zero point for all channels?"""
+    zero = ports(view, op, "w")[0].get("zero")
+    return None if zero is None else len(zero) <= 1
+
+
+def _scale_like_data(view: TargetView, op: Op) -> bool | None:
+    """Has the scale the element type of what is quantized?"""
+    types = [view.type(name) for name in op.inputs[:2]]
+    return None if "" in types else types[0] == types[1]
+
+
+def _as_many_channels(view: TargetView, op: Op) -> bool | None:
+    """Have the weights of an integer convolution as many input channels as output channels?"""
+    facts = ports(view, op, "w")[0]
+    return None if facts.get("dim") is None or facts["rank"] < 2 else facts["batch"] == facts["channels"]
+
+
+def _quantized_output(view: TargetView, op: Op) -> bool:
+    """Is a result an output of the model, after QuantizeLinear and DequantizeLinear?"""
+    codes = [reader for name in op.outputs for reader in view.read(name) if reader.op_type == QUANTIZE]
+    reals = [reader for quantize in codes for reader in view.read(quantize.outputs[0])]
+    return any(name in view.results for real in reals if real.op_type == DEQUANTIZE for name in real.outputs)
+
+
+HOOKS: Mapping[str, Hook] = {
+    "grows by 2, 4 or 8": _grows_by_2_4_8,
+    "reduces fewer than 65536": _reduces_few,
+    "shift of the bias": _shift_of_bias,
+    "one zero point for weights": _one_zero_point,
+    "scale in the type of the data": _scale_like_data,
+    "as many channels in as out": _as_many_channels,
+    "a quantized result is an output": _quantized_output,
+    "blocks along one axis": _scales_of_one_axis,
+}
