@@ -28,7 +28,7 @@ LEVEL_OF: dict[str, Level] = {
 BOUNDS = ("float", "cpu", "refused", "wrong")
 """The consequences that --fail-on takes."""
 NOT_QUANTIZED = TargetRule(
-    "not-quantized",
+    "float-model",
     (),
     (),
     {"all": []},

@@ -62,7 +62,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 @rules("--ignore CODES", "Not these rules, also of targets: tensorrt/zero-point-0. Repeatable.", multiple=True)
 @rules(
     "--fail-on",
-    "Exit 1 when a finding is at this level or worse; for targets, error is refused or wrong, warning is also cpu or float.",
+    "Exit 1 when a finding is at this level or worse; of targets, an error is refused or wrong, a warning cpu or float.",
     type=FAIL_ON,
     default="error",
 )

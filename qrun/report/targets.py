@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from qrun.checking.check import Checked, Report
-from qrun.checking.deploy import TargetResult, counts_text, sentence_name
+from qrun.checking.deploy import TargetResult, sentence_name
 from qrun.checking.targets import IntegerCount, TargetReason, TargetRule
 from qrun.declare.frozen import frozen
 from qrun.errors import some
@@ -44,6 +44,12 @@ _VERDICTS = {
 """What happens with a model, by its first consequence in this order: a model that does not load computes nothing."""
 
 
+def in_order(result: TargetResult) -> Sequence[TargetReason]:
+    """The reasons, those of the verdict first."""
+    places = {consequence: place for place, consequence in enumerate(_VERDICTS)}
+    return sorted(result.reasons, key=lambda reason: places.get(reason.consequence, len(places)))
+
+
 def summary(result: TargetResult) -> str:
     """``will not load: 3 reasons, 214 of 318 nodes``."""
     text = "runs in float" if _all_in_float(result) else verdict(result)
@@ -72,7 +78,7 @@ def print_targets(screen: Screen, report: Report, every: bool) -> None:
     pairs = [(model, result) for model in report.models for result in model.targets]
     if not pairs:
         return
-    if every or (len(report.models) == 1 and len(report.targets) <= FEW):
+    if not is_table(report, every):
         for number, (model, result) in enumerate(pairs):
             if number:
                 screen.line()
@@ -85,11 +91,16 @@ FEW = 2
 """The most targets of which a check prints everything without -v."""
 
 
+def is_table(report: Report, every: bool) -> bool:
+    """Whether `print_targets` prints one line for each model and target."""
+    return report.has_targets and not every and (len(report.models) > 1 or len(report.targets) > FEW)
+
+
 def _print_result(screen: Screen, model: Checked, result: TargetResult, every: bool) -> None:
     """Prints the verdict, a block for each reason, and what the verdict is about."""
     screen.wrapped("", "  ", (f"{heading(model, result)}: ", "bold"), (summary(result), _style(result)))
     reported = {finding.rule for finding in model.findings}
-    shown = [reason for reason in result.reasons if result.id_of(reason) in reported]
+    shown = [reason for reason in in_order(result) if result.id_of(reason) in reported]
     width = max((len(reason.consequence) for reason in shown), default=7)
     screen.line()
     for reason in shown:
@@ -100,7 +111,7 @@ def _print_result(screen: Screen, model: Checked, result: TargetResult, every: b
     rows = [
         *_integers_rows(result),
         ("not judged", "; ".join(result.target.not_judged)),
-        ("proved by", proof_text(result)),
+        ("proved by", result.target.proof),
         ("not shown", f"{plural(left_out, 'reason')}: known from the baseline, or ignored" if left_out else ""),
     ]
     screen.facts(rows)
@@ -114,13 +125,13 @@ def _style(result: TargetResult) -> str:
 
 def _print_reason(screen: Screen, result: TargetResult, reason: TargetReason, width: int, every: bool) -> None:
     rule, style = reason.rule, OF_CONSEQUENCE.get(reason.consequence, OPEN)
-    first: list[Piece] = ["  ", (f"{reason.consequence:<{width}}", style), "  "]
+    first = f"  {reason.consequence:<{width}}  ", style
     counts = some([f"{count} {op}" for op, count in reason.operators.items()], MOST_SAYS)
     room = (screen.width or 0) - width - 4 - width_of(screen.clean(rule.cause)) - width_of(screen.clean(counts))
     if counts and room >= 3:
-        screen.line(*first, (rule.cause, "bold"), " " * room, counts)
+        screen.line(first, (rule.cause, "bold"), " " * room, counts)
     else:
-        screen.wrapped("", " " * (width + 4), *first, (rule.cause, "bold"), f"   {counts}" if counts else "")
+        screen.wrapped(first, " " * (width + 4), (rule.cause, "bold"), f"   {counts}" if counts else "")
     rows: list[tuple[str, Sequence[Piece]]] = [
         *_nodes_rows(reason, every),
         ("why", [rule.why]),
@@ -175,12 +186,6 @@ def known_from(rule: TargetRule) -> str:
     return f"{text} ({rule.source})" if rule.source else text
 
 
-def proof_text(result: TargetResult) -> str:
-    """How the rules of a target are known."""
-    told = [result.target.proof] if result.target.proof else []
-    return "; ".join([*told, *([] if result.target.verified else ["not verified on the target itself"])])
-
-
 @frozen
 class _Row:
     """A line of the table of targets."""
@@ -204,8 +209,8 @@ class _Row:
         """The worst reason, and the number of others."""
         if not self.result.reasons:
             return "-"
-        first, *others = self.result.reasons
-        counts = f" ({counts_text(first)})" if first.nodes else ""
+        first, *others = in_order(self.result)
+        counts = f" ({plural(first.count, 'node')})" if first.nodes else ""
         return f"{first.rule.cause}{counts}" + (f", and {len(others)} more" if others else "")
 
 
@@ -219,17 +224,15 @@ def _print_table(screen: Screen, report: Report, pairs: Sequence[tuple[Checked, 
     several = len(report.models) > 1
     rows = [_Row(model, result) for model, result in pairs]
     columns = [
-        *([Column("model", shrink=1, cell=lambda row: row.model.name)] if several else []),
+        Column("model", shrink=1, cell=lambda row: row.model.name) if several else None,
         Column("target", style=NAME, cell=lambda row: row.result.target.id),
-        Column("verdict", cell=lambda row: row.result.worst if several else verdict(row.result)),
+        Column("verdict", cell=lambda row: verdict(row.result)),
         Column("in integers", right=True, cell=lambda row: row.integers),
         Column("once fixed", right=True, optional=1, cell=lambda row: row.fixed),
-        Column("worst reason", wrap=True, below=True, cell=lambda row: row.reason),
+        None if several else Column("worst reason", wrap=True, cell=lambda row: row.reason),
     ]
     grid = Grid.of(columns, rows)
-    at = 2 if several else 1
-    grid.styles.update({(row, at): _style(each.result) for row, each in enumerate(rows)})
+    grid.styles.update({(at, 1 + several): _style(row.result) for at, row in enumerate(rows)})
     if not several:
-        screen.wrapped("", "  ", (f"{report.models[0].name}", "bold"), f", {plural(report.models[0].nodes, 'node')}")
+        screen.wrapped("", "  ", (report.models[0].name, "bold"), f", {plural(report.models[0].nodes, 'node')}")
     screen.grid(fold_prefix(screen, grid, 0) if several else grid)
-    screen.wrapped("", "  ", (f"qrun check MODEL --target {rows[0].result.target.id} shows all reasons", NEXT))

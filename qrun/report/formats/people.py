@@ -16,7 +16,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.message import count_levels, print_blocks
 from qrun.report.nodes import fold_prefix
 from qrun.report.screen import BAD, GOOD, NAME, NEXT, STYLES, Piece, Screen
-from qrun.report.targets import print_targets
+from qrun.report.targets import is_table, print_targets
 from qrun.report.text import duration, plural
 
 TABLE = 100
@@ -58,7 +58,8 @@ def _below(screen: Screen, report: Report, asked: Asked) -> None:
         _table(screen, report, asked.notes)
     _integers(screen, report)
     of_targets = [(m, f) for m, f in _sorted(report.findings) if is_of_target(f)]
-    _next(screen, report, [*of_targets, *_of_rules(report, asked.notes)])
+    shown = [*of_targets, *_of_rules(report, asked.notes)]
+    _next(screen, report, shown, "all reasons" if is_table(report, asked.notes) else "")
 
 
 @check_format("concise")
@@ -91,10 +92,11 @@ def _integers(screen: Screen, report: Report) -> None:
         screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
 
 
-def _next(screen: Screen, report: Report, shown: Sequence[tuple[Checked, Finding]]) -> None:
-    """Prints what was not shown, and the command that explains the first finding."""
+def _next(screen: Screen, report: Report, shown: Sequence[tuple[Checked, Finding]], more: str = "") -> None:
+    """Prints what was not shown, and the command that explains the first finding. more: something else not shown."""
     seen = {id(finding) for _, finding in shown}
     hidden = count_levels(finding.level for _, finding in report.findings if id(finding) not in seen)
+    hidden = ", ".join(filter(None, [more, hidden]))
     parts = [f"-v shows {hidden}"] if hidden else []
     explained = [f.rule for _, f in shown if not is_of_target(f) or f.rule.rpartition("/")[0] in names()]
     parts += [f"qrun explain {explained[0]} has details"] if explained else []
@@ -110,7 +112,7 @@ def _table(screen: Screen, report: Report, every: bool) -> None:
     """Prints one row per model if there are several, without -v only models with findings or with vectors that did not
     pass; and the reasons why vectors were skipped."""
     shown = [m for m in report.models if every or m.findings or any(v.status != "passed" for v in m.vectors)]
-    if len(report.models) > 1 and shown:
+    if len(report.models) > 1 and shown and not report.targets:
         screen.grid(fold_prefix(screen, Grid.of(_MODELS, shown if every else shown[:TABLE]), 0))
         if shown[TABLE:] and not every:
             screen.line(f"  {screen.ellipsis} {plural(len(shown) - TABLE, 'more model')}   -v")
