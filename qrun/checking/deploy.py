@@ -44,7 +44,8 @@ NOT_QUANTIZED = TargetRule(
 class TargetResult:
     """The result of one target for one model.
 
-    nodes: the number of nodes judged. broken: the number of them that break a rule. reasons: worst first.
+    nodes: the number of nodes judged. broken: the number of them that break a rule. reasons: worst first. ops: the
+    operator with domain and version of each reason's first node; "" for a reason that is about no node.
     """
 
     KEYS = keys(
@@ -57,6 +58,7 @@ class TargetResult:
     broken: int
     reasons: tuple[TargetReason, ...]
     integers: tuple[IntegerCount, ...]
+    ops: tuple[str, ...] = ()
 
     @property
     def worst(self) -> str:
@@ -84,7 +86,9 @@ def judge_for(target: DeployTarget, model: Model) -> TargetResult:
     if not is_quantized(model):
         reasons, broken = (*reasons, _not_quantized(verdict)), len(verdict.judged)
         reasons = tuple(sorted(reasons, key=lambda r: -CONSEQUENCES.index(r.consequence)))
-    return TargetResult(target, len(verdict.judged), broken, reasons, verdict.integers)
+    of = {each.label: each.scope.at(each.node)["op"] for each in reversed(verdict.judged) if each.rules}
+    ops = tuple(of.get(reason.nodes[0], "") if reason.nodes else "" for reason in reasons)
+    return TargetResult(target, len(verdict.judged), broken, reasons, verdict.integers, ops)
 
 
 def is_quantized(model: Model) -> bool:
@@ -100,14 +104,14 @@ def _not_quantized(verdict: TargetVerdict) -> TargetReason:
 
 def target_findings(result: TargetResult) -> Iterator[Finding]:
     """Yield a finding for each reason: its first node, and the others as `Finding.others`."""
-    for reason in result.reasons:
+    for reason, op in zip(result.reasons, result.ops, strict=True):
         rule, first = reason.rule, reason.nodes[:1]
         message = f"{rule.cause} ({counts_text(reason)})" if first else rule.cause
         yield Finding(
             f"{sentence_name(result.target)}: {message}",
             node=first[0] if first else "",
             index=reason.index if first else None,
-            op=next(iter(reason.operators), ""),
+            op=op,
             got=next(filter(None, reason.seen), ""),
             why=". ".join(filter(None, [rule.why, says_text(rule)])),
             fix=rule.fix,

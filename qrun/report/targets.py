@@ -26,10 +26,11 @@ MOST_SAYS = 4
 
 def verdict(result: TargetResult) -> str:
     """What happens with the model, in a few words: ``will not load``."""
+    integer = any(count.integer for count in result.integers)
     for consequence, text in _VERDICTS.items():
         if result.has(consequence):
-            return text
-    return "runs in integers" if any(count.integer for count in result.integers) else "runs"
+            return "runs in float" if consequence == "float" and not integer else text
+    return "runs in integers" if integer else "runs"
 
 
 _VERDICTS = {
@@ -52,13 +53,11 @@ def in_order(result: TargetResult) -> Sequence[TargetReason]:
 
 def summary(result: TargetResult) -> str:
     """``will not load: 3 reasons, 214 of 318 nodes``."""
-    text = "runs in float" if _all_in_float(result) else verdict(result)
-    reasons = f"{plural(len(result.reasons), 'reason')}, {result.broken} of {plural(result.nodes, 'node')}"
-    return f"{text}: {reasons}" if result.reasons else f"{text}: all {plural(result.nodes, 'node')} fit"
-
-
-def _all_in_float(result: TargetResult) -> bool:
-    return verdict(result) == _VERDICTS["float"] and not any(count.integer for count in result.integers)
+    if not result.reasons:
+        return f"{verdict(result)}: all {plural(result.nodes, 'node')} fit"
+    return (
+        f"{verdict(result)}: {plural(len(result.reasons), 'reason')}, {result.broken} of {plural(result.nodes, 'node')}"
+    )
 
 
 def integers_text(counts: Sequence[IntegerCount], now: bool) -> str:
