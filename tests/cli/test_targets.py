@@ -80,7 +80,7 @@ def test_the_verdict_comes_first_then_a_block_for_each_reason(acme: Path) -> Non
     assert shown[7] == f"    first  node {of[0]} {nodes[of[0]].name}"
     assert shown[9:12] == [
         "  slow     add is so".ljust(85) + "1 Add",
-        f"    node   node {[n.op_type for n in nodes].index('Add')} add",
+        f"    node   node {[n.op_type for n in nodes].index('Add')} Add_sum",
         "    why    its adder is small",
     ]
 
