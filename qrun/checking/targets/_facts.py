@@ -215,7 +215,7 @@ def _scales(view: TargetView, scale: str, zero: str) -> Facts:
 def _distinct(zeros: Array) -> list[int]:
     """The zero points, each once."""
     found = zeros.astype(np.float64)
-    return [int(found.item())] if found.size == 1 else np.unique(found).astype(np.int64).tolist()  # type: ignore[no-any-return]
+    return [int(found.item())] if found.size == 1 else np.unique(found).astype(np.int64).tolist()
 
 
 def reads_codes(view: TargetView, op: Op) -> bool:
