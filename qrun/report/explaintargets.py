@@ -35,9 +35,9 @@ def target_page(word: str) -> Page | None:
 
     None if the word names no target. Raises CallError if the target has no such rule.
     """
-    target = _known(word)
-    if target is not None:
-        return Page(lambda screen: _print_target(screen, target, word), _target_fields(target))
+    whole = _known(word)
+    if whole is not None:
+        return Page(lambda screen: _print_target(screen, whole, word), _target_fields(whole))
     name, slash, short = word.rpartition("/")
     target = _known(name) if slash else None
     if target is None:

@@ -149,9 +149,8 @@ def _nodes_rows(reason: TargetReason, every: bool) -> list[tuple[str, Sequence[P
     if not pairs:
         return []
     first: list[Piece] = [f"node {reason.index} ", (pairs[0][0], NAME), _after(pairs[0][1])]
-    others = [("", [(name, NAME), _after(value)]) for name, value in pairs[1:]] if every else []
-    label = "first" if len(pairs) > 1 else "node"
-    return [(label, first), *others]
+    rows: list[tuple[str, Sequence[Piece]]] = [("first" if len(pairs) > 1 else "node", first)]
+    return rows + [("", [(name, NAME), _after(value)]) for name, value in pairs[1:] if every]
 
 
 def _after(seen: str) -> str:
