@@ -15,8 +15,6 @@ from qrun.report.screen import OPEN, Screen
 from qrun.report.targets import OF_CONSEQUENCE, known_from
 from qrun.report.text import plural
 
-__all__ = ["target_names", "target_page"]
-
 MEANINGS = {
     "wrong": "the model loads, and computes other numbers than the file says, without a message",
     "crash": "the model loads, and fails later",
