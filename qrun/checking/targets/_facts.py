@@ -207,6 +207,7 @@ def _scales(view: TargetView, scale: str, zero: str) -> Facts:
     else:
         facts["scale"] = scales.astype(np.float64).reshape(-1)
         facts["zero"] = _distinct(zeros) if zeros is not None else [0]
+        facts["scalar"] = scales.ndim == 0 and (zeros is None or zeros.ndim == 0)
         facts["per"] = "tensor" if scales.size == 1 else "channel"
     view.found[scale, zero] = facts
     return facts
