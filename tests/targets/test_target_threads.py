@@ -134,6 +134,18 @@ THREADS: dict[str, tuple[Callable[[], onnx.ModelProto], str, str, str]] = {
         "QLinearConcat",
         "refused",
     ),
+    "openvinotoolkit/openvino#12047": (
+        lambda: qlinear_conv(zeros=[0] * 8, inner=4),
+        "openvino-cpu",
+        "QLinearConv",
+        "refused",
+    ),
+    "pytorch/executorch#1182": (
+        lambda: matmul(F(), F(const=True, shape=(16, 8)), None),
+        "qnn-htp",
+        "MatMul",
+        "float",
+    ),
     "amd/RyzenAI-SW#208": (transformer, "vitisai-xint8", "MatMul", "cpu"),
     "amd/RyzenAI-SW#126": (lambda: matmul(w=MATRIX), "vitisai-xint8", "MatMul", "cpu"),
     "amd/RyzenAI-SW#172": (lambda: unary("HardSigmoid", F(), None, alpha=0.2), "vitisai-xint8", "HardSigmoid", "cpu"),
@@ -173,6 +185,7 @@ NOT_JUDGED = {
     "NVIDIA/TensorRT#993": "speed",
     "microsoft/onnxruntime#2964": "a release older than those that were measured",
     "microsoft/onnxruntime#25444": "fixed",
+    "openvinotoolkit/openvino#2976": "a release older than those that were measured",
     "renesas/ruhmi-framework-mcu#2": "a transpose of an older release",
 }
 
