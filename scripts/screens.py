@@ -4,7 +4,8 @@
 scripts/screens.py [PAGE...] writes each screen that differs; --check only compares, and exits 1 where one differs.
 A command stands in a ``console`` block behind ``$``: qrun, python or pytest. Those of a page run one after the other,
 in a folder that has the files of `fill` and every block of the page that begins with its file name in a comment, as
-``# quantize.py``. Times differ from run to run: a screen that differs in nothing else stays as it is.
+``# quantize.py``; JSON has no comments, so it loses this line. Times differ from run to run: a screen that differs in
+nothing else stays as it is.
 Above a block, ``<!-- show: first | Keep in float -->`` picks the sections of its screens: the first, and those whose
 first line has these words. A line ``...`` stands for what was left out.
 """
@@ -75,7 +76,8 @@ def steps(page: Path) -> Iterator[File | Shown]:
         if block["kind"] == "console":
             yield from commands(block["text"], block["show"] or "")
         elif name := FILE.match(block["text"]):
-            yield File(name[1], block["text"])
+            text = block["text"]
+            yield File(name[1], text[name.end() :] if name[1].endswith(".json") else text)
 
 
 def shown(page: Path) -> list[Shown]:

@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 
+from qrun.checking.deploy import BOUNDS, TargetResult, at_least, is_of_target, judge_for, rule_ids, target_findings
 from qrun.checking.rules import LEVELS, RULES, Finding, Rule, nodes_before, once, order, shape_inference
 from qrun.checking.rules._foretold import foretold
 from qrun.checking.rules._rule import as_finding
 from qrun.checking.rules._scope import Shape
-from qrun.checking.targets import Integers, integers
+from qrun.checking.targets import DeployTarget, Integers, integers
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.declare.frozen import frozen, keys
@@ -38,6 +39,7 @@ class Settings:
     selected:  ids of the findings to report. named: the ids that the user chose by name.
     data:      folders with vectors; None: the folders beside each model; (): none.
     per_file:  settings by path pattern; the first pattern that matches a model applies.
+    targets:   judge each model for these too. ignored: ids of rules of targets whose findings are not reported.
     """
 
     selected: frozenset[str]
@@ -45,13 +47,15 @@ class Settings:
     data: Sequence[Path] | None = None
     per_file: Mapping[str, Settings] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
+    targets: tuple[DeployTarget, ...] = ()
+    ignored: frozenset[str] = frozenset()
 
     def of(self, path: Path) -> Settings:
         """The settings for one model."""
         names = {path.as_posix(), shown_path(path)}
         for pattern, settings in self.per_file.items():
             if any(fnmatchcase(name, pattern) for name in names):
-                return replace(settings, data=self.data)
+                return replace(settings, data=self.data, targets=self.targets)
         return self
 
 
@@ -61,10 +65,10 @@ class Checked:
     ids of the rules that judged it.
 
     sha256: the hash of its content; "" if it cannot be read. integers: which of its nodes onnxruntime computes in
-    integers on x86 CPUs; None without quantized activations.
+    integers on x86 CPUs; None without quantized activations. targets: the result for each target of the settings.
     """
 
-    KEYS = keys("path=name sha256=hash nodes rules time_ms integers findings vectors")
+    KEYS = keys("path=name sha256=hash nodes rules time_ms integers targets findings vectors")
 
     path: Path
     findings: tuple[Finding, ...] = ()
@@ -74,6 +78,7 @@ class Checked:
     duration_ns: int = 0
     sha256: str = ""
     integers: Integers | None = None
+    targets: tuple[TargetResult, ...] = ()
 
     @property
     def name(self) -> str:
@@ -96,8 +101,9 @@ class Since:
     gone: int
 
 
-FAIL_ON = (*LEVELS, "never")
-"""The levels from which on a finding can make a check fail."""
+FAIL_ON = (*LEVELS, "never", *BOUNDS)
+"""The levels from which on a finding can make a check fail; consequences are for findings of targets, of which those of
+the level error are `refused` or worse."""
 
 
 @frozen(slots=False)
@@ -111,10 +117,16 @@ class Report:
     tolerance: Tolerance
     fail_on: str = "error"
     since: Since | None = None
+    targets: tuple[DeployTarget, ...] = ()
 
     @cached_property
     def findings(self) -> tuple[tuple[Checked, Finding], ...]:
         return tuple((model, finding) for model in self.models for finding in model.findings)
+
+    @property
+    def has_targets(self) -> bool:
+        """Was any model judged for a target?"""
+        return any(model.targets for model in self.models)
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -124,7 +136,10 @@ class Report:
         return sum(finding.level == level for _, finding in self.findings)
 
     def is_failing(self, finding: Finding) -> bool:
-        """Is the finding at or above the level that makes the check fail?"""
+        """Is the finding at or above the level that makes the check fail? A consequence is a bound for findings of
+        targets; others then count from the level error on."""
+        if self.fail_on in BOUNDS:
+            return at_least(finding, self.fail_on) if is_of_target(finding) else finding.level == "error"
         return self.fail_on in LEVELS and LEVELS.index(finding.level) <= LEVELS.index(self.fail_on)
 
     @property
@@ -186,6 +201,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     rules: tuple[str, ...] = ()
     vectors: list[Vector] = []
     nodes, sha256, codes = 0, "", None
+    results: tuple[TargetResult, ...] = ()
     try:
         model = load(path)
     except QrunError as error:
@@ -203,13 +219,16 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
             rules = tuple(id for id in rules if not RULES[id].needs_run)
         _explain(model, vectors, found)
         found = once([*found, *_of_vectors(vectors, found)], model)
+        results = tuple(judge_for(target, model) for target in settings.targets)
+        rules += tuple(id for id in rule_ids(settings.targets) if id not in settings.ignored)
     found = [f for f in found if f.rule in settings.selected]
+    found += [f for result in results for f in target_findings(result) if f.rule not in settings.ignored]
     if "QR505" in settings.selected:
         found += not_replayed(vectors, found)
     found.sort(key=order)
     for vector in vectors:
         vector.result = vector.feeds = None
-    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256, codes)
+    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256, codes, results)
 
 
 def _integers(model: Model) -> Integers | None:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from qrun.arithmetics import Arithmetic
+    from qrun.checking.targets import DeployTarget
     from qrun.io.conversion import Conversion
     from qrun.report.screen import Out
 
@@ -330,6 +332,70 @@ def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
     if sys.stdin is None or sys.stdin.isatty():
         raise CallError("QR005", "- reads the model from stdin, but stdin is a terminal", fixes=["qrun - < model.onnx"])
     return sys.stdin.buffer.read()
+
+
+class TargetNames(click.ParamType):  # type: ignore[type-arg]
+    """Targets that models are judged for: names of targets or paths of their files, separated by commas, or ``all``."""
+
+    name = "target"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from qrun.checking.targets import names
+
+        before, comma, last = incomplete.rpartition(",")
+        found = [name for name in ("all", *names()) if name.startswith(last)]
+        files = [] if found else [CompletionItem(incomplete, type="file")]
+        return [*(CompletionItem(f"{before}{comma}{name}") for name in found), *files]
+
+
+def target_option(under: Heading, help: str) -> Options:
+    return under("--target NAME", help, type=TargetNames(), multiple=True)
+
+
+def deploy_targets(given: Sequence[str]) -> tuple[DeployTarget, ...]:
+    """The targets of `target_option`, each once. ``NAME@1.24.4`` takes the rules of another version,
+    ``NAME@KEY=VALUE`` sets an option of the target.
+
+    Raises CallError for an unknown target, and for two that have the same name.
+    """
+    if not given:
+        return ()
+    from qrun.checking.targets import names
+
+    words = [word.strip() for text in given for word in text.split(",") if word.strip()]
+    specs = dict.fromkeys(spec for word in words for spec in (names() if word == "all" else (word,)))
+    found: dict[str, tuple[str, DeployTarget]] = {}
+    for spec in specs:
+        target = _deploy_target(spec)
+        if target.id in found:
+            facts = [("first", found[target.id][0]), ("second", spec)]
+            raise CallError("QR005", f"two targets are named {target.id}", facts=facts, fixes=["check them one by one"])
+        found[target.id] = spec, target
+    if not found:
+        raise CallError("QR005", "--target names no target", facts=[("known", ", ".join(names()))])
+    return tuple(target for _, target in found.values())
+
+
+def _deploy_target(spec: str) -> DeployTarget:
+    """The target of ``NAME``, ``NAME@VERSION`` or ``NAME@KEY=VALUE``."""
+    from qrun.checking.targets import find
+
+    if os.path.exists(spec):
+        return find(spec)
+    name, *more = spec.split("@")
+    versions = [word for word in more if "=" not in word]
+    pairs = [word.partition("=") for word in more if "=" in word]
+    return find(name, versions[-1] if versions else "", {key: _option_value(value) for key, _, value in pairs})
+
+
+def _option_value(text: str) -> int | float | str:
+    """The value of a target's option: a number if the text is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 Target = tuple[str, str]

@@ -15,22 +15,28 @@ from qrun.cli._flow import start_other
 from qrun.cli._options import (
     BACKENDS,
     arith_option,
+    deploy_targets,
     general_options,
     memory_option,
     own_backends,
+    target_option,
     targets,
     time_option,
     tolerance_options,
     write_reports,
 )
-from qrun.errors import CallError
+from qrun.errors import CallError, suggest
 from qrun.report.formats import FORMATS, Asked, print_report, report_text, suffixes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qrun.checking.check import MakeRunner, Report, Settings
+    from qrun.checking.targets import DeployTarget
     from qrun.report.screen import Out
+
+FAIL_ON = ("error", "warning", "note", "never", "float", "cpu", "refused", "wrong")
+"""`qrun.checking.check.FAIL_ON`, which is not imported for every help."""
 
 rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
 
@@ -42,6 +48,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
         "qrun check models/ --format github -o qrun.sarif -o qrun.xml",
         "qrun check m.onnx --select QR3 --ignore QR305",
         "qrun check models/ --baseline before.json    # only what is new",
+        "qrun check m.onnx --target all               # what runtimes will do with it",
         "qrun check node_tests/ --backend ort",
     ],
     notes="Exit code 1 if a finding is at the level of --fail-on or worse. [tool.qrun.check.per-file] sets other options for some models: qrun explain config.",
@@ -52,12 +59,17 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
     "Only these rules: ids, prefixes or names, comma-separated, e.g. QR3,QR401. Repeatable.",
     multiple=True,
 )
-@rules("--ignore CODES", "Not these rules. Repeatable.", multiple=True)
+@rules("--ignore CODES", "Not these rules, also of targets: tensorrt/zero-point-0. Repeatable.", multiple=True)
 @rules(
     "--fail-on",
-    "Exit 1 when a finding is at this level or worse.",
-    type=["error", "warning", "note", "never"],
+    "Exit 1 when a finding is at this level or worse; of targets, an error is refused or wrong, a warning cpu or float.",
+    type=FAIL_ON,
     default="error",
+)
+@target_option(
+    rules,
+    "What these runtimes or devices will do with the model: names, or paths of target files, comma-separated, or all. "
+    "Repeatable.",
 )
 @vectors(
     "--data DIR",
@@ -116,14 +128,19 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
 def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
     """Makes the settings from the options, and for some models from [tool.qrun.check.per-file]."""
     from qrun.checking.check import Settings
+    from qrun.checking.deploy import BOUNDS
     from qrun.checking.vectors import vector_folders
     from qrun.comparing.differences import Tolerance
     from qrun.report.catalog import select, selected_ids
 
-    def made(given: Mapping[str, Any]) -> Settings:
-        tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])
-        chosen = given["select"], given["ignore"]
-        return Settings(select(*chosen), tolerance, named=selected_ids(*chosen))
+    given = deploy_targets(options["target"])
+
+    def made(own: Mapping[str, Any]) -> Settings:
+        tolerance = Tolerance(own["lsb"], own["rtol"], own["atol"])
+        ignore, of_targets = _split_ignored(own["ignore"], given)
+        chosen = own["select"], ignore
+        named = selected_ids(*chosen)
+        return Settings(select(*chosen), tolerance, named=named, targets=given, ignored=of_targets)
 
     data = None
     if options["data"]:
@@ -134,7 +151,27 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
         pattern: made({**options, **own, "ignore": (*options["ignore"], *own.get("ignore", ()))})
         for pattern, own in per_file.items()
     }
-    return Settings(plain.selected, plain.tolerance, data, others, plain.named)
+    if options["fail_on"] in BOUNDS and not given:
+        fixes = ["--target NAME", "--fail-on error"]
+        raise CallError("QR005", f"--fail-on {options['fail_on']} needs a target, and none is given", fixes=fixes)
+    return replace(plain, data=data, per_file=others)
+
+
+def _split_ignored(given: Sequence[str], targets: Sequence[DeployTarget]) -> tuple[list[str], frozenset[str]]:
+    """The values of --ignore: codes of rules, and ids of rules of targets, such as ``tensorrt/zero-point-0``. Raises
+    CallError for an id that one of these targets does not have; rules of other targets may be named too."""
+    from qrun.checking.deploy import NOT_QUANTIZED, rule_id
+
+    words = [word.strip() for text in given for word in text.split(",")]
+    ids = frozenset(word for word in words if "/" in word)
+    for target in targets if ids else ():
+        known = [rule_id(target, rule) for rule in (*target.rules, NOT_QUANTIZED)]
+        for id in sorted(ids.difference(known)):
+            if id.rpartition("/")[0] == target.id:
+                near = suggest(id, known)
+                fixes = [f"did you mean {near}?" if near else f"qrun explain {target.id} lists its rules"]
+                raise CallError("QR005", f"--ignore {id}: {target.id} has no such rule", fixes=fixes)
+    return [word for word in words if "/" not in word], ids
 
 
 def _check_models(
@@ -153,7 +190,8 @@ def _check_models(
             checked = check_in_processes(models, settings, _backend(options), jobs, told)
         else:
             checked = check_models(models, settings, make, progress=told)
-    return Report(tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"])
+    made = tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"]
+    return Report(*made, targets=settings.targets)
 
 
 def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str], out: Out) -> None:

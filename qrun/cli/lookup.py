@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qrun.cli._base import COMPLETE, Choice, argument, define, format_options, heading, model_argument, print_json
-from qrun.cli._options import general_options, read_model
+from qrun.cli._options import deploy_targets, general_options, read_model, target_option
 from qrun.errors import some
 
 if TYPE_CHECKING:
@@ -19,14 +19,20 @@ output, kept = map(heading, ("Output", "Cache"))
 
 @define(
     "inspect",
-    examples=["qrun inspect m.onnx", "qrun inspect m.onnx --nodes | grep conv", "qrun inspect m.onnx -t '*_scale'"],
+    examples=[
+        "qrun inspect m.onnx",
+        "qrun inspect m.onnx --nodes | grep conv",
+        "qrun inspect m.onnx -t '*_scale'",
+        "qrun inspect m.onnx --target tensorrt",
+    ],
 )
 @model_argument
 @output("--nodes", "List every node with types and shapes.")
+@target_option(output, "List every node with what this target does with it (qrun check --target has the reasons).")
 @output("-t, --tensor PATTERN", "Show stored tensors whose name matches. Repeatable.", multiple=True)
 @format_options("text", "json")
 @general_options()
-def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:
+def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: tuple[str, ...], format: str) -> None:
     """Show inputs, outputs, operators and quantization of a model."""
     from qrun.documents.record import encode
     from qrun.ir.infer import with_inferred
@@ -36,6 +42,8 @@ def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     from qrun.report.modelfacts import ModelFacts
     from qrun.report.stats import print_arrays
 
+    known = deploy_targets(target)
+    nodes = nodes or bool(known)
     source = read_model(model, ())
     loaded = load(source, source="stdin" if model == "-" else "", spared=not tensor)
     if loaded.missing_files:
@@ -44,12 +52,12 @@ def inspect(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     facts = ModelFacts(with_inferred(loaded, source, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
-        print_json(out, encode(inspection(facts, nodes, tensors)), 0)
+        print_json(out, encode(inspection(facts, nodes, tensors, known)), 0)
         return
     if not nodes and tensors is None:
         print_overview(out.result, facts)
     if nodes:
-        print_nodes(out.result, facts.model)
+        print_nodes(out.result, facts.model, known)
     if tensors is not None:
         if nodes:
             out.result.line()
@@ -93,7 +101,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 )
 @argument(
     "topic",
-    about="A code, a rule, a cause, an operator, a topic or a word of the glossary.",
+    about="A code, a rule, a cause, an operator, a target, a topic or a word of the glossary.",
     required=False,
     shell_complete=_complete,
 )

@@ -12,7 +12,15 @@ import click
 
 from qrun.cli._base import Call, Choice, argument, define, heading, places
 from qrun.cli._flow import Ready, prepare, start_other
-from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
+from qrun.cli._options import (
+    deploy_targets,
+    general_options,
+    input_options,
+    limits,
+    run_options,
+    runs_option,
+    target_option,
+)
 from qrun.cli.compare import AGAINST
 from qrun.cli.profile import INTERRUPTED, measure_profile
 from qrun.errors import CallError, UnsupportedError
@@ -63,6 +71,7 @@ def is_path(against: str) -> bool:
     type=Against(AGAINST),
     shell_complete=places("file"),
 )
+@target_option(run, "Also say what this runtime or device will do with the model, as qrun check --target does.")
 @output("-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
 @general_options(config=True)
 @click.pass_context
@@ -150,7 +159,7 @@ def _observe(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -
         own = own or Session(ready.model, cache=not options["no_cache"], **limits(options))
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not checked: {error.message}")
-    documents, findings, rules = observe(ready.model, own, ready.feeds.arrays)
+    documents, findings, rules = observe(ready.model, own, ready.feeds.arrays, deploy_targets(options["target"]))
     if not out.quiet:
         found = count_levels(f.level for f in findings) or "nothing found"
         _step(told, "check", f"{plural(rules, 'rule')}, {plural(len(ready.model.nodes), 'node')}: {found}")

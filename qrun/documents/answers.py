@@ -419,7 +419,11 @@ class NodeTensor:
 
 @frozen
 class NodeFacts:
-    """A node, its place in the graph, and its tensors; None for those that are left out."""
+    """A node, its place in the graph, and its tensors; None for those that are left out.
+
+    targets: what each target does with it, by the target's name: a consequence, "int", or "not int" if that is due to
+    another node; None for nodes that the target does not judge, or that the file does not want in integers.
+    """
 
     index: int
     name: str
@@ -429,6 +433,7 @@ class NodeFacts:
     inputs: tuple[NodeTensor | None, ...]
     outputs: tuple[NodeTensor | None, ...]
     node: Node = unwritten(None)
+    targets: Mapping[str, str | None] | None = optional_field(None)
 
 
 @frozen

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from qrun.checking.deploy import LEVEL_OF, NOT_QUANTIZED, rule_id, says_text
 from qrun.checking.rules import RULES
+from qrun.checking.targets import DeployTarget, TargetRule, find, names
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, nearest
@@ -48,8 +50,26 @@ def catalog() -> dict[str, CatalogEntry]:
     return {entry.id: entry for entry in sorted(found, key=lambda e: e.id)}
 
 
-def entry(id: str) -> CatalogEntry:
-    return catalog().get(id) or CatalogEntry(id, id.lower(), "error", id, id)
+def entry(id: str, targets: Sequence[DeployTarget] = ()) -> CatalogEntry:
+    """The entry of a code, or of a rule of one of these targets or of a target that qrun knows: ``tensorrt/axis-0``."""
+    return catalog().get(id) or _of_target(id, targets) or CatalogEntry(id, id.lower(), "error", id, id)
+
+
+def _of_target(id: str, targets: Sequence[DeployTarget]) -> CatalogEntry | None:
+    name, _, short = id.rpartition("/")
+    target = next((t for t in targets if t.id == name), None)
+    if target is None and name in names():
+        target = find(name)
+    known = () if target is None else (*target.rules, NOT_QUANTIZED)
+    rule = next((rule for rule in known if rule.id == short), None)
+    return None if rule is None or target is None else target_entry(target, rule)
+
+
+def target_entry(target: DeployTarget, rule: TargetRule) -> CatalogEntry:
+    """The entry of a target's rule. Its name is the consequence, as in findings."""
+    parts = [rule.cause, rule.why, says_text(rule)]
+    text = "\n\n".join(f"{part}." for part in parts if part)
+    return CatalogEntry(rule_id(target, rule), rule.otherwise, LEVEL_OF[rule.otherwise], rule.cause, text, rule.fix)
 
 
 def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from qrun.checking.rules import RULES, Rule
-from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.glossary import GLOSSARY
 from qrun.report.grid import Column, Grid
+from qrun.report.page import Page
 from qrun.report.screen import NAME, STYLES, Screen
 
 if TYPE_CHECKING:
     from qrun.comparing.causes import Cause
-
-
-@frozen
-class Page:
-    """The page of one topic: a function that draws it, and its JSON fields."""
-
-    show: Callable[[Screen], None]
-    fields: Mapping[str, Any]
 
 
 def page(topic: str | None, verbose: bool = False) -> Page:
@@ -38,6 +30,7 @@ def page(topic: str | None, verbose: bool = False) -> Page:
         or _rule(word, verbose)
         or _group(word)
         or _operator(word)
+        or _target(word)
     )
     if found is None:
         raise _unknown(word)
@@ -51,7 +44,7 @@ def names() -> list[str]:
     pairs = [*((r.id, r.name) for r in RULES.values()), *((code, name) for code, (name, _) in CODES.items())]
     operators = dict.fromkeys(s.op_type for s in supported_operators())
     codes, names = sorted(code for code, _ in pairs), [name for _, name in sorted(pairs)]
-    return list(dict.fromkeys([*TOPICS, *GLOSSARY, *GROUPS, *codes, *names, *causes(), *operators]))
+    return list(dict.fromkeys([*TOPICS, *GLOSSARY, *GROUPS, *codes, *names, *causes(), *_target_names(), *operators]))
 
 
 def _print_topics(screen: Screen) -> None:
@@ -60,6 +53,7 @@ def _print_topics(screen: Screen) -> None:
     screen.wrapped("Words      ", " " * 11, ", ".join(GLOSSARY))
     screen.wrapped("Causes     ", " " * 11, ", ".join(causes()))
     screen.wrapped("Operators  ", " " * 11, "any operator that qrun ops lists, such as QLinearConv")
+    screen.wrapped("Targets    ", " " * 11, ", ".join(_target_names()))
     screen.line(("Codes", "bold"))
     _code_table(screen, "QR")
 
@@ -309,6 +303,19 @@ def _operator(word: str) -> Page | None:
     return Page(lambda screen: print_operators(screen, found), fields)
 
 
+def _target(word: str) -> Page | None:
+    """The page of a target or of one of its rules; the modules about targets are imported only when this is called."""
+    from qrun.report.explaintargets import target_page
+
+    return target_page(word)
+
+
+def _target_names() -> tuple[str, ...]:
+    from qrun.checking.targets import names
+
+    return names()
+
+
 def _unknown(word: str) -> CallError:
     near = nearest(word, names(), 3)
     codes = sorted((*RULES, *CODES))
@@ -318,6 +325,7 @@ def _unknown(word: str) -> CallError:
         ("causes", "see qrun explain causes"),
         ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
         ("operators", "see qrun ops"),
+        ("targets", ", ".join(_target_names())),
     ]
     fixes = [*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"]
     return CallError("QR005", f"unknown topic {word!r}", facts=facts, fixes=fixes)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, nodes
+from qrun.checking.targets import DeployTarget, NodeVerdict
 from qrun.documents.answers import (
     DeclaredValue,
     Inspection,
@@ -126,22 +127,41 @@ def _print_operators(screen: Screen, facts: ModelFacts) -> None:
 # Nodes
 
 
-def print_nodes(screen: Screen, model: Model) -> None:
-    """Prints one row per node in execution order; nodes of inner graphs follow the node that holds them.
+def print_nodes(screen: Screen, model: Model, targets: Sequence[DeployTarget] = ()) -> None:
+    """Prints one row per node in execution order; nodes of inner graphs follow the node that holds them. A column for
+    each target has what it does with the node.
 
     If the rows are too wide, a node's inputs and outputs move below its name.
     """
-    found = _nodes(model)
+    found = _nodes(model, targets)
     op = op_names(n.node for n in found)
     columns = [
         Column("#", right=True, cell=lambda n: str(n.index)),
         Column("name", style=NAME, shrink=1, cell=lambda n: n.name),
         Column("op", cell=lambda n: op(n.node)),
+        *(_target_column(target.id) for target in targets),
         Column(
             "inputs -> outputs", below=True, cell=lambda n: f"{_list_text(n.inputs)} -> {_list_text(n.outputs)}".strip()
         ),
     ]
     screen.grid(Grid.of(columns, found))
+
+
+def _target_column(name: str) -> Column:
+    return Column(name, cell=lambda n: n.targets[name] or "-")
+
+
+def _by_target(model: Model, targets: Sequence[DeployTarget]) -> Mapping[str, Mapping[int, str]]:
+    """What each target does with each node, by the target's name and the identity of the node."""
+    judged = {target.id: target.verdict(model).judged for target in targets}
+    return {name: {id(each.node): _effect(each) for each in nodes} for name, nodes in judged.items()}
+
+
+def _effect(each: NodeVerdict) -> str:
+    """What a target does with a node; "" if it is not meant to run in integers, and breaks no rule."""
+    if each.rules:
+        return each.consequence
+    return "int" if each.integer else "not int" if each.wanted else ""
 
 
 def _list_text(tensors: Sequence[NodeTensor | None]) -> str:
@@ -202,13 +222,15 @@ def _value(value: TensorType, optional: bool | None) -> DeclaredValue:
     return DeclaredValue(value.name, value.kind, _type(value.dtype), value.shape, optional)
 
 
-def _nodes(model: Model) -> list[NodeFacts]:
+def _nodes(model: Model, targets: Sequence[DeployTarget] = ()) -> list[NodeFacts]:
     """The nodes in execution order; nodes of inner graphs follow the node that holds them."""
     found = []
+    effects = _by_target(model, targets)
     for scope, node in nodes(model):
         where = scope.at(node)
         inputs, outputs = (tuple(_read(scope, name) for name in names) for names in (node.inputs, node.outputs))
-        facts = (node.full_domain, node.op_type, node.version, inputs, outputs, node)
+        told = {name: of_nodes.get(id(node)) or None for name, of_nodes in effects.items()} or None
+        facts = (node.full_domain, node.op_type, node.version, inputs, outputs, node, told)
         found.append(NodeFacts(where["index"], where["node"], *facts))
     return sorted(found, key=lambda n: n.index)
 
@@ -230,9 +252,11 @@ def _describe_stored(name: str, array: Array) -> StoredTensor:
     return StoredTensor(name, type_name(array.dtype), array.shape, s.low, s.high, s.nan, s.inf, to_list(array, SHOWN))
 
 
-def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None) -> Inspection:
-    """The answer of ``qrun inspect --json``. with_nodes: include the nodes; tensors: the stored tensors that were
-    requested."""
+def inspection(
+    facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None, targets: Sequence[DeployTarget] = ()
+) -> Inspection:
+    """The answer of ``qrun inspect --json``. with_nodes: include the nodes, with what these targets do with them;
+    tensors: the stored tensors that were requested."""
     model = facts.model
     inputs, outputs = _values(model)
     return Inspection(
@@ -247,6 +271,6 @@ def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array]
         inputs,
         outputs,
         facts.operators,
-        _nodes(model) if with_nodes else None,
+        _nodes(model, targets) if with_nodes else None,
         None if tensors is None else [_describe_stored(name, array) for name, array in tensors.items()],
     )

@@ -49,10 +49,10 @@ def own(names: list[str]) -> list[str]:
     ("call", "most", "without"),
     [
         ("--help", 18, ("numpy", "onnx", "rich")),
-        ("explain QR003", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
-        ("explain QR109", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
-        ("explain QR301", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),  # it lists quantized operators
-        ("explain QR401", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
+        ("explain QR003", 40, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
+        ("explain QR109", 40, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
+        ("explain QR301", 40, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),  # it lists quantized operators
+        ("explain QR401", 40, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
         ("ops", OPERATORS + 85, ("onnx", EMITTERS, "qrun.native.machine")),
         ("ops QLinearConv", OPERATORS + 85, ("onnx", EMITTERS, "qrun.native.machine")),
     ],

@@ -4,6 +4,7 @@ Quality report of GitLab, an array of issues with fingerprints; Markdown for job
 from __future__ import annotations
 
 from qrun.checking.check import Checked, Report
+from qrun.checking.deploy import sentence_name
 from qrun.checking.rules import LEVELS, Finding
 from qrun.report.check import (
     facts,
@@ -20,6 +21,7 @@ from qrun.report.formats._format import FORMATS, Asked, check_format
 from qrun.report.json import text
 from qrun.report.markdown import cell, code
 from qrun.report.screen import Screen
+from qrun.report.targets import summary as target_summary
 from qrun.report.text import no_command, plural, safe
 
 MOST = 9
@@ -85,6 +87,11 @@ def markdown(report: Report, asked: Asked) -> str:
     """A heading with the summary, a table of the worst findings, and skipped vectors."""
     ordered = sorted(visible(report, asked.notes), key=lambda pair: LEVELS.index(pair[1].level))
     lines = [f"### qrun check {outcome(report)}: {summary(report)}", ""]
+    results = [(model, result) for model in report.models for result in model.targets]
+    lines += [
+        f"- {code(m.name)} on {cell(sentence_name(r.target))}: {target_summary(r)}" for m, r in results[:MOST_ROWS]
+    ]
+    lines += [""] if results else []
     if ordered:
         lines += ["| | model | rule | where | what | fix |", "| --- | --- | --- | --- | --- | --- |"]
     for model, finding in ordered[:MOST_ROWS]:

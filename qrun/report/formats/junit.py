@@ -43,7 +43,7 @@ def _suite(report: Report, model: Checked) -> Tree.Element:
             by_rule.setdefault(finding.rule, []).append(finding)
     suite = Tree.Element("testsuite", {"name": safe(model.name)})
     for id, findings in by_rule.items():
-        case = _case(suite, model, f"{id} {entry(id).name}", 0)
+        case = _case(suite, model, f"{id} {entry(id, report.targets).name}", 0)
         _fill(case, report, findings)
     for vector in model.vectors:
         case = _case(suite, model, vector.name, vector.duration_ns)

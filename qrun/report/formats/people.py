@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.checking.check import Checked, Report
+from qrun.checking.deploy import is_of_target
 from qrun.checking.rules import LEVELS, Finding
+from qrun.checking.targets import names
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.report.check import outcome, summary, unexplained_vectors, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
-from qrun.report.message import print_blocks
+from qrun.report.message import count_levels, print_blocks
 from qrun.report.nodes import fold_prefix
 from qrun.report.screen import BAD, GOOD, NAME, NEXT, STYLES, Piece, Screen
+from qrun.report.targets import is_table, print_targets
 from qrun.report.text import duration, plural
 
 TABLE = 100
@@ -22,26 +25,41 @@ TABLE = 100
 
 @check_format("full", suffix=".txt")
 def full(screen: Screen, report: Report, asked: Asked) -> None:
-    """Findings as blocks, alike ones in one block, a table of the models, the next command, and the summary."""
+    """Targets, findings as blocks, alike ones in one block, a table of the models, the next command, and the
+    summary."""
+    shown = _of_rules(report, asked.notes)
     if asked.statistics:
         _statistics(screen, report)
     else:
-        shown = [(model.name, finding) for model, finding in _sorted(visible(report, asked.notes))]
-        print_blocks(screen, shown, every=asked.notes)
+        print_targets(screen, report, asked.notes)
+        if report.has_targets and shown:
+            screen.line()
+        print_blocks(screen, [(model.name, finding) for model, finding in shown], every=asked.notes)
     if asked.quiet and not report.failed:
         return
-    if report.findings and (asked.statistics or visible(report, asked.notes)):
+    if report.has_targets or (report.findings and (asked.statistics or shown)):
         screen.line()
     if not asked.quiet:
         _below(screen, report, asked)
     _verdict(screen, report)
 
 
+def _of_rules(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
+    """The findings that get a block. With targets, which have blocks of their own, only those of rules that make the
+    check fail or that are errors, unless notes are requested."""
+    found = [(m, f) for m, f in _sorted(visible(report, notes)) if not is_of_target(f)]
+    if not report.targets or notes:
+        return found
+    return [(m, f) for m, f in found if f.level == "error" or report.is_failing(f)]
+
+
 def _below(screen: Screen, report: Report, asked: Asked) -> None:
     if not asked.statistics:
         _table(screen, report, asked.notes)
     _integers(screen, report)
-    _next(screen, report, asked.notes)
+    of_targets = [(m, f) for m, f in _sorted(report.findings) if is_of_target(f)]
+    shown = [*of_targets, *_of_rules(report, asked.notes)]
+    _next(screen, report, shown, "all reasons" if is_table(report, asked.notes) else "")
 
 
 @check_format("concise")
@@ -54,7 +72,7 @@ def concise(screen: Screen, report: Report, asked: Asked) -> None:
         title = (f"{finding.rule} {finding.name}: ", "bold")
         screen.line(f"{model.name}: ", *node, (finding.level, STYLES[finding.level]), " ", title, finding.message)
     if not asked.quiet:
-        _next(screen, report, asked.notes)
+        _next(screen, report, _sorted(visible(report, asked.notes)))
     if report.failed or not asked.quiet:
         _verdict(screen, report)
 
@@ -69,17 +87,19 @@ def _verdict(screen: Screen, report: Report) -> None:
 
 def _integers(screen: Screen, report: Report) -> None:
     """Prints how many nodes of a single model onnxruntime computes in integers."""
-    found = report.models[0].integers if len(report.models) == 1 else None
+    found = report.models[0].integers if len(report.models) == 1 and not report.targets else None
     if found is not None:
         screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
 
 
-def _next(screen: Screen, report: Report, notes: bool) -> None:
-    """Prints what was not shown, and the command that explains the first finding."""
-    shown = _sorted(visible(report, notes))
-    hidden = len(report.findings) - len(shown)
-    parts = [f"-v shows {plural(hidden, 'note')}"] if hidden else []
-    parts += [f"qrun explain {shown[0][1].rule} has details"] if shown else []
+def _next(screen: Screen, report: Report, shown: Sequence[tuple[Checked, Finding]], more: str = "") -> None:
+    """Prints what was not shown, and the command that explains the first finding. more: something else not shown."""
+    seen = {id(finding) for _, finding in shown}
+    hidden = count_levels(finding.level for _, finding in report.findings if id(finding) not in seen)
+    hidden = ", ".join(filter(None, [more, hidden]))
+    parts = [f"-v shows {hidden}"] if hidden else []
+    explained = [f.rule for _, f in shown if not is_of_target(f) or f.rule.rpartition("/")[0] in names()]
+    parts += [f"qrun explain {explained[0]} has details"] if explained else []
     if parts:
         screen.wrapped("", "  ", ("; ".join(parts), NEXT))
     if report.since is not None:
@@ -92,7 +112,7 @@ def _table(screen: Screen, report: Report, every: bool) -> None:
     """Prints one row per model if there are several, without -v only models with findings or with vectors that did not
     pass; and the reasons why vectors were skipped."""
     shown = [m for m in report.models if every or m.findings or any(v.status != "passed" for v in m.vectors)]
-    if len(report.models) > 1 and shown:
+    if len(report.models) > 1 and shown and not report.targets:
         screen.grid(fold_prefix(screen, Grid.of(_MODELS, shown if every else shown[:TABLE]), 0))
         if shown[TABLE:] and not every:
             screen.line(f"  {screen.ellipsis} {plural(len(shown) - TABLE, 'more model')}   -v")

@@ -34,7 +34,7 @@ def sarif(report: Report, asked: Asked) -> str:
         for (model, finding), fingerprint in zip(report.findings, fingerprints(report), strict=True)
     ]
     run = {
-        "tool": tool("qrun check", [_rule(entry(id)) for id in places]),
+        "tool": tool("qrun check", [_rule(entry(id, report.targets)) for id in places]),
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": True, "exitCode": int(report.failed)}],
         "artifacts": [{"location": _location(model)} for model in report.models],

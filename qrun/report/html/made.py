@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.codes import CodeCounter
+from qrun.checking.deploy import judge_for, rule_ids, target_findings
 from qrun.checking.rules import RULES, Finding, check
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.choices import AGAINST
@@ -32,6 +33,8 @@ from qrun.running.session import Session
 if TYPE_CHECKING:
     import onnx
 
+    from qrun.checking.targets import DeployTarget
+
 
 def document(kind: str, fields: Mapping[str, Any]) -> Document:
     """A document with these fields, as if read from a file: live and saved results make pages the same way."""
@@ -39,17 +42,18 @@ def document(kind: str, fields: Mapping[str, Any]) -> Document:
 
 
 def observe(
-    model: Model, session: Session | None, arrays: Mapping[str, Array]
+    model: Model, session: Session | None, arrays: Mapping[str, Array], targets: Sequence[DeployTarget] = ()
 ) -> tuple[list[Document], Sequence[Finding], int]:
     """The findings, also on the values of a run, and the records of the quantized tensors, as documents; the findings;
-    and how many rules ran. session: of qrun, None if it cannot run the model."""
+    and how many rules ran. session: of qrun, None if it cannot run the model. targets: judge the model for these
+    too."""
     codes, result = CodeCounter(model), None
     if session is not None:
         for name, array in arrays.items():
             codes.see(name, array)
         result = session.watch(arrays, codes.see, codes.made)
-    findings = check(model, result)
-    rules = [id for id, rule in RULES.items() if result or not rule.runs]
+    findings = [*check(model, result), *(f for t in targets for f in target_findings(judge_for(t, model)))]
+    rules = [*(id for id, rule in RULES.items() if result or not rule.runs), *rule_ids(targets)]
     checked = {
         "path": model.label,
         "sha256": model.sha256,

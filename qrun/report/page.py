@@ -1,0 +1,17 @@
+"""A page of ``qrun explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qrun.declare.frozen import frozen
+from qrun.report.screen import Screen
+
+
+@frozen
+class Page:
+    """The page of one topic: a function that draws it, and its JSON fields."""
+
+    show: Callable[[Screen], None]
+    fields: Mapping[str, Any]
