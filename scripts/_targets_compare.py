@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from _targets_oracle import Seen
 
@@ -99,76 +100,79 @@ def differences(name: str, model: Model, told: Foretold, seen: Seen) -> Iterator
 
 @dataclass
 class Tally:
-    """Counts of a set of models on a target."""
+    """Counts of a set of models on a target.
+
+    loaded: models that the runtime loads, with `nodes` nodes that the file and the runtime have a verdict on.
+    integer: models that the runtime computes in integers, every node. alarms: those among them that the file faults.
+    conv: Conv nodes, and those of them in integers, foretold and seen.
+    """
 
     models: int = 0
     equal: int = 0
-    nodes: int = 0
     loaded: int = 0
-    found: list[Difference] | None = None
-    conv: Counter[str] | None = None
+    nodes: int = 0
+    integer: int = 0
+    alarms: list[str] = field(default_factory=list)
+    conv: Counter[str] = field(default_factory=Counter)
+    found: list[Difference] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.found, self.conv = [], Counter()
-
-    def add(self, name: str, model: Model, told: Foretold, seen: Seen) -> list[Difference]:
+    def add(self, name: str, model: Model, told: Foretold, seen: Seen) -> Sequence[Difference]:
         """Count a model. Returns the disagreements on it."""
         found = list(differences(name, model, told, seen))
+        self.found += found
         self.models, self.equal = self.models + 1, self.equal + (not found)
-        if self.found is not None and self.conv is not None and not seen.whole:
-            self.loaded += 1
-            self.nodes += len(told.nodes.keys() & seen.nodes.keys())
-            convs = [i for i in seen.nodes if model.nodes[i].op_type == "Conv" and i in told.nodes]
-            self.conv.update({"nodes": len(convs), "foretold": sum(told.nodes[i] == "int" for i in convs)})
-            self.conv["seen"] += sum(seen.nodes[i] == "int" for i in convs)
-        if self.found is not None:
-            self.found += found
+        if seen.whole:
+            return found
+        both = told.nodes.keys() & seen.nodes.keys()
+        self.loaded, self.nodes = self.loaded + 1, self.nodes + len(both)
+        if seen.nodes and not seen.wrong and set(seen.nodes.values()) == {"int"}:
+            self.integer += 1
+            if told.whole or told.wrong or any(told.nodes[index] != "int" for index in both):
+                self.alarms.append(name)
+        for index in both:
+            if model.nodes[index].op_type == "Conv":
+                verdicts = {"nodes": 1, "foretold": told.nodes[index] == "int", "seen": seen.nodes[index] == "int"}
+                self.conv.update({key: int(value) for key, value in verdicts.items()})
         return found
 
     def report(self) -> Iterator[str]:
         """The lines of the report: shares, then groups of disagreements, each with its smallest model."""
-        found, conv = self.found or [], self.conv or Counter()
         share = 100 * self.equal / self.models if self.models else 0.0
-        yield f"  models with every verdict equal   {self.equal} of {self.models} ({share:.1f} %)"
-        nodes = sum(d.what not in ("model", "numbers") for d in found)
-        yield f"  nodes                             {self.nodes - nodes} of {self.nodes} equal, of {self.loaded} models that load"
-        if conv["nodes"]:
-            yield f"  Conv in integers                  {conv['foretold']} foretold, {conv['seen']} seen, of {conv['nodes']}"
+        yield f"  models with every verdict equal  {self.equal} of {self.models} ({share:.1f} %)"
+        unequal = sum(each.what not in ("model", "numbers") for each in self.found)
+        yield f"  nodes with equal verdicts        {self.nodes - unequal} of {self.nodes}, in {self.loaded} models that load"
+        yield f"  Conv in integers                 {self.conv['foretold']} foretold, {self.conv['seen']} seen, of {self.conv['nodes']}"
+        yield f"  false alarms                     {len(self.alarms)} of {self.integer} models that run wholly in integers"
         groups: dict[tuple[str, ...], list[Difference]] = {}
-        for each in found:
+        for each in self.found:
             groups.setdefault(each.group, []).append(each)
         for several in sorted(groups.values(), key=lambda some: -len(some)):
-            first = min(several, key=lambda d: d.size)
-            yield f"  {len(several):4}  {first.what}: foretold {first.foretold}, seen {first.seen}   {first.rule}".rstrip()
-            yield f"        smallest: {first.name}, {first.size} nodes {first.node}".rstrip()
+            first = min(several, key=lambda each: each.size)
+            yield f"  {len(several):4}  {first.what}: foretold {first.foretold}, seen {first.seen}  {first.rule}".rstrip()
+            yield f"        smallest: {first.name}, {first.size} nodes  {first.node}".rstrip()
             if first.error:
-                yield f"        says: {first.error[:200]}"
+                yield f"        message: {first.error[:200]}"
 
 
-def changes(verdicts: Mapping[str, Seen]) -> Sequence[tuple[str, str]]:
-    """Between which releases the verdict on a model changed: pairs of the release and what is new there."""
-    found: list[tuple[str, str]] = []
-    before: Seen | None = None
-    for release, seen in verdicts.items():
-        if before is not None and _signature(before) != _signature(seen):
-            found.append((release, _change(before, seen)))
-        before = seen
-    return found
+def changes(model: Model, verdicts: Mapping[str, Seen]) -> Iterator[tuple[str, str]]:
+    """Yield where the verdict on a model changed between releases: the release, and what is new there."""
+    releases = list(verdicts)
+    for old, new in pairwise(releases):
+        yield from ((new, what) for what in _change(model, verdicts[old], verdicts[new]))
 
 
-def _signature(seen: Seen) -> tuple[object, ...]:
-    return seen.whole, bool(seen.wrong), tuple(sorted(seen.nodes.items()))
-
-
-def _change(before: Seen, seen: Seen) -> str:
-    """What changed, in a few words."""
+def _change(model: Model, before: Seen, seen: Seen) -> Iterator[str]:
+    """What is new in a release, in a few words."""
     if before.whole != seen.whole:
-        return f"{before.whole or 'loads'} -> {seen.whole or 'loads'}"
-    common = before.nodes.keys() & seen.nodes.keys()
-    nodes = sorted({f"{before.nodes[i]} -> {seen.nodes[i]}" for i in common if before.nodes[i] != seen.nodes[i]})
-    numbers = [f"{_right(before)} -> {_right(seen)}"] if _right(before) != _right(seen) else []
-    return ", ".join(nodes + numbers) or "other nodes fused"
-
-
-def _right(seen: Seen) -> str:
-    return "wrong" if seen.wrong else "right"
+        error = _words(before.error or seen.error)
+        yield f"{before.whole or 'loads'} -> {seen.whole or 'loads'}: {error}"
+        return
+    found = {
+        f"{model.nodes[index].op_type} {before.nodes[index]} -> {seen.nodes[index]}"
+        for index in before.nodes.keys() & seen.nodes.keys()
+        if before.nodes[index] != seen.nodes[index]
+    }
+    yield from sorted(found)
+    if bool(before.wrong) != bool(seen.wrong):
+        kinds = "+".join(sorted({node.op_type for node in model.nodes} - set(QUANTIZERS)))
+        yield f"numbers of {kinds} {'wrong' if before.wrong else 'right'} -> {'wrong' if seen.wrong else 'right'}"

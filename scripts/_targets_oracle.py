@@ -1,7 +1,8 @@
 """What a runtime makes of a model: the verdict on each node, the same words as in the rules of a target.
 
 int: computed on codes. float, weight-only: computed in float; from stored integers. cpu: left to the CPU provider of
-onnxruntime. Of a whole model: refused, crash, and wrong, if an output is further from the exact one than `is_wrong` says.
+onnxruntime. Of a whole model: refused, crash, and wrong, if an output is further from the exact one than `is_wrong`
+allows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -159,7 +161,7 @@ def _random(dtype: Any, shape: tuple[Any, ...], rng: np.random.Generator) -> Arr
     sizes = [n if isinstance(n, int) else 1 for n in shape]
     if np.issubdtype(dtype, np.floating):
         return rng.normal(size=sizes).astype(dtype)
-    info = np.iinfo(dtype)
+    info = ml_dtypes.iinfo(dtype)
     return rng.integers(info.min, info.max + 1, sizes).astype(dtype)
 
 

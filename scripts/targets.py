@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Run real runtimes over random models, and print where the target files of `qrun check --target` are not what they do.
 
-    python scripts/targets.py --venvs DIR [TARGET...] [--seeds FIRST:LAST] [--models FILE...] [--releases] [--save DIR]
+    python scripts/targets.py --venvs DIR [TARGET...] [--seeds FIRST:LAST] [--models FILE...] [--save DIR]
+    python scripts/targets.py --venvs DIR onnxruntime-cpu --version 1.27.0
+    python scripts/targets.py --venvs DIR onnxruntime-cpu --releases
 
 Each runtime needs a virtual environment of its own in DIR, named after it; --make makes those that are missing:
 
@@ -29,9 +31,9 @@ from typing import Any
 import onnx
 from _targets_compare import Tally, changes, foretell
 from _targets_models import random_models
-from _targets_oracle import Oracle, Seen, python_of
+from _targets_oracle import Oracle, python_of
 
-from qrun.checking.targets import find
+from qrun.checking.targets import DeployTarget, find
 from qrun.errors import QrunError
 from qrun.ir.load import load
 
@@ -76,39 +78,36 @@ def make(folder: Path, runtime: Runtime) -> None:
             raise RuntimeError(f"pip install {runtime.package}=={version}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def compare(
-    target: str, oracle: Oracle, models: Iterable[Named], options: Mapping[str, Any], save: Path | None
-) -> Tally:
+def compare(known: DeployTarget, oracle: Oracle, models: Iterable[Named], save: Path | None) -> Tally:
     """Compare a target with its runtime on models, and write those that disagree to `save`."""
-    known, tally = find(target, options=options), Tally()
+    tally = Tally()
     for name, proto in models:
         try:
             model = load(proto.SerializeToString())
-            seen = oracle.look(proto, RUNTIMES[target].executes)
+            seen = oracle.look(proto, RUNTIMES[known.id].executes)
         except QrunError as error:
             print(f"  {name}: qrun does not load it: {str(error).splitlines()[0]}")
             continue
-        found = tally.add(name, model, foretell(known, model), seen)
-        if found and save is not None:
+        if tally.add(name, model, foretell(known, model), seen) and save is not None:
             save.mkdir(parents=True, exist_ok=True)
-            onnx.save(proto, save / f"{target}-{name.replace(' ', '-').replace('/', '-')}.onnx")
+            onnx.save(proto, save / f"{known.id}-{name.replace(' ', '-')}.onnx")
     return tally
 
 
 def releases(pythons: Mapping[str, str], runtime: Runtime, models: Iterable[Named]) -> Iterator[str]:
     """The lines of a report of verdicts that changed between releases: each kind of change with its smallest model."""
     oracles = [Oracle(runtime.name, python) for python in pythons.values()]
-    found: dict[tuple[str, str, str], list[tuple[int, str]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     count = 0
     for name, proto in models:
-        verdicts: dict[str, Seen] = {oracle.version: oracle.look(proto, runtime.executes) for oracle in oracles}
-        count += 1
-        kinds = "+".join(sorted({n.op_type for n in proto.graph.node} - {"QuantizeLinear", "DequantizeLinear"}))
-        for release, what in changes(verdicts):
-            found.setdefault((release, what, kinds), []).append((len(proto.graph.node), name))
+        count, model = count + 1, load(proto.SerializeToString())
+        verdicts = {oracle.version: oracle.look(proto, runtime.executes) for oracle in oracles}
+        for change in set(changes(model, verdicts)):
+            found.setdefault(change, []).append((len(model.nodes), name))
     yield f"  {count} models on {', '.join(oracle.version for oracle in oracles)}"
-    for (release, what, kinds), several in sorted(found.items()):
-        yield f"  since {release}: {what}   {kinds}   {len(several)} models, smallest {min(several)[1]}"
+    for (release, what), several in sorted(found.items()):
+        yield f"  since {release}  {what}"
+        yield f"      {len(several)} models, smallest: {min(several)[1]}"
     for oracle in oracles:
         oracle.close()
 
@@ -136,6 +135,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="", metavar="FIRST:LAST", help="seeds of random models (150 new ones)")
     parser.add_argument("--models", type=Path, nargs="+", metavar="FILE", help="these models in place of random ones")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the target")
+    parser.add_argument("--version", default="", help="a release that the target's file has rules of (the newest)")
     parser.add_argument("--releases", action="store_true", help="compare the releases of a runtime with each other")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the models that disagree here")
     parser.add_argument("--least", type=float, default=0.0, metavar="PERCENT", help="least share of models that agree")
@@ -174,10 +174,13 @@ def _report(target: str, pythons: Mapping[str, str], options: argparse.Namespace
     for text in options.option:
         key, value = text.split("=", 1)
         settings[key] = int(value) if value.isdigit() else value
-    known = find(target, options=settings)
-    oracle = Oracle(runtime.name, list(pythons.values())[-1], runtime_options(target, known.options))
-    print(f"{target}: file of {known.version}, {runtime.package} {oracle.version}")
-    tally = compare(target, oracle, models, settings, options.save)
+    version = options.version or list(pythons)[-1]
+    if version not in pythons:
+        raise RuntimeError(f"no environment for version {version}; there are {', '.join(pythons)}")
+    known = find(target, options.version, settings)
+    oracle = Oracle(runtime.name, pythons[version], runtime_options(target, known.options))
+    print(f"{target}: rules of {known.version}, {runtime.package} {oracle.version}")
+    tally = compare(known, oracle, models, options.save)
     oracle.close()
     for line in tally.report():
         print(line)
