@@ -24,6 +24,7 @@ NAMES = {
     "QR014": "native-unavailable",
     "QR015": "backend-crashed",
     "QR016": "time-limit",
+    "QR017": "target-file",
     "QR101": "not-a-model",
     "QR102": "invalid-graph",
     "QR103": "bad-tensor",

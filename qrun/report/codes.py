@@ -25,6 +25,7 @@ _TEXTS = {
     "QR014": "--backend native needs llvmlite, and an x86-64 or AArch64 CPU. --backend reference returns the same results.",
     "QR015": "The runtime chosen with --backend or --against crashed while it loaded or ran the model. It runs in a separate process, so qrun continues: qrun compare runs the nodes one by one and finds the one that crashes. The message shows the signal or exit code, and the last line that the runtime printed.",
     "QR016": "The run takes longer than --max-time allows. The message names the node where it stopped, and the iteration of a Loop or Scan. qrun stops between nodes and between iterations, not inside a node; it does interrupt another runtime. Raise the limit, or check whether the condition of the Loop ever becomes false.",
+    "QR017": "The file of a target, for qrun check --target, is not as its JSON Schema says (qrun/schemas/target-1.0.json): an unknown key, a value of the wrong kind, or a name that the file does not define. The message shows the place in the file.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: two nodes produce one tensor, no node produces it, or nodes form a cycle.",
     "QR103": "A stored tensor contradicts itself. Its data does not have the size that its type and shape require, is stored in two fields, or contains numbers outside the type; or the type does not exist.",

@@ -156,7 +156,7 @@ def _not_loaded(model: Model) -> Iterator[Finding]:
                 **first.scope.at(first.node, f"{first.node.inputs[0]} (input 0)"),
                 expected="a model that it loads",
                 got=f"{cause.rule.cause}; {count}",
-                why=f"{cause.rule.why}: {cause.rule.error}.",
+                why=f"{cause.rule.why}: {cause.rule.says}.",
                 fix=cause.rule.fix,
             )
 

@@ -1,131 +1,86 @@
-"""Predicts which nodes of a quantized model a runtime or device computes in integers, from rules in JSON files.
+"""Says what a runtime or device does with each node of a quantized model, from rules in JSON files.
 
-A target is a JSON file of this package. Each of its rules names operators and a condition on their nodes. `otherwise`
-says what the target does with a node that fails the condition: it computes the node in `float`, or does not load the
-model (`refused`, with the message `error`). Nodes that pass all rules run in integers. `@NAME` means the operators
-under `sets`. `cause` says why a failing node is in float, `why` is the target's reason, `fix` what to change; with
-`chosen`, the model's author left the node in float. `since` and `until` are the first and the last of the versions
-under `measured` that have the rule; null means the first, or the last, of all. `proof` says how the rule is known:
-from the target's source, from an oracle (observed behaviour of the target), or from both.
+    names()                       the targets that qrun knows, and those of installed packages (entry points)
+    find("tensorrt")              a target by its name or by the path of a file; load_target(path) for files only
+    target.verdict(model)         a TargetVerdict: .worst, .reasons, .integers, .not_judged, .proof, .broken, .judged
+
+`verdict.worst` is one of CONSEQUENCES, from int to wrong. Each of `verdict.reasons` is a cause with its `rule`
+(`cause`, `why`, `fix`, `says`, `source`, `proof`), `consequence`, `count`, `operators` (counts by name), `nodes` (first first),
+`index` of the first, and `seen` (what broke the rule at each node, such as "zero point 81"). `verdict.integers` has an
+`op`, `nodes`, `integer` (now) and `fixed` (once all that can be fixed is fixed) for each operator. `verdict.judged` has
+the NodeVerdict of every node. `target` has `name`, `version`, `on`, `verified`, and `options`.
+
+A file (its JSON Schema: qrun/schemas/target-1.0.json) has the `name` of the target, the machines that it is `on`, the
+`versions` that the rules are of (the last is judged), how they are proved (`proof`, and `verified`: whether the target
+was run), what is `not_judged`, the user's `options` with their defaults, and the rules.
+
+Each rule names operators (`excepted`: all but these, and but QuantizeLinear and DequantizeLinear) and a condition on
+their nodes, `require`; `when` restricts it to nodes for which another one holds. `otherwise` is the consequence for
+nodes that fail it:
+
+    note     worth knowing                  weight-only  computes in float with decompressed weights
+    slow     in integers, but slower        float        computes in float
+    cpu      leaves it to the CPU           refused      does not load the model
+    crash    loads the model and fails      wrong        computes other numbers than the file says, without a message
+
+`@NAME` means the operators under `sets`. `cause` says what is wrong, as a clause; `why` is the target's reason; `fix`
+what to change, in the words of quantizers; `says` the target's own message. With `chosen`, the model's author left the
+node in float. `fixable` is false if no change brings the node into integers. `since` and `until` are the first and the
+last of the versions that have the rule; null means the first, or the last, of all. `source` says where a rule is from;
+`proof` how it is known: source, docs, threads (public reports), oracle (observed behaviour of the target).
 
 A condition is one of
 
     {"all": [..]} {"any": [..]} {"not": c} {"use": NAME}      NAME is defined under `define`
     {"port": P, FACT: TEST, ..}      facts of a tensor at the node; an omitted input passes
-    {"attr": A, "default": d, TEST}  an attribute
-    {"opset": TEST}                  the model's version of ai.onnx
-    {"option": NAME, TEST}           a user's option; the defaults are under `options`
+    {"attr": A, "default": d, TEST}  an attribute; {"attr": A, "present": true}
+    {"opset": TEST}                  the model's version of ai.onnx; {"domain": TEST}: the node's domain
+    {"inputs": TEST} {"outputs": TEST}  their number
+    {"option": NAME, TEST}           a user's option
     {"same": FACT, "ports": [P, ..]} the fact is the same at all ports; "parameters" are type, scale and zero point
     {"log2": {P: k, ..}, "min": a, "max": b, "tol": t}        the sum of k log2(scale of P) is from a to b
+    {"hook": NAME}                   a function of `_hooks`
 
-A port is the number of an input; x, w or b (inputs 0, 1, 2); inputs (all that represent real numbers); data (the inputs
-among these that are not stored); y (output 0); outputs. Every tensor has the facts given, quantized, type, real (the
-type outside the codes), rank. An input also has const. An output also has readers (their number), graph_output, next
-(the operator of the only reader, if that has one reader too). A quantized tensor also has declared (its type in the
-file; `type` is the one that the target gives it), scale, zero, zero_given, per (tensor, channel or block), axis,
-axis_back (from the end: 1 is the last). A quantized output also has spread (the target adds its QuantizeLinear, with
-the parameters of a dequantized input). A test is a value, a list of values, or some of min, max, not. `prepare` says
-how the target changes the graph first (`Preparation`).
+What a file leaves open breaks no rule. A port is the number of an input; x, w or b (data, weights, bias: inputs 0, 1,
+2, and the same operands of integer operators such as QLinearConv); inputs (all that represent real numbers); data (the
+inputs among these that are not stored); y (output 0); outputs; q (the codes of a QuantizeLinear or DequantizeLinear).
+Every tensor has the facts given, quantized, type, real (the type outside the codes), rank, dim (all sizes), batch,
+channels, last (sizes), size, static, readers (their number). An input also has const, stored, prev (the operator before
+it, also across QuantizeLinear). An output also has q_readers, graph_output, next (the operator of the only reader, if
+that has one reader too). A quantized tensor also has declared (its type in the file; `type` is the one that the target
+gives it), scale, scale_type, scale_stored, zero, zero_given, per (tensor, channel or block), axis, axis_given,
+axis_back (from the end: 1 is the last), block, domain. A quantized output also has spread (the target adds its
+QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some of min, max,
+not, multiple, pow2, near (value and tolerance). `prepare` says how the target changes the graph first (`Preparation`).
 
 May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from qrun.checking.rules._scope import Scope, scopes
-from qrun.checking.targets._conditions import Condition, Conditions, is_asked, reads_codes
-from qrun.checking.targets._view import BOTH, Op, Preparation, TargetView
-from qrun.declare.frozen import frozen, keys
-from qrun.ir import Model, Node, once_per_model
+from qrun.checking.targets._file import read_file, read_target
+from qrun.checking.targets._target import (
+    CONSEQUENCES,
+    DeployTarget,
+    IntegerCount,
+    Judged,
+    NodeVerdict,
+    TargetReason,
+    TargetRule,
+    TargetVerdict,
+)
+from qrun.declare.frozen import frozen, keys, replace
+from qrun.errors import CallError, suggest
+from qrun.ir import Model, once_per_model
 
-__all__ = ["Count", "DeployTarget", "InFloat", "Integers", "Judged", "TargetRule", "integers", "target"]
-
-
-@frozen
-class TargetRule:
-    """One rule of a target.
-
-    cause:  why the node is in float, as a clause. why: the target's reason. fix: what to change.
-    chosen: did the model's author leave the node in float, so that nothing is wrong? error: the target's message if it
-    does not load the model.
-    """
-
-    id: str
-    operators: tuple[str, ...]
-    excepted: tuple[str, ...]
-    require: Condition
-    otherwise: str
-    cause: str
-    fix: str
-    why: str = ""
-    chosen: bool = False
-    error: str = ""
-
-    def concerns(self, op_type: str) -> bool:
-        """Whether the rule is about this operator."""
-        return op_type in self.operators if self.operators else op_type not in self.excepted
-
-
-@frozen
-class Judged:
-    """A node that runs in integers, or that the file wants to run in integers.
-
-    rule: the first rule that keeps it in float, or None. x: the element type that the target gives its input 0.
-    """
-
-    scope: Scope
-    node: Node
-    rule: TargetRule | None
-    x: str = ""
-
-    @property
-    def integer(self) -> bool:
-        """Whether the runtime computes the node in integers."""
-        return self.rule is None
-
-
-@frozen
-class DeployTarget:
-    """A runtime or device: its name for users, its version, its machines (`on`), and its rules of that version."""
-
-    id: str
-    name: str
-    version: str
-    on: str
-    rules: tuple[TargetRule, ...]
-    define: Mapping[str, Condition]
-    options: Mapping[str, Any]
-    preparation: Preparation
-
-    def judge(self, model: Model) -> Sequence[Judged]:
-        """Judge the nodes that run in integers or should, also in subgraphs."""
-        return [judged for scope in scopes(model) for judged in self._judge(scope)]
-
-    def _judge(self, scope: Scope) -> Iterator[Judged]:
-        """Judge the nodes of a graph that read quantized tensors."""
-        if scope.model.op_types.isdisjoint(BOTH):
-            return
-        view = TargetView(scope, self.preparation)
-        conditions = Conditions(view, self.define, self.options, self.preparation.makes_unsigned)
-        for op in view.ops:
-            if op.node is not None and reads_codes(view, op):
-                rule = self._first(conditions, op)
-                if rule is None or is_asked(view, op):
-                    x = next((facts["type"] for facts in conditions.at(op, "x")), "")
-                    yield Judged(scope, op.node, rule, x)
-
-    def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
-        """The first rule that keeps a node from integers; None if there is none."""
-        fitting = (rule for rule in self.rules if rule.concerns(op.op_type))
-        return next((rule for rule in fitting if not conditions.hold(op, rule.require)), None)
+__all__ = ["CONSEQUENCES", "Count", "DeployTarget", "InFloat", "IntegerCount", "Integers", "Judged", "NodeVerdict"]
+__all__ += ["TargetReason", "TargetRule", "TargetVerdict", "find", "integers", "load_target", "names", "target"]
 
 
 @frozen
@@ -198,32 +153,65 @@ def integers(model: Model) -> Integers | None:
     return Integers(known.id, f"{known.name} {known.version}", known.on, judged) if judged else None
 
 
-@cache
-def target(name: str) -> DeployTarget:
-    """Load a target, such as `onnxruntime-cpu`, with the rules of its newest measured version."""
-    data = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
-    newest = data["measured"][-1]
-    rules = tuple(_rule(r, data["sets"]) for r in data["rules"] if _applies(r, newest))
-    prepared = Preparation(**data["prepare"])
-    return DeployTarget(name, data["name"], newest, data["on"], rules, data["define"], data["options"], prepared)
+def names() -> tuple[str, ...]:
+    """The names of the targets that `find` knows, of this package and of entry points. Loads none of them."""
+    from qrun.checking.targets._installed import installed
+
+    return tuple(dict.fromkeys([*_own(), *sorted(installed())]))
 
 
-def _applies(rule: Mapping[str, Any], version: str) -> bool:
-    """Whether a rule holds for a version of the runtime."""
-    since, until, now = (_numbers(v) for v in (rule.get("since"), rule.get("until"), version))
-    return (not since or since <= now) and (not until or now <= until)
+def find(name: str | Path, version: str = "", options: Mapping[str, Any] | None = None) -> DeployTarget:
+    """A target by its name or by the path of its file.
+
+    version: one of the file's; "" for the newest. options: values for the file's options, such as {"htp_arch": 73}.
+
+    Raises CallError QR005 for an unknown name, version or option, QR004 for a file that cannot be read, and QR017 for
+    one that is no target.
+    """
+    found = _found(str(name), version)
+    for option in options or {}:
+        if option not in found.options:
+            known = ", ".join(found.options) or "none"
+            raise CallError("QR005", f"{found.id} has no option {option}", facts=[("known", known)])
+    return replace(found, options={**found.options, **options}) if options else found
 
 
-def _numbers(version: str | None) -> tuple[int, ...]:
-    """A version as numbers."""
-    return tuple(int(part) for part in version.split(".")) if version else ()
+def _found(name: str, version: str) -> DeployTarget:
+    """The target of `find`, with its own options."""
+    if name in _own():
+        return target(name, version)
+    if Path(name).suffix == ".json" or Path(name).is_file():
+        return load_target(name, version)
+    from qrun.checking.targets._installed import installed, resource
 
-
-def _rule(data: Mapping[str, Any], sets: Mapping[str, Sequence[str]]) -> TargetRule:
-    """A rule from its JSON; "@name" stands for a set of operators."""
-    operators, excepted = (
-        tuple(op for name in data.get(key, ()) for op in (sets[name[1:]] if name.startswith("@") else (name,)))
-        for key in ("operators", "excepted")
+    others = installed()
+    if name in others:
+        path = resource(others[name])
+        return read_target(read_file(path), name, str(path), version)
+    known = names()
+    near = suggest(name, known)
+    raise CallError(
+        "QR005",
+        f"no target is named {name}",
+        facts=[("known", ", ".join(known))],
+        why="a target is one of these names, or the path of a file that ends in .json",
+        fixes=[f"--target {near}"] if near else (),
+        calls=[f'find("{near}")'] if near else (),
     )
-    given = {field.name: data[field.name] for field in fields(TargetRule) if field.name in data}
-    return TargetRule(**{**given, "operators": operators, "excepted": excepted})
+
+
+def load_target(path: str | Path, version: str = "") -> DeployTarget:
+    """Load a target from a file. Raises CallError QR004 or QR017, as `find` does."""
+    return read_target(read_file(Path(path)), Path(path).name.removesuffix(".json"), str(path), version)
+
+
+@cache
+def _own() -> tuple[str, ...]:
+    """The targets of this package."""
+    return tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.json")))
+
+
+@cache
+def target(name: str, version: str = "") -> DeployTarget:
+    """A target of this package, such as `onnxruntime-cpu`, with the rules of a version; "" for the newest."""
+    return read_target(read_file(Path(__file__).with_name(f"{name}.json")), name, name, version)

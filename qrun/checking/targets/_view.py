@@ -12,6 +12,7 @@ import numpy as np
 from qrun.checking.rules._scope import Scope, Shape, static_shape
 from qrun.ir import Array, Node
 from qrun.ir.types import ONNX_NAMES
+from qrun.ops import quantizers
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 BOTH = (QUANTIZE, DEQUANTIZE)
@@ -31,15 +32,27 @@ class Op:
     outputs: list[str]
     node: Node | None = None
     spread: bool = False
+    integer: bool = False
+    """Is it an operator on codes, such as QLinearConv?"""
+
+
+def _on_codes(node: Node) -> bool:
+    """Does a node of an integer operator compute on codes?"""
+    return node.op_type not in BOTH and bool(quantizers(node))
 
 
 class TargetView:
-    """One graph of a model after the target's `Preparation`. found: a cache of the facts of tensors."""
+    """One graph of a model after the target's `Preparation`.
+
+    found: a cache of the facts of tensors.
+    fused: the results of activations that the target computes together with the operator before them, by the result of
+           that operator.
+    """
 
     def __init__(self, scope: Scope, preparation: Preparation) -> None:
         self.scope = scope
         self.ops = [
-            Op(node.op_type, list(node.inputs), list(node.outputs), node)
+            Op(node.op_type, list(node.inputs), list(node.outputs), node, integer=_on_codes(node))
             for node in scope.model.nodes
             if node.inputs and node.outputs and len(node.inputs) > (node.op_type in BOTH)
         ]
@@ -47,8 +60,11 @@ class TargetView:
         self.static = all(static_shape(value.shape) is not None for value in scope.model.fed.values())
         self._same: dict[str, str] = {}
         self._codes: dict[str, str] = {}
+        self._known: set[str] = set()
         self.link()
         self.found: dict[tuple[str, str], dict[str, Any]] = {}
+        self.fused: dict[str, str] = {}
+        self.makes_unsigned = preparation.makes_unsigned
         preparation.apply(self)
 
     def link(self) -> None:
@@ -90,6 +106,17 @@ class TargetView:
                 return False
             name = op.inputs[0]
         return False
+
+    def folded(self, op: Op) -> bool:
+        """Can the operator be computed before a run, because it reads stored tensors only?"""
+        if op.op_type in ("Shape", "Size") and static_shape(self.shape(op.inputs[0])) is not None:
+            self._known.update(op.outputs)
+            return True
+        names = [name for name in op.inputs if name]
+        if not names or not all(name in self._known or self.constant(name) for name in names):
+            return False
+        self._known.update(op.outputs)
+        return True
 
     def scalar(self, op: Op) -> bool:
         """Has a QuantizeLinear or DequantizeLinear one stored scale, and one stored zero point or none?"""
@@ -143,8 +170,11 @@ class TargetView:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a target changes a graph first. It removes Identity, and Shape of shapes that are known before a run.
+    """How a target changes a graph first.
 
+    optimizes: whether it removes Identity, Shape of shapes that are known before a run, and QuantizeLinear that repeat
+        others.
+    fuses: activations (Relu, Clip) that it computes together with the operator before them.
     redundant_clips: operators (Relu, Clip) that it removes before a QuantizeLinear of float32 that clips at least as
         much.
     moving_operators: operators that only move values. If only their input or only their result is quantized, it
@@ -153,12 +183,21 @@ class Preparation:
     makes_unsigned: whether it turns int8 tensors between QuantizeLinear and their only reader into uint8.
     """
 
+    optimizes: bool = False
+    fuses: Collection[str] = ()
     redundant_clips: Collection[str] = ()
     moving_operators: Collection[str] = ()
     joins_gemm: bool = False
     makes_unsigned: bool = False
 
     def apply(self, view: TargetView) -> None:
+        """Change the view as the runtime changes the graph before it fuses."""
+        if self.optimizes:
+            self._optimize(view)
+        for op in [op for op in view.ops if op.op_type in self.fuses]:
+            _fuse(view, op)
+
+    def _optimize(self, view: TargetView) -> None:
         """Change the view as the runtime changes the graph before it fuses."""
         for op in list(view.ops):
             if op.op_type == "Identity" and op.outputs[0] not in view.results:
@@ -206,6 +245,17 @@ class Preparation:
                 return
             view.quantize(name, like)
             name = maker.outputs[0]
+
+
+def _fuse(view: TargetView, op: Op) -> None:
+    """Join an activation with the operator before it, if only the activation reads that operator's result, and only a
+    QuantizeLinear the activation's."""
+    name, readers = op.inputs[0], view.read(op.outputs[0])
+    maker = view.maker.get(name)
+    if maker is None or maker.op_type == DEQUANTIZE or len(view.read(name)) != 1 or name in view.results:
+        return
+    if len(readers) == 1 and readers[0].op_type == QUANTIZE:
+        view.fused[name] = op.outputs[0]
 
 
 def _of_reshape(view: TargetView, op: Op) -> bool:

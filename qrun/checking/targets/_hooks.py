@@ -1,0 +1,53 @@
+"""Conditions on an operator that the vocabulary of target files cannot express; a file names them: {"hook": NAME}."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from qrun.checking.rules._scope import static_shape
+from qrun.checking.targets._view import Op, TargetView
+
+Hook = Callable[[TargetView, Op], "bool | None"]
+
+
+def _grows_by_2_4_8(view: TargetView, op: Op) -> bool | None:
+    """Is height and width of the result 2, 4 or 8 times the input's, or has the input one pixel?"""
+    shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
+    if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
+        return None
+    before, after = shapes[0][2:], shapes[1][2:]
+    if before == after or set(before) == {1}:
+        return True
+    ratios = {new / old for old, new in zip(before, after, strict=True) if old}
+    return len(ratios) == 1 and ratios <= {2.0, 4.0, 8.0}
+
+
+def _reduces_few(view: TargetView, op: Op) -> bool | None:
+    """Are fewer than 65536 elements reduced to one?"""
+    shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
+    if shapes[0] is None or shapes[1] is None:
+        return None
+    sizes = [1, 1]
+    for at, shape in enumerate(shapes):
+        for size in shape or ():
+            sizes[at] *= size
+    return sizes[0] < 65536 * max(sizes[1], 1)
+
+
+def _scales_of_one_axis(view: TargetView, op: Op) -> bool | None:
+    """Do the blocks of a QuantizeLinear or DequantizeLinear lie along one axis, and divide it?"""
+    shape = static_shape(view.shape(op.inputs[0]))
+    scales = static_shape(view.shape(op.inputs[1]))
+    if shape is None or scales is None:
+        return None
+    if len(scales) != len(shape):
+        return len(scales) < 2
+    differing = [(whole, part) for whole, part in zip(shape, scales, strict=True) if whole != part]
+    return len(differing) <= 1 and all(part and whole % part == 0 for whole, part in differing)
+
+
+HOOKS: Mapping[str, Hook] = {
+    "grows by 2, 4 or 8": _grows_by_2_4_8,
+    "reduces fewer than 65536": _reduces_few,
+    "blocks along one axis": _scales_of_one_axis,
+}
