@@ -63,6 +63,8 @@ class Graph:
         self.kind = str(self.pick(["uint8"] * 9 + ["int8"] * 8 + ["uint16", "uint16", "int16"]))
         self.weights = str(self.pick(["int8"] * 10 + ["uint8"] * 4 + ["int16", "uint16", "int4", "uint4"]))
         self.channels = self.chance(0.5)
+        self.rows = True
+        """May a tensor made in the run have one scale for each channel?"""
         self.pairs = self.chance(0.25)
         """Has each reader of a tensor a QuantizeLinear and a DequantizeLinear of its own?"""
 
@@ -125,7 +127,7 @@ class Graph:
         value.kind = kind or (str(self.pick(["uint8", "int8"])) if self.oddly(0.4) else self.kind)
         if like is not None and like.axis is None:
             value.kind, value.scale, value.zero = like.kind, like.scale, like.zero
-        elif len(value.shape) > 1 and self.opset >= 13 and self.oddly(0.15):
+        elif self.rows and len(value.shape) > 1 and self.oddly(0.15):
             value.axis = 1
             value.scale, value.zero = self.parameters(value.kind, low, value.shape[1])
         else:
@@ -238,7 +240,8 @@ class Graph:
         zeros = np.full(scales.shape, middle)
         if scales.ndim == 1 and scales.size > 1 and self.oddly(0.25):
             zeros = zeros + np.arange(scales.size) % 2 * (1 if middle < most else -1)
-        name, scale = self.store(codes) if not self.oddly(0.25) else "", self.store(scales)
+        as_input = kind not in ("int4", "uint4") and self.oddly(0.25)
+        name, scale = "" if as_input else self.store(codes), self.store(scales)
         name = name or self.feed(shape, kind)
         needed = middle or zeros.any() or self.domain(kind) or not self.oddly(0.3)
         given = [self.store(zeros.astype(TYPES[kind]))] if needed else []

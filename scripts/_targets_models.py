@@ -332,7 +332,8 @@ STEPS: tuple[Callable[[Graph], None], ...] = (
 def qoperator(g: Graph) -> None:
     """Operators on codes: QLinearConv and its kind between QuantizeLinear and DequantizeLinear."""
     g.kind = g.kind if g.kind in ("uint8", "int8") else "uint8"
-    g.half, g.pairs, g.weights = False, False, g.weights if g.weights in ("uint8", "int8") else "int8"
+    g.half, g.pairs, g.rows = False, False, False
+    g.weights = g.weights if g.weights in ("uint8", "int8") else "int8"
     shape = g.shape(int(g.pick([2, 4, 4])))
     value = g.quantize(Value(shape, real=g.feed(shape)))
     for _ in range(int(g.pick([1, 1, 2, 3]))):

@@ -99,7 +99,7 @@ class Oracle:
         if not answer:
             return Seen("crash")
         if "error" in answer:
-            return Seen("refused", error=answer["error"])
+            return Seen("crash" if answer.get("loaded") else "refused", error=answer["error"])
         nodes = VERDICTS[self.runtime](model, answer)
         return Seen("", nodes, exact.wrong(answer, names) if exact else ())
 
@@ -151,10 +151,12 @@ def is_wrong(got: Array, want: Array, step: float) -> bool:
     """Is an output further from the exact one than STEPS steps and RATIO of the exact one's root mean square?"""
     if got.shape != want.shape:
         return True
-    want = want.astype(np.float64)
-    off = np.abs(got.astype(np.float64) - want)
-    size = float(np.sqrt(np.mean(np.square(want)))) if want.size else 0.0
-    return bool(np.any(~(off <= STEPS * step)) and np.sqrt(np.mean(np.square(off))) > RATIO * size)
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(got) & np.isfinite(want)
+    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+        return True
+    off, size = np.abs(got[finite] - want[finite]), np.sqrt(np.mean(np.square(want[finite]))) if finite.any() else 0.0
+    return bool(np.any(off > STEPS * step) and np.sqrt(np.mean(np.square(off))) > RATIO * size)
 
 
 def _random(dtype: Any, shape: tuple[Any, ...], rng: np.random.Generator) -> Array:

@@ -33,7 +33,8 @@ def onnxruntime(folder: Path) -> tuple[str, Callable[[Mapping[str, Any]], Answer
         answer: Answer = {"graph": options.optimized_model_filepath}
         if job["feeds"]:
             names = [value.name for value in session.get_outputs()]
-            np.savez(folder / "outputs.npz", **dict(zip(names, session.run(None, _feeds(job)), strict=True)))
+            made = _run(lambda: session.run(None, _feeds(job)))
+            np.savez(folder / "outputs.npz", **dict(zip(names, made, strict=True)))
             answer["outputs"] = str(folder / "outputs.npz")
         return answer
 
@@ -53,7 +54,7 @@ def openvino(folder: Path) -> tuple[str, Callable[[Mapping[str, Any]], Answer]]:
         compiled = core.compile_model(read, "CPU", settings)
         answer: Answer = {"layers": [_layer(op) for op in compiled.get_runtime_model().get_ordered_ops()]}
         if job["feeds"]:
-            made = compiled(_feeds(job))
+            made = _run(lambda: compiled(_feeds(job)))
             names = [sorted(port.get_names()) for port in compiled.outputs]
             kept = {name: made[index] for index, several in enumerate(names) for name in several}
             np.savez(folder / "outputs.npz", **kept)
@@ -117,6 +118,21 @@ def _operators(path: Path) -> list[list[Any]]:
     ]
 
 
+class RunFailure(Exception):
+    """A model that was loaded does not run."""
+
+
+def _run(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        raise RunFailure(_one_line(error)) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:600] or type(error).__name__
+
+
 def _feeds(job: Mapping[str, Any]) -> dict[str, Any]:
     return dict(np.load(job["feeds"]))
 
@@ -130,8 +146,10 @@ def main(runtime: str, folder: str) -> None:
         job = json.loads(line)
         try:
             answer = prepare(job)
+        except RunFailure as error:
+            answer = {"error": str(error), "loaded": True}
         except Exception as error:
-            answer = {"error": " ".join(str(error).split())[:600] or type(error).__name__}
+            answer = {"error": _one_line(error)}
         print(json.dumps(answer), file=answers, flush=True)
 
 
