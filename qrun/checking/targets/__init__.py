@@ -4,7 +4,7 @@
     find("tensorrt")              a target by its name or by the path of a file; load_target(path) for files only
     target.verdict(model)         a TargetVerdict: .worst, .reasons, .integers, .not_judged, .proof, .broken, .judged
 
-`verdict.worst` is one of CONSEQUENCES, from int to wrong. Each of `verdict.reasons` is a cause with its `rule`
+`verdict.worst` is one of CONSEQUENCES, from int to refused. Each of `verdict.reasons` is a cause with its `rule`
 (`cause`, `why`, `fix`, `says`, `source`, `proof`), `consequence`, `count`, `operators` (counts by name), `nodes` (first first),
 `index` of the first, and `seen` (what broke the rule at each node, such as "zero point 81"). `verdict.integers` has an
 `op`, `nodes`, `integer` (now) and `fixed` (once all that can be fixed is fixed) for each operator. `verdict.judged` has
@@ -25,7 +25,8 @@ nodes that fail it:
 
 `@NAME` means the operators under `sets`. `cause` says what is wrong, as a clause; `why` is the target's reason; `fix`
 what to change, in the words of quantizers; `says` the target's own message. With `chosen`, the model's author left the
-node in float. `fixable` is false if no change brings the node into integers. `since` and `until` are the first and the
+node in float. `fixable` is false if no change brings the node into integers. `always` also reports nodes in float that
+the file does not want in integers. `since` and `until` are the first and the
 last of the versions that have the rule; null means the first, or the last, of all. `source` says where a rule is from;
 `proof` how it is known: source, docs, threads (public reports), oracle (observed behaviour of the target).
 
@@ -161,7 +162,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str | Path, version: str = "", options: Mapping[str, Any] | None = None) -> DeployTarget:
-    """A target by its name or by the path of its file.
+    """A target by its name, such as "tensorrt" or "onnxruntime-cpu@1.24.4", or by the path of its file.
 
     version: one of the file's; "" for the newest. options: values for the file's options, such as {"htp_arch": 73}.
 
@@ -178,6 +179,8 @@ def find(name: str | Path, version: str = "", options: Mapping[str, Any] | None 
 
 def _found(name: str, version: str) -> DeployTarget:
     """The target of `find`, with its own options."""
+    name, _, asked = name.partition("@") if "@" in name and name.partition("@")[0] in names() else (name, "", "")
+    version = version or asked
     if name in _own():
         return target(name, version)
     if Path(name).suffix == ".json" or Path(name).is_file():

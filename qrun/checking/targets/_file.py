@@ -51,6 +51,7 @@ _RULE: Mapping[str, Any] = {
     "fix": str,
     "chosen": bool,
     "fixable": bool,
+    "always": bool,
     "says": str,
     "since": (str, type(None)),
     "until": (str, type(None)),

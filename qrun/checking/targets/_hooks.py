@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from qrun.checking.rules._scope import static_shape
+from qrun.checking.targets._facts import ports
 from qrun.checking.targets._view import Op, TargetView
 
 Hook = Callable[[TargetView, Op], "bool | None"]
@@ -46,8 +49,33 @@ def _scales_of_one_axis(view: TargetView, op: Op) -> bool | None:
     return len(differing) <= 1 and all(part and whole % part == 0 for whole, part in differing)
 
 
+def _shift_of_bias(view: TargetView, op: Op) -> bool | None:
+    """Can the NPU shift the bias? By how much it can depends on the shift of the result."""
+    x, w, b, y = (ports(view, op, port)[0].get("scale") for port in ("x", "w", "b", "y"))
+    if x is None or w is None or b is None or y is None or any(s.size != 1 or not s > 0 for s in (x, w, b, y)):
+        return None
+    product = np.log2(x) + np.log2(w)
+    cut, shift = np.log2(y) - product, np.log2(b) - product
+    return bool(np.minimum(0, cut - 16) <= shift <= 15)
+
+
+def _one_zero_point(view: TargetView, op: Op) -> bool | None:
+    """Have the weights one zero point for all channels?"""
+    zero = ports(view, op, "w")[0].get("zero")
+    return None if zero is None else len(zero) <= 1
+
+
+def _scale_like_data(view: TargetView, op: Op) -> bool | None:
+    """Has the scale the element type of what is quantized?"""
+    types = [view.type(name) for name in op.inputs[:2]]
+    return None if "" in types else types[0] == types[1]
+
+
 HOOKS: Mapping[str, Hook] = {
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
+    "shift of the bias": _shift_of_bias,
+    "one zero point for weights": _one_zero_point,
+    "scale in the type of the data": _scale_like_data,
     "blocks along one axis": _scales_of_one_axis,
 }

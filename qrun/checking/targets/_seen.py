@@ -83,7 +83,7 @@ def _port(conditions: Conditions, op: Op, c: Condition, held: bool) -> str:
     port = _PORTS.get(c["port"], f"input {c['port']}" if c["port"].isdigit() else "")
     for facts in conditions.at(op, c["port"]):
         for key, test in c.items():
-            if key == "port" or (key in OF_SCALES and not facts["quantized"]):
+            if key == "port" or (held and key == "quantized") or (key in OF_SCALES and not facts["quantized"]):
                 continue
             if _passes(facts.get(key), test) is held:
                 told = _fact(key, facts, test, held)

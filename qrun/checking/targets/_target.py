@@ -14,8 +14,9 @@ from qrun.checking.targets._view import BOTH, Op, Preparation, TargetView
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Model, Node
 
-CONSEQUENCES = ("int", "note", "slow", "weight-only", "float", "cpu", "refused", "crash", "wrong")
-"""What a target does with a node, from the best to the worst."""
+CONSEQUENCES = ("int", "note", "slow", "weight-only", "float", "cpu", "wrong", "crash", "refused")
+"""What a target does with a node, from the best to the one that hides all others: a model that does not load computes
+nothing wrong."""
 _PLACES = ("weight-only", "float", "cpu")
 _FATAL = ("refused", "crash")
 _ELSEWHERE = (*_PLACES, *_FATAL)
@@ -29,6 +30,7 @@ class TargetRule:
     cause:   what is wrong with a failing node, as a clause. why: the target's reason. fix: what to change.
     chosen:  did the model's author leave the node in float, so that nothing is wrong?
     fixable: does the node run in integers once its tensors are as the rule requires?
+    always:  is a node that stays in float reported even if the file does not want it in integers?
     says:    the target's own message; "" if it says nothing.
     source:  where the rule is from. proof: how it is known: source, docs, threads, oracle (observed behaviour).
     """
@@ -44,6 +46,7 @@ class TargetRule:
     when: Condition | None = None
     chosen: bool = False
     fixable: bool = True
+    always: bool = False
     says: str = ""
     source: str = ""
     proof: str = ""
@@ -292,9 +295,11 @@ def _told(broken: Sequence[TargetRule], wanted: bool) -> tuple[TargetRule, ...]:
     """The rules that are told of those that a node breaks.
 
     Of the rules about where the node runs, only the first with the worst consequence: the others follow from it or do
-    not matter. Of a node that the file does not want in integers, not that it runs in float.
+    not matter. That a node runs in float is told only if the file wants it in integers, or the rule is told always.
     """
-    places = [rule for rule in broken if rule.otherwise in (_PLACES if wanted else ("cpu",))]
+    places = [
+        rule for rule in broken if rule.otherwise in _PLACES and (wanted or rule.always or rule.otherwise == "cpu")
+    ]
     worst = max((rule.otherwise for rule in places), key=CONSEQUENCES.index, default="")
     place = next((rule for rule in places if rule.otherwise == worst), None)
     return tuple(rule for rule in broken if rule.otherwise not in _PLACES or rule is place)
