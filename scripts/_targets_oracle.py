@@ -11,7 +11,8 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class Oracle:
         )
         first = self._line()
         if "version" not in first:
+            self.close()
             raise RuntimeError(f"{self.runtime} does not start in {self._python}")
         self.version = str(first["version"])
 
@@ -81,6 +83,7 @@ class Oracle:
                     return answer
             except BrokenPipeError:
                 pass
+            self._end()
             self._start()
         return {}
 
@@ -105,9 +108,13 @@ class Oracle:
 
     def close(self) -> None:
         """End the process."""
-        self._child.kill()
-        self._child.wait()
+        self._end()
         self._folder.cleanup()
+
+    def _end(self) -> None:
+        self._child.kill()
+        with suppress(BrokenPipeError):
+            self._child.communicate()
 
 
 def _mark(model: Model, data: bytes, path: Path) -> onnx.ModelProto:
@@ -203,17 +210,23 @@ NARROW = ("u8", "i8", "u4", "i4")
 def of_openvino(model: Model, answer: Mapping[str, Any]) -> dict[int, str]:
     """From the precisions of the compiled model's layers."""
     found: dict[int, str] = {}
-    for layer, precision, origins, weights in answer["layers"]:
+    for layer, precision, origins, inputs in answer["layers"]:
         for index in {int(mark) for mark in MARK.findall(origins)}:
             node = model.nodes[index]
             if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
                 continue
             if layer in LAYERS.get(node.op_type, ()):
-                int_weights = layer == "FullyConnected" and weights in NARROW
-                found[index] = "int" if precision in NARROW else "weight-only" if int_weights else "float"
+                found[index] = _place(layer, precision, inputs)
             elif node.op_type not in LAYERS and layer in ELEMENTWISE:
                 found.setdefault(index, "float")
     return found
+
+
+def _place(layer: str, precision: str, inputs: Sequence[str]) -> str:
+    """The verdict on a layer. A product has the precision of its weights even if it computes them in float."""
+    if layer == "FullyConnected" and inputs[0] not in NARROW:
+        return "weight-only" if inputs[1] in NARROW else "float"
+    return "int" if precision in NARROW else "float"
 
 
 FIXED = {0x408, 0x308, 0x416, 0x316, 0x432, 0x332, 0x404, 0x304}

@@ -65,13 +65,16 @@ def openvino(folder: Path) -> tuple[str, Callable[[Mapping[str, Any]], Answer]]:
 
 
 def _layer(op: Any) -> list[Any]:
-    """Type, precision, origins, and the precision of the second input of an operator."""
-    info = {
-        key: value.astype(str) if hasattr(value, "astype") else str(value) for key, value in op.get_rt_info().items()
-    }
-    second = op.input(1).get_source_output().get_node() if op.get_input_size() > 1 else None
-    weights = second.get_output_element_type(0).get_type_name() if second is not None else ""
-    return [info.get("layerType"), info.get("runtimePrecision"), info.get("originalLayersNames", ""), weights]
+    """Type, precision and origins of an operator, and the precisions of its inputs."""
+    inputs = [port.get_source_output() for port in op.inputs()]
+    read = [_info(port.get_node(), "outputPrecisions").split(",") for port in inputs]
+    kinds = [several[min(port.get_index(), len(several) - 1)] for port, several in zip(inputs, read, strict=True)]
+    return [_info(op, "layerType"), _info(op, "runtimePrecision"), _info(op, "originalLayersNames"), kinds]
+
+
+def _info(op: Any, key: str) -> str:
+    value = op.get_rt_info()[key]
+    return value.astype(str) if hasattr(value, "astype") else str(value)
 
 
 def qnn(folder: Path) -> tuple[str, Callable[[Mapping[str, Any]], Answer]]:
