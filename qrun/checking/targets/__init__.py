@@ -5,7 +5,7 @@
     target.verdict(model)         a TargetVerdict: .worst, .reasons, .integers, .not_judged, .proof, .broken, .judged
 
 `verdict.worst` is one of CONSEQUENCES, from int to refused. Each of `verdict.reasons` is a cause with its `rule`
-(`cause`, `why`, `fix`, `says`, `source`, `proof`), `consequence`, `count`, `operators` (counts by name), `nodes` (first first),
+(`cause`, `why`, `fix`, `says`, `source`, `proof`), `consequence`, `count`, `operators` (counts by name), `nodes`,
 `index` of the first, and `seen` (what broke the rule at each node, such as "zero point 81"). `verdict.integers` has an
 `op`, `nodes`, `integer` (now) and `fixed` (once all that can be fixed is fixed) for each operator. `verdict.judged` has
 the NodeVerdict of every node. `target` has `name`, `version`, `on`, `verified`, and `options`.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from qrun.checking.rules._scope import static_shape
 from qrun.checking.targets._view import BOTH, DEQUANTIZE, QUANTIZE, Op, TargetView
+from qrun.ir import Array
 from qrun.ir.types import ONNX_NAMES
 from qrun.ops import Quantizer, bias, operands, quantizers
 
@@ -104,6 +106,8 @@ def _output(view: TargetView, op: Op, name: str) -> Facts:
 
 def _codes(view: TargetView, op: Op) -> Facts:
     """The facts of the codes that a QuantizeLinear makes or a DequantizeLinear reads."""
+    if ("codes", op.outputs[0]) in view.found:
+        return view.found["codes", op.outputs[0]]
     codes = op.outputs[0] if op.op_type == QUANTIZE else op.inputs[0]
     source = op if op.op_type == QUANTIZE else view.maker.get(codes)
     facts: Facts = {"given": True, "tensor": codes, "quantized": True, "const": view.constant(op.inputs[0])}
@@ -115,7 +119,9 @@ def _codes(view: TargetView, op: Op) -> Facts:
         "next": _next(view, op.outputs[0]),
     }
     facts |= {"stored": view.array(codes) is not None} | _size(view, op.inputs[0])
-    return facts | _parameters(view, op) | _types(view, codes, source)
+    facts |= _parameters(view, op) | _types(view, codes, source)
+    view.found["codes", op.outputs[0]] = facts
+    return facts
 
 
 def _next(view: TargetView, name: str) -> str:
@@ -135,7 +141,7 @@ def _size(view: TargetView, name: str) -> Facts:
     sizes = [size if isinstance(size, int) else None for size in shape]
     facts |= {"batch": sizes[0], "last": sizes[-1]} if sizes else {}
     facts |= {"channels": sizes[1]} if len(sizes) > 1 else {}
-    return facts if known is None else facts | {"dim": known, "size": int(np.prod(known, dtype=np.float64))}
+    return facts if known is None else facts | {"dim": known, "size": prod(known)}
 
 
 def _types(view: TargetView, codes: str, maker: Op | None) -> Facts:
@@ -192,13 +198,24 @@ def _own(view: TargetView, own: Quantizer) -> Facts:
 
 def _scales(view: TargetView, scale: str, zero: str) -> Facts:
     """The facts about a scale and a zero point, given by the names of their tensors."""
+    if (scale, zero) in view.found:
+        return view.found[scale, zero]
     scales, zeros = view.array(scale), view.array(zero) if zero else None
     facts: Facts = {"zero_given": bool(zero), "scale_type": view.type(scale), "scale_stored": scales is not None}
     if scales is None or (zero and zeros is None):
-        return facts | {"per": "unknown"}
-    facts["scale"] = scales.astype(np.float64).reshape(-1)
-    facts["zero"] = np.unique(zeros.astype(np.float64)).astype(np.int64).tolist() if zeros is not None else [0]
-    return facts | {"per": "tensor" if scales.size == 1 else "channel"}
+        facts["per"] = "unknown"
+    else:
+        facts["scale"] = scales.astype(np.float64).reshape(-1)
+        facts["zero"] = _distinct(zeros) if zeros is not None else [0]
+        facts["per"] = "tensor" if scales.size == 1 else "channel"
+    view.found[scale, zero] = facts
+    return facts
+
+
+def _distinct(zeros: Array) -> list[int]:
+    """The zero points, each once."""
+    found = zeros.astype(np.float64)
+    return [int(found.item())] if found.size == 1 else np.unique(found).astype(np.int64).tolist()  # type: ignore[no-any-return]
 
 
 def reads_codes(view: TargetView, op: Op) -> bool:

@@ -118,6 +118,7 @@ def read_target(data: bytes, name: str, where: str, version: str = "") -> Deploy
         checked["proof"],
         checked["verified"],
         tuple(checked.get("not_judged", ())),
+        tuple(versions),
     )
 
 
@@ -289,12 +290,12 @@ class _Check:
         values = test if isinstance(test, list) else [test]
         if isinstance(test, dict):
             for key, value in test.items():
-                self.known(key, TESTS[1:], place, "no such test")
+                self.known(key, ("not",) if types else TESTS[1:], place, "no such test")
                 self.bound(key, value, f"{place}.{key}")
             values = test.get("not", [])
         for value in values:
             self.scalar(value, place)
-            if types and isinstance(value, str):
+            if types:
                 self.known(value, type_names(), place, "no such element type")
 
     def bound(self, key: str, value: Any, place: str) -> None:

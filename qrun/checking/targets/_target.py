@@ -209,7 +209,7 @@ def _reason(of: Sequence[tuple[NodeVerdict, TargetRule, str]]) -> TargetReason:
 class DeployTarget:
     """A runtime or device, with the rules of one of its versions.
 
-    name: for users. version: the one that the rules are of. on: its machines.
+    name: for users. version: the one that the rules are of. versions: all that its file has. on: its machines.
     proof: how the rules are known. verified: whether the target was run to prove them. not_judged: what the rules
     cannot say.
     """
@@ -225,6 +225,7 @@ class DeployTarget:
     proof: str = ""
     verified: bool = False
     not_judged: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
 
     def verdict(self, model: Model) -> TargetVerdict:
         """Judge a whole model, with its subgraphs."""
@@ -264,9 +265,9 @@ class DeployTarget:
         broken: dict[int, list[TargetRule]] = {}
         judged = [op for op in view.ops if op.op_type not in _UNJUDGED and together.isdisjoint(op.outputs)]
         judged = [op for op in judged if op.op_type in BOTH or not view.folded(op)]
+        rules_of = {kind: self._by_operator(kind) for kind in {op.op_type for op in judged}}
         for op in judged:
-            rules = self._by_operator(op.op_type)
-            broken[id(op)] = [rule for rule in rules if rule.fails(conditions, op)]
+            broken[id(op)] = [rule for rule in rules_of[op.op_type] if rule.fails(conditions, op)]
         found: list[NodeVerdict] = []
         for op in judged:
             if op.node is not None:

@@ -1,0 +1,453 @@
+"""Every rule of every target has a model that breaks it and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from helpers.target_models import (
+    BIAS,
+    CHANNELS,
+    MAPS,
+    MATRIX,
+    RESULT,
+    WEIGHTS,
+    Build,
+    F,
+    Q,
+    binary,
+    channels,
+    conv,
+    conv_integer,
+    gemm,
+    lone,
+    matmul,
+    node,
+    on_codes,
+    qlinear_conv,
+    unary,
+)
+
+from qrun.checking import targets
+from qrun.ir.load import load
+
+Made = Callable[[], onnx.ModelProto]
+I8, FLOAT = Q(), F()
+U8 = Q("uint8", zero=128)
+U8Y = Q("uint8", 0.125, 128)
+I16, U16 = Q("int16"), Q("uint16")
+W8U = replace(WEIGHTS, kind="uint8", zero=128)
+W16 = replace(WEIGHTS, kind="int16")
+FLAT = (1, 16)
+DEEP = (1, 8, 4, 8, 8)
+COLUMNS = Q(scale=CHANNELS, zero=0, axis=1, const=True, shape=(16, 8))
+ROWS = Q(scale=[2.0**-5] * 15 + [2.0**-6], zero=0, axis=0, const=True, shape=(16, 8))
+FOUR = Q("int4", [[2.0**-5] * 8] * 2, 0, 0, const=True, shape=(32, 8), block=16)
+
+
+def reads(op: str, *more: F, x: Q | F = I8, y: Q | None = I8, **other: object) -> onnx.ModelProto:
+    """An operator with further inputs."""
+    return node(op, [x, *more], y, **other)  # type: ignore[arg-type]
+
+
+def axes(*values: int) -> F:
+    return F("int64", value=np.array(values))
+
+
+def scales() -> F:
+    return F(value=np.float32([1, 1, 1, 1]))
+
+
+def resize(y: Q | None = I8, factor: float = 2, x: Q | F = I8, **attributes: object) -> onnx.ModelProto:
+    made = (1, 8, int(8 * factor), int(8 * factor))
+    scales = F(value=np.float32([1, 1, factor, factor]))
+    return node("Resize", [x, "", scales], y, made=made, **attributes)  # type: ignore[arg-type]
+
+
+def volume(x: Q | F, y: Q | None = RESULT) -> onnx.ModelProto:
+    w = replace(WEIGHTS, shape=(8, 8, 1, 1, 1)) if isinstance(x, Q) else F(const=True, shape=(8, 8, 1, 1, 1))
+    more = {"kernel_shape": [1] * 3, "pads": [0] * 6, "strides": [1] * 3, "dilations": [1] * 3}
+    return conv(x, w, None, y, shape=DEEP, **more)
+
+
+def pool(op: str = "MaxPool", x: Q | F = I8, y: Q | None = I8, **more: object) -> onnx.ModelProto:
+    return unary(op, x, y, **{"kernel_shape": [1, 1], **more})  # type: ignore[arg-type]
+
+
+def spread() -> onnx.ModelProto:
+    """A Reshape of int8 codes between two operators, whose result no QuantizeLinear reads."""
+    g = Build()
+    name = g.add("Reshape", [g.pair(g.feed(MAPS), Q(), MAPS), g.store([1, 512], "int64")], (1, 512))
+    g.result(g.add("Sin", [name]), (1, 512))
+    return g.model()
+
+
+def twice(op: str, kind: str, *more: Q, y: str = "") -> onnx.ModelProto:
+    """An operator whose quantized input another one reads too; y: the type of its result, if it is another."""
+    g = Build()
+    shape, made = (FLAT, (1, 8)) if op == "Gemm" else (MAPS, MAPS)
+    name = g.pair(g.feed(shape), Q(kind), shape)
+    own = g.add(op, [name, *(g.read(each, made) for each in more)], made)
+    g.result(own if y == "float" else g.pair(own, Q(y or kind, 0.125), made), made)
+    g.result(g.add("Sin", [name]), shape)
+    return g.model()
+
+
+def silu(kind: str) -> onnx.ModelProto:
+    """A convolution that reads what Sin reads too."""
+    return twice("Conv", kind, replace(WEIGHTS, shape=(8, 8, 1, 1)))
+
+
+def twice_gemm(kind: str, w: Q = MATRIX) -> onnx.ModelProto:
+    return twice("Gemm", kind, w)
+
+
+def two_types() -> onnx.ModelProto:
+    """A Sigmoid from int8 to uint8."""
+    return twice("Sigmoid", "int8", y="uint8")
+
+
+def four(x: Q | F = FLOAT, axis: int = 0) -> onnx.ModelProto:
+    """A product with weights of 4 bits in blocks."""
+    scales = [[2.0**-5] * 8] * 2 if axis == 0 else [[2.0**-5]] * 32
+    w = replace(FOUR, scale=scales, axis=axis, block=16 if axis == 0 else 8)
+    return node("MatMul", [x, w], None, shape=(1, 32), made=(1, 8))
+
+
+def half_scale() -> onnx.ModelProto:
+    """A QuantizeLinear of float16 whose scale is float32."""
+    g = Build(23)
+    g.result(g.add("QuantizeLinear", [g.feed(MAPS, "float16"), g.store(0.5), g.store(0, "int8")]), MAPS, "int8")
+    return g.model()
+
+
+def vector() -> F:
+    return F(const=True, shape=(8,))
+
+
+def normalization(op: str, shape: Sequence[int] = MAPS) -> onnx.ModelProto:
+    return reads(op, *[vector()] * 4, shape=shape)
+
+
+def mean(shape: Sequence[int]) -> onnx.ModelProto:
+    """A mean over height and width."""
+    return reads("ReduceMean", axes(2, 3), shape=shape, made=(*shape[:2], 1, 1))
+
+
+NOTHING = conv
+"""A model without the operator that a target does not take."""
+
+ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
+    "spread-and-retyped": (
+        spread,
+        lambda: reads("Reshape", axes(1, 512), made=(1, 512)),
+    ),
+    "no-integer-form": (lambda: unary("Tanh"), lambda: unary("Sigmoid")),
+    "inputs-quantized": (lambda: binary("Add", b=F()), lambda: binary("Add")),
+    "data-quantized": (lambda: conv(x=F()), conv),
+    "first-input-quantized": (lambda: node("Resize", [F(), Q(const=True, shape=(8,)), scales()]), resize),
+    "result-quantized": (lambda: conv(y=None), conv),
+    "result-read-once": (lambda: conv(readers=1), conv),
+    "activation-behind": (lambda: matmul(y=Q(scale=0.125, zero=3), behind="Relu"), lambda: matmul(y=None)),
+    "old-max-pool": (lambda: pool(opset=11), pool),
+    "sixteen-bit-activations": (lambda: matmul(I16, y=Q("int16", 0.125)), matmul),
+    "eight-bit": (lambda: conv(I16, y=Q("int16", 0.125)), conv),
+    "half-precision": (lambda: unary("Sigmoid", Q(real="float16"), Q(real="float16")), lambda: unary("Sigmoid")),
+    "signed-activations": (lambda: silu("int8"), lambda: silu("uint8")),
+    "signed-and-unsigned": (lambda: twice_gemm("int8"), lambda: twice_gemm("uint8")),
+    "signed-weights": (lambda: twice("Gemm", "int8", replace(MATRIX, kind="uint8"), y="float"), gemm),
+    "one-type": (two_types, lambda: unary("Sigmoid")),
+    "stored-operand": (lambda: binary("Add", b=Q(const=True)), lambda: binary("Add", U8, replace(U8, const=True), U8)),
+    "one-type-all": (lambda: binary("Add", U8, Q(const=True), U8), lambda: binary("Add")),
+    "same-parameters": (lambda: pool(y=Q(scale=0.125)), pool),
+    "positive-scale": (lambda: pool(x=Q(scale=-0.5), y=Q(scale=-0.5)), pool),
+    "stored-parameters": (lambda: pool(x=Q(zero=None), y=Q(zero=None)), pool),
+    "resize-nearest": (lambda: resize(mode="linear"), resize),
+    "bias-type": (lambda: conv(b=Q("int8", 2.0**-9, const=True, shape=(8,))), conv),
+    "bias-scale": (lambda: conv(b=replace(BIAS, scale=2.0**-8)), conv),
+    "gemm-factors": (lambda: gemm(alpha=2.0), gemm),
+    "float-bias": (lambda: gemm(b=F(const=True, shape=(8,)), y=None), gemm),
+    "conv-weight-axis": (lambda: conv(w=channels(axis=1), b=F(const=True, shape=(8,))), conv),
+    "matmul-weight-axis": (lambda: matmul(w=ROWS), lambda: matmul(w=COLUMNS)),
+    "half-precision-concat": (
+        lambda: binary("Concat", *[Q(real="float16")] * 3, axis=1),
+        lambda: binary("Concat", axis=1),
+    ),
+    "old-extremes": (lambda: unary("ReduceMax", opset=11), lambda: unary("ReduceMax", opset=13)),
+    "old-depth-to-space": (
+        lambda: unary("DepthToSpace", blocksize=1, opset=10),
+        lambda: unary("DepthToSpace", blocksize=1, opset=13),
+    ),
+    "few-bits-blocks": (lambda: four(axis=1), four),
+    "few-bits": (four, matmul),
+    "not-quantized": (lambda: conv(F(), F(const=True, shape=(8, 8, 3, 3)), None, None), conv),
+    "conv-weight-axis-wrong": (lambda: conv(w=channels(axis=1), b=None), lambda: conv(w=channels(), b=None)),
+    "bias-scale-wrong": (lambda: conv(b=replace(BIAS, scale=2.0**-8)), conv),
+    "matmul-weight-axis-crash": (lambda: matmul(w=ROWS), lambda: matmul(w=COLUMNS)),
+    "weight-zero-points": (lambda: conv(w=channels(zero=list(range(8))), b=None), lambda: conv(w=channels(), b=None)),
+    "max-pool-22": (lambda: pool(opset=22), pool),
+    "depth-to-space": (lambda: unary("DepthToSpace", blocksize=1), pool),
+    "conv-integer-signed": (lambda: conv_integer("int8"), lambda: conv_integer("uint8")),
+    "qlinear-conv-types": (lambda: qlinear_conv(y="int8"), qlinear_conv),
+    "integer-kernels": (lambda: qlinear_conv("uint16", "int8", "uint16"), qlinear_conv),
+    "qlinear-signed-unsigned": (
+        lambda: qlinear_conv("int8", "uint8", "int8"),
+        lambda: qlinear_conv("int8", "int8", "int8"),
+    ),
+    "scale-type": (half_scale, lone),
+    "gemm-weight-zero-point": (lambda: gemm(w=replace(MATRIX, zero=None), b=None), gemm),
+    "curves-per-tensor": (lambda: unary("Sigmoid", y=Q(scale=CHANNELS, zero=0, axis=1)), lambda: unary("Sigmoid")),
+    "old-opset-16-bit": (lambda: lone(I16, opset=13), lambda: lone(replace(I16, domain="com.microsoft"), opset=13)),
+    "old-opset-float8": (lambda: lone(Q("float8e4m3fn"), opset=13), lambda: lone(Q("float8e4m3fn"), opset=19)),
+    "old-opset-blocks": (lambda: lone(FOUR, opset=19), lambda: lone(FOUR)),
+}
+
+OPENVINO: Mapping[str, tuple[Made, Made]] = {
+    "int16-weights": (lambda: conv(w=replace(W16, const=False), b=None), lambda: conv(w=W16)),
+    "contrib-operators": (lambda: on_codes("QLinearLeakyRelu"), lambda: on_codes("QLinearSigmoid")),
+    "old-contrib-operators": (lambda: on_codes("QLinearAdd"), NOTHING),
+    "contrib-float": (lambda: on_codes("QLinearSoftmax"), lambda: on_codes("QLinearAdd")),
+    "dynamic-quantization": (conv_integer, NOTHING),
+    "not-quantized": (lambda: conv(F(), F(const=True, shape=(8, 8, 3, 3)), None, None), conv),
+    "no-integer-form": (lambda: unary("Tanh"), pool),
+    "weights-stored": (lambda: conv(w=replace(WEIGHTS, const=False), b=None), conv),
+    "weights-quantized": (lambda: conv(w=F(const=True, shape=(8, 8, 3, 3)), b=None), conv),
+    "activations-quantized": (lambda: conv(x=F()), conv),
+    "matmul-activations-quantized": (lambda: matmul(F(), y=None), matmul),
+    "matmul-unsigned-weights": (lambda: matmul(w=replace(MATRIX, kind="uint8")), matmul),
+    "matmul-symmetric-weights": (lambda: matmul(w=replace(MATRIX, zero=3)), matmul),
+    "symmetric-weights": (lambda: conv(w=W8U), conv),
+    "matmul-eight-bit": (lambda: matmul(I16), matmul),
+    "matmul-eight-bit-both": (lambda: matmul(I16, replace(MATRIX, const=False, kind="int16")), matmul),
+    "eight-bit": (lambda: conv(I16, y=Q("int16", 0.125)), conv),
+    "weight-axis": (lambda: conv(w=channels(axis=1)), lambda: conv(w=channels())),
+    "transposed-weight-axis": (
+        lambda: conv(w=channels(), op="ConvTranspose"),
+        lambda: conv(w=channels(axis=1), op="ConvTranspose"),
+    ),
+    "matmul-weight-axis": (lambda: matmul(w=ROWS), lambda: matmul(w=COLUMNS)),
+    "transposed-zero-0": (lambda: conv(U8, op="ConvTranspose"), lambda: conv(op="ConvTranspose")),
+    "matmul-second-zero-0": (
+        lambda: matmul(w=replace(MATRIX, const=False, zero=3)),
+        lambda: matmul(w=replace(MATRIX, const=False)),
+    ),
+    "average-pool-ceil": (lambda: pool("AveragePool", ceil_mode=1), lambda: pool("AveragePool")),
+    "resize-nearest": (lambda: resize(mode="linear"), resize),
+    "four-bit-weights": (lambda: four(Q()), matmul),
+}
+
+QNN: Mapping[str, tuple[Made, Made]] = {
+    "operators": (lambda: unary("Mish"), lambda: unary("Tanh")),
+    "reduce-prod": (lambda: unary("ReduceProd"), NOTHING),
+    "static-shapes": (lambda: conv(shape=("N", 8, 8, 8)), conv),
+    "rank-5": (lambda: unary("Sigmoid", shape=(1, 1, 1, 2, 2, 2)), lambda: unary("Sigmoid", shape=(1, 1, 2, 2, 2))),
+    "conv-weight-axis": (lambda: conv(w=channels(axis=1)), lambda: conv(w=channels())),
+    "transposed-weight-axis": (
+        lambda: conv(w=channels(), op="ConvTranspose"),
+        lambda: conv(w=channels(axis=1), op="ConvTranspose"),
+    ),
+    "channel-zero-points": (lambda: conv(w=channels(zero=3)), lambda: conv(w=channels())),
+    "weights-stored": (
+        lambda: conv(w=channels(const=False), b=None),
+        lambda: conv(w=replace(WEIGHTS, const=False), b=None),
+    ),
+    "conv-16-bit-weights": (lambda: conv(I16, W16, y=Q("int16", 0.125)), lambda: conv(I16, y=Q("int16", 0.125))),
+    "matmul-16-bit-weights": (
+        lambda: matmul(I16, replace(MATRIX, kind="int16"), Q("int16", 0.125)),
+        lambda: matmul(I16, y=Q("int16", 0.125)),
+    ),
+    "matmul-channel-zero-points": (lambda: matmul(w=replace(COLUMNS, zero=3)), lambda: matmul(w=COLUMNS)),
+    "conv-3d-float": (lambda: volume(F(shape=DEEP), None), lambda: volume(Q(shape=DEEP))),
+    "leaky-relu-int8": (lambda: unary("LeakyRelu"), lambda: unary("LeakyRelu", U8, U8)),
+    "conv-uint16-channel": (
+        lambda: conv(U16, channels("uint16"), None, Q("uint16", 0.125)),
+        lambda: conv(U16, channels("int16"), None, Q("uint16", 0.125)),
+    ),
+    "gemm-factors": (lambda: gemm(alpha=2.0), gemm),
+    "gemm-result": (lambda: gemm(y=None), gemm),
+    "max-pool-3d": (lambda: pool(kernel_shape=[1] * 3, shape=DEEP), pool),
+    "pool-dilations": (lambda: pool(dilations=[2, 2]), pool),
+    "transposed-dilations": (lambda: conv(op="ConvTranspose", dilations=[2, 2]), lambda: conv(op="ConvTranspose")),
+    "conv-rank": (lambda: conv(shape=(8, 8)), conv),
+    "batch-normalization-rank": (
+        lambda: normalization("BatchNormalization", DEEP),
+        lambda: normalization("BatchNormalization"),
+    ),
+    "layer-normalization-axis": (
+        lambda: reads("LayerNormalization", vector(), axis=1),
+        lambda: reads("LayerNormalization", vector()),
+    ),
+    "instance-normalization-scale": (
+        lambda: reads("InstanceNormalization", vector(), vector()),
+        lambda: node("InstanceNormalization", [Q(), Q(const=True, shape=(8,)), BIAS]),
+    ),
+    "instance-normalization-rank": (
+        lambda: reads("InstanceNormalization", vector(), vector(), x=F(), y=None, shape=DEEP),
+        lambda: reads("InstanceNormalization", vector(), vector(), x=F(), y=None),
+    ),
+    "resize-nearest-asymmetric": (lambda: resize(coordinate_transformation_mode="asymmetric"), resize),
+    "resize-floor-pytorch": (
+        lambda: resize(coordinate_transformation_mode="pytorch_half_pixel", nearest_mode="floor"),
+        resize,
+    ),
+    "resize-antialias": (lambda: resize(mode="linear", antialias=1), resize),
+    "pad-rank": (lambda: reads("Pad", F("int64", shape=(8,))), lambda: reads("Pad", axes(*[0] * 8))),
+    "clip-bounds": (lambda: reads("Clip", F(shape=()), F(shape=())), lambda: reads("Clip", F(value=0.0), F(value=6.0))),
+    "stored-arguments": (lambda: reads("Tile", F("int64", shape=(4,))), lambda: reads("Tile", axes(1, 1, 1, 1))),
+    "sum-two": (lambda: node("Sum", [Q(), Q(), Q()]), lambda: binary("Sum")),
+    "float-type": (lambda: binary("Add", F("double"), F("double"), None), lambda: binary("Add", F(), F(), None)),
+    "not-quantized": (lambda: conv(F(), F(const=True, shape=(8, 8, 3, 3)), None, None), conv),
+    "result-quantized": (lambda: conv(y=None), conv),
+    "result-read-once": (lambda: conv(readers=1), conv),
+    "gemm-float-result": (lambda: gemm(b=F(const=True, shape=(8,)), y=None), gemm),
+    "same-parameters": (lambda: pool(y=Q(scale=0.125)), pool),
+    "inputs-quantized": (lambda: binary("Add", b=F()), lambda: binary("Add")),
+    "one-type": (lambda: conv(y=Q("int16", 0.125)), conv),
+    "signed-weights": (lambda: conv(w=W8U), conv),
+    "weight-only": (lambda: matmul(F(), y=None), matmul),
+    "weights-quantized": (lambda: gemm(w=F(const=True, shape=(16, 8)), b=None), gemm),
+    "dynamic-quantization": (conv_integer, NOTHING),
+    "old-opset-16-bit": (lambda: lone(I16, opset=13), lambda: lone(replace(I16, domain="com.microsoft"), opset=13)),
+    "old-opset-float8": (lambda: lone(Q("float8e4m3fn"), opset=13), lambda: lone(Q("float8e4m3fn"), opset=19)),
+    "old-opset-blocks": (lambda: lone(FOUR, opset=19), lambda: lone(FOUR)),
+}
+
+TENSORRT: Mapping[str, tuple[Made, Made]] = {
+    "zero-point-0": (lambda: lone(Q(zero=81)), lone),
+    "dequantize-uint8": (lambda: lone(U8), lone),
+    "quantize-uint8": (lambda: lone(Q("uint8")), lone),
+    "no-16-bit": (lambda: lone(I16), lone),
+    "no-int32-bias": (conv, lambda: conv(b=F(const=True, shape=(8,)))),
+    "scale-positive": (lambda: conv(w=replace(channels(), scale=[*CHANNELS[:7], 0.0])), lambda: conv(w=channels())),
+    "stored-parameters": (lambda: lone(Q(through="Identity")), lone),
+    "float8-kind": (lambda: lone(Q("float8e5m2")), lambda: lone(Q("float8e4m3fn"))),
+    "uint4": (lambda: lone(Q("uint4", const=True)), lambda: lone(Q("int4", const=True))),
+    "int4-weights-only": (lambda: lone(Q("int4")), lambda: lone(Q("int4", const=True))),
+    "int4-even": (lambda: lone(Q("int4", const=True), (3, 5)), lambda: lone(Q("int4", const=True), (3, 4))),
+    "blocks-one-axis": (lambda: lone(replace(FOUR, shape=(33, 8))), lambda: lone(FOUR)),
+    "old-opset-blocks": (lambda: lone(FOUR, opset=19), lambda: lone(FOUR)),
+    "activations-per-tensor": (lambda: lone(Q(scale=CHANNELS, zero=0, axis=1)), lambda: lone(channels())),
+    "axis-explicit": (lambda: lone(channels(axis=None, shape=(8, 8))), lambda: lone(channels())),
+    "conv-weight-axis": (lambda: conv(w=channels(axis=1)), lambda: conv(w=channels())),
+    "transposed-conv-axis": (
+        lambda: conv(w=channels(axis=1), op="ConvTranspose"),
+        lambda: conv(w=channels(), op="ConvTranspose"),
+    ),
+    "integer-operators": (qlinear_conv, NOTHING),
+    "contrib-operators": (lambda: unary("FastGelu", domain="com.microsoft"), lambda: unary("Gelu", opset=20)),
+    "not-quantized": (lambda: conv(F(), F(const=True, shape=(8, 8, 3, 3)), None, None), conv),
+    "inputs-quantized": (lambda: conv(x=F()), conv),
+    "weight-only": (four, matmul),
+    "weights-quantized": (lambda: conv(w=F(const=True, shape=(8, 8, 3, 3))), conv),
+    "residual-add": (lambda: binary("Add", b=F()), lambda: binary("Add")),
+    "residual-add-second": (lambda: binary("Add", a=F()), lambda: binary("Add")),
+    "result-in-float": (lambda: conv(y=None, behind="Sin"), conv),
+}
+
+VITISAI: Mapping[str, tuple[Made, Made]] = {
+    "power-of-two": (lambda: lone(Q(scale=0.05)), lone),
+    "per-tensor": (lambda: conv(w=channels()), conv),
+    "types": (lambda: lone(I16), lone),
+    "symmetric": (lambda: lone(Q(zero=3)), lone),
+    "static-shapes": (lambda: conv(shape=("N", 8, 8, 8)), conv),
+    "attributes-written": (lambda: conv(without="strides"), conv),
+    "no-lstm": (lambda: unary("LSTM", F(), None), NOTHING),
+    "cpu-operators": (lambda: unary("Softmax"), NOTHING),
+    "integer-operators": (qlinear_conv, NOTHING),
+    "hard-sigmoid": (lambda: unary("HardSigmoid"), lambda: unary("HardSigmoid", alpha=1 / 6)),
+    "quantized": (lambda: binary("Add", b=F()), lambda: binary("Add")),
+    "shift-cut": (lambda: conv(y=Q(scale=2.0**-12)), conv),
+    "shift-bias": (lambda: conv(b=replace(BIAS, scale=2.0**9)), conv),
+    "shift-read": (lambda: binary("Add", b=Q(scale=2.0**8)), lambda: binary("Add")),
+    "shift-swish": (lambda: binary("Mul", y=Q(scale=2.0**-12)), lambda: binary("Mul")),
+    "concat-aligned": (lambda: binary("Concat", b=Q(scale=0.125), axis=1), lambda: binary("Concat", axis=1)),
+    "moves-aligned": (lambda: pool(y=Q(scale=0.125)), pool),
+}
+
+ETHOS: Mapping[str, tuple[Made, Made]] = {
+    "operators": (lambda: unary("Sin"), lambda: unary("Tanh")),
+    "quantized": (lambda: binary("Add", b=F()), lambda: binary("Add")),
+    "static-shapes": (lambda: conv(shape=("N", 8, 8, 8)), conv),
+    "activation-type": (lambda: unary("Abs", U16, U16), lambda: unary("Abs")),
+    "no-unsigned-codes": (lambda: lone(U8), lone),
+    "activations-per-tensor": (lambda: lone(Q(scale=CHANNELS, zero=0, axis=1)), lone),
+    "no-blocks": (lambda: lone(FOUR), lone),
+    "eight-or-sixteen": (lambda: lone(U16), lone),
+    "scale-positive": (lambda: lone(Q(scale=0.0)), lone),
+    "weights-8-bit": (lambda: conv(w=W16), conv),
+    "weights-zero-0": (lambda: conv(w=replace(WEIGHTS, zero=3)), conv),
+    "weights-stored": (lambda: conv(w=replace(WEIGHTS, const=False), b=None), conv),
+    "weight-axis": (lambda: conv(w=channels(axis=1)), lambda: conv(w=channels())),
+    "transposed-weight-axis": (
+        lambda: conv(w=channels(), op="ConvTranspose"),
+        lambda: conv(w=channels(axis=1), op="ConvTranspose"),
+    ),
+    "bias-type": (lambda: conv(b=Q(scale=2.0**-9, const=True, shape=(8,))), conv),
+    "bias-scale": (lambda: conv(b=replace(BIAS, scale=2.0**-8)), conv),
+    "bias-zero": (lambda: conv(b=replace(BIAS, zero=3)), conv),
+    "int16-symmetric": (lambda: lone(replace(I16, zero=3)), lambda: lone(I16)),
+    "same-parameters": (lambda: pool(y=Q(scale=0.125)), pool),
+    "min-max-parameters": (lambda: binary("Max", y=Q(scale=0.125)), lambda: binary("Max")),
+    "softmax-output": (lambda: unary("Softmax"), lambda: unary("Softmax", y=Q(scale=1 / 256, zero=-128))),
+    "log-softmax-output": (lambda: unary("LogSoftmax"), lambda: unary("LogSoftmax", y=Q(zero=127))),
+    "sigmoid-output": (lambda: unary("Sigmoid"), lambda: unary("Sigmoid", y=Q(scale=1 / 256, zero=-128))),
+    "tanh-output": (lambda: unary("Tanh"), lambda: unary("Tanh", y=Q(scale=1 / 128))),
+    "conv-strides": (lambda: conv(strides=[4, 4]), conv),
+    "conv-kernel": (lambda: conv(kernel_shape=[65, 65]), conv),
+    "conv-rank": (lambda: volume(Q(shape=DEEP)), conv),
+    "average-pool-kernel": (
+        lambda: pool("AveragePool", kernel_shape=[9, 9], pads=[4] * 4),
+        lambda: pool("AveragePool", kernel_shape=[9, 9]),
+    ),
+    "pool-strides": (lambda: pool(strides=[4, 4]), pool),
+    "arg-max-depth": (
+        lambda: unary("ArgMax", y=None, shape=(1, 128, 4, 4)),
+        lambda: unary("ArgMax", y=None, shape=(1, 127, 4, 4)),
+    ),
+    "transpose-rank": (lambda: unary("Transpose", shape=[1] * 9), lambda: unary("Transpose", shape=[1] * 8)),
+    "mean-size": (lambda: mean((1, 2, 256, 400)), lambda: mean((1, 2, 100, 400))),
+    "mean-axes": (lambda: mean((1, 2, 2, 4096)), lambda: mean((1, 2, 2, 4095))),
+    "mean-batch": (lambda: mean((2, 2, 4, 4)), lambda: mean((1, 2, 4, 4))),
+    "matmul-int8": (
+        lambda: matmul(I16, replace(MATRIX, kind="int16", const=False), Q("int16")),
+        lambda: matmul(w=replace(MATRIX, const=False)),
+    ),
+    "elu-int8": (lambda: unary("Elu", I16, I16), lambda: unary("Elu")),
+    "resize-mode": (lambda: resize(mode="cubic"), resize),
+    "resize-factor": (lambda: resize(factor=3), resize),
+    "integer-operators": (qlinear_conv, NOTHING),
+}
+CASES = {
+    "onnxruntime-cpu": ONNXRUNTIME,
+    "openvino-cpu": OPENVINO,
+    "qnn-htp": QNN,
+    "tensorrt": TENSORRT,
+    "vitisai-xint8": VITISAI,
+    "ethos-u55": ETHOS,
+}
+
+
+def broken(name: str, version: str, proto: onnx.ModelProto) -> set[str]:
+    """The rules that the nodes of a model break, as far as they are told."""
+    verdict = targets.find(name, version).verdict(load(proto.SerializeToString()))
+    return {rule.id for each in verdict.judged for rule in each.rules}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_rule_has_models(name: str) -> None:
+    """A rule of any version."""
+    versions = targets.find(name).versions
+    known = {rule.id for version in versions for rule in targets.find(name, version).rules}
+    assert CASES[name].keys() == known
+
+
+@pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, rules in CASES.items() for rule in rules])
+def test_rule(name: str, rule: str) -> None:
+    """In the newest version that has the rule."""
+    fails, passes = CASES[name][rule]
+    versions = [v for v in targets.find(name).versions if any(r.id == rule for r in targets.find(name, v).rules)]
+    assert rule in broken(name, versions[-1], fails())
+    assert rule not in broken(name, versions[-1], passes())
