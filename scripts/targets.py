@@ -78,13 +78,13 @@ def make(folder: Path, runtime: Runtime) -> None:
             raise RuntimeError(f"pip install {runtime.package}=={version}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def compare(known: DeployTarget, oracle: Oracle, models: Iterable[Named], save: Path | None) -> Tally:
-    """Compare a target with its runtime on models, and write those that disagree to `save`."""
+def compare(known: DeployTarget, oracle: Oracle, models: Iterable[Named], save: Path | None, execute: bool) -> Tally:
+    """Compare a target with its runtime on models, and write those that disagree to `save`. execute: as of `look`."""
     tally = Tally()
     for name, proto in models:
         try:
             model = load(proto.SerializeToString())
-            seen = oracle.look(proto, RUNTIMES[known.id].executes)
+            seen = oracle.look(proto, execute)
         except QrunError as error:
             print(f"  {name}: qrun does not load it: {str(error).splitlines()[0]}")
             continue
@@ -135,6 +135,9 @@ def main() -> None:
     parser.add_argument("--seeds", default="", metavar="FIRST:LAST", help="seeds of random models (150 new ones)")
     parser.add_argument("--models", type=Path, nargs="+", metavar="FILE", help="these models in place of random ones")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the target")
+    parser.add_argument(
+        "--no-run", action="store_true", help="do not compare numbers, which takes long for large models"
+    )
     parser.add_argument("--version", default="", help="a release that the target's file has rules of (the newest)")
     parser.add_argument("--releases", action="store_true", help="compare the releases of a runtime with each other")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the models that disagree here")
@@ -180,7 +183,7 @@ def _report(target: str, pythons: Mapping[str, str], options: argparse.Namespace
     known = find(target, options.version, settings)
     oracle = Oracle(runtime.name, pythons[version], runtime_options(target, known.options))
     print(f"{target}: rules of {known.version}, {runtime.package} {oracle.version}")
-    tally = compare(known, oracle, models, options.save)
+    tally = compare(known, oracle, models, options.save, runtime.executes and not options.no_run)
     oracle.close()
     for line in tally.report():
         print(line)
