@@ -217,11 +217,12 @@ class Graph:
             if self.opset >= OPSET_OF_NARROW and shape[0] % 4 == 0 and self.chance(0.25 if "4" in kind else 0.02)
             else 0
         )
-        scales, middle = self._weight_scales(shape, along, many, block, kind)
+        scales, middle = self.weight_scales(shape, along, many, block, kind)
         made = [self._weight_codes(shape, scales, middle, kind, along if many or block else None, block)]
         return made + ([self._bias(count, x, scales if not block else scales.reshape(-1)[:1])] if count else [])
 
-    def _weight_scales(self, shape: Shape, along: int, many: bool, block: int, kind: str) -> tuple[Array, int]:
+    def weight_scales(self, shape: Shape, along: int, many: bool, block: int, kind: str) -> tuple[Array, int]:
+        """Scales of weights, one for each channel on the axis `along` if `many`, and their zero point."""
         size: Shape = (shape[along],) if many else ()
         if block:
             size = (shape[0] // block, *shape[1:])

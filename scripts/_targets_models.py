@@ -118,9 +118,9 @@ def attention(g: Graph) -> None:
 
 def binary(g: Graph) -> None:
     x = g.choose()
-    op_type = str(g.pick(["Add"] * 5 + ["Mul"] * 4 + ["Sub", "Div", "Max", "Min", "Pow", "PRelu"]))
+    op_type = str(g.pick(["Add"] * 5 + ["Mul"] * 4 + ["Sub", "Div", "Max", "Min", "PRelu"]))
     which = g.pick(["alike", "alike", "alike", "constant", "scalar", "float"])
-    if op_type in ("Pow", "PRelu"):
+    if op_type == "PRelu":
         which = "constant"
     if which == "alike":
         names = [g.read(x), g.read(g.alike(x))]
@@ -353,10 +353,10 @@ def linear_product(g: Graph, x: Value) -> Value:
     y = g.parameters(kind)
     if len(x.shape) == 4:
         shape = (8, x.shape[1], 3, 3)
-        scales, middle = g._weight_scales(shape, 0, g.channels, 0, g.weights)
+        scales, middle = g.weight_scales(shape, 0, g.channels, 0, g.weights)
     else:
         shape = (x.shape[-1], 8)
-        scales, middle = g._weight_scales(shape, 1, g.channels and g.chance(0.5), 0, g.weights)
+        scales, middle = g.weight_scales(shape, 1, g.channels and g.chance(0.5), 0, g.weights)
     codes = g.rng.integers(max(-60, middle - 60) if g.weights == "int8" else max(0, middle - 60), middle + 60, shape)
     w_type = np.int8 if g.weights == "int8" else np.uint8
     weights = [g.store(codes.astype(w_type)), g.store(scales), g.store(np.full(scales.shape, middle, w_type))]
