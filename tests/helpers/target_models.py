@@ -242,30 +242,42 @@ def lone(q: Q = I8, shape: Sequence[int | str] = MAPS, opset: int = 21, dequanti
     return g.model()
 
 
-def qlinear_conv(x: str = "uint8", w: str = "int8", y: str = "uint8", zeros: Any = 0) -> onnx.ModelProto:
-    """A QLinearConv between QuantizeLinear and DequantizeLinear."""
+def qlinear_conv(
+    x: str = "uint8", w: str = "int8", y: str = "uint8", zeros: Any = 0, inner: int = 8, shape: Sequence[int] = ()
+) -> onnx.ModelProto:
+    """A QLinearConv on codes. zeros: of the weights, one or a list. inner: input channels. shape: of x's scale."""
     g = Build(13)
-    scale, out = g.store(0.0625), g.store(0.125)
-    xz, yz = g.store(0, x), g.store(0, y)
+    scale, xz = g.store(np.full(shape, 0.0625)), g.store(np.zeros(shape), x)
     wide = np.ndim(zeros) > 0
     ws = g.store([2.0**-5] * 8 if wide else 2.0**-5)
-    wz, codes = g.store(zeros, w), g.store(np.ones((8, 8, 3, 3)), w)
-    name = g.feed(MAPS, x)
-    made = g.add("QLinearConv", [name, scale, xz, codes, ws, wz, out, yz], MAPS, y, pads=[1] * 4, kernel_shape=[3, 3])
-    g.result(made, MAPS, y)
+    wz, codes = g.store(zeros, w), g.store(np.ones((8, inner, 3, 3)), w)
+    read = [g.feed((1, inner, 8, 8), x), scale, xz, codes, ws, wz, g.store(0.125), g.store(0, y)]
+    g.result(g.add("QLinearConv", read, MAPS, y, pads=[1] * 4, kernel_shape=[3, 3]), MAPS, y)
     return g.model()
 
 
-def on_codes(op: str, domain: str = "com.microsoft", kind: str = "uint8", opset: int = 13) -> onnx.ModelProto:
-    """An integer operator of one input and its scales: QLinearSigmoid and the like; QLinearAdd and the like of two."""
-    g = Build(opset)
-    names = [g.store(0.0625), g.store(0, kind)]
+def qlinear_matmul(w: str = "int8", zeros: Any = 0) -> onnx.ModelProto:
+    """A QLinearMatMul on codes of uint8. zeros: of the weights, one or a list."""
+    g = Build(13)
+    x, y = [g.store(0.0625), g.store(0, "uint8")], [g.store(0.125), g.store(0, "uint8")]
+    weights = [g.store(np.ones((8, 8)), w), g.store(np.full(np.shape(zeros), 0.0625)), g.store(zeros, w)]
+    g.result(g.add("QLinearMatMul", [g.feed((1, 8), "uint8"), *x, *weights, *y], (1, 8), "uint8"), (1, 8), "uint8")
+    return g.model()
+
+
+def on_codes(op: str, shape: Sequence[int] = ()) -> onnx.ModelProto:
+    """An integer operator of one input and its scales: QLinearSigmoid and the like; QLinearAdd and the like of two.
+
+    shape: of the scales.
+    """
+    g, kind = Build(13), "uint8"
+    names = [g.store(np.full(shape, 0.0625)), g.store(np.zeros(shape), kind)]
     two = op in ("QLinearAdd", "QLinearMul")
     read = [g.feed(MAPS, kind), *names, *([g.feed(MAPS, kind), *names] if two else []), *names]
     if op == "QLinearConcat":
         read = [*names, g.feed(MAPS, kind), *names]
     more = {"axis": 1} if op == "QLinearConcat" else {}
-    g.result(g.add(op, read, MAPS, kind, domain=domain, **more), MAPS, kind)
+    g.result(g.add(op, read, MAPS, kind, domain="com.microsoft", **more), MAPS, kind)
     return g.model()
 
 

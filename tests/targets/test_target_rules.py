@@ -28,6 +28,7 @@ from helpers.target_models import (
     node,
     on_codes,
     qlinear_conv,
+    qlinear_matmul,
     unary,
 )
 
@@ -37,6 +38,8 @@ from qrun.ir.load import load
 Made = Callable[[], onnx.ModelProto]
 I8, FLOAT = Q(), F()
 U8 = Q("uint8", zero=128)
+ONE = Q(scale=[0.0625])
+"""Scale and zero point of shape [1]."""
 U8Y = Q("uint8", 0.125, 128)
 I16, U16 = Q("int16"), Q("uint16")
 W8U = replace(WEIGHTS, kind="uint8", zero=128)
@@ -124,6 +127,16 @@ def half_scale() -> onnx.ModelProto:
     return g.model()
 
 
+def half_split() -> onnx.ModelProto:
+    """A Split whose second result is not quantized."""
+    g = Build()
+    name = g.pair(g.feed(MAPS), I8, MAPS)
+    g.nodes.append(onnx.helper.make_node("Split", [name], ["a", "b"], "Split", num_outputs=2, axis=1))
+    g.result(g.pair("a", I8, (1, 4, 8, 8)), (1, 4, 8, 8))
+    g.result("b", (1, 4, 8, 8))
+    return g.model()
+
+
 def vector() -> F:
     return F(const=True, shape=(8,))
 
@@ -191,6 +204,7 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "max-pool-22": (lambda: pool(opset=22), pool),
     "depth-to-space": (lambda: unary("DepthToSpace", blocksize=1), pool),
     "conv-integer-signed": (lambda: conv_integer("int8"), lambda: conv_integer("uint8")),
+    "qlinear-scalars": (lambda: on_codes("QLinearAdd", shape=[1]), lambda: on_codes("QLinearAdd")),
     "qlinear-conv-types": (lambda: qlinear_conv(y="int8"), qlinear_conv),
     "integer-kernels": (lambda: qlinear_conv("uint16", "int8", "uint16"), qlinear_conv),
     "qlinear-signed-unsigned": (
@@ -198,6 +212,10 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
         lambda: qlinear_conv("int8", "int8", "int8"),
     ),
     "scale-type": (half_scale, lone),
+    "gemm-bias-scale": (lambda: gemm(b=replace(BIAS, scale=2.0**-8)), gemm),
+    "average-pool-scalars": (lambda: pool("AveragePool", x=ONE, y=ONE), lambda: pool("AveragePool")),
+    "sums-scalars": (lambda: binary("Add", ONE, ONE, ONE), lambda: binary("Add")),
+    "activations-per-tensor": (lambda: conv(Q("uint8", CHANNELS, 128, 1), b=None, y=U8Y), conv),
     "gemm-weight-zero-point": (lambda: gemm(w=replace(MATRIX, zero=None), b=None), gemm),
     "curves-per-tensor": (lambda: unary("Sigmoid", y=Q(scale=CHANNELS, zero=0, axis=1)), lambda: unary("Sigmoid")),
     "old-opset-16-bit": (lambda: lone(I16, opset=13), lambda: lone(replace(I16, domain="com.microsoft"), opset=13)),
@@ -209,7 +227,18 @@ OPENVINO: Mapping[str, tuple[Made, Made]] = {
     "int16-weights": (lambda: conv(w=replace(W16, const=False), b=None), lambda: conv(w=W16)),
     "contrib-operators": (lambda: on_codes("QLinearLeakyRelu"), lambda: on_codes("QLinearSigmoid")),
     "old-contrib-operators": (lambda: on_codes("QLinearAdd"), NOTHING),
-    "contrib-float": (lambda: on_codes("QLinearSoftmax"), lambda: on_codes("QLinearAdd")),
+    "contrib-float": (lambda: on_codes("QLinearSoftmax"), NOTHING),
+    "matmul-second-quantized": (lambda: matmul(w=F(shape=(16, 8))), matmul),
+    "sixteen-bit-split": (lambda: unary("Split", I16, I16), lambda: unary("Split", I16, Q("int16", 0.125))),
+    "qlinear-conv-channels-float": (lambda: qlinear_conv(zeros=[0] * 8), qlinear_conv),
+    "qlinear-conv-unsigned": (lambda: qlinear_conv(w="uint8"), qlinear_conv),
+    "qlinear-matmul-columns": (lambda: qlinear_matmul(zeros=[0] * 8), qlinear_matmul),
+    "activations-per-tensor": (lambda: conv(Q(scale=CHANNELS, zero=0, axis=1), b=None), conv),
+    "qlinear-conv-weights": (lambda: qlinear_conv(w="uint8"), qlinear_conv),
+    "qlinear-conv-channels": (lambda: qlinear_conv(zeros=[0] * 8, inner=4), qlinear_conv),
+    "qlinear-conv-channels-wrong": (lambda: qlinear_conv(zeros=[0] * 8), qlinear_conv),
+    "qlinear-conv-scalars": (lambda: qlinear_conv(shape=[1]), qlinear_conv),
+    "qlinear-matmul-weights": (lambda: qlinear_matmul("uint8"), lambda: qlinear_matmul("int8")),
     "dynamic-quantization": (conv_integer, NOTHING),
     "not-quantized": (lambda: conv(F(), F(const=True, shape=(8, 8, 3, 3)), None, None), conv),
     "no-integer-form": (lambda: unary("Tanh"), pool),
@@ -261,7 +290,7 @@ QNN: Mapping[str, tuple[Made, Made]] = {
     ),
     "matmul-channel-zero-points": (lambda: matmul(w=replace(COLUMNS, zero=3)), lambda: matmul(w=COLUMNS)),
     "conv-3d-float": (lambda: volume(F(shape=DEEP), None), lambda: volume(Q(shape=DEEP))),
-    "leaky-relu-int8": (lambda: unary("LeakyRelu"), lambda: unary("LeakyRelu", U8, U8)),
+    "curves-int8": (lambda: unary("LeakyRelu"), lambda: unary("LeakyRelu", U8, U8)),
     "conv-uint16-channel": (
         lambda: conv(U16, channels("uint16"), None, Q("uint16", 0.125)),
         lambda: conv(U16, channels("int16"), None, Q("uint16", 0.125)),
@@ -304,7 +333,28 @@ QNN: Mapping[str, tuple[Made, Made]] = {
     "result-read-once": (lambda: conv(readers=1), conv),
     "gemm-float-result": (lambda: gemm(b=F(const=True, shape=(8,)), y=None), gemm),
     "same-parameters": (lambda: pool(y=Q(scale=0.125)), pool),
-    "inputs-quantized": (lambda: binary("Add", b=F()), lambda: binary("Add")),
+    "inputs-quantized": (lambda: conv(w=F(shape=(8, 8, 3, 3)), b=None), conv),
+    "operands-quantized": (lambda: binary("Add", b=F(const=True, shape=(8, 1, 1))), lambda: binary("Add")),
+    "second-operand-only": (lambda: binary("Add", a=F()), lambda: binary("Add")),
+    "matmul-int16": (
+        lambda: matmul(I16, replace(MATRIX, kind="int16", const=False), Q("int16", 0.125)),
+        lambda: matmul(I16, y=Q("int16", 0.125)),
+    ),
+    "qlinear-channels": (lambda: qlinear_conv(shape=[8]), qlinear_conv),
+    "split-results": (half_split, lambda: unary("Split")),
+    "batch-normalization-scale": (
+        lambda: node("BatchNormalization", [Q(), vector(), Q(const=True, shape=(8,)), vector(), vector()]),
+        lambda: normalization("BatchNormalization"),
+    ),
+    "batch-normalization-float": (
+        lambda: normalization("BatchNormalization"),
+        lambda: node("BatchNormalization", [Q(), *[Q(const=True, shape=(8,))] * 4]),
+    ),
+    "arg-max-16-bit": (lambda: unary("ArgMax", Q("int16"), None), lambda: unary("ArgMax", y=None)),
+    "max-pool-codes": (lambda: pool(x=F("uint8"), y=None), lambda: pool(x=F(), y=None)),
+    "qlinear-scalars": (lambda: on_codes("QLinearAdd", shape=[1]), lambda: on_codes("QLinearAdd")),
+    "qlinear-columns": (lambda: qlinear_matmul(zeros=[0] * 8), qlinear_matmul),
+    "qlinear-conv-types": (lambda: qlinear_conv(y="int8"), qlinear_conv),
     "one-type": (lambda: conv(y=Q("int16", 0.125)), conv),
     "signed-weights": (lambda: conv(w=W8U), conv),
     "weight-only": (lambda: matmul(F(), y=None), matmul),

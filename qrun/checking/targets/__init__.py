@@ -49,10 +49,11 @@ Every tensor has the facts given, quantized, type, real (the type outside the co
 channels, last (sizes), size, static, readers (their number). An input also has const, stored, prev (the operator before
 it, also across QuantizeLinear). An output also has q_readers, graph_output, next (the operator of the only reader, if
 that has one reader too). A quantized tensor also has declared (its type in the file; `type` is the one that the target
-gives it), scale, scale_type, scale_stored, zero, zero_given, per (tensor, channel or block), axis, axis_given,
-axis_back (from the end: 1 is the last), block, domain. A quantized output also has spread (the target adds its
-QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some of min, max,
-not, multiple, pow2, near (value and tolerance). `prepare` says how the target changes the graph first (`Preparation`).
+gives it), scale, scale_type, scale_stored, scalar (no axes), zero, zero_given, per (tensor, channel or block), axis,
+axis_given, axis_back (from the end: 1 is the last), block, domain. A quantized output also has spread (the target adds
+its QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some of min,
+max, not, multiple, pow2, near (value and tolerance). `prepare` says how the target changes the graph first
+(`Preparation`).
 
 May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.
 """

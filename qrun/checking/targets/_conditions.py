@@ -13,7 +13,7 @@ from qrun.checking.targets._hooks import HOOKS, Hook
 from qrun.checking.targets._view import Op, TargetView
 
 Condition = Mapping[str, Any]
-_OF_SCALES = "scale zero zero_given per axis axis_back axis_given block declared spread scale_type"
+_OF_SCALES = "scale zero zero_given per axis axis_back axis_given block declared spread scale_type scalar"
 OF_SCALES = frozenset(_OF_SCALES.split())
 """Facts of quantized tensors only: their tests pass for other tensors."""
 _PARAMETERS = ("declared", "scale", "zero", "zero_given")

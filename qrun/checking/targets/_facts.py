@@ -207,6 +207,7 @@ def _scales(view: TargetView, scale: str, zero: str) -> Facts:
     else:
         facts["scale"] = scales.astype(np.float64).reshape(-1)
         facts["zero"] = _distinct(zeros) if zeros is not None else [0]
+        facts["scalar"] = scales.ndim == 0 and (zeros is None or zeros.ndim == 0)
         facts["per"] = "tensor" if scales.size == 1 else "channel"
     view.found[scale, zero] = facts
     return facts
@@ -215,7 +216,7 @@ def _scales(view: TargetView, scale: str, zero: str) -> Facts:
 def _distinct(zeros: Array) -> list[int]:
     """The zero points, each once."""
     found = zeros.astype(np.float64)
-    return [int(found.item())] if found.size == 1 else np.unique(found).astype(np.int64).tolist()  # type: ignore[no-any-return]
+    return [int(found.item())] if found.size == 1 else np.unique(found).astype(np.int64).tolist()
 
 
 def reads_codes(view: TargetView, op: Op) -> bool:

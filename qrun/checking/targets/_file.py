@@ -20,10 +20,12 @@ MOST_BYTES, MOST_DEPTH, MOST_PARTS, MOST_RULES = 1 << 20, 16, 100, 1000
 number of rules."""
 PORTS = ("x", "w", "b", "q", "y", "inputs", "data", "outputs")
 _FACTS = """given quantized type real declared const stored rank dim batch channels last size static readers q_readers
-graph_output next prev spread scale scale_type scale_stored zero zero_given per axis axis_back axis_given block domain"""
+graph_output next prev spread scale scale_type scale_stored scalar zero zero_given per axis axis_back axis_given block domain"""
 FACTS = frozenset(_FACTS.split())
 """The facts that a condition on a port may test."""
 TESTS = ("is", "min", "max", "not", "multiple", "pow2", "near")
+_INLINE = tuple(key for key in TESTS if key != "not")
+"""The tests that stand among the keys of a condition; others stand under "is"."""
 _TOP: Mapping[str, type] = {
     "schema": str,
     "name": str,
@@ -75,8 +77,8 @@ _FORMS: Mapping[str, tuple[str, ...]] = {
     "use": (),
     "same": ("ports",),
     "log2": ("min", "max", "tol"),
-    "attr": ("default", "present", *TESTS),
-    "option": TESTS,
+    "attr": ("default", "present", *_INLINE),
+    "option": _INLINE,
     "opset": (),
     "domain": (),
     "inputs": (),
@@ -277,9 +279,9 @@ class _Check:
 
     def tests(self, c: Mapping[str, Any], place: str, kind: str) -> None:
         """Check a test that stands among the keys of its condition."""
-        test = {key: c[key] for key in TESTS if key in c}
+        test = {key: c[key] for key in _INLINE if key in c}
         if not test:
-            self.fail(place, f'"{kind}" needs a test', ", ".join(TESTS), "none")
+            self.fail(place, f'"{kind}" needs a test', ", ".join(_INLINE), "none")
         if "is" in test:
             self.test(test.pop("is"), f"{place}.is")
         if test:

@@ -71,11 +71,18 @@ def _scale_like_data(view: TargetView, op: Op) -> bool | None:
     return None if "" in types else types[0] == types[1]
 
 
+def _as_many_channels(view: TargetView, op: Op) -> bool | None:
+    """Have the weights of an integer convolution as many input channels as output channels?"""
+    facts = ports(view, op, "w")[0]
+    return None if facts.get("dim") is None or facts["rank"] < 2 else facts["batch"] == facts["channels"]
+
+
 HOOKS: Mapping[str, Hook] = {
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
     "shift of the bias": _shift_of_bias,
     "one zero point for weights": _one_zero_point,
     "scale in the type of the data": _scale_like_data,
+    "as many channels in as out": _as_many_channels,
     "blocks along one axis": _scales_of_one_axis,
 }

@@ -41,6 +41,7 @@ _YES_NO: Mapping[str, tuple[str, str]] = {
     "given": ("given", "not given"),
     "zero_given": ("with zero point", "without zero point"),
     "axis_given": ("axis given", "axis not given"),
+    "scalar": ("scalar", "scale of shape [1]"),
     "scale_stored": ("stored scale", "computed scale"),
 }
 
