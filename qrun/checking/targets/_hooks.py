@@ -40,7 +40,7 @@ def _reduces_few(view: TargetView, op: Op) -> bool | None:
 def _scales_of_one_axis(view: TargetView, op: Op) -> bool | None:
     """Do the blocks of a QuantizeLinear or DequantizeLinear lie along one axis, and divide it?"""
     shape = static_shape(view.shape(op.inputs[0]))
-    scales = static_shape(view.shape(op.inputs[1]))
+    scales = static_shape(view.shape(op.inputs[1])) if len(op.inputs) > 1 else None
     if shape is None or scales is None:
         return None
     if len(scales) != len(shape):
