@@ -187,8 +187,10 @@ def _steps(model: Model) -> dict[str, float]:
 def of_onnxruntime(model: Model, answer: Mapping[str, Any]) -> dict[int, str]:
     """From the optimized model."""
     graph = onnx.load(answer["graph"]).graph
-    ran = on_codes(model, graph, covers(model, list(graph.node)))
-    return {index: "int" if codes else "float" for index, codes in ran.items()}
+    optimized = covers(model, list(graph.node))
+    found = {index: "int" if codes else "float" for index, codes in on_codes(model, graph, optimized).items()}
+    narrow = {index for ran in optimized if ran.proto.op_type == "MatMulNBits" for index in ran.members}
+    return found | dict.fromkeys(narrow & found.keys(), "weight-only")
 
 
 LAYERS = {
