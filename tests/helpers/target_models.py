@@ -243,11 +243,20 @@ def lone(q: Q = I8, shape: Sequence[int | str] = MAPS, opset: int = 21, dequanti
 
 
 def qlinear_conv(
-    x: str = "uint8", w: str = "int8", y: str = "uint8", zeros: Any = 0, inner: int = 8, shape: Sequence[int] = ()
+    x: str = "uint8",
+    w: str = "int8",
+    y: str = "uint8",
+    zeros: Any = 0,
+    inner: int = 8,
+    shape: Sequence[int] = (),
+    zero: int = 0,
 ) -> onnx.ModelProto:
-    """A QLinearConv on codes. zeros: of the weights, one or a list. inner: input channels. shape: of x's scale."""
+    """A QLinearConv on codes.
+
+    zeros: of the weights, one or a list. inner: input channels. shape: of x's scale. zero: of x.
+    """
     g = Build(13)
-    scale, xz = g.store(np.full(shape, 0.0625)), g.store(np.zeros(shape), x)
+    scale, xz = g.store(np.full(shape, 0.0625)), g.store(np.full(shape, zero), x)
     wide = np.ndim(zeros) > 0
     ws = g.store([2.0**-5] * 8 if wide else 2.0**-5)
     wz, codes = g.store(zeros, w), g.store(np.ones((8, inner, 3, 3)), w)

@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.checking.rules._scope import static_shape
 from qrun.checking.targets._facts import ports
-from qrun.checking.targets._view import Op, TargetView
+from qrun.checking.targets._view import DEQUANTIZE, QUANTIZE, Op, TargetView
 
 Hook = Callable[[TargetView, Op], "bool | None"]
 
@@ -77,6 +77,13 @@ def _as_many_channels(view: TargetView, op: Op) -> bool | None:
     return None if facts.get("dim") is None or facts["rank"] < 2 else facts["batch"] == facts["channels"]
 
 
+def _quantized_output(view: TargetView, op: Op) -> bool:
+    """Is a result an output of the model, after QuantizeLinear and DequantizeLinear?"""
+    codes = [reader for name in op.outputs for reader in view.read(name) if reader.op_type == QUANTIZE]
+    reals = [reader for quantize in codes for reader in view.read(quantize.outputs[0])]
+    return any(name in view.results for real in reals if real.op_type == DEQUANTIZE for name in real.outputs)
+
+
 HOOKS: Mapping[str, Hook] = {
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
@@ -84,5 +91,6 @@ HOOKS: Mapping[str, Hook] = {
     "one zero point for weights": _one_zero_point,
     "scale in the type of the data": _scale_like_data,
     "as many channels in as out": _as_many_channels,
+    "a quantized result is an output": _quantized_output,
     "blocks along one axis": _scales_of_one_axis,
 }
