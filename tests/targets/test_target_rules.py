@@ -228,6 +228,18 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "sixteen-bit-float": (lambda: matmul(I16, y=Q("int16", 0.125)), matmul),
     "conv-activations-per-tensor": (lambda: conv(Q("uint8", CHANNELS, 128, 1), b=None, y=U8Y), lambda: conv(b=None)),
     "activations-per-tensor": (lambda: matmul(Q("uint8", [0.1] * 15 + [0.2], 128, 1), y=U8Y), matmul),
+    "softmax-input-per-tensor": (
+        lambda: unary("Softmax", replace(U8, scale=CHANNELS, axis=1), U8),
+        lambda: unary("Softmax"),
+    ),
+    "softmax-input-refused": (
+        lambda: unary("Softmax", replace(U8, scale=CHANNELS, axis=1), U8),
+        lambda: unary("Softmax"),
+    ),
+    "softmax-first-scale": (
+        lambda: unary("Softmax", U8, replace(U8, scale=CHANNELS, axis=1)),
+        lambda: unary("Softmax"),
+    ),
     "gemm-weight-zero-point": (lambda: gemm(w=replace(MATRIX, zero=None), b=None), gemm),
     "curves-per-tensor": (lambda: unary("Sigmoid", U8, replace(U8, scale=CHANNELS, axis=1)), lambda: unary("Sigmoid")),
     "old-opset-16-bit": (lambda: lone(I16, opset=13), lambda: lone(replace(I16, domain="com.microsoft"), opset=13)),
