@@ -130,6 +130,8 @@ def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]
 def _may_replace(node: Node, optimized: onnx.NodeProto) -> bool:
     """May the optimized node do the work of this node, as QLinearConv does that of Conv, and QGemm that of MatMul?"""
     kind = optimized.op_type
+    if node.op_type == "Mul" and "MatMul" in kind:
+        return False
     return node.op_type in kind or (node.op_type == "MatMul" and "Gemm" in kind)
 
 
