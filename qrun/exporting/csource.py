@@ -13,6 +13,8 @@ from qrun.ir import Array
 
 _LINE = 16
 """Numbers in a line."""
+_AT_ONCE = 4096 * _LINE
+"""Numbers whose rows of characters are in memory at the same time."""
 _LONGEST = 200
 """Characters of a name in a program; manifest.json has the rest."""
 _RULES = {"shift": "LAYER_SHIFT", "high half": "LAYER_HIGH_HALF", "ratio": "LAYER_RATIO"}
@@ -227,8 +229,16 @@ class _Header:
 def numbers(values: Array) -> bytes:
     """Integers in decimal, separated by commas, some in a line."""
     flat = np.ascontiguousarray(values).reshape(-1)
-    whole = flat.size // _LINE * _LINE
-    texts = _small(flat) if flat.dtype.itemsize == 1 else _decimal(flat)
+    if not flat.size:
+        return b""
+    digits = 0 if flat.dtype.itemsize == 1 else max(len(str(abs(int(end)))) for end in (flat.min(), flat.max()))
+    parts = np.split(flat, range(_AT_ONCE, flat.size, _AT_ONCE))
+    return b"".join(_lines(_decimal(part, digits) if digits else _small(part)) for part in parts)
+
+
+def _lines(texts: Array) -> bytes:
+    """Rows of characters, some in a line."""
+    whole = len(texts) // _LINE * _LINE
     lines = texts[:whole].reshape(-1, _LINE * texts.shape[1])
     ends = np.full((len(lines), 1), ord("\n"), np.uint8)
     rest = texts[whole:].tobytes()
@@ -244,12 +254,12 @@ def _small(values: Array) -> Array:
     return np.asarray(texts[values.astype(np.int16) - info.min])
 
 
-def _decimal(values: Array) -> Array:
-    """Integers as rows of characters of one width, filled with spaces from the left."""
+def _decimal(values: Array, digits: int) -> Array:
+    """Integers of at most so many digits as rows of characters of one width, filled with spaces from the left."""
     end = b"LL," if values.dtype.itemsize == 8 else b","
     left = np.abs(values.astype(np.int64))
     left = left.astype(np.uint32) if left.max(initial=0) < 1 << 32 else left
-    width = len(str(int(left.max(initial=0)))) + 1
+    width = digits + 1
     rows = np.full((values.size, width + len(end)), ord(" "), np.uint8)
     rows[:, width:] = np.frombuffer(end, np.uint8)
     negative = values < 0
