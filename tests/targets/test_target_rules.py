@@ -208,6 +208,8 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
         lambda: conv(replace(U8, scale=[0.0625]), b=F(const=True, shape=(8,)), y=U8Y),
         lambda: conv(U8, b=F(const=True, shape=(8,)), y=U8Y),
     ),
+    "few-bits-float": (lambda: matmul(F(), y=None), four),
+    "old-float-bias": (lambda: conv(b=F(const=True, shape=(8,))), conv),
     "opset-22": (lambda: lone(opset=22), lone),
     "opset-23": (lambda: lone(opset=23), lambda: lone(opset=22)),
     "spread-and-retyped": (
