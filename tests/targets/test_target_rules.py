@@ -154,6 +154,45 @@ def normalization(op: str, shape: Sequence[int] = MAPS) -> onnx.ModelProto:
     return reads(op, *[vector()] * 4, shape=shape)
 
 
+def summed(kind: str = "int8", y: Q | None = None) -> onnx.ModelProto:
+    """A product of a tensor of three axes and a matrix, and the sum with a vector."""
+    g, shape, made = Build(), (2, 4, 16), (2, 4, 8)
+    product = g.add("MatMul", [g.pair(g.feed(shape), Q(kind), shape), g.read(MATRIX, MATRIX.shape)], made)
+    name = g.add("Add", [product, g.store(np.ones(8))], made)
+    g.result(name if y is None else g.pair(name, y, made), made)
+    return g.model()
+
+
+def turned(zero: int = 0) -> onnx.ModelProto:
+    """A product whose second input is a Transpose between two scales. zero: of the first input."""
+    g, shape = Build(), (4, 8)
+    name = g.pair(g.add("Transpose", [g.pair(g.feed(shape), I8, shape)], (8, 4), perm=[1, 0]), RESULT, (8, 4))
+    g.result(g.add("MatMul", [g.pair(g.feed(shape), Q(zero=zero), shape), name], (4, 4)), (4, 4))
+    return g.model()
+
+
+def pixels(**more: object) -> onnx.ModelProto:
+    """A convolution of 1x1."""
+    w = replace(WEIGHTS, shape=(8, 8, 1, 1))
+    return conv(
+        w=w, b=None, kernel_shape=[1, 1], pads=[0] * 4, made=(1, 8, 8 // more.get("strides", [1])[0], 8), **more
+    )  # type: ignore[index,operator]
+
+
+def grouped(x: Q) -> onnx.ModelProto:
+    """A convolution of three dimensions in two groups."""
+    w = replace(WEIGHTS, shape=(8, 4, 1, 1, 1))
+    return node("Conv", [x, w], RESULT, DEEP, group=2)
+
+
+def padded(x: Q) -> onnx.ModelProto:
+    return pool("AveragePool", x, None, kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=1)
+
+
+def slope(*shape: int) -> onnx.ModelProto:
+    return node("PRelu", [I8, F(const=True, shape=shape)], None, shape=(1, 8, 8))
+
+
 def mean(shape: Sequence[int]) -> onnx.ModelProto:
     """A mean over height and width."""
     return reads("ReduceMean", axes(2, 3), shape=shape, made=(*shape[:2], 1, 1))
@@ -163,6 +202,16 @@ NOTHING = conv
 """A model without the operator that a target does not take."""
 
 ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
+    "joined-and-retyped": (summed, lambda: summed("uint8")),
+    "sum-behind": (lambda: summed("uint8"), lambda: summed("uint8", U8Y)),
+    "float-bias-scalars": (
+        lambda: conv(replace(U8, scale=[0.0625]), b=F(const=True, shape=(8,)), y=U8Y),
+        lambda: conv(U8, b=F(const=True, shape=(8,)), y=U8Y),
+    ),
+    "few-bits-float": (lambda: matmul(F(), y=None), four),
+    "old-float-bias": (lambda: conv(b=F(const=True, shape=(8,))), conv),
+    "opset-22": (lambda: lone(opset=22), lone),
+    "opset-23": (lambda: lone(opset=23), lambda: lone(opset=22)),
     "spread-and-retyped": (
         spread,
         lambda: reads("Reshape", axes(1, 512), made=(1, 512)),
@@ -248,6 +297,30 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
 }
 
 OPENVINO: Mapping[str, tuple[Made, Made]] = {
+    "float-activations": (lambda: matmul(F()), matmul),
+    "matmul-second-signed": (
+        lambda: matmul(w=replace(MATRIX, const=False, kind="uint8")),
+        lambda: matmul(w=replace(MATRIX, const=False)),
+    ),
+    "matmul-first-zero-0": (
+        lambda: matmul(Q(zero=3), replace(MATRIX, const=False)),
+        lambda: matmul(w=replace(MATRIX, const=False)),
+    ),
+    "transposed-operand": (lambda: turned(3), turned),
+    "single-pixel-stride": (lambda: pixels(strides=[2, 1]), pixels),
+    "grouped-volumes": (lambda: grouped(I8), lambda: grouped(U8)),
+    "resize-corners": (lambda: resize(coordinate_transformation_mode="align_corners"), resize),
+    "average-pool-padding": (lambda: padded(U8), lambda: padded(I8)),
+    "slope-axis": (lambda: slope(8), lambda: slope(8, 1)),
+    "transposed-unsigned-weights": (
+        lambda: conv(w=W8U, op="ConvTranspose"),
+        lambda: conv(U8, W8U, op="ConvTranspose"),
+    ),
+    "transposed-symmetric-weights": (
+        lambda: conv(w=W8U, op="ConvTranspose"),
+        lambda: conv(w=replace(W8U, zero=0), op="ConvTranspose"),
+    ),
+    "concat-quantized": (lambda: binary("Concat", b=F(), axis=1), lambda: binary("Concat", axis=1)),
     "int16-weights": (fed_weights, lambda: conv(w=replace(W16, const=False), b=None)),
     "contrib-operators": (lambda: on_codes("QLinearLeakyRelu"), lambda: on_codes("QLinearSigmoid")),
     "old-contrib-operators": (lambda: on_codes("QLinearAdd"), NOTHING),
@@ -270,7 +343,7 @@ OPENVINO: Mapping[str, tuple[Made, Made]] = {
     "weights-stored": (lambda: conv(w=replace(WEIGHTS, const=False), b=None), conv),
     "weights-quantized": (lambda: conv(w=F(const=True, shape=(8, 8, 3, 3)), b=None), conv),
     "activations-quantized": (lambda: conv(x=F()), conv),
-    "matmul-activations-quantized": (lambda: matmul(F(), y=None), matmul),
+    "matmul-activations-quantized": (lambda: matmul(F(), replace(MATRIX, const=False)), matmul),
     "matmul-unsigned-weights": (lambda: matmul(w=replace(MATRIX, kind="uint8")), matmul),
     "matmul-symmetric-weights": (lambda: matmul(w=replace(MATRIX, zero=3)), matmul),
     "symmetric-weights": (lambda: conv(w=W8U), conv),

@@ -84,6 +84,60 @@ def _quantized_output(view: TargetView, op: Op) -> bool:
     return any(name in view.results for real in reals if real.op_type == DEQUANTIZE for name in real.outputs)
 
 
+def _each_pixel(view: TargetView, op: Op) -> bool | None:
+    """Does a convolution without groups read each pixel, because its kernel is larger than one or its strides are 1?"""
+    shape, node = static_shape(view.shape(op.inputs[1])), op.node
+    if shape is None or node is None:
+        return None
+    strides = node.attributes.get("strides", ())
+    return set(shape[2:]) != {1} or node.attributes.get("group", 1) != 1 or set(strides) <= {1}
+
+
+def _slope_along_channels(view: TargetView, op: Op) -> bool | None:
+    """Is the slope of a PRelu one that cannot be taken for one along the channels (axis 1)?"""
+    shape, slope = (static_shape(view.shape(name)) for name in op.inputs[:2])
+    if shape is None or slope is None:
+        return None
+    return len(shape) < 3 or len(slope) != 1 or slope[0] == 1 or slope[0] != shape[1]
+
+
+def _codes_for_product(view: TargetView, op: Op) -> bool:
+    """Does no MatMul in float read the result as its second input, through QuantizeLinear and DequantizeLinear of
+    another scale?"""
+    x = ports(view, op, "x")[0]
+    for quantize in view.read(op.outputs[0]):
+        for real in view.read(quantize.outputs[0]) if quantize.op_type == QUANTIZE else ():
+            for reader in view.read(real.outputs[0]) if real.op_type == DEQUANTIZE else ():
+                if reader.op_type == "MatMul" and reader.inputs[1] == real.outputs[0]:
+                    first, second = ports(view, reader, "x")[0], ports(view, reader, "w")[0]
+                    in_float = second["type"] != "int8" or first.get("zero", [0]) != [0]
+                    moved = second["type"] == "uint8" or not np.array_equal(x.get("scale"), second.get("scale"))
+                    if in_float and moved:
+                        return False
+    return True
+
+
+def _sum(view: TargetView, op: Op) -> Op | None:
+    """The Add of a stored vector that alone reads the product of a tensor and a stored matrix."""
+    readers, shape = view.read(op.outputs[0]), view.shape(op.inputs[1])
+    if len(readers) != 1 or readers[0].op_type != "Add" or op.outputs[0] in view.results:
+        return None
+    vectors = [value for name in readers[0].inputs if (value := view.array(name)) is not None]
+    fits = shape is not None and len(shape) == 2 and any(value.shape == tuple(shape[1:]) for value in vectors)
+    return readers[0] if fits and view.constant(op.inputs[1]) else None
+
+
+def _adds_vector(view: TargetView, op: Op) -> bool:
+    """Does only the Add of a stored vector read the product of a tensor and a stored matrix?"""
+    return _sum(view, op) is not None
+
+
+def _sum_is_quantized(view: TargetView, op: Op) -> bool:
+    """Does a QuantizeLinear read that sum?"""
+    added = _sum(view, op)
+    return added is not None and any(reader.op_type == QUANTIZE for reader in view.read(added.outputs[0]))
+
+
 HOOKS: Mapping[str, Hook] = {
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
@@ -93,4 +147,9 @@ HOOKS: Mapping[str, Hook] = {
     "as many channels in as out": _as_many_channels,
     "a quantized result is an output": _quantized_output,
     "blocks along one axis": _scales_of_one_axis,
+    "reads each pixel": _each_pixel,
+    "slope along the channels": _slope_along_channels,
+    "codes for a product of codes": _codes_for_product,
+    "a vector is added": _adds_vector,
+    "the sum is quantized": _sum_is_quantized,
 }
