@@ -84,6 +84,38 @@ def _quantized_output(view: TargetView, op: Op) -> bool:
     return any(name in view.results for real in reals if real.op_type == DEQUANTIZE for name in real.outputs)
 
 
+def _quantized_after_bias(view: TargetView, op: Op) -> bool:
+    """Does a QuantizeLinear read the result, after an Add of a stored vector for a MatMul, and after Relu or Clip?"""
+    name = op.outputs[0]
+    if op.op_type == "MatMul":
+        add = _only_reader(view, name, ("Add",))
+        others = [other for other in add.inputs if other != name] if add is not None else []
+        if add is None or len(others) != 1 or not view.constant(others[0]) or len(view.shape(others[0]) or ()) != 1:
+            return False
+        name = add.outputs[0]
+    activation = _only_reader(view, name, ("Relu", "Clip"))
+    return _only_reader(view, activation.outputs[0] if activation is not None else name, (QUANTIZE,)) is not None
+
+
+def _only_reader(view: TargetView, name: str, operators: tuple[str, ...]) -> Op | None:
+    """The only reader of a tensor, if it is one of the operators."""
+    readers = view.read(name)
+    alone = len(readers) == 1 and name not in view.results and readers[0].op_type in operators
+    return readers[0] if alone else None
+
+
+def _depthwise(view: TargetView, op: Op) -> bool | None:
+    """Has a convolution as many groups as input channels and as output channels?"""
+    shape = static_shape(view.shape(op.inputs[1]))
+    group = op.node.attributes.get("group", 1) if op.node is not None else 1
+    return None if shape is None or len(shape) < 2 else shape[0] == group > 1 == shape[1]
+
+
+def _fixed_inputs(view: TargetView, op: Op) -> bool:
+    """Are the shapes of the model's inputs fixed?"""
+    return view.static
+
+
 HOOKS: Mapping[str, Hook] = {
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
@@ -93,4 +125,7 @@ HOOKS: Mapping[str, Hook] = {
     "as many channels in as out": _as_many_channels,
     "a quantized result is an output": _quantized_output,
     "blocks along one axis": _scales_of_one_axis,
+    "quantized after bias": _quantized_after_bias,
+    "depthwise": _depthwise,
+    "fixed shapes of inputs": _fixed_inputs,
 }
