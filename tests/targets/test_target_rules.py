@@ -70,10 +70,10 @@ def resize(y: Q | None = I8, factor: float = 2, x: Q | F = I8, **attributes: obj
     return node("Resize", [x, "", scales], y, made=made, **attributes)  # type: ignore[arg-type]
 
 
-def volume(x: Q | F, y: Q | None = RESULT) -> onnx.ModelProto:
+def volume(x: Q | F, y: Q | None = RESULT, **attributes: object) -> onnx.ModelProto:
     w = replace(WEIGHTS, shape=(8, 8, 1, 1, 1)) if isinstance(x, Q) else F(const=True, shape=(8, 8, 1, 1, 1))
     more = {"kernel_shape": [1] * 3, "pads": [0] * 6, "strides": [1] * 3, "dilations": [1] * 3}
-    return conv(x, w, None, y, shape=DEEP, **more)
+    return conv(x, w, None, y, shape=DEEP, **{**more, **attributes})
 
 
 def pool(op: str = "MaxPool", x: Q | F = I8, y: Q | None = I8, **more: object) -> onnx.ModelProto:
@@ -323,6 +323,8 @@ QNN: Mapping[str, tuple[Made, Made]] = {
     ),
     "matmul-channel-zero-points": (lambda: matmul(w=replace(COLUMNS, zero=3)), lambda: matmul(w=COLUMNS)),
     "conv-3d-float": (lambda: volume(F(shape=DEEP), None), lambda: volume(Q(shape=DEEP))),
+    "min-int16": (lambda: binary("Min", I16, I16, I16), lambda: binary("Min", U16, U16, U16)),
+    "conv-3d-dilations": (lambda: volume(Q(shape=DEEP), dilations=[2] * 3), lambda: volume(Q(shape=DEEP))),
     "curves-int8": (lambda: unary("LeakyRelu"), lambda: unary("LeakyRelu", U8, U8)),
     "conv-uint16-channel": (
         lambda: conv(U16, channels("uint16"), None, Q("uint16", 0.125)),
