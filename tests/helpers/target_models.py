@@ -265,12 +265,14 @@ def qlinear_conv(
     return g.model()
 
 
-def qlinear_matmul(w: str = "int8", zeros: Any = 0) -> onnx.ModelProto:
-    """A QLinearMatMul on codes of uint8. zeros: of the weights, one or a list."""
+def qlinear_matmul(w: str = "int8", zeros: Any = 0, reshaped: bool = False) -> onnx.ModelProto:
+    """A QLinearMatMul on codes of uint8. zeros: of the weights, one or a list. reshaped: it reads a Reshape."""
     g = Build(13)
     x, y = [g.store(0.0625), g.store(0, "uint8")], [g.store(0.125), g.store(0, "uint8")]
     weights = [g.store(np.ones((8, 8)), w), g.store(np.full(np.shape(zeros), 0.0625)), g.store(zeros, w)]
-    g.result(g.add("QLinearMatMul", [g.feed((1, 8), "uint8"), *x, *weights, *y], (1, 8), "uint8"), (1, 8), "uint8")
+    codes = g.feed((1, 8), "uint8")
+    codes = g.add("Reshape", [codes, g.store([1, 8], "int64")], (1, 8), "uint8") if reshaped else codes
+    g.result(g.add("QLinearMatMul", [codes, *x, *weights, *y], (1, 8), "uint8"), (1, 8), "uint8")
     return g.model()
 
 

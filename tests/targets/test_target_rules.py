@@ -70,10 +70,10 @@ def resize(y: Q | None = I8, factor: float = 2, x: Q | F = I8, **attributes: obj
     return node("Resize", [x, "", scales], y, made=made, **attributes)  # type: ignore[arg-type]
 
 
-def volume(x: Q | F, y: Q | None = RESULT) -> onnx.ModelProto:
+def volume(x: Q | F, y: Q | None = RESULT, **attributes: object) -> onnx.ModelProto:
     w = replace(WEIGHTS, shape=(8, 8, 1, 1, 1)) if isinstance(x, Q) else F(const=True, shape=(8, 8, 1, 1, 1))
     more = {"kernel_shape": [1] * 3, "pads": [0] * 6, "strides": [1] * 3, "dilations": [1] * 3}
-    return conv(x, w, None, y, shape=DEEP, **more)
+    return conv(x, w, None, y, shape=DEEP, **{**more, **attributes})
 
 
 def pool(op: str = "MaxPool", x: Q | F = I8, y: Q | None = I8, **more: object) -> onnx.ModelProto:
@@ -133,6 +133,14 @@ def fed_weights() -> onnx.ModelProto:
     w = g.dequantize(g.feed(shape, "int16"), I16, g.parameters(I16), shape)
     made = g.add("Conv", [g.pair(g.feed(MAPS), I8, MAPS), w], MAPS, pads=[1] * 4)
     g.result(g.pair(made, RESULT, MAPS), MAPS)
+    return g.model()
+
+
+def added(x: Q) -> onnx.ModelProto:
+    """A product, to which a float bias is added."""
+    g = Build()
+    product = g.add("MatMul", [g.read(x, FLAT), g.read(MATRIX, None)], (1, 8))
+    g.result(g.pair(g.add("Add", [product, g.read(vector(), None)], (1, 8)), RESULT, (1, 8)), (1, 8))
     return g.model()
 
 
@@ -388,6 +396,8 @@ QNN: Mapping[str, tuple[Made, Made]] = {
     ),
     "matmul-channel-zero-points": (lambda: matmul(w=replace(COLUMNS, zero=3)), lambda: matmul(w=COLUMNS)),
     "conv-3d-float": (lambda: volume(F(shape=DEEP), None), lambda: volume(Q(shape=DEEP))),
+    "min-int16": (lambda: binary("Min", I16, I16, I16), lambda: binary("Min", U16, U16, U16)),
+    "conv-3d-dilations": (lambda: volume(Q(shape=DEEP), dilations=[2] * 3), lambda: volume(Q(shape=DEEP))),
     "curves-int8": (lambda: unary("LeakyRelu"), lambda: unary("LeakyRelu", U8, U8)),
     "conv-uint16-channel": (
         lambda: conv(U16, channels("uint16"), None, Q("uint16", 0.125)),
@@ -407,9 +417,59 @@ QNN: Mapping[str, tuple[Made, Made]] = {
         lambda: reads("LayerNormalization", vector(), axis=1),
         lambda: reads("LayerNormalization", vector()),
     ),
-    "instance-normalization-scale": (
+    "transposed-channel-zero-points": (
+        lambda: conv(w=channels(axis=1, zero=3), op="ConvTranspose"),
+        lambda: conv(w=channels(axis=1), op="ConvTranspose"),
+    ),
+    "conv-4-bit-bias": (
+        lambda: conv(U8, replace(WEIGHTS, kind="int4"), y=U8Y),
+        lambda: conv(U8, replace(WEIGHTS, kind="int4"), None, U8Y),
+    ),
+    "conv-uint4-int16": (
+        lambda: conv(I16, replace(WEIGHTS, kind="uint4"), None, Q("int16", 0.125)),
+        lambda: conv(U16, replace(WEIGHTS, kind="uint4"), None, Q("uint16", 0.125)),
+    ),
+    "float-bias-scalar": (lambda: conv(replace(ONE, zero=[0]), b=vector()), lambda: conv(b=vector())),
+    "added-bias-scalar": (lambda: added(replace(ONE, zero=[0])), lambda: added(I8)),
+    "conv-input-channels": (
+        lambda: conv(Q(scale=CHANNELS, zero=0, axis=1), channels(), None),
+        lambda: conv(Q(scale=CHANNELS, zero=0, axis=1), b=None),
+    ),
+    "depthwise-int16": (
+        lambda: conv(I16, replace(WEIGHTS, shape=(8, 1, 3, 3)), None, Q("int16", 0.125), group=8),
+        lambda: conv(I16, replace(WEIGHTS, shape=(8, 4, 3, 3)), None, Q("int16", 0.125), group=2),
+    ),
+    "depthwise-float-dilations": (
+        lambda: conv(F(), F(const=True, shape=(8, 1, 3, 3)), None, None, group=8, dilations=[2, 2], strides=[2, 2]),
+        lambda: conv(F(), F(const=True, shape=(8, 1, 3, 3)), None, None, group=8, dilations=[2, 2]),
+    ),
+    "layout-int16": (lambda: pool("AveragePool", I16, I16), lambda: pool("AveragePool", U16, U16)),
+    "activations-per-tensor": (
+        lambda: unary("Sigmoid", Q(scale=CHANNELS, zero=0, axis=1)),
+        lambda: unary("Sigmoid", y=Q(scale=CHANNELS, zero=0, axis=1)),
+    ),
+    "arg-max-per-tensor": (
+        lambda: unary("ArgMax", Q(scale=CHANNELS, zero=0, axis=1), None),
+        lambda: unary("ArgMax", y=None),
+    ),
+    "split-per-tensor": (lambda: unary("Split", Q(scale=CHANNELS, zero=0, axis=1)), lambda: unary("Split")),
+    "float-curves": (lambda: unary("Elu", y=None), lambda: unary("Elu")),
+    "float-reciprocal": (lambda: unary("Reciprocal", y=None), lambda: unary("Reciprocal")),
+    "float-pad-edge": (
+        lambda: reads("Pad", axes(*[0] * 8), y=None, mode="edge"),
+        lambda: reads("Pad", axes(*[0] * 8), y=None),
+    ),
+    "float-gather": (
+        lambda: reads("Gather", axes(1, 2), y=None, made=(2, 8, 8, 8)),
+        lambda: reads("Gather", axes(1, 2), made=(2, 8, 8, 8)),
+    ),
+    "instance-normalization-float": (
         lambda: reads("InstanceNormalization", vector(), vector()),
+        lambda: node("InstanceNormalization", [U8, Q("uint8", const=True, shape=(8,)), BIAS], U8),
+    ),
+    "instance-normalization-signed": (
         lambda: node("InstanceNormalization", [Q(), Q(const=True, shape=(8,)), BIAS]),
+        lambda: node("InstanceNormalization", [U8, Q("uint8", const=True, shape=(8,)), BIAS], U8),
     ),
     "instance-normalization-rank": (
         lambda: reads("InstanceNormalization", vector(), vector(), x=F(), y=None, shape=DEEP),
@@ -443,6 +503,32 @@ QNN: Mapping[str, tuple[Made, Made]] = {
     "batch-normalization-scale": (
         lambda: node("BatchNormalization", [Q(), vector(), Q(const=True, shape=(8,)), vector(), vector()]),
         lambda: normalization("BatchNormalization"),
+    ),
+    "operand-types": (lambda: binary("Add", U8, Q(const=True), U8), lambda: binary("Add", U8, U8, U8)),
+    "layer-normalization-bias": (
+        lambda: node("LayerNormalization", [Q(), *[Q(const=True, shape=(8,))] * 2]),
+        lambda: node("LayerNormalization", [Q(), Q(const=True, shape=(8,)), BIAS]),
+    ),
+    "batch-normalization-int16": (
+        lambda: node("BatchNormalization", [I16, *[Q("int16", const=True, shape=(8,))] * 4], I16),
+        lambda: node("BatchNormalization", [U16, Q("uint8", const=True, shape=(8,)), *[vector()] * 3], U16),
+    ),
+    "batch-normalization-int8": (
+        lambda: node("BatchNormalization", [Q(), Q(const=True, shape=(8,)), *[vector()] * 3]),
+        lambda: node("BatchNormalization", [Q(), *[Q(const=True, shape=(8,))] * 2, *[vector()] * 2]),
+    ),
+    "batch-normalization-input": (
+        lambda: node("BatchNormalization", [F(), Q(const=True, shape=(8,)), *[vector()] * 3]),
+        lambda: node("BatchNormalization", [F(), *[vector()] * 4]),
+    ),
+    "qlinear-reshape": (lambda: qlinear_matmul(reshaped=True), qlinear_matmul),
+    "qlinear-channel-zero-points": (
+        lambda: qlinear_conv(w="uint8", zeros=[3] * 8),
+        lambda: qlinear_conv(w="uint8", zeros=[128] * 8),
+    ),
+    "qlinear-channel-zero-points-signed": (
+        lambda: qlinear_conv("int8", "uint8", "int8", zeros=[3] * 8),
+        lambda: qlinear_conv("int8", "uint8", "int8"),
     ),
     "batch-normalization-float": (
         lambda: normalization("BatchNormalization"),

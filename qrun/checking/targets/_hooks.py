@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ Hook = Callable[[TargetView, Op], "bool | None"]
 
 
 def _grows_by_2_4_8(view: TargetView, op: Op) -> bool | None:
-    """Is height and width of the result 2, 4 or 8 times the input's, or has the input one pixel?"""
+    """Are height and width of the result 2, 4 or 8 times the input's, or has the input one pixel?"""
     shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
     if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
         return None
@@ -89,7 +90,7 @@ def _each_pixel(view: TargetView, op: Op) -> bool | None:
     shape, node = static_shape(view.shape(op.inputs[1])), op.node
     if shape is None or node is None:
         return None
-    strides = node.attributes.get("strides", ())
+    strides: Any = node.attributes.get("strides", ())
     return set(shape[2:]) != {1} or node.attributes.get("group", 1) != 1 or set(strides) <= {1}
 
 
@@ -111,7 +112,7 @@ def _codes_for_product(view: TargetView, op: Op) -> bool:
                 if reader.op_type == "MatMul" and reader.inputs[1] == real.outputs[0]:
                     first, second = ports(view, reader, "x")[0], ports(view, reader, "w")[0]
                     in_float = second["type"] != "int8" or first.get("zero", [0]) != [0]
-                    moved = second["type"] == "uint8" or not np.array_equal(x.get("scale"), second.get("scale"))
+                    moved = second["type"] == "uint8" or not np.array_equal(x.get("scale", ()), second.get("scale", ()))
                     if in_float and moved:
                         return False
     return True
@@ -138,6 +139,38 @@ def _sum_is_quantized(view: TargetView, op: Op) -> bool:
     return added is not None and any(reader.op_type == QUANTIZE for reader in view.read(added.outputs[0]))
 
 
+def _quantized_after_bias(view: TargetView, op: Op) -> bool:
+    """Does a QuantizeLinear read the result, after an Add of a stored vector for a MatMul, and after Relu or Clip?"""
+    name = op.outputs[0]
+    if op.op_type == "MatMul":
+        add = _only_reader(view, name, ("Add",))
+        others = [other for other in add.inputs if other != name] if add is not None else []
+        if add is None or len(others) != 1 or not view.constant(others[0]) or len(view.shape(others[0]) or ()) != 1:
+            return False
+        name = add.outputs[0]
+    activation = _only_reader(view, name, ("Relu", "Clip"))
+    return _only_reader(view, activation.outputs[0] if activation is not None else name, (QUANTIZE,)) is not None
+
+
+def _only_reader(view: TargetView, name: str, operators: tuple[str, ...]) -> Op | None:
+    """The only reader of a tensor, if it is one of the operators."""
+    readers = view.read(name)
+    alone = len(readers) == 1 and name not in view.results and readers[0].op_type in operators
+    return readers[0] if alone else None
+
+
+def _depthwise(view: TargetView, op: Op) -> bool | None:
+    """Has a convolution as many groups as input channels and as output channels?"""
+    shape = static_shape(view.shape(op.inputs[1]))
+    group: Any = op.node.attributes.get("group", 1) if op.node is not None else 1
+    return None if shape is None or len(shape) < 2 else shape[0] == group > 1 == shape[1]
+
+
+def _fixed_inputs(view: TargetView, op: Op) -> bool:
+    """Are the shapes of the model's inputs fixed?"""
+    return view.static
+
+
 HOOKS: Mapping[str, Hook] = {
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
@@ -152,4 +185,7 @@ HOOKS: Mapping[str, Hook] = {
     "codes for a product of codes": _codes_for_product,
     "a vector is added": _adds_vector,
     "the sum is quantized": _sum_is_quantized,
+    "quantized after bias": _quantized_after_bias,
+    "depthwise": _depthwise,
+    "fixed shapes of inputs": _fixed_inputs,
 }
