@@ -16,7 +16,7 @@ from qrun.report.targets import OF_CONSEQUENCE, known_from
 from qrun.report.text import plural
 
 MEANINGS = {
-    "wrong": "the model loads, and computes other numbers than the file says, without a message",
+    "wrong": "the model loads, and computes other numbers than the file says, without an error",
     "crash": "the model loads, and fails later",
     "refused": "the model does not load",
     "cpu": "the node runs on the CPU, not on the device",

@@ -21,7 +21,7 @@ nodes that fail it:
     note     worth knowing                  weight-only  computes in float with decompressed weights
     slow     in integers, but slower        float        computes in float
     cpu      leaves it to the CPU           refused      does not load the model
-    crash    loads the model and fails      wrong        computes other numbers than the file says, without a message
+    crash    loads the model and fails      wrong        computes other numbers than the file says, without an error
 
 `@NAME` means the operators under `sets`. `cause` says what is wrong, as a clause; `why` is the target's reason; `fix`
 what to change, in the words of quantizers; `says` the target's own message. With `chosen`, the model's author left the
