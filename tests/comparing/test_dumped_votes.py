@@ -80,7 +80,7 @@ def test_the_arithmetic_of_a_dump(name: str, family: str, form: str, tmp_path: P
     assert named == large > 0
 
 
-@pytest.mark.parametrize(("place", "name"), enumerate(NETWORKS))
+@pytest.mark.parametrize(("place", "name"), list(enumerate(NETWORKS)))
 def test_ten_networks_on_six_devices(place: int, name: str, tmp_path: Path) -> None:
     """Each device's dump in one of the forms, another for each network."""
     counts = []
