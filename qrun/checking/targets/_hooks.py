@@ -14,9 +14,14 @@ from qrun.checking.targets._view import DEQUANTIZE, QUANTIZE, Op, TargetView
 Hook = Callable[[TargetView, Op], "bool | None"]
 
 
+def _name(op: Op, at: int) -> str:
+    """The name of an input; "" if the node leaves it out."""
+    return op.inputs[at] if at < len(op.inputs) else ""
+
+
 def _grows_by_2_4_8(view: TargetView, op: Op) -> bool | None:
     """Are height and width of the result 2, 4 or 8 times the input's, or has the input one pixel?"""
-    shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
+    shapes = [static_shape(view.shape(name)) for name in (_name(op, 0), op.outputs[0])]
     if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
         return None
     before, after = shapes[0][2:], shapes[1][2:]
@@ -28,7 +33,7 @@ def _grows_by_2_4_8(view: TargetView, op: Op) -> bool | None:
 
 def _reduces_few(view: TargetView, op: Op) -> bool | None:
     """Are fewer than 65536 elements reduced to one?"""
-    shapes = [static_shape(view.shape(name)) for name in (op.inputs[0], op.outputs[0])]
+    shapes = [static_shape(view.shape(name)) for name in (_name(op, 0), op.outputs[0])]
     if shapes[0] is None or shapes[1] is None:
         return None
     sizes = [1, 1]
@@ -40,8 +45,8 @@ def _reduces_few(view: TargetView, op: Op) -> bool | None:
 
 def _scales_of_one_axis(view: TargetView, op: Op) -> bool | None:
     """Do the blocks of a QuantizeLinear or DequantizeLinear lie along one axis, and divide it?"""
-    shape = static_shape(view.shape(op.inputs[0]))
-    scales = static_shape(view.shape(op.inputs[1])) if len(op.inputs) > 1 else None
+    shape = static_shape(view.shape(_name(op, 0)))
+    scales = static_shape(view.shape(_name(op, 1)))
     if shape is None or scales is None:
         return None
     if len(scales) != len(shape):
@@ -68,7 +73,7 @@ def _one_zero_point(view: TargetView, op: Op) -> bool | None:
 
 def _scale_like_data(view: TargetView, op: Op) -> bool | None:
     """Has the scale the element type of what is quantized?"""
-    types = [view.type(name) for name in op.inputs[:2]]
+    types = [view.type(name) for name in (_name(op, 0), _name(op, 1))]
     return None if "" in types else types[0] == types[1]
 
 
@@ -87,7 +92,7 @@ def _quantized_output(view: TargetView, op: Op) -> bool:
 
 def _each_pixel(view: TargetView, op: Op) -> bool | None:
     """Does a convolution without groups read each pixel, because its kernel is larger than one or its strides are 1?"""
-    shape, node = static_shape(view.shape(op.inputs[1])), op.node
+    shape, node = static_shape(view.shape(_name(op, 1))), op.node
     if shape is None or node is None:
         return None
     strides: Any = node.attributes.get("strides", ())
@@ -96,7 +101,7 @@ def _each_pixel(view: TargetView, op: Op) -> bool | None:
 
 def _slope_along_channels(view: TargetView, op: Op) -> bool | None:
     """Is the slope of a PRelu one that cannot be taken for one along the channels (axis 1)?"""
-    shape, slope = (static_shape(view.shape(name)) for name in op.inputs[:2])
+    shape, slope = (static_shape(view.shape(name)) for name in (_name(op, 0), _name(op, 1)))
     if shape is None or slope is None:
         return None
     return len(shape) < 3 or len(slope) != 1 or slope[0] == 1 or slope[0] != shape[1]
@@ -109,7 +114,7 @@ def _codes_for_product(view: TargetView, op: Op) -> bool:
     for quantize in view.read(op.outputs[0]):
         for real in view.read(quantize.outputs[0]) if quantize.op_type == QUANTIZE else ():
             for reader in view.read(real.outputs[0]) if real.op_type == DEQUANTIZE else ():
-                if reader.op_type == "MatMul" and reader.inputs[1] == real.outputs[0]:
+                if reader.op_type == "MatMul" and _name(reader, 1) == real.outputs[0]:
                     first, second = ports(view, reader, "x")[0], ports(view, reader, "w")[0]
                     in_float = second["type"] != "int8" or first.get("zero", [0]) != [0]
                     moved = second["type"] == "uint8" or not np.array_equal(x.get("scale", ()), second.get("scale", ()))
@@ -120,12 +125,12 @@ def _codes_for_product(view: TargetView, op: Op) -> bool:
 
 def _sum(view: TargetView, op: Op) -> Op | None:
     """The Add of a stored vector that alone reads the product of a tensor and a stored matrix."""
-    readers, shape = view.read(op.outputs[0]), view.shape(op.inputs[1])
+    readers, shape = view.read(op.outputs[0]), view.shape(_name(op, 1))
     if len(readers) != 1 or readers[0].op_type != "Add" or op.outputs[0] in view.results:
         return None
     vectors = [value for name in readers[0].inputs if (value := view.array(name)) is not None]
     fits = shape is not None and len(shape) == 2 and any(value.shape == tuple(shape[1:]) for value in vectors)
-    return readers[0] if fits and view.constant(op.inputs[1]) else None
+    return readers[0] if fits and view.constant(_name(op, 1)) else None
 
 
 def _adds_vector(view: TargetView, op: Op) -> bool:
@@ -161,7 +166,7 @@ def _only_reader(view: TargetView, name: str, operators: tuple[str, ...]) -> Op 
 
 def _depthwise(view: TargetView, op: Op) -> bool | None:
     """Has a convolution as many groups as input channels and as output channels?"""
-    shape = static_shape(view.shape(op.inputs[1]))
+    shape = static_shape(view.shape(_name(op, 1)))
     group: Any = op.node.attributes.get("group", 1) if op.node is not None else 1
     return None if shape is None or len(shape) < 2 else shape[0] == group > 1 == shape[1]
 
