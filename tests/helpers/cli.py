@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -119,17 +120,15 @@ def terminal(*arguments: str, width: int = 80, only: str = "both", **env: str) -
         stdout=side if only != "err" else subprocess.DEVNULL, stderr=side if only != "out" else subprocess.DEVNULL,
         env={**clean, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **env},
     )  # fmt: skip
+    seen, ended = b"", False
+    while True:  # `side` stays open: the last bytes of a terminal that its last process closes can be lost
+        if select.select([host], [], [], 0.05)[0]:
+            seen += os.read(host, 65536)
+        elif ended:
+            break
+        else:
+            ended = running.poll() is not None
     os.close(side)
-    seen = b""
-    while True:
-        try:
-            block = os.read(host, 65536)
-        except OSError:
-            break
-        if not block:
-            break
-        seen += block
-    running.wait(60)
     os.close(host)
     return seen.decode().replace("\r\n", "\n")
 
