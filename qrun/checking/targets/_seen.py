@@ -52,7 +52,7 @@ def seen(conditions: Conditions, op: Op, condition: Condition) -> str:
 
 
 def _failing(conditions: Conditions, op: Op, c: Condition, held: bool) -> str:
-    """The first part of a condition that is `held` and can be told."""
+    """The first part of a condition that is `held` and has words."""
     if "use" in c:
         return _failing(conditions, op, conditions.define[c["use"]], held)
     if "not" in c:
@@ -87,8 +87,8 @@ def _port(conditions: Conditions, op: Op, c: Condition, held: bool) -> str:
             if key == "port" or (held and key == "quantized") or (key in OF_SCALES and not facts["quantized"]):
                 continue
             if _passes(facts.get(key), test) is held:
-                told = _fact(key, facts, test, held)
-                return f"{port}: {told}" if port and told else told
+                seen = _fact(key, facts, test, held)
+                return f"{port}: {seen}" if port and seen else seen
     return f"no {port}" if "given" in c and port else ""
 
 

@@ -272,7 +272,7 @@ class DeployTarget:
         for op in judged:
             if op.node is not None:
                 states = _states(view, op, broken)
-                rules = _told(broken[id(op)], states[0] or op.op_type in BOTH)
+                rules = _rules_to_report(broken[id(op)], states[0] or op.op_type in BOTH)
                 values = tuple(seen(conditions, op, rule.require) for rule in rules)
                 found.append(NodeVerdict(scope, op.node, rules, values, *states))
         return sorted(found, key=lambda each: each.node.index)
@@ -292,11 +292,11 @@ def _states(view: TargetView, op: Op, broken: Mapping[int, Sequence[TargetRule]]
     return wanted, wanted and not away, wanted and all(rule.fixable for rule in away)
 
 
-def _told(broken: Sequence[TargetRule], wanted: bool) -> tuple[TargetRule, ...]:
-    """The rules that are told of those that a node breaks.
+def _rules_to_report(broken: Sequence[TargetRule], wanted: bool) -> tuple[TargetRule, ...]:
+    """The rules that are reported, among those that a node breaks.
 
     Of the rules about where the node runs, only the first with the worst consequence: the others follow from it or do
-    not matter. That a node runs in float is told only if the file wants it in integers, or the rule is told always.
+    not matter. A node in float is reported only if the file wants it in integers, or the rule asks for it always.
     """
     places = [
         rule for rule in broken if rule.otherwise in _PLACES and (wanted or rule.always or rule.otherwise == "cpu")
