@@ -49,7 +49,7 @@ def to_proto(source: onnx.ModelProto, model: Model, functions: Sequence[onnx.Fun
     _keep(graph.quantization_annotation, lambda note: note.tensor_name in tensors)
     stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     graph.initializer.extend(
-        numpy_helper.from_array(np.ascontiguousarray(model.constants[name]), name)
+        numpy_helper.from_array(np.asarray(model.constants[name], order="C"), name)
         for name in parts(model.constants)
         if name not in stored
     )

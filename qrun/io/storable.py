@@ -25,7 +25,7 @@ def storable(array: Array) -> tuple[Array, str]:
     if name in ("uint4", "uint2"):
         return array.astype(np.uint8), f"{name} as uint8"
     bits = np.dtype(f"uint{8 * array.dtype.itemsize}")
-    return np.ascontiguousarray(array).view(bits), f"{name} as {bits} bit patterns"
+    return np.asarray(array, order="C").view(bits), f"{name} as {bits} bit patterns"
 
 
 def digest(array: Array) -> str:
@@ -58,5 +58,5 @@ def restore(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
         return array, ""
     bits = np.dtype(f"uint{8 * dtype.itemsize}")
     if array.dtype == bits:
-        return np.ascontiguousarray(array).view(dtype), f"{bits} read as {name} bit patterns"
+        return np.asarray(array, order="C").view(dtype), f"{bits} read as {name} bit patterns"
     return array, ""

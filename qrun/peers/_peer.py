@@ -114,7 +114,7 @@ def _encode_for_ort(array: Array) -> tuple[Array, int]:
         return to_runtime(array), 0
     if NUMBERS[array.dtype] not in range(16, 21):
         raise unfit_error(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
+    return np.asarray(array, order="C").view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
 
 
 def _decode(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]:

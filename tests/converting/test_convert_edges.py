@@ -237,3 +237,25 @@ def test_large_weights_reach_the_new_file(tmp_path: Path, outside: bool) -> None
     onnx.checker.check_model(target, full_check=True)
     feeds = {"x": rng.integers(0, 256, (2, 96), np.uint8)}
     np.testing.assert_array_equal(*(qrun.Session(str(path)).run(["c"], feeds)[0] for path in (source, target)))
+
+
+def test_scalars_stay_scalars(tmp_path: Path) -> None:
+    """Exporters take the batch size with a Gather at a scalar index, which is the value of a Constant."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,3] x) => (int64[1] shape, uint8[2,3] y)
+        <float s = {0.5}, float t = {0.25}, uint8 q = {3}, int64[1] rest = {-1}> {
+            f = DequantizeLinear(x, s, q)
+            r = Relu(f)
+            y = QuantizeLinear(r, t, q)
+            sizes = Shape(x)
+            at = Constant<value = int64 {0}>()
+            batch = Gather(sizes, at)
+            axis = Constant<value = int64[1] {0}>()
+            shape = Unsqueeze(batch, axis)
+        }
+        """
+    made = written(convert(parser.parse_model(text), tmp_path, "qoperator"), tmp_path)
+    dims = {tensor.name: list(tensor.dims) for tensor in made.graph.initializer}
+    assert dims["at"] == []
+    assert qrun.Session(made).run({"x": np.zeros((2, 3), np.uint8)})["shape"].tolist() == [2]
